@@ -1,0 +1,170 @@
+"""Every way a request can fail, with the HTTP status and the gRPC code that the client sees.
+
+The classes are raised by protocol, engine and handlers alike and rendered by the front ends; no
+other module knows a status. Texts are sentences: what was wrong, where, what was expected. A text
+never holds more than 64 characters of the client's own (`quote`) and is at most 1 KiB long.
+"""
+
+from http import HTTPStatus
+
+QUOTED_CHARACTERS = 64
+TEXT_BYTES = 1024
+
+
+def quote(text: object) -> str:
+    """Return a client's string in quotes, escaped to printable ASCII and cut to 64 characters.
+
+    Args:
+        text: What the client sent; anything but a `str` is shown by its `repr`.
+
+    Returns:
+        The quoted string; an ellipsis marks a cut.
+    """
+    raw = text if isinstance(text, str) else repr(text)
+    shown = ascii(raw[: QUOTED_CHARACTERS + 1])[1:-1]
+    if len(raw) > QUOTED_CHARACTERS or len(shown) > QUOTED_CHARACTERS:
+        shown = shown[:QUOTED_CHARACTERS].rstrip("\\") + "..."
+    return f"'{shown}'"
+
+
+def cut(text: str) -> str:
+    """Return `text`, shortened so that its UTF-8 form fits into 1 KiB."""
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= TEXT_BYTES:
+        return text
+    return encoded[: TEXT_BYTES - 3].decode("utf-8", "ignore") + "..."
+
+
+class KsrvError(Exception):
+    """A failure that has an answer for the client.
+
+    Attributes:
+        message: The text for the client, at most 1 KiB.
+        http_status: The REST status.
+        grpc_code: The name of the `grpc.StatusCode`.
+        retry_after: Seconds for the `Retry-After` header, or None.
+    """
+
+    http_status: int = HTTPStatus.INTERNAL_SERVER_ERROR
+    grpc_code: str = "INTERNAL"
+    retry_after: int | None = None
+
+    def __init__(self, message: str) -> None:
+        self.message = cut(message)
+        super().__init__(self.message)
+
+
+class InvalidRequest(KsrvError):
+    """The client can mend it: wrong framing, names, datatypes, shapes, counts or bytes."""
+
+    http_status = HTTPStatus.BAD_REQUEST
+    grpc_code = "INVALID_ARGUMENT"
+
+
+class Forbidden(KsrvError):
+    """The caller may not use this route."""
+
+    http_status = HTTPStatus.FORBIDDEN
+    grpc_code = "PERMISSION_DENIED"
+
+
+class NotFound(KsrvError):
+    """No such model, version or route."""
+
+    http_status = HTTPStatus.NOT_FOUND
+    grpc_code = "NOT_FOUND"
+
+
+class BodyTooLarge(KsrvError):
+    """The body, or what it inflates to, is above a limit."""
+
+    http_status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    grpc_code = "RESOURCE_EXHAUSTED"
+
+
+class UnsupportedEncoding(KsrvError):
+    """A `Content-Encoding` other than identity, gzip or deflate."""
+
+    http_status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+    grpc_code = "UNIMPLEMENTED"
+
+
+class NotImplementedByKsrv(KsrvError):
+    """An operation of the protocol that ksrv leaves out on purpose."""
+
+    http_status = HTTPStatus.NOT_IMPLEMENTED
+    grpc_code = "UNIMPLEMENTED"
+
+
+class Overloaded(KsrvError):
+    """A queue or the bytes in flight are at their bound; the request was not accepted."""
+
+    http_status = HTTPStatus.SERVICE_UNAVAILABLE
+    grpc_code = "RESOURCE_EXHAUSTED"
+    retry_after = 1
+
+
+class NotReady(KsrvError):
+    """The model exists but is not serving, or the server is draining."""
+
+    http_status = HTTPStatus.SERVICE_UNAVAILABLE
+    grpc_code = "UNAVAILABLE"
+    retry_after = 1
+
+
+class DeadlineExceeded(KsrvError):
+    """The request's deadline passed before its answer was ready."""
+
+    http_status = HTTPStatus.GATEWAY_TIMEOUT
+    grpc_code = "DEADLINE_EXCEEDED"
+
+
+class Cancelled(KsrvError):
+    """The client went away; nobody reads this answer over REST."""
+
+    http_status = HTTPStatus.BAD_REQUEST
+    grpc_code = "CANCELLED"
+
+
+class HandlerFailed(KsrvError):
+    """The handler, its process or the server itself is at fault."""
+
+
+_GRPC_CODE_BY_STATUS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ABORTED",
+    413: "RESOURCE_EXHAUSTED",
+    415: "UNIMPLEMENTED",
+    422: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+
+
+class InferenceError(KsrvError):
+    """What a handler raises, or passes to `batch.fail`, to answer with a status of its choice.
+
+    Args:
+        message: The text for the client.
+        status: An HTTP status from 400 to 599; gRPC sees the code nearest to it.
+        headers: Extra response headers for REST, trailing metadata for gRPC.
+
+    Raises:
+        ValueError: The status is not an error status.
+    """
+
+    def __init__(
+        self, message: str, status: int = 400, headers: dict[str, str] | None = None
+    ) -> None:
+        if not 400 <= status <= 599:
+            raise ValueError(f"an error status lies between 400 and 599, not {status}")
+        super().__init__(message)
+        self.http_status = status
+        self.headers = dict(headers or {})
+        fallback = "INVALID_ARGUMENT" if status < 500 else "INTERNAL"
+        self.grpc_code = _GRPC_CODE_BY_STATUS.get(status, fallback)

@@ -1,0 +1,173 @@
+"""The nouns that travel between the front ends, the engine and the handlers.
+
+A front end turns bytes into an `InferRequest`; the engine joins requests into `BatchInputs` for an
+executor, which answers with `BatchOutputs`; the engine splits those into one `InferResponse` for
+each request. None of these classes knows a socket, a queue or a model.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ksrv.errors import KsrvError
+
+Parameter: TypeAlias = bool | int | float | str
+Parameters: TypeAlias = Mapping[str, Parameter]
+Array: TypeAlias = npt.NDArray[Any]
+Element: TypeAlias = bytes | memoryview
+"""One BYTES element; large ones (images) are views into the received block."""
+
+NO_PARAMETERS: Parameters = {}
+
+
+@dataclass(slots=True)
+class Tensor:
+    """A named tensor.
+
+    Attributes:
+        name: Its name on the wire.
+        datatype: A KServe v2 datatype name.
+        shape: Its dimensions.
+        data: A C-ordered array of `shape` (BF16 as uint16 bit patterns); for BYTES the flat list
+            of elements in row-major order.
+        parameters: The tensor's own parameters, without those of the wire form.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: Array | list[Element]
+    parameters: Parameters = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of payload that the tensor refers to."""
+        if isinstance(self.data, np.ndarray):
+            return int(self.data.nbytes)
+        return sum(len(element) for element in self.data)
+
+
+@dataclass(slots=True)
+class RequestedOutput:
+    """One entry of a request's `outputs`.
+
+    Attributes:
+        binary: True for raw bytes, False for JSON, None where the request's default holds.
+        classification: How many classes to answer with, or 0.
+    """
+
+    name: str
+    binary: bool | None = None
+    classification: int = 0
+    parameters: Parameters = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """One inference request, parsed but not yet checked against its model.
+
+    Attributes:
+        outputs: What the client asked for, in its order; empty means all outputs.
+        binary_output: Whether outputs without a `binary` of their own are answered as raw bytes.
+        headers: HTTP headers or gRPC metadata, names in lower case.
+        deadline_ns: `time.monotonic_ns` at which the client stops waiting, or None.
+        explain: Whether the explain route was called.
+        nbytes: Bytes received for it; what counts against the bound on bytes in flight.
+    """
+
+    model_name: str
+    model_version: str = ""
+    id: str = ""
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[RequestedOutput] = field(default_factory=list)
+    parameters: Parameters = field(default_factory=dict)
+    binary_output: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+    deadline_ns: int | None = None
+    priority: int = 0
+    explain: bool = False
+    nbytes: int = 0
+
+
+@dataclass(slots=True)
+class InferResponse:
+    """The answer to one request.
+
+    Attributes:
+        outputs: The outputs in the order they are answered.
+        timings: Nanoseconds by stage name (queue, assemble, preprocess, inference, postprocess).
+        headers: Response headers that the handler set for this request.
+    """
+
+    model_name: str
+    model_version: str
+    id: str
+    outputs: list[Tensor]
+    parameters: Parameters = field(default_factory=dict)
+    timings: Mapping[str, int] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class BatchRequest:
+    """One request's part of a batch, as a handler sees it: `batch.requests[i]`.
+
+    Attributes:
+        rows: The request's slice of the batch's rows.
+    """
+
+    rows: slice
+    id: str = ""
+    parameters: Parameters = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class BatchInputs:
+    """What the engine hands to an executor: assembled tensors and whose rows they hold.
+
+    Attributes:
+        tensors: Inputs by name; every first dimension is `rows` where the model batches.
+        rows: The number of rows in the batch.
+        requests: The requests in row order; their slices cover the rows without gaps.
+        explain: Whether to explain rather than infer; a batch has one mode only.
+    """
+
+    tensors: dict[str, Tensor]
+    rows: int
+    requests: list[BatchRequest]
+    explain: bool = False
+
+
+@dataclass(slots=True)
+class BatchOutputs:
+    """What an executor answers.
+
+    Attributes:
+        tensors: The outputs, first dimension `rows`, failed rows included.
+        failures: The error of each request that failed, by its index in `BatchInputs.requests`.
+        timings: Nanoseconds by stage.
+        headers: Response headers by request index.
+        parameters: Response parameters by request index.
+    """
+
+    tensors: list[Tensor]
+    failures: dict[int, KsrvError] = field(default_factory=dict)
+    timings: dict[str, int] = field(default_factory=dict)
+    headers: dict[int, dict[str, str]] = field(default_factory=dict)
+    parameters: dict[int, dict[str, Parameter]] = field(default_factory=dict)
+
+
+def single_request(tensors: Sequence[Tensor], rows: int, request: InferRequest) -> BatchInputs:
+    """Return the batch that holds one request alone.
+
+    Args:
+        tensors: The request's tensors, images already decoded.
+        rows: Their number of rows.
+        request: The request.
+    """
+    part = BatchRequest(slice(0, rows), request.id, request.parameters, request.headers)
+    return BatchInputs({tensor.name: tensor for tensor in tensors}, rows, [part], request.explain)

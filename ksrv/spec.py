@@ -1,0 +1,93 @@
+"""What a model declares: its tensors, how its images are prepared, its labels and limits.
+
+A `ModelSpec` is the one description that parsing, admission, metadata and batching share. It is
+made by the repository (from `model.yaml`) and completed by the loader (from the model file).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Dimension: TypeAlias = int | tuple[int, int]
+"""A size, -1 for any size, or an inclusive range (low, high)."""
+
+Color: TypeAlias = Literal["RGB", "BGR", "GRAY"]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSpec:
+    """How an encoded image becomes rows of an input tensor: the keys of `image:` in model.yaml.
+
+    The defaults are those of an input without an `image:` section: OpenVINO Model Server's meaning
+    (decoded unchanged, BGR, cast to the datatype, then resized linearly, no normalisation).
+    """
+
+    color: Color = "BGR"
+    channels: Literal["strict", "convert"] = "strict"
+    exif: Literal["ignore", "apply"] = "ignore"
+    resize: Literal["linear", "area", "pillow", "letterbox", "none"] = "linear"
+    shorter_side: int | None = None
+    scale: float = 1.0
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    arithmetic: Literal["fast", "exact"] = "fast"
+    reduced: Literal["off", "auto"] = "off"
+    formats: tuple[str, ...] = ("jpeg", "png")
+    model_layout: Literal["NHWC", "NCHW"] = "NHWC"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One declared input or output.
+
+    Attributes:
+        name: The tensor's name on the wire.
+        datatype: A KServe v2 datatype name such as "FP32".
+        shape: With the batch dimension first when it is -1; images in NHWC order, as clients see it.
+        image: How encoded images are prepared, or None when the input takes raw tensors only.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[Dimension, ...]
+    image: ImageSpec | None = None
+
+    @property
+    def batched(self) -> bool:
+        """Whether the first dimension is free, so that rows can be joined along it."""
+        return bool(self.shape) and self.shape[0] == -1
+
+    @property
+    def wire_shape(self) -> list[int]:
+        """The shape for metadata: ranges become -1."""
+        return [entry if isinstance(entry, int) else -1 for entry in self.shape]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One version of a model, as clients and the engine see it.
+
+    Attributes:
+        version: The version's folder name, or "" for an unversioned model.
+        inputs: Declared inputs. Empty means undeclared: any tensors are handed to the handler.
+        outputs: Declared outputs; empty means whatever the handler returns.
+        labels: Class labels by index for classification answers, or None.
+        max_batch_size: Rows that one batch may hold; 0 when requests are never joined.
+    """
+
+    name: str
+    version: str = ""
+    platform: str = "ksrv"
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    labels: tuple[str, ...] | None = None
+    max_batch_size: int = 0
+    parameters: Mapping[str, object] = field(default_factory=dict)
+
+    def input(self, name: str) -> TensorSpec | None:
+        """Return the declared input called `name`, or None."""
+        return next((spec for spec in self.inputs if spec.name == name), None)
+
+    def output(self, name: str) -> TensorSpec | None:
+        """Return the declared output called `name`, or None."""
+        return next((spec for spec in self.outputs if spec.name == name), None)

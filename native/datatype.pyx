@@ -1,0 +1,106 @@
+"""The datatype table and the checked size computation, as Python sees them."""
+
+from libc.stdint cimport int64_t, uint64_t
+
+MAX_RANK = 32
+MAX_DIMENSION = 2147483647
+
+cdef dict _DTYPES = {
+    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
+    "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8",
+    "FP16": "<f2", "BF16": "<u2", "FP32": "<f4", "FP64": "<f8",
+}
+
+
+cdef tuple _names():
+    cdef int i
+    cdef list names = []
+    for i in range(<int>DT_COUNT):
+        names.append(DATATYPES[i].name[:DATATYPES[i].name_length].decode("ascii"))
+    return tuple(names)
+
+
+NAMES = _names()
+
+
+class ShapeError(ValueError):
+    """A shape that has no size: too many dimensions, a bad one, or a product beyond the limit."""
+
+
+cdef Datatype _lookup(str name):
+    cdef bytes encoded = name.encode("utf-8", "surrogatepass")
+    return datatype_of(encoded, <size_t>len(encoded))
+
+
+def is_datatype(str name not None) -> bool:
+    """Tell whether `name` is a KServe v2 datatype."""
+    return _lookup(name) != DT_INVALID
+
+
+def item_size(str name not None) -> int:
+    """Return the bytes of one element; 0 for BYTES.
+
+    Raises:
+        KeyError: There is no such datatype.
+    """
+    cdef Datatype datatype = _lookup(name)
+    if datatype == DT_INVALID:
+        raise KeyError(name)
+    return item_size_of(datatype)
+
+
+def dtype_string(str name not None) -> str:
+    """Return the numpy dtype string in little-endian order; BF16 is its 16-bit patterns.
+
+    Raises:
+        KeyError: BYTES, or no such datatype.
+    """
+    return _DTYPES[name]
+
+
+def sizes(str datatype not None, shape, uint64_t limit=<uint64_t>0xFFFFFFFFFFFFFFFF) -> tuple:
+    """Return the number of elements and of bytes that a tensor of this shape has.
+
+    Args:
+        datatype: A KServe v2 datatype; for BYTES each element counts as one byte.
+        shape: A sequence of ints, at most 32 of them, each from 0 to 2^31 - 1.
+        limit: The most bytes that are accepted.
+
+    Returns:
+        The elements and the bytes.
+
+    Raises:
+        KeyError: There is no such datatype.
+        ShapeError: The shape has no size within the limits.
+    """
+    cdef Datatype dt = _lookup(datatype)
+    cdef int64_t dims[32]
+    cdef SizeLimits limits
+    cdef uint64_t elements = 0
+    cdef uint64_t nbytes = 0
+    cdef size_t where = 0
+    cdef size_t rank = 0
+    cdef object entry
+    if dt == DT_INVALID:
+        raise KeyError(datatype)
+    if len(shape) > 32:
+        raise ShapeError(f"the shape has {len(shape)} dimensions, and at most 32 are allowed")
+    for entry in shape:
+        if type(entry) is not int:
+            raise ShapeError(f"dimension {rank} is a {type(entry).__name__}, not an integer")
+        if entry < 0:
+            raise ShapeError(f"dimension {rank} is negative")
+        if entry > 2147483647:
+            raise ShapeError(f"dimension {rank} is above 2147483647")
+        dims[rank] = entry
+        rank += 1
+    limits.rank = 32
+    limits.dimension = 2147483647
+    limits.bytes = limit
+    cdef size_t width = item_size_of(dt)
+    cdef SizeError error = checked_nbytes(
+        dims, rank, width if width else 1, limits, &elements, &nbytes, &where
+    )
+    if error != SIZE_OK:
+        raise ShapeError(f"the product of the shape exceeds the limit of {limit} bytes")
+    return elements, nbytes

@@ -1,0 +1,78 @@
+"""Compiles every ``native/*.pyx`` into the extension module ``ksrv._native.<name>``.
+
+The metadata lives in ``pyproject.toml``; this file knows only how the native core is built.
+
+Environment:
+    KSRV_ONLY: comma-separated module names; the others are left as they are.
+    KSRV_SANITIZE: ``1`` builds with the address and undefined-behaviour sanitizers.
+    KSRV_TRACE: ``1`` builds with Cython line tracing and gcov, for coverage only, never for timing.
+"""
+
+import os
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+SOURCES = Path("native")
+SANITIZE = os.environ.get("KSRV_SANITIZE") == "1"
+TRACE = os.environ.get("KSRV_TRACE") == "1"
+ONLY = {name for name in os.environ.get("KSRV_ONLY", "").split(",") if name}
+
+DIRECTIVES = {
+    "language_level": "3",
+    "boundscheck": False,
+    "wraparound": False,
+    "initializedcheck": False,
+    "cdivision": True,
+    "embedsignature": True,
+    "freethreading_compatible": True,
+    "linetrace": TRACE,
+}
+
+
+def compile_flags() -> list[str]:
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Wno-unused-function", "-Wno-cast-function-type"]
+    # Cython's own generated code trips these two; own headers are included as system headers never.
+    flags += ["-Wno-missing-field-initializers", "-Wno-unused-parameter"]
+    if SANITIZE:
+        return [*flags, "-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
+    if TRACE:
+        return [*flags, "-O0", "-g", "--coverage"]
+    return [*flags, "-O3", "-g0", "-fvisibility=hidden"]
+
+
+def link_flags() -> list[str]:
+    if SANITIZE:
+        return ["-fsanitize=address,undefined"]
+    if TRACE:
+        return ["--coverage"]
+    return ["-Wl,-s"]
+
+
+def extension(source: Path) -> Extension:
+    return Extension(
+        f"ksrv._native.{source.stem}",
+        [str(source)],
+        language="c++",
+        include_dirs=[str(SOURCES)],
+        depends=[str(header) for header in sorted(SOURCES.glob("*.hpp"))],
+        define_macros=[("CYTHON_TRACE_NOGIL", "1")] if TRACE else [],
+        extra_compile_args=compile_flags(),
+        extra_link_args=[*link_flags(), "-pthread"],
+    )
+
+
+setup(
+    ext_modules=cythonize(
+        [
+            extension(source)
+            for source in sorted(SOURCES.glob("*.pyx"))
+            if not ONLY or source.stem in ONLY
+        ],
+        compiler_directives=DIRECTIVES,
+        build_dir="build/cython",
+        include_path=["."],
+        annotate=False,
+    )
+)
