@@ -1,0 +1,72 @@
+"""What the engine asks of an executor, whether the handler runs here or in a process of its own.
+
+An executor is one instance of one model version: it runs one batch at a time. The engine knows only
+this protocol; batches go in as arrays over blocks and come back the same way, so that a third kind
+of executor needs no change elsewhere.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ksrv.errors import HandlerFailed
+from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.spec import ModelSpec
+
+
+class ExecutorDied(HandlerFailed):
+    """The handler's process ended, by itself or by a signal; the batch it ran may be tried again.
+
+    The text names the exit status or the signal, never a process id or a path.
+    """
+
+
+class Executor(Protocol):
+    """One instance of a model: the handler and whatever it runs in."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether `run` can be expected to succeed: started, not dead, not closed."""
+
+    def start(self) -> ModelSpec:
+        """Load the handler.
+
+        After a death it is called again and replaces the process, once the pause that the earlier
+        deaths ask for is over.
+
+        Returns:
+            The model's description, completed by what the model file says.
+
+        Raises:
+            KsrvError: The handler's own error, or that the start took too long.
+        """
+
+    def lease(self, nbytes: int) -> Any:
+        """Return a writable block of at least `nbytes` bytes for assembling a batch.
+
+        Tensors that lie in such a block reach the handler without another copy. The block may be
+        leased again as soon as nothing refers to it.
+        """
+
+    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
+        """Run one batch.
+
+        Args:
+            batch: The assembled batch.
+            deadline_ns: `time.monotonic_ns` at which the wait ends, or None.
+
+        Raises:
+            ExecutorDied: The process went; `start` replaces it.
+            DeadlineExceeded: The deadline passed. A process is then killed: `alive` is false and
+                `start` replaces it.
+            KsrvError: The handler failed the whole batch.
+        """
+
+    def on_death(self, callback: Callable[[str], None]) -> None:
+        """Have `callback` called with the reason when the process ends, between batches as well.
+
+        It is called from another thread, at most once for each `start`, and never after `close`
+        has begun. An executor without a process never calls it.
+        """
+
+    def close(self) -> None:
+        """Let the handler clean up and free everything; further calls do nothing."""
