@@ -1,0 +1,1 @@
+"""Bytes to nouns and back, without sockets and without an engine."""

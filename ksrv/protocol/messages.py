@@ -1,0 +1,93 @@
+"""The protobuf messages of the gRPC services, made from a descriptor pool of ksrv's own.
+
+A client library in the same process registers its own `inference.*` messages in protobuf's default
+pool, and a second registration there is an error. So the classes here come from a private pool that
+is filled, on first use, from `descriptors.binpb`; `protos/generate.py` writes that file. Importing
+this module does not import protobuf.
+"""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+INFERENCE = "inference.GRPCInferenceService"
+HEALTH = "grpc.health.v1.Health"
+REFLECTION = "grpc.reflection.v1.ServerReflection"
+REFLECTION_ALPHA = "grpc.reflection.v1alpha.ServerReflection"
+
+DESCRIPTORS = Path(__file__).with_name("descriptors.binpb")
+
+
+@functools.cache
+def files() -> Mapping[str, "FileDescriptorProto"]:
+    """Return the descriptor of every .proto file by its name, imports before their users."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    loaded = FileDescriptorSet.FromString(DESCRIPTORS.read_bytes())
+    return MappingProxyType({file.name: file for file in loaded.file})
+
+
+@functools.cache
+def pool() -> "DescriptorPool":
+    """Return ksrv's own descriptor pool.
+
+    Raises:
+        RuntimeError: protobuf runs on another backend than upb. The others parse client bytes with
+            unbounded recursion or many times slower.
+    """
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.internal import api_implementation
+
+    backend = api_implementation.Type()
+    if backend != "upb":
+        raise RuntimeError(
+            f"protobuf runs on its {backend!r} backend, and ksrv needs 'upb'; "
+            "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
+        )
+    made = DescriptorPool()
+    for file in files().values():
+        made.Add(file)
+    return made
+
+
+@functools.cache
+def message_class(name: str) -> type[Any]:
+    """Return the class of a message.
+
+    Args:
+        name: The full name, such as "inference.ModelInferRequest".
+
+    Raises:
+        KeyError: There is no such message.
+    """
+    from google.protobuf.message_factory import GetMessageClass
+
+    return GetMessageClass(pool().FindMessageTypeByName(name))
+
+
+@functools.cache
+def methods(service: str) -> Mapping[str, tuple[type[Any], type[Any]]]:
+    """Return the request and the response class of every call of a service, by the call's name.
+
+    Args:
+        service: The full name, such as "inference.GRPCInferenceService".
+
+    Raises:
+        KeyError: There is no such service.
+    """
+    found = pool().FindServiceByName(service).methods
+    return MappingProxyType(
+        {
+            method.name: (
+                message_class(method.input_type.full_name),
+                message_class(method.output_type.full_name),
+            )
+            for method in found
+        }
+    )

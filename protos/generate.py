@@ -1,0 +1,43 @@
+"""Compiles the .proto sources beside this file into `ksrv/protocol/descriptors.binpb`.
+
+Usage: python protos/generate.py [OUTPUT]
+
+A descriptor set rather than generated modules: the server builds its message classes from it in a
+private pool (`ksrv/protocol/messages.py`), so that they never meet those of a client library in the
+same process. Needs grpcio-tools, which the `test` extra brings.
+"""
+
+import sys
+from pathlib import Path
+
+from grpc_tools import protoc
+
+SOURCES = Path(__file__).resolve().parent
+OUTPUT = SOURCES.parent / "ksrv" / "protocol" / "descriptors.binpb"
+
+
+def generate(output: Path = OUTPUT) -> None:
+    """Write the descriptor set of all sources, imports included.
+
+    Args:
+        output: The file to write.
+
+    Raises:
+        RuntimeError: The compiler refused a source; its own message is on stderr.
+    """
+    names = sorted(path.name for path in SOURCES.glob("*.proto"))
+    code = protoc.main(
+        [
+            "protoc",
+            f"--proto_path={SOURCES}",
+            f"--descriptor_set_out={output}",
+            "--include_imports",
+            *names,
+        ]
+    )
+    if code != 0:
+        raise RuntimeError(f"protoc ended with {code} on {', '.join(names)}")
+
+
+if __name__ == "__main__":
+    generate(*(Path(argument) for argument in sys.argv[1:2]))

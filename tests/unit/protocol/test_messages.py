@@ -1,0 +1,91 @@
+"""The message classes: current, private, and the same on the wire as the clients' own."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+from ksrv.protocol import messages
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_descriptor_set_is_what_the_sources_compile_to(tmp_path):
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "protos" / "generate.py")
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    generate.generate(tmp_path / "fresh.binpb")
+    fresh = FileDescriptorSet.FromString((tmp_path / "fresh.binpb").read_bytes())
+    stored = FileDescriptorSet.FromString(messages.DESCRIPTORS.read_bytes())
+    assert stored == fresh, "run python protos/generate.py"
+
+
+def descriptors_of(file):
+    stack = list(file.message_types_by_name.values())
+    while stack:
+        found = stack.pop()
+        yield found
+        stack.extend(found.nested_types)
+
+
+@pytest.mark.parametrize("module", ["service_pb2", "model_config_pb2"])
+def test_every_field_agrees_with_the_triton_client(module):
+    tritonclient = pytest.importorskip("tritonclient.grpc")
+    theirs = {
+        found.full_name: found for found in descriptors_of(getattr(tritonclient, module).DESCRIPTOR)
+    }
+    ours = messages.pool().FindFileByName(
+        "inference.proto" if module == "service_pb2" else "model_config.proto"
+    )
+    compared = 0
+    for message in descriptors_of(ours):
+        if message.name == "PropertiesEntry":
+            continue  # the Open Inference Protocol's, not Triton's
+        other = theirs[message.full_name]
+        for field in message.fields:
+            if (message.name, field.name) == ("ModelMetadataResponse", "properties"):
+                continue
+            twin = other.fields_by_number.get(field.number)
+            assert twin is not None, field.full_name
+            assert (twin.name, twin.type, twin.is_repeated) == (
+                field.name,
+                field.type,
+                field.is_repeated,
+            )
+            compared += 1
+    assert compared > 10
+
+
+def test_every_call_of_the_triton_client_exists():
+    tritonclient = pytest.importorskip("tritonclient.grpc")
+    theirs = tritonclient.service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+    assert set(messages.methods(messages.INFERENCE)) == {method.name for method in theirs.methods}
+
+
+def test_unknown_message_is_a_key_error():
+    with pytest.raises(KeyError):
+        messages.message_class("inference.Nothing")
+
+
+OURS = (
+    "from ksrv.protocol import messages; m = messages.message_class('inference.ModelInferRequest')"
+)
+THEIRS = "import tritonclient.grpc as t; c = t.service_pb2.ModelInferRequest"
+SAME = "assert m(id='x').SerializeToString() == c(id='x').SerializeToString()"
+
+
+@pytest.mark.parametrize("order", [(OURS, THEIRS), (THEIRS, OURS)], ids=["ours", "theirs"])
+def test_lives_beside_the_triton_client_in_either_order(order):
+    code = "; ".join((*order, SAME))
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
+
+
+def test_importing_the_module_does_not_import_protobuf():
+    code = (
+        "import sys; import ksrv.protocol.messages;"
+        "assert not [name for name in sys.modules if name.startswith('google.protobuf')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
