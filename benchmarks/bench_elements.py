@@ -1,0 +1,69 @@
+"""BYTES tensors against a careful Python version and tritonclient's, 1,000 and 100,000 strings."""
+
+import struct
+
+import numpy as np
+import pytest
+from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
+
+from ksrv._native import elements
+
+SIZES = {"1k": 1_000, "100k": 100_000}
+
+
+def strings(count):
+    return [f"element number {i} of the tensor".encode() for i in range(count)]
+
+
+def decode_in_python(buffer, count):
+    """What a careful author writes: bound locals, one struct, every length checked."""
+    unpack, end, offset, found = struct.Struct("<I").unpack_from, len(buffer), 0, []
+    append = found.append
+    for _ in range(count):
+        if end - offset < 4:
+            raise ValueError("short")
+        (length,) = unpack(buffer, offset)
+        offset += 4
+        if length > end - offset:
+            raise ValueError("long")
+        append(buffer[offset : offset + length])
+        offset += length
+    if offset != end:
+        raise ValueError("trailing")
+    return found
+
+
+def encode_in_python(items):
+    pack, parts = struct.Struct("<I").pack, []
+    for item in items:
+        raw = item.encode() if isinstance(item, str) else item
+        parts += (pack(len(raw)), raw)
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("reader", ["ksrv", "python", "tritonclient"])
+def test_decode(benchmark, size, reader):
+    items = strings(SIZES[size])
+    buffer = encode_in_python(items)
+    run = {
+        "ksrv": lambda: elements.read(buffer, len(items), None, False, "x"),
+        "python": lambda: decode_in_python(buffer, len(items)),
+        "tritonclient": lambda: deserialize_bytes_tensor(buffer),
+    }[reader]
+    benchmark.group = f"elements decode {size}"
+    assert list(benchmark(run)) == items
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("writer", ["ksrv", "python", "tritonclient"])
+def test_encode(benchmark, size, writer):
+    items = strings(SIZES[size])
+    array = np.array(items, dtype=np.object_)
+    run = {
+        "ksrv": lambda: elements.encode(items),
+        "python": lambda: encode_in_python(items),
+        "tritonclient": lambda: serialize_byte_tensor(array).item(),
+    }[writer]
+    benchmark.group = f"elements encode {size}"
+    assert benchmark(run) == encode_in_python(items)
