@@ -1,0 +1,34 @@
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+VERDICTS: Final[tuple[str, ...]]
+ROUTES: Final[tuple[str, ...]]
+
+class HeadRules:
+    def __init__(
+        self,
+        *,
+        body: int,
+        head: int = 16384,
+        fields: int = 64,
+        request_line: int = 4094,
+        field_size: int = 8190,
+        hold: int = 65536,
+        compression: bool = False,
+        authorization: bool = False,
+        scheme_names: Sequence[str] = (),
+    ) -> None: ...
+
+class Recognition:
+    verdict: str
+    route: str
+    name: str
+    version: str
+    length: int
+    content_length: int
+    json_length: int | None
+    hold: int
+
+def recognise_head(
+    data: bytes | bytearray | memoryview, rules: HeadRules, pieces: Iterable[int] = ()
+) -> Recognition: ...

@@ -1,0 +1,107 @@
+"""Request heads that several tests share: plain ones, and the hostile corpus that nobody may accept."""
+
+INFER = (
+    b"POST /v2/models/add/infer HTTP/1.1\r\n"
+    b"Host: localhost:8080\r\n"
+    b"User-Agent: test/1.0\r\n"
+    b"Accept-Encoding: gzip, deflate\r\n"
+    b"Connection: keep-alive\r\n"
+    b"Inference-Header-Content-Length: 3\r\n"
+    b"Content-Type: application/octet-stream\r\n"
+    b"Content-Length: 5\r\n"
+    b"\r\n"
+)
+VERSIONED = (
+    b"POST /v2/models/a.b_c-D/versions/12/infer HTTP/1.1\r\nhost:x\r\ncontent-length:1\r\n\r\n"
+)
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n"
+PLAIN = {"infer": INFER, "versioned": VERSIONED, "live": LIVE, "ready": READY}
+
+
+def with_fields(*fields: bytes) -> bytes:
+    """An infer head with Host and the given fields."""
+    return (
+        b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\n"
+        + b"".join(field + b"\r\n" for field in fields)
+        + b"\r\n"
+    )
+
+
+LENGTH = b"Content-Length: 2"
+
+# What llhttp and gunicorn refuse, or frame in a way of their own: framing that smuggles.
+HOSTILE = {
+    "length, then coding": with_fields(LENGTH, b"Transfer-Encoding: chunked"),
+    "coding, then length": with_fields(b"Transfer-Encoding: chunked", LENGTH),
+    "two equal lengths": with_fields(LENGTH, LENGTH),
+    "two different lengths": with_fields(LENGTH, b"Content-Length: 3"),
+    "plus sign": with_fields(b"Content-Length: +2"),
+    "minus sign": with_fields(b"Content-Length: -2"),
+    "list of lengths": with_fields(b"Content-Length: 2, 2"),
+    "leading zero": with_fields(b"Content-Length: 02"),
+    "hexadecimal": with_fields(b"Content-Length: 0x2"),
+    "underscore in the length": with_fields(b"Content-Length: 1_0"),
+    "length beyond 64 bits": with_fields(b"Content-Length: 99999999999999999999"),
+    "empty length": with_fields(b"Content-Length:"),
+    "blank behind the length": with_fields(b"Content-Length: 2 "),
+    "tab before the length": with_fields(b"Content-Length:\t2"),
+    "no length": with_fields(b"Accept: */*"),
+    "length nought": with_fields(b"Content-Length: 0"),
+    "folded field": with_fields(LENGTH, b"X: a", b" b"),
+    "folded first field": b"POST /v2/models/add/infer HTTP/1.1\r\n Host: x\r\nContent-Length: 2\r\n\r\n",
+    "blank before the colon": with_fields(LENGTH, b"X : a"),
+    "blank in the length's name": with_fields(b"Content-Length : 2"),
+    "xchunked": with_fields(b"Transfer-Encoding: xchunked"),
+    "chunked twice": with_fields(b"Transfer-Encoding: chunked, chunked"),
+    "identity coding": with_fields(LENGTH, b"Transfer-Encoding: identity"),
+    "NUL in a value": with_fields(LENGTH, b"X: a\0b"),
+    "bad field name": with_fields(LENGTH, b"X(: a"),
+    "underscore in a name": with_fields(LENGTH, b"Content_Length: 3"),
+    "no name": with_fields(LENGTH, b": a"),
+    "no colon": with_fields(LENGTH, b"Xa"),
+    "bare CR in a value": with_fields(LENGTH, b"X: a\rb"),
+    "bare LF": with_fields(LENGTH, b"X: a\nY: b"),
+    "bare LF ends the head": b"POST /v2/models/add/infer HTTP/1.1\nHost: x\nContent-Length: 2\n\n",
+    "DEL in a value": with_fields(LENGTH, b"X: a\x7f"),
+    "byte above ASCII": with_fields(LENGTH, b"X: caf\xe9"),
+    "two hosts": with_fields(LENGTH, b"Host: y"),
+    "no host": b"POST /v2/models/add/infer HTTP/1.1\r\nContent-Length: 2\r\n\r\n",
+    "two content types": with_fields(LENGTH, b"Content-Type: a/b", b"Content-Type: a/b"),
+    "expectation": with_fields(LENGTH, b"Expect: 100-continue"),
+    "upgrade": with_fields(LENGTH, b"Connection: upgrade", b"Upgrade: h2c"),
+    "connection closes": with_fields(LENGTH, b"Connection: close"),
+    "connection list": with_fields(LENGTH, b"Connection: keep-alive, TE"),
+    "proxy connection": with_fields(LENGTH, b"Proxy-Connection: close"),
+    "trailer": with_fields(LENGTH, b"Trailer: X"),
+    "te": with_fields(LENGTH, b"TE: trailers"),
+    "http2 settings": with_fields(LENGTH, b"HTTP2-Settings: AAMAAABkAAQ"),
+    "content encoding": with_fields(LENGTH, b"Content-Encoding: gzip"),
+    "quality": with_fields(LENGTH, b"Accept-Encoding: gzip;q=1.0, identity;q=0"),
+    "JSON length nought": with_fields(LENGTH, b"Inference-Header-Content-Length: 0"),
+    "JSON length above the body": with_fields(LENGTH, b"Inference-Header-Content-Length: 3"),
+    "JSON length twice": with_fields(
+        LENGTH, b"Inference-Header-Content-Length: 1", b"Inference-Header-Content-Length: 1"
+    ),
+    "JSON length with a sign": with_fields(LENGTH, b"Inference-Header-Content-Length: +1"),
+    "JSON length of 11 words": with_fields(LENGTH, b"Inference-Header-Content-Length: 12abc"),
+    "empty line first": b"\r\n" + INFER,
+    "lower-case method": INFER.replace(b"POST", b"post"),
+    "other method": INFER.replace(b"POST", b"PUT"),
+    "HTTP/1.0": INFER.replace(b"HTTP/1.1", b"HTTP/1.0"),
+    "HTTP/1.11": INFER.replace(b"HTTP/1.1", b"HTTP/1.11"),
+    "two blanks": INFER.replace(b"POST ", b"POST  "),
+    "query": INFER.replace(b"/infer", b"/infer?x=1"),
+    "fragment": INFER.replace(b"/infer", b"/infer#x"),
+    "percent sign": INFER.replace(b"/add/", b"/a%64d/"),
+    "slash at the end": INFER.replace(b"/infer", b"/infer/"),
+    "absolute target": INFER.replace(b"/v2", b"http://x/v2"),
+    "empty model": INFER.replace(b"/add/", b"//"),
+    "model of 64 bytes": INFER.replace(b"/add/", b"/" + b"a" * 64 + b"/"),
+    "other route": INFER.replace(b"/infer", b"/generate"),
+    "health with a body": LIVE.replace(b"\r\n\r\n", b"\r\nContent-Length: 2\r\n\r\n"),
+    "health with an empty body": LIVE.replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n"),
+    "health by POST": LIVE.replace(b"GET", b"POST"),
+    "health with a query": LIVE.replace(b"/live", b"/live?x"),
+    "preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+}

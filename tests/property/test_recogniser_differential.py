@@ -1,0 +1,205 @@
+"""Whatever the recogniser accepts, llhttp and gunicorn's Python parser accept with the same framing.
+
+Nothing is asked in the other direction. httptools shows neither lengths nor offsets, so it is fed
+byte by byte: the head must be complete exactly with its last byte, and the message with its own.
+"""
+
+import httptools
+import pytest
+from gunicorn.config import Config
+from gunicorn.http.message import Request
+from gunicorn.http.parser import RequestParser
+from gunicorn.http.body import LengthReader
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ksrv._native.recogniser import HeadRules, recognise_head
+from tests.heads import HOSTILE, INFER, LIVE, PLAIN, READY, VERSIONED
+
+SCHEME_NAMES = tuple(Config().secure_scheme_headers)
+RULES = HeadRules(body=4096, scheme_names=SCHEME_NAMES)
+SECOND = b"GET /second HTTP/1.1\r\nHost: y\r\n\r\n"
+
+
+class Llhttp:
+    """What httptools reports, with the number of bytes fed when it did."""
+
+    def __init__(self):
+        self.fed = 0
+        self.fields = []
+        self.url = b""
+        self.heads = []
+        self.ends = []
+        self.parser = httptools.HttpRequestParser(self)
+
+    def on_url(self, url):
+        self.url += url
+
+    def on_header(self, name, value):
+        self.fields.append((name, value))
+
+    def on_headers_complete(self):
+        self.heads.append((self.fed, self.parser.should_keep_alive(), self.parser.should_upgrade()))
+
+    def on_message_complete(self):
+        self.ends.append(self.fed)
+
+    def feed(self, data):
+        for index in range(len(data)):
+            self.fed += 1
+            self.parser.feed_data(data[index : index + 1])
+
+
+def fields_of(head):
+    lines = head.split(b"\r\n")[1:-2]
+    return [(name, value.strip(b" \t")) for name, value in (line.split(b":", 1) for line in lines)]
+
+
+def assert_llhttp_agrees(head, said):
+    body = b"x" * said.content_length
+    reader = Llhttp()
+    reader.feed(head)
+    assert reader.heads == [(len(head), True, False)]
+    assert reader.parser.get_method() == head.split(b" ", 1)[0]
+    assert reader.url == head.split(b" ", 2)[1]
+    assert [(n, v.strip(b" \t")) for n, v in reader.fields] == fields_of(head)
+    reader.feed(body)
+    assert reader.ends == [len(head) + len(body)]
+    assert reader.parser.get_http_version() == "1.1"
+    reader.url = b""
+    reader.feed(SECOND)
+    assert reader.url == b"/second"
+    assert len(reader.ends) == 2
+
+
+def gunicorn_parser(data, peer):
+    cfg = Config()
+    cfg.set("http_parser", "python")
+    return RequestParser(cfg, iter([data]), peer)
+
+
+def assert_gunicorn_agrees(head, said, peer=("127.0.0.1", 1)):
+    body = b"x" * said.content_length
+    parser = gunicorn_parser(head + body + SECOND, peer)
+    first = next(parser)
+    assert isinstance(first, Request)
+    assert isinstance(first.body.reader, LengthReader)
+    assert first.body.reader.length == said.content_length
+    assert not first.should_close()
+    assert not first._expected_100_continue
+    assert first.method.encode() == head.split(b" ", 1)[0]
+    assert first.path.encode() == head.split(b" ", 2)[1]
+    assert (first.query, first.fragment, first.version) == ("", "", (1, 1))
+    expected = [(name.decode().upper(), value.decode()) for name, value in fields_of(head)]
+    assert first.headers == expected
+    assert first.body.read() == body
+    assert next(parser).path == "/second"
+
+
+def assert_agreement(data):
+    """Check the property on `data`; tell whether the recogniser accepted it."""
+    said = recognise_head(data, RULES)
+    if said.verdict != "plain":
+        return False
+    head = data[: said.length]
+    assert_llhttp_agrees(head, said)
+    assert_gunicorn_agrees(head, said)
+    assert_gunicorn_agrees(head, said, peer=("192.0.2.1", 1))
+    return True
+
+
+@pytest.mark.parametrize("head", PLAIN.values(), ids=PLAIN)
+def test_plain_heads(head):
+    assert assert_agreement(head)
+
+
+@pytest.mark.parametrize("head", HOSTILE.values(), ids=HOSTILE)
+def test_the_hostile_corpus_is_refused(head):
+    assert not assert_agreement(head)
+
+
+@pytest.mark.parametrize("head", [INFER, READY], ids=["infer", "ready"])
+def test_every_byte_replaced_removed_and_doubled(head):
+    accepted = 0
+    for at in range(len(head)):
+        accepted += assert_agreement(head[:at] + head[at + 1 :])
+        accepted += assert_agreement(head[:at] + head[at : at + 1] + head[at:])
+        for byte in range(256):
+            changed = head[:at] + bytes([byte]) + head[at + 1 :]
+            said = recognise_head(changed, RULES)
+            # llhttp and gunicorn are slow: they judge a sample of the harmless letters.
+            if said.verdict == "plain" and (byte % 16 == at % 16 or byte < 0x30):
+                accepted += assert_agreement(changed)
+    assert accepted > len(head)
+
+
+NAMES = st.sampled_from(
+    [
+        "Host", "Content-Length", "Content-Type", "Connection", "Accept-Encoding", "Expect", "TE",
+        "Transfer-Encoding", "Upgrade", "Trailer", "Inference-Header-Content-Length", "Keep-Alive",
+        "Proxy-Connection", "HTTP2-Settings", "Content-Encoding", "X-Forwarded-Proto",
+        "X-Forwarded-Protocol", "X-Forwarded-Ssl", "X-A", "x_a", "Cookie", "Script-Name", "A", "",
+    ]
+)  # fmt: skip
+VALUES = st.one_of(
+    st.sampled_from(
+        [
+            "1", "2", "0", "10", "+1", "1, 1", "keep-alive", "close", "Keep-Alive", "upgrade", "chunked",
+            "identity", "gzip", "gzip;q=0", "https", "http", "on", "off", "ssl", "100-continue",
+            "h2c", "localhost", "", "a b", "\ta",
+        ]
+    ),
+    st.text(st.characters(min_codepoint=0, max_codepoint=255), max_size=12),
+)  # fmt: skip
+PADDING = st.sampled_from(["", " ", "  ", "\t", " \t"])
+CASES = st.sampled_from([str, str.lower, str.upper, str.swapcase])
+
+
+@st.composite
+def field(draw):
+    name = draw(CASES)(draw(NAMES))
+    return f"{name}{draw(st.sampled_from([':', ':', ':', ' :', '']))}{draw(PADDING)}{draw(VALUES)}{draw(PADDING)}"
+
+
+@st.composite
+def grammar_head(draw):
+    target = draw(
+        st.sampled_from(
+            ["/v2/models/add/infer", "/v2/models/a/versions/1/infer", "/v2/health/live", "/v2"]
+        )
+    )
+    line = f"{draw(st.sampled_from(['POST', 'POST', 'GET', 'post', 'PUT']))} {target} HTTP/1.1"
+    base = ["Host: x", "Content-Length: 3"] if draw(st.booleans()) else ["Host: x"]
+    fields = draw(st.permutations(base + draw(st.lists(field(), max_size=5))))
+    end = draw(st.sampled_from(["\r\n", "\r\n", "\r\n", "\r\n", "\n", "\r"]))
+    return (end.join([line, *fields]) + "\r\n\r\n").encode("latin-1")
+
+
+@settings(max_examples=1500, deadline=None)
+@given(grammar_head())
+def test_grammar_made_heads(head):
+    assert_agreement(head)
+
+
+@st.composite
+def mutated_head(draw):
+    data = bytearray(draw(st.sampled_from([INFER, VERSIONED, LIVE, *HOSTILE.values()])))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data)))
+        size = draw(st.integers(0, 3))
+        data[at : at + size] = draw(
+            st.one_of(
+                st.binary(max_size=3),
+                st.sampled_from([b"\r\n", b"\r\n\r\n", b"\n", b"\0", b": ", b"\r\n ", b"0", b"_"]),
+            )
+        )
+    return bytes(data)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(mutated_head(), st.lists(st.integers(0, 60), max_size=6))
+def test_mutated_heads_in_any_split(data, pieces):
+    assert_agreement(data)
+    whole = recognise_head(data, RULES)
+    split = recognise_head(data, RULES, pieces)
+    assert (split.verdict, split.length) == (whole.verdict, whole.length)

@@ -1,0 +1,137 @@
+"""The recogniser's three verdicts, its limits, and that they do not depend on splitting."""
+
+import itertools
+
+import pytest
+
+from ksrv._native.recogniser import HeadRules, recognise_head
+from tests.heads import HOSTILE, INFER, LIVE, PLAIN, READY, VERSIONED, with_fields
+
+RULES = HeadRules(body=1 << 30)
+
+
+def verdict(head, rules=RULES, pieces=()):
+    return recognise_head(head, rules, pieces).verdict
+
+
+def test_what_a_plain_infer_head_says():
+    said = recognise_head(INFER + b"hello", RULES)
+    assert (said.verdict, said.route, said.name, said.version) == ("plain", "infer", "add", "")
+    assert (said.length, said.content_length, said.json_length) == (len(INFER), 5, 3)
+
+
+def test_a_target_with_a_version():
+    said = recognise_head(VERSIONED, RULES)
+    assert (said.verdict, said.name, said.version) == ("plain", "a.b_c-D", "12")
+    assert (said.content_length, said.json_length) == (1, None)
+
+
+@pytest.mark.parametrize(("head", "route"), [(LIVE, "live"), (READY, "ready")])
+def test_health(head, route):
+    said = recognise_head(head, RULES)
+    assert (said.verdict, said.route, said.content_length) == ("plain", route, 0)
+
+
+@pytest.mark.parametrize("head", HOSTILE.values(), ids=HOSTILE)
+def test_whatever_is_odd_is_not_mine(head):
+    assert verdict(head) == "not mine"
+
+
+@pytest.mark.parametrize("head", [*PLAIN.values(), *HOSTILE.values()], ids=[*PLAIN, *HOSTILE])
+def test_the_verdict_does_not_depend_on_the_split(head):
+    whole = verdict(head)
+    assert verdict(head, pieces=[1] * len(head)) == whole
+    for cut in range(len(head)):
+        assert verdict(head, pieces=[cut]) == whole
+        assert verdict(head[:cut]) in ("need more", whole)
+
+
+@pytest.mark.parametrize("head", PLAIN.values(), ids=PLAIN)
+def test_every_prefix_of_a_plain_head_needs_more(head):
+    assert {verdict(head[:cut]) for cut in range(len(head))} == {"need more"}
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        b"Accept-Encoding: gzip, deflate, br, zstd",
+        b"Accept-Encoding: identity",
+        b"Connection: Keep-Alive",
+        b"Connection:keep-alive",
+        b"X-Empty:",
+        b"X-Tab:\ta\tb",
+        b"X-Long: " + b"a" * 1000,
+        b"Inference-Header-Content-Length: 2",
+        b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    ],
+)
+def test_fields_that_stay_plain(field):
+    assert verdict(with_fields(b"Content-Length: 2", field)) == "plain"
+
+
+def test_settings_that_make_a_field_matter():
+    compressing = HeadRules(body=100, compression=True)
+    assert verdict(with_fields(b"Content-Length: 2", b"Accept-Encoding: gzip"), compressing) == (
+        "not mine"
+    )
+    guarded = HeadRules(body=100, authorization=True)
+    assert verdict(with_fields(b"Content-Length: 2", b"Authorization: Bearer x"), guarded) == (
+        "not mine"
+    )
+    proxied = HeadRules(body=100, scheme_names=["X-FORWARDED-PROTO", "X-FORWARDED-SSL"])
+    once = (b"Content-Length: 2", b"X-Forwarded-Proto: https")
+    assert verdict(with_fields(*once), proxied) == "plain"
+    assert verdict(with_fields(*once, b"x-forwarded-ssl: on"), proxied) == "not mine"
+    assert verdict(with_fields(*once, once[1]), proxied) == "not mine"
+
+
+def test_each_limit_at_and_above_it():
+    body = HeadRules(body=5)
+    assert verdict(with_fields(b"Content-Length: 5"), body) == "plain"
+    assert verdict(with_fields(b"Content-Length: 6"), body) == "not mine"
+
+    line = INFER.index(b"\r\n")
+    assert verdict(INFER, HeadRules(body=9, request_line=line)) == "plain"
+    assert verdict(INFER, HeadRules(body=9, request_line=line - 1)) == "not mine"
+
+    assert verdict(INFER, HeadRules(body=9, fields=7)) == "plain"
+    assert verdict(INFER, HeadRules(body=9, fields=6)) == "not mine"
+
+    widest = len(b"Content-Type: application/octet-stream\r\n")
+    assert verdict(INFER, HeadRules(body=9, field_size=widest)) == "plain"
+    assert verdict(INFER, HeadRules(body=9, field_size=widest - 1)) == "not mine"
+
+    assert verdict(INFER, HeadRules(body=9, head=len(INFER))) == "plain"
+    assert verdict(INFER, HeadRules(body=9, head=len(INFER) - 1)) == "not mine"
+
+
+def test_a_head_that_never_ends_is_given_up_at_the_limit():
+    endless = b"POST /v2/models/add/infer HTTP/1.1\r\n" + b"X: " + b"a" * 20_000
+    assert verdict(endless[:16_383]) == "need more"
+    assert verdict(endless[:16_384]) == "not mine"
+    assert verdict(endless) == "not mine"
+
+
+def test_bytes_of_the_body_are_not_looked_at():
+    for body in itertools.chain([b"\0\n\r\n\r\n"], (bytes([byte]) for byte in range(256))):
+        assert verdict(INFER + body) == "plain"
+
+
+def test_a_bare_line_feed_or_nul_is_given_up_at_once():
+    assert verdict(b"GET / HTTP/1.1\n") == "not mine"
+    assert verdict(b"\x16\x03\x01\x02\x00\x01\x00") == "not mine"
+
+
+def test_small_bodies_of_other_routes_are_worth_waiting_for():
+    other = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    assert recognise_head(other % 10, RULES).hold == 10
+    assert recognise_head(other % 65_536, RULES).hold == 65_536
+    assert recognise_head(other % 65_537, RULES).hold == 0
+    assert recognise_head(HOSTILE["length, then coding"], RULES).hold == 0
+
+
+def test_scheme_names_are_bounded():
+    with pytest.raises(ValueError, match="at most 8"):
+        HeadRules(body=1, scheme_names=[f"X-{index}" for index in range(9)])
+    with pytest.raises(ValueError, match="1 to 47 bytes"):
+        HeadRules(body=1, scheme_names=["X" * 48])
