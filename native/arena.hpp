@@ -48,6 +48,10 @@ struct Block {
     std::atomic<long> refs{0};
 };
 
+inline long holders_of(const Block *block) noexcept {
+    return block->refs.load(std::memory_order_acquire);
+}
+
 // ---- back ends: allocate and free memory, nothing else --------------------------------------
 
 inline bool heap_allocate(Block *block, std::size_t nbytes) noexcept {

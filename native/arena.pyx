@@ -45,6 +45,7 @@ cdef extern from "arena.hpp" namespace "ksrv" nogil:
         ArenaStatistics statistics() noexcept
 
     Arena &process_arena() noexcept
+    long holders_of(const CBlock *block) noexcept
 
 
 cdef extern from *:
@@ -117,6 +118,11 @@ cdef class Block:
     def address(self):
         """The address of the first byte."""
         return <uintptr_t>self._leased().data
+
+    @property
+    def holders(self):
+        """How many references to the memory there are: this object's, and those of native code."""
+        return holders_of(self._leased())
 
     def offset_of(self, address) -> int:
         """Return how far into the block an address lies.
