@@ -1,0 +1,132 @@
+"""The models of the conformance cases, written to disk as a user would write them."""
+
+from pathlib import Path
+
+ADD_HANDLER = """
+import numpy as np
+from ksrv import BaseHandler
+
+
+class Add(BaseHandler):
+    def inference(self, x):
+        return {"y": x * 2, "z": np.nan_to_num(x.sum(axis=1), posinf=0, neginf=0).astype(np.int64)}
+"""
+
+IMG_HANDLER = """
+from ksrv import BaseHandler
+
+
+class Mean(BaseHandler):
+    def inference(self, image):
+        return {"mean": image.astype("float64").mean(axis=(1, 2)).astype("float32")}
+"""
+
+PIXELS_HANDLER = """
+from ksrv import BaseHandler
+
+
+class Pixels(BaseHandler):
+    def inference(self, image):
+        return {"pixels": image}
+"""
+
+ECHO_HANDLER = """
+from ksrv import BaseHandler
+
+
+class Echo(BaseHandler):
+    def inference(self, x):
+        return {"y": x}
+"""
+
+PAIR_HANDLER = """
+from ksrv import BaseHandler
+
+
+class Pair(BaseHandler):
+    def inference(self, a, b):
+        return {"difference": a - b}
+"""
+
+PARAMETERS_HANDLER = """
+import json
+
+from ksrv import BaseHandler
+
+
+class Parameters(BaseHandler):
+    def inference(self, x):
+        return x
+
+    def postprocess(self, x):
+        return [
+            json.dumps(dict(request.parameters), sort_keys=True)
+            for request in self.context.batch.requests
+            for _ in range(request.rows.start, request.rows.stop)
+        ]
+"""
+
+FIXED_DATATYPES = (
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
+    "FP16", "BF16", "FP32", "FP64",
+)  # fmt: skip
+
+
+def write_model(root: Path, name: str, handler: str, yaml: str) -> None:
+    folder = root / name
+    folder.mkdir(parents=True)
+    (folder / "handler.py").write_text(handler)
+    (folder / "model.yaml").write_text("handler: handler.py\n" + yaml)
+
+
+def tensor(name: str, datatype: str, shape: str, extra: str = "") -> str:
+    return f"  - {{name: {name}, datatype: {datatype}, shape: {shape}{extra}}}\n"
+
+
+def write_repository(root: Path) -> None:
+    """Write `add`, `img`, `str` and the variants that single cases ask for."""
+    write_model(
+        root, "add", ADD_HANDLER,
+        "inputs:\n" + tensor("x", "FP32", "[-1, 4]")
+        + "outputs:\n" + tensor("y", "FP32", "[-1, 4]") + tensor("z", "INT64", "[-1]"),
+    )  # fmt: skip
+    write_model(
+        root, "img", IMG_HANDLER,
+        "inputs:\n" + tensor("image", "FP32", "[-1, 8, 8, 3]")
+        + "outputs:\n" + tensor("mean", "FP32", "[-1, 3]"),
+    )  # fmt: skip
+    for name, shape in (("pixels", "[-1, 8, 8, 3]"), ("grey", "[-1, 8, 8, 1]")):
+        write_model(
+            root, name, PIXELS_HANDLER,
+            "inputs:\n" + tensor("image", "FP32", shape)
+            + "outputs:\n" + tensor("pixels", "FP32", shape),
+        )  # fmt: skip
+    write_model(
+        root, "nchw", PIXELS_HANDLER,
+        "inputs:\n" + tensor("image", "FP32", "[-1, 3, 8, 8]")
+        + "outputs:\n" + tensor("pixels", "FP32", "[-1, 3, 8, 8]"),
+    )  # fmt: skip
+    write_model(
+        root, "str", ECHO_HANDLER,
+        "inputs:\n" + tensor("x", "BYTES", "[-1]") + "outputs:\n" + tensor("y", "BYTES", "[-1]"),
+    )  # fmt: skip
+    write_model(
+        root, "pair", PAIR_HANDLER,
+        "inputs:\n" + tensor("a", "FP32", "[-1, 4]") + tensor("b", "FP32", "[-1, 4]")
+        + "outputs:\n" + tensor("difference", "FP32", "[-1, 4]"),
+    )  # fmt: skip
+    write_model(
+        root, "free", ECHO_HANDLER,
+        "inputs:\n" + tensor("x", "FP32", "[-1, -1]")
+        + "outputs:\n" + tensor("y", "FP32", "[-1, -1]"),
+    )  # fmt: skip
+    write_model(
+        root, "parameters", PARAMETERS_HANDLER,
+        "inputs:\n" + tensor("x", "FP32", "[-1, 4]") + "outputs:\n" + tensor("text", "BYTES", "[-1]"),
+    )  # fmt: skip
+    for datatype in FIXED_DATATYPES:
+        write_model(
+            root, f"echo_{datatype}", ECHO_HANDLER,
+            "inputs:\n" + tensor("x", datatype, "[-1, 4]")
+            + "outputs:\n" + tensor("y", datatype, "[-1, 4]"),
+        )  # fmt: skip
