@@ -1,0 +1,206 @@
+import io
+import json
+import os
+import stat
+import tarfile
+import warnings
+import zipfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ksrv.repository.archive import (
+    ArchiveError,
+    ArchiveLimits,
+    is_archive,
+    open_archive,
+    private_cache,
+    read_manifest,
+)
+
+MANIFEST = json.dumps(
+    {
+        "runtime": "python",
+        "archiverVersion": "0.12.0",
+        "model": {
+            "modelName": "lin",
+            "modelVersion": "1.0",
+            "handler": "lin_handler.py",
+            "serializedFile": "lin.pt",
+        },
+    }
+).encode()
+
+
+def write_zip(path, files, compression=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in files:
+            archive.writestr(name, content)
+    return path
+
+
+def write_tgz(path, files, top="lin/"):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files:
+            info = tarfile.TarInfo(top + name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+FILES = [("MAR-INF/MANIFEST.json", MANIFEST), ("lin_handler.py", b"x = 1"), ("sub/a.txt", b"a")]
+
+
+def tree(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("kind", ["deflated", "stored", "tgz", "folder"])
+def test_every_format_opens_alike(tmp_path, kind):
+    if kind == "folder":
+        path = tmp_path / "lin"
+        for name, content in FILES:
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_bytes(content)
+    elif kind == "tgz":
+        path = write_tgz(tmp_path / "lin.tar.gz", FILES)
+    else:
+        compression = zipfile.ZIP_STORED if kind == "stored" else zipfile.ZIP_DEFLATED
+        path = write_zip(tmp_path / "lin.mar", FILES, compression)
+    assert is_archive(path)
+    folder = open_archive(path, tmp_path / "cache")
+    assert tree(folder) == dict(FILES)
+    assert read_manifest(folder).model.handler == "lin_handler.py"
+
+
+def test_the_same_archive_is_unpacked_once_and_a_changed_one_anew(tmp_path):
+    path = write_zip(tmp_path / "lin.mar", FILES)
+    first = open_archive(path, tmp_path / "cache")
+    (first / "mark").write_bytes(b"")
+    assert open_archive(path, tmp_path / "cache") == first
+    assert (first / "mark").exists()
+    write_zip(path, [*FILES, ("more", b"1")])
+    second = open_archive(path, tmp_path / "cache")
+    assert second != first
+    assert not (second / "mark").exists()
+
+
+@pytest.mark.parametrize("name", ["../out", "/etc/out", "a/../../out", "a\\..\\out"])
+@pytest.mark.parametrize("write", [write_zip, lambda p, f: write_tgz(p, f, top="")])
+def test_a_name_that_leaves_the_folder_is_refused(tmp_path, name, write):
+    suffix = ".mar" if write is write_zip else ".tar.gz"
+    path = write(tmp_path / f"bad{suffix}", [*FILES, (name, b"x")])
+    with pytest.raises(ArchiveError, match="leave"):
+        open_archive(path, tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_links_are_refused(tmp_path):
+    path = tmp_path / "link.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        info = tarfile.TarInfo("link")
+        info.type = tarfile.SYMTYPE
+        info.linkname = "/etc/passwd"
+        archive.addfile(info)
+    with pytest.raises(ArchiveError, match="link"):
+        open_archive(path, tmp_path / "cache")
+    path = tmp_path / "link.mar"
+    with zipfile.ZipFile(path, "w") as archive:
+        info = zipfile.ZipInfo("link")
+        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(info, "/etc/passwd")
+    with pytest.raises(ArchiveError, match="link"):
+        open_archive(path, tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        (ArchiveLimits(entries=2), "entries"),
+        (ArchiveLimits(size=10), "more than 10 bytes"),
+        (ArchiveLimits(ratio=1), "times"),
+    ],
+)
+@pytest.mark.parametrize("write", [write_zip, write_tgz])
+def test_limits_hold_and_leave_nothing_behind(tmp_path, limits, text, write):
+    suffix = ".mar" if write is write_zip else ".tar.gz"
+    path = write(tmp_path / f"big{suffix}", [*FILES, ("zeros", bytes(3 * 1024 * 1024))])
+    with pytest.raises(ArchiveError, match=text):
+        open_archive(path, tmp_path / "cache", limits)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", [".mar", ".tar.gz"])
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 damaged"])
+def test_damaged_archives_are_errors(tmp_path, suffix, content):
+    path = tmp_path / f"damaged{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(ArchiveError):
+        open_archive(path, tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [b"", b"{}", b"[]", b'{"model": {}}', b'{"model": {"modelName": 3}}', b"\xff"],
+)
+def test_bad_manifests_are_errors(tmp_path, manifest):
+    (tmp_path / "MAR-INF").mkdir()
+    (tmp_path / "MAR-INF/MANIFEST.json").write_bytes(manifest)
+    with pytest.raises(ArchiveError):
+        read_manifest(tmp_path)
+
+
+def test_a_manifest_must_not_point_outside(tmp_path):
+    (tmp_path / "MAR-INF").mkdir()
+    document = {"model": {"modelName": "m", "serializedFile": "../../weights.pt"}}
+    (tmp_path / "MAR-INF/MANIFEST.json").write_text(json.dumps(document))
+    with pytest.raises(ArchiveError, match="inside"):
+        read_manifest(tmp_path)
+
+
+def test_the_default_cache_is_private(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = private_cache()
+    assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+    os.chmod(folder.parent, 0o777)
+    with pytest.raises(ArchiveError, match="only this user"):
+        private_cache()
+
+
+NAMES = (
+    st.lists(
+        st.sampled_from(["a", "b", "..", ".", "", "c.txt", "/", "\\", "x" * 20]),
+        min_size=1,
+        max_size=5,
+    )
+    .map("/".join)
+    .filter(bool)
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(NAMES, st.binary(max_size=20)), max_size=6))
+def test_no_archive_writes_outside_its_folder(tmp_path_factory, files):
+    base = tmp_path_factory.mktemp("property")
+    path = base / "any.mar"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files:
+            info = zipfile.ZipInfo("placeholder")
+            info.filename = name
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # two entries of one name
+                archive.writestr(info, content)
+    before = {path}
+    try:
+        folder = open_archive(path, base / "cache")
+    except ArchiveError:
+        assert [p for p in base.rglob("*") if p.is_file()] == [path]
+        return
+    outside = {p for p in base.rglob("*") if p.is_file() and folder not in p.parents} - before
+    assert not outside
