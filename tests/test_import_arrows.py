@@ -9,13 +9,14 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "ksrv"
 
-FOUNDATION = {"errors", "limits", "request", "spec", "_native"}
+FOUNDATION = {"errors", "limits", "request", "source", "spec", "_native"}
 ARROWS = {
     "_native": set(),
     "errors": set(),
     "limits": set(),
     "spec": set(),
     "request": {"errors"},
+    "source": {"spec"},
     "protocol": FOUNDATION,
     "loaders": FOUNDATION,
     "handlers": FOUNDATION | {"loaders"},

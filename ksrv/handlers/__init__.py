@@ -1,0 +1,1 @@
+"""Handlers: the four stages around a model, and the runner that drives them."""

@@ -1,0 +1,148 @@
+"""`BaseHandler`: four stages around a model, each of which a subclass may override alone.
+
+`handle` is the template method: preprocess, then inference or explain, then postprocess. Every
+attribute has a class-level default, so a subclass need not call `super().__init__()`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from ksrv.errors import InferenceError
+from ksrv.handlers.batch import Batch
+from ksrv.handlers.compile import compile_model
+from ksrv.handlers.context import Context
+from ksrv.loaders.torch_device import torch_device
+
+
+class BaseHandler:
+    """Serves a model; override one stage and keep the rest.
+
+    Attributes:
+        context: The model's facts and the running batch.
+        model: What the loader returned; called with the inputs.
+        labels: Class labels by index, or None.
+    """
+
+    context: Context = None  # type: ignore[assignment]  # set before any stage runs
+    model: Any = None
+    labels: tuple[str, ...] | None = None
+    _device: Any = None
+
+    @property
+    def device(self) -> Any:
+        """The device: torch's own object where torch is there, else its name."""
+        if self._device is None:
+            name = self.context.device
+            self._device = torch_device(name) if "torch" in sys.modules else name
+        return self._device
+
+    @device.setter
+    def device(self, device: Any) -> None:
+        self._device = device
+
+    def initialize(self, context: Context) -> None:
+        """Load the model and what belongs to it.
+
+        Args:
+            context: The model's facts.
+        """
+        self.context = context
+        self.labels = context.labels
+        loaded = context.load_model()
+        if loaded is not None:
+            self.model = compile_model(loaded, context)
+
+    def preprocess(self, batch: Batch) -> Any:
+        """Turn the batch into what `inference` takes.
+
+        Args:
+            batch: The inputs and their requests.
+
+        Returns:
+            One value, or a mapping that is passed to `inference` as keywords. By default the only
+            input, or all inputs by name; torch tensors where the model is torch, else arrays.
+        """
+        take = batch.tensor if self._takes_tensors() else batch.__getitem__
+        named = {
+            name: batch[name] if batch.datatype(name) == "BYTES" else take(name) for name in batch
+        }
+        return next(iter(named.values())) if len(named) == 1 else named
+
+    def inference(self, /, *inputs: Any, **named: Any) -> Any:
+        """Run the model.
+
+        Args:
+            inputs: What `preprocess` returned.
+            named: Or its entries, where that is a mapping.
+
+        Returns:
+            What the model gives.
+        """
+        if self.model is None:
+            raise RuntimeError("there is no model file and inference is not overridden")
+        return self.model(*inputs, **named)
+
+    def postprocess(self, outputs: Any) -> Any:
+        """Turn what the model gives into the answer.
+
+        Args:
+            outputs: What `inference` returned.
+
+        Returns:
+            A mapping of output names to arrays or tensors, one array, or a list with one value for
+            each row. By default what it was given.
+        """
+        return outputs
+
+    def explain(self, batch: Batch, inputs: Any) -> Any:
+        """Explain instead of infer.
+
+        Args:
+            batch: The inputs and their requests.
+            inputs: What `preprocess` returned.
+
+        Returns:
+            The same kinds of values as `postprocess`.
+
+        Raises:
+            InferenceError: This handler has no explanations.
+        """
+        raise InferenceError(f"the model {self.context.model_name} has no explanations; use infer")
+
+    def handle(self, batch: Batch, context: Context) -> Any:
+        """Run the stages on one batch.
+
+        Args:
+            batch: The batch.
+            context: The handler's context.
+
+        Returns:
+            What `postprocess` or `explain` returned.
+        """
+        prepared = context.run_stage("preprocess", self.preprocess, batch)
+        if batch.explain:
+            return context.run_stage("explain", self.explain, batch, prepared)
+        with self._inference_mode():
+            if isinstance(prepared, Mapping):
+                outputs = context.run_stage("inference", self.inference, **prepared)
+            else:
+                outputs = context.run_stage("inference", self.inference, prepared)
+        return context.run_stage("postprocess", self.postprocess, outputs)
+
+    def close(self) -> None:
+        """Free what `initialize` took; called once, when the model is unloaded."""
+
+    def _takes_tensors(self) -> bool:
+        loaded = self.context.loaded
+        if loaded is not None:
+            return loaded.is_torch
+        torch = sys.modules.get("torch")
+        return torch is not None and isinstance(self.model, torch.nn.Module)
+
+    def _inference_mode(self) -> AbstractContextManager[Any]:
+        torch = sys.modules.get("torch")
+        return nullcontext() if torch is None else torch.inference_mode()

@@ -1,0 +1,180 @@
+"""The batch as a handler sees it: inputs by name, whose rows they are, and what goes back per request.
+
+Arrays are handed on as the engine assembled them. What a handler wants in another form (a torch
+tensor, an object array of bytes, the NCHW view of images) is made when it is asked for, once.
+"""
+
+from collections.abc import Callable, Iterator
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ksrv.errors import InferenceError, KsrvError
+from ksrv.request import Array, BatchInputs, BatchRequest, Parameter, Tensor
+from ksrv.spec import ModelSpec
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Batch:
+    """One batch of requests.
+
+    Args:
+        inputs: What the engine assembled.
+        spec: The model's declared inputs.
+        device: Returns the torch device that `tensor` moves to.
+
+    Attributes:
+        rows: How many rows the batch has.
+        requests: For each request its slice of rows, id, parameters and headers.
+        explain: Whether the clients asked for explanations.
+        failures: The errors of failed requests, by their place in `requests`.
+        headers: Response headers, by place in `requests`.
+        parameters: Response parameters, by place in `requests`.
+    """
+
+    def __init__(self, inputs: BatchInputs, spec: ModelSpec, device: Callable[[], Any]) -> None:
+        self.rows = inputs.rows
+        self.requests: list[BatchRequest] = inputs.requests
+        self.explain = inputs.explain
+        self.failures: dict[int, KsrvError] = {}
+        self.headers: dict[int, dict[str, str]] = {}
+        self.parameters: dict[int, dict[str, Parameter]] = {}
+        self._tensors = inputs.tensors
+        self._spec = spec
+        self._device = device
+        self._arrays: dict[str, Array] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def __getitem__(self, name: str) -> Array:
+        """Return an input as an array of shape [rows, ...].
+
+        Args:
+            name: The input's name.
+
+        Returns:
+            The array. BYTES are an object array of `bytes`, BF16 an array of its 16-bit patterns,
+            images of an input with `model_layout: NCHW` their NCHW view.
+
+        Raises:
+            KeyError: There is no such input.
+        """
+        array = self._arrays.get(name)
+        if array is None:
+            array = self._arrays[name] = self._array(self._entry(name))
+        return array
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the inputs, in order."""
+        return tuple(self._tensors)
+
+    def datatype(self, name: str) -> str:
+        """Return the KServe v2 datatype of an input.
+
+        Args:
+            name: The input's name.
+        """
+        return self._entry(name).datatype
+
+    def tensor(self, name: str) -> "torch.Tensor":
+        """Return an input as a torch tensor on the handler's device.
+
+        The tensor shares the array's memory on the CPU; a read-only array is copied first, so that
+        an in-place operator writes to memory of its own.
+
+        Args:
+            name: The input's name.
+
+        Returns:
+            The tensor; bfloat16 for BF16.
+
+        Raises:
+            KeyError: There is no such input.
+            TypeError: It is BYTES, which torch cannot hold.
+        """
+        import torch
+
+        entry = self._entry(name)
+        if entry.datatype == "BYTES":
+            raise TypeError(f"the input {name!r} is BYTES, which is no torch tensor")
+        array = self[name]
+        tensor = torch.from_numpy(array if array.flags.writeable else array.copy(order="K"))
+        if entry.datatype == "BF16":
+            tensor = tensor.view(torch.bfloat16)
+        return tensor.to(self._device())
+
+    def request_of(self, row: int) -> int:
+        """Return the place in `requests` of the request that owns a row.
+
+        Args:
+            row: The row.
+
+        Raises:
+            IndexError: The batch has no such row.
+        """
+        at = index(row)
+        for place, request in enumerate(self.requests):
+            if request.rows.start <= at < request.rows.stop:
+                return place
+        raise IndexError(f"row {at} of a batch of {self.rows} rows")
+
+    def fail(self, row: int, message: str, status: int = 400) -> None:
+        """Fail the request that owns a row; its rows stay in place and its output is dropped.
+
+        Args:
+            row: The row.
+            message: What the client reads.
+            status: An HTTP status from 400 to 599.
+
+        Raises:
+            IndexError: The batch has no such row.
+        """
+        self.failures.setdefault(self.request_of(row), InferenceError(message, status))
+
+    def set_header(self, row: int, name: str, value: str) -> None:
+        """Add a header to the response of the request that owns a row.
+
+        Args:
+            row: The row.
+            name: The header's name.
+            value: Its value.
+        """
+        self.headers.setdefault(self.request_of(row), {})[name] = value
+
+    def set_parameter(self, row: int, name: str, value: Parameter) -> None:
+        """Add a parameter to the response of the request that owns a row.
+
+        Args:
+            row: The row.
+            name: The parameter's name.
+            value: A bool, a number or a text.
+        """
+        if not isinstance(value, (bool, int, float, str)):
+            raise TypeError(f"the parameter {name!r} is a {type(value).__name__}")
+        self.parameters.setdefault(self.request_of(row), {})[name] = value
+
+    def _entry(self, name: str) -> Tensor:
+        try:
+            return self._tensors[name]
+        except KeyError:
+            known = ", ".join(self._tensors) or "none"
+            raise KeyError(f"the batch has no input {name!r}; it has {known}") from None
+
+    def _array(self, entry: Tensor) -> Array:
+        if not isinstance(entry.data, np.ndarray):
+            array = np.empty(len(entry.data), dtype=object)
+            array[:] = [bytes(element) for element in entry.data]
+            return array.reshape(entry.shape)
+        declared = self._spec.input(entry.name)
+        image = declared.image if declared is not None else None
+        if image is not None and image.model_layout == "NCHW" and entry.data.ndim == 4:
+            return entry.data.transpose(0, 3, 1, 2)
+        return entry.data

@@ -1,0 +1,173 @@
+"""What a handler knows beside its inputs: its model, its device, its settings, the running batch.
+
+One `Context` belongs to one handler object and lives as long as it does; only `batch` and the
+timings change from call to call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from ksrv.handlers.device import choose_device
+from ksrv.handlers.folder_modules import FolderModules
+from ksrv.source import ModelConfig, ModelSource
+from ksrv.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from ksrv.handlers.batch import Batch
+    from ksrv.loaders.loaded import LoadedModel
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_running = threading.local()
+
+
+def current_context() -> Context | None:
+    """Return the context of the handler that runs on this thread, or None."""
+    return getattr(_running, "context", None)
+
+
+class Context:
+    """What a handler is told in `initialize`, and can read in every stage.
+
+    Attributes:
+        model_name: The model's name.
+        model_version: Its version, or "".
+        model_dir: The folder with the version's files.
+        model_file: The file that `model:` names, or None.
+        config: Every setting of model.yaml.
+        spec: The declared inputs and outputs; complete after `initialize`.
+        parameters: The `parameters:` of model.yaml.
+        labels: Class labels by index, or None.
+        instance: The number of this handler among the model's instances.
+        threads: CPU threads that this instance may use; 0 for no limit of its own.
+        batch: The batch that is running, or None between batches.
+        loaded: What the loader returned, or None.
+    """
+
+    def __init__(
+        self, source: ModelSource, config: ModelConfig, *, instance: int = 0, threads: int = 0
+    ) -> None:
+        self.source = source
+        self.config = config
+        self.model_name = source.name
+        self.model_version = source.version
+        self.model_dir = source.folder
+        self.model_file = Path(config.model) if config.model else None
+        self.spec: ModelSpec = config.spec(source.name, source.version)
+        self.parameters = config.parameters
+        self.labels = config.labels
+        self.instance = instance
+        self.threads = threads or config.threads
+        self.batch: Batch | None = None
+        self.loaded: LoadedModel | None = None
+        self.modules = FolderModules(source.name, (source.folder, source.root))
+        self.stage = ""
+        self.timings: dict[str, int] = {}
+
+    @cached_property
+    def device(self) -> str:
+        """The device's name, such as "cuda:0"; chosen when it is first asked for."""
+        return choose_device(self.config.device, self.instance)
+
+    def apply_torch_settings(self) -> None:
+        """Set what model.yaml says of torch's process-wide settings; nothing where it is silent."""
+        if self.config.matmul_precision is None and not self.threads:
+            return
+        if self.model_file is None or self.model_file.suffix == ".onnx":
+            return
+        import torch
+
+        if self.config.matmul_precision is not None:
+            torch.set_float32_matmul_precision(self.config.matmul_precision)
+        if self.threads and torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+
+    def load_model(self) -> LoadedModel | None:
+        """Load the file that `model:` names, with the class that `class:` names.
+
+        Returns:
+            The model, or None where model.yaml names neither.
+
+        Raises:
+            LoadError: It cannot be loaded.
+        """
+        from ksrv.loaders.choice import load_model
+        from ksrv.loaders.loaded import LoadRequest
+
+        if self.model_file is None and self.config.model_class is None:
+            return None
+        self.loaded = load_model(
+            LoadRequest(
+                path=self.model_file,
+                root=self.source.root,
+                device=self.device,
+                threads=self.threads,
+                inputs=self.config.inputs,
+            )
+        )
+        return self.loaded
+
+    @property
+    def system_properties(self) -> dict[str, Any]:
+        """The facts under the names that TorchServe's handlers know."""
+        kind, _, index = self.device.partition(":")
+        return {
+            "model_dir": str(self.model_dir),
+            "gpu_id": int(index or 0) if kind in ("cuda", "xpu") else None,
+            "batch_size": self.spec.max_batch_size or 1,
+            "server_name": "ksrv",
+        }
+
+    def run_stage(
+        self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Run and time one stage; its name is what an error will show.
+
+        Args:
+            name: The stage.
+            function: What to call.
+            args: Its arguments.
+            kwargs: Its keywords.
+
+        Returns:
+            What the function returned.
+        """
+        self.stage = name
+        start = perf_counter_ns()
+        result = function(*args, **kwargs)
+        self.add_time(name, perf_counter_ns() - start)
+        self.stage = "handle"
+        return result
+
+    def timing_stage(self, name: str) -> bool:
+        """Whether `name` is the stage that is being timed already."""
+        return self.stage == name
+
+    def add_time(self, name: str, nanoseconds: int) -> None:
+        """Add to the time of a stage in this batch.
+
+        Args:
+            name: The stage, or a name of the handler's own.
+            nanoseconds: The time.
+        """
+        self.timings[name] = self.timings.get(name, 0) + nanoseconds
+
+    def begin(self, batch: Batch) -> None:
+        """Make `batch` the running one on this thread."""
+        self.batch = batch
+        self.timings = {}
+        self.stage = "handle"
+        _running.context = self
+
+    def end(self) -> None:
+        """Forget the running batch, so that nothing here keeps its memory alive."""
+        self.batch = None
+        self.stage = ""
+        _running.context = None

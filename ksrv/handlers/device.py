@@ -1,0 +1,77 @@
+"""Which device a handler uses: named in model.yaml, or the best that is there.
+
+The order of `auto` is CUDA, XPU, MPS, XLA, CPU. torch is asked, and imported for it, only when a
+device is needed; without torch there is the CPU.
+"""
+
+from importlib.util import find_spec
+from typing import Any
+
+ORDER = ("cuda", "xpu", "mps", "xla", "cpu")
+
+
+class DeviceError(Exception):
+    """A device that model.yaml names and this machine does not have."""
+
+
+def choose_device(wanted: str, instance: int = 0) -> str:
+    """Return the name of the device for one instance of a model.
+
+    Args:
+        wanted: "auto", or a device's name, with or without a number.
+        instance: The instance; several instances spread over several devices of one kind.
+
+    Returns:
+        "cuda:N", "xpu:N", "mps", "xla" or "cpu".
+
+    Raises:
+        DeviceError: The named device is not there.
+    """
+    if wanted == "cpu":
+        return "cpu"
+    torch = _torch()
+    if wanted == "auto":
+        if torch is None:
+            return "cpu"
+        kind = next(kind for kind in ORDER if count(torch, kind))
+        return _name(kind, instance % count(torch, kind))
+    kind, _, number = wanted.partition(":")
+    if torch is None:
+        raise DeviceError(f"device {wanted} needs torch; pip install ksrv[torch]")
+    there = count(torch, kind)
+    if not there:
+        raise DeviceError(f"device {wanted} is not available on this machine")
+    if number and int(number) >= there:
+        raise DeviceError(
+            f"device {wanted} is not available; this machine has {there} {kind} device(s)"
+        )
+    return _name(kind, int(number) if number else instance % there)
+
+
+def count(torch: Any, kind: str) -> int:
+    """Return how many devices of a kind torch can use.
+
+    Args:
+        torch: The module.
+        kind: One of `ORDER`.
+    """
+    if kind == "cpu":
+        return 1
+    if kind == "mps":
+        return int(torch.backends.mps.is_available())
+    if kind == "xla":
+        return int(find_spec("torch_xla") is not None)
+    backend = getattr(torch, kind, None)
+    return backend.device_count() if backend is not None and backend.is_available() else 0
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return None
+    return torch
+
+
+def _name(kind: str, index: int) -> str:
+    return f"{kind}:{index}" if kind in ("cuda", "xpu") else kind

@@ -1,0 +1,150 @@
+"""Imports the Python files of a model's folder so that two models never meet in `sys.modules`.
+
+Strategy: the folder becomes a package of its own, `ksrv_models.<model>_<number>`, and its files are
+submodules of that. Files of a folder import each other by bare name (`import net`), as they would
+from a script; so each of them gets its own `__import__`, which turns a bare name that the folder
+holds into the submodule and leaves every other name to Python. Relative imports work as well.
+"""
+
+import builtins
+import importlib
+import itertools
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+PREFIX = "ksrv_models"
+
+_numbers = itertools.count(1)
+
+
+class FolderModules:
+    """The modules of one handler's folders.
+
+    Args:
+        name: The model's name, for the modules' names.
+        folders: Where files are looked for, in this order.
+    """
+
+    def __init__(self, name: str, folders: Sequence[Path]) -> None:
+        shown = re.sub(r"\W", "_", name)
+        self.package = f"{PREFIX}.{shown}_{next(_numbers)}"
+        self.folders = tuple(dict.fromkeys(str(folder) for folder in folders))
+        self._builtins = {**vars(builtins), "__import__": self._import}
+        self._open = False
+
+    def load(self, file: Path) -> ModuleType:
+        """Import one file of the folders.
+
+        Args:
+            file: Its path. A file in a subfolder is imported as `subfolder.name`.
+
+        Returns:
+            The module. Whatever its code raises comes through as it is.
+        """
+        self._register()
+        for folder in self.folders:
+            if file.is_relative_to(folder):
+                relative = file.relative_to(folder).with_suffix("")
+                return importlib.import_module(".".join((self.package, *relative.parts)))
+        raise ImportError(f"{file} is not in {' or '.join(self.folders)}")
+
+    def close(self) -> None:
+        """Forget the modules, so that their memory can go."""
+        _finder.packages.pop(self.package, None)
+        for name in [entry for entry in sys.modules if _within(entry, self.package)]:
+            del sys.modules[name]
+        self._open = False
+
+    def spec(self, name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+        """Return the import spec of a module of this package."""
+        if name == self.package:
+            spec = ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = list(self.folders)
+            return spec
+        found = PathFinder.find_spec(name, path)
+        if found is not None and isinstance(found.loader, SourceFileLoader):
+            found.loader = _Loader(found.loader.name, found.loader.path, self._builtins)
+        return found
+
+    def _register(self) -> None:
+        if self._open:
+            return
+        _finder.install()
+        _finder.packages[self.package] = self
+        self._open = True
+
+    def holds(self, name: str) -> bool:
+        """Whether `import NAME` inside the folder means a file of the folder."""
+        for folder in map(Path, self.folders):
+            if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
+                return True
+            if any((folder / (name + suffix)).is_file() for suffix in EXTENSION_SUFFIXES):
+                return True
+        # A plain subfolder is a package only where nothing else has its name: a folder of weights
+        # called "numpy" must not hide numpy.
+        if any((Path(folder) / name).is_dir() for folder in self.folders):
+            return name not in sys.modules and find_spec(name) is None
+        return False
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> Any:
+        top = name.partition(".")[0]
+        if level == 0 and self._open and self.holds(top):
+            module = importlib.import_module(f"{self.package}.{name}")
+            if not fromlist:
+                return sys.modules[f"{self.package}.{top}"]
+            return builtins.__import__(module.__name__, globals, locals, fromlist, 0)
+        return builtins.__import__(name, globals, locals, fromlist, level)
+
+
+class _Loader(SourceFileLoader):
+    """Loads a source file whose imports look into its folder first."""
+
+    def __init__(self, name: str, path: str, names: dict[str, Any]) -> None:
+        super().__init__(name, path)
+        self._names = names
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["__builtins__"] = self._names
+        super().exec_module(module)
+
+
+class _Finder:
+    """Finds the modules of all open folders; on `sys.meta_path` once there is one."""
+
+    def __init__(self) -> None:
+        self.packages: dict[str, FolderModules] = {}
+
+    def install(self) -> None:
+        if self not in sys.meta_path:
+            root = ModuleType(PREFIX, "The parent of every model's package.")
+            root.__path__ = []
+            sys.modules[PREFIX] = root
+            sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not name.startswith(f"{PREFIX}."):
+            return None
+        owner = self.packages.get(".".join(name.split(".")[:2]))
+        return None if owner is None else owner.spec(name, path)
+
+
+def _within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+_finder = _Finder()

@@ -1,0 +1,327 @@
+"""Turns what a handler returns into the tensors of the answer.
+
+What is accepted: a mapping of output names to arrays, tensors or lists; one array or tensor; a
+tuple of them, in the order of the declared outputs; or a list with one value for each row.
+
+Declared outputs give the names, the datatypes and the shapes. A value of another datatype is cast
+when it stays of its kind: floats to any float (unless finite values become infinite), integers to
+any integer that holds every value, integers to floats. Nothing else is cast: a float is never cut
+to an integer, nor a number taken for a BOOL. Without declared outputs, everything goes as it is.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from ksrv._native import datatype
+from ksrv.errors import HandlerFailed
+from ksrv.request import Array, Element, Tensor
+from ksrv.spec import Dimension, ModelSpec, TensorSpec
+
+DEFAULT_NAME = "output"
+FLOATS = ("FP16", "BF16", "FP32", "FP64")
+
+_NAME_BY_DTYPE = {
+    datatype.dtype_string(name).lstrip("<=|"): name
+    for name in datatype.NAMES
+    if name not in ("BF16", "BYTES")
+}
+_TEXT = (bytes, str, bytearray, memoryview)
+
+
+class Bits:
+    """A BF16 output as the array of its 16-bit patterns."""
+
+    def __init__(self, patterns: Array) -> None:
+        self.patterns = patterns
+
+
+def output_tensors(
+    result: Any, rows: int, spec: ModelSpec, *, explained: bool = False
+) -> list[Tensor]:
+    """Return the answer's tensors.
+
+    Args:
+        result: What the handler returned.
+        rows: The batch's rows.
+        spec: The model's declared inputs and outputs.
+        explained: Whether this is an explanation, which declared outputs do not describe.
+
+    Returns:
+        The tensors, in the order of the declared outputs, else in the handler's.
+
+    Raises:
+        HandlerFailed: The result does not fit the batch or the declared outputs.
+    """
+    declared = () if explained else spec.outputs
+    named = _by_name(result, declared)
+    counted = not spec.inputs or any(entry.batched for entry in spec.inputs)
+    tensors = []
+    for name, value in named.items():
+        entry = next((one for one in declared if one.name == name), None)
+        tensor = _tensor(name, value, entry)
+        if counted and (not tensor.shape or tensor.shape[0] != rows):
+            raise HandlerFailed(
+                f"the handler returned {_first(tensor)} rows in the output {name!r} "
+                f"for a batch of {rows} rows."
+            )
+        if entry is not None and not _fits(tensor.shape, entry.shape):
+            raise HandlerFailed(
+                f"the handler returned the output {name!r} with the shape {list(tensor.shape)}; "
+                f"the declared shape is {entry.wire_shape}."
+            )
+        tensors.append(tensor)
+    return tensors
+
+
+def _by_name(result: Any, declared: Sequence[TensorSpec]) -> dict[str, Any]:
+    names = [entry.name for entry in declared]
+    if isinstance(result, Mapping):
+        return _ordered(result, names)
+    if isinstance(result, tuple) and not hasattr(result, "_fields"):
+        wanted = names or _numbered(len(result))
+        if len(wanted) != len(result):
+            raise HandlerFailed(
+                f"the handler returned {len(result)} outputs; "
+                f"{len(wanted)} are declared: {', '.join(wanted)}."
+            )
+        return dict(zip(wanted, result, strict=True))
+    if not (isinstance(result, (list, np.ndarray)) or _is_torch(result)):
+        raise HandlerFailed(
+            f"the handler returned a {type(result).__name__}; expected a mapping of output names, "
+            f"an array or a tensor, or a list with one value for each row."
+        )
+    if len(names) > 1:
+        raise HandlerFailed(
+            f"the handler returned one output; {len(names)} are declared: {', '.join(names)}."
+        )
+    return {names[0] if names else DEFAULT_NAME: result}
+
+
+def _ordered(result: Mapping[Any, Any], names: list[str]) -> dict[str, Any]:
+    for name in result:
+        if not isinstance(name, str):
+            raise HandlerFailed(f"the handler returned an output named {name!r}; names are texts.")
+    if not result:
+        raise HandlerFailed("the handler returned a mapping without any output.")
+    if not names:
+        return dict(result)
+    if set(names) != set(result):
+        raise HandlerFailed(
+            f"the handler returned the outputs {', '.join(result)}; "
+            f"declared are {', '.join(names)}."
+        )
+    return {name: result[name] for name in names}
+
+
+def _numbered(count: int) -> list[str]:
+    return [DEFAULT_NAME] if count == 1 else [f"{DEFAULT_NAME}_{index}" for index in range(count)]
+
+
+def _tensor(name: str, value: Any, entry: TensorSpec | None) -> Tensor:
+    wanted = entry.datatype if entry is not None else None
+    if isinstance(value, list):
+        value = _from_list(name, value, wanted)
+    elif _is_torch(value):
+        value = _from_torch(name, value)
+    if isinstance(value, Bits):
+        return _from_bits(name, value.patterns, wanted)
+    if not isinstance(value, np.ndarray):
+        raise HandlerFailed(
+            f"the handler returned a {type(value).__name__} as the output {name!r}; "
+            f"expected an array, a tensor, or a list with one value for each row."
+        )
+    if value.dtype.kind in "OSU":
+        return _from_texts(name, value, wanted)
+    return _from_numbers(name, value, wanted)
+
+
+def _from_list(name: str, values: list[Any], wanted: str | None) -> Any:
+    """An array of numbers where the declared output holds numbers, else an array of elements."""
+    if wanted not in (None, "BYTES"):
+        try:
+            array = np.asarray([_plain(value) for value in values])
+        except (ValueError, TypeError, OverflowError):
+            array = np.empty(0, dtype=object)
+        if array.dtype.kind not in "biuf" and values:
+            raise HandlerFailed(
+                f"the handler returned a list as the output {name!r} whose values make no "
+                f"{wanted} array."
+            )
+        return array
+    array = np.empty(len(values), dtype=object)
+    for row, value in enumerate(values):
+        array[row] = value if isinstance(value, _TEXT) else _json(name, row, value)
+    return array
+
+
+def _json(name: str, row: int, value: Any) -> bytes:
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    try:
+        return orjson.dumps(value, default=_plain, option=options)
+    except TypeError as error:
+        raise HandlerFailed(
+            f"the handler returned a {type(value).__name__} in row {row} of the output {name!r} "
+            f"that has no JSON form: {error}."
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    if _is_torch(value):
+        return (
+            value.detach().cpu().float().tolist() if value.is_floating_point() else value.tolist()
+        )
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if isinstance(value, (int, float, str, list, tuple, dict)) or value is None:
+        return value
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode("utf-8", "replace")
+    if isinstance(value, (set, frozenset)):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is not serialisable")
+
+
+def _is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _from_torch(name: str, tensor: Any) -> Any:
+    """The tensor's own memory as an array where nothing else refers to it, else a copy."""
+    import torch
+
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise HandlerFailed(
+            f"the handler returned a {tensor.layout} tensor as the output {name!r}; "
+            f"expected a dense one."
+        )
+    if tensor.device.type != "cpu":
+        tensor = tensor.detach().cpu()
+    elif tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or _is_shared(tensor):
+        tensor = tensor.detach().resolve_conj().resolve_neg().clone()
+    tensor = tensor.contiguous()
+    if tensor.dtype is torch.bfloat16:
+        return Bits(tensor.view(torch.uint16).numpy())
+    try:
+        return tensor.numpy()
+    except TypeError:
+        raise HandlerFailed(
+            f"the handler returned a {tensor.dtype} tensor as the output {name!r}, "
+            f"which KServe v2 cannot carry."
+        ) from None
+
+
+def _is_shared(tensor: Any) -> bool:
+    """Whether another tensor (a buffer of the model, say) refers to the same memory.
+
+    The count holds the tensor itself and the storage object that is asked here.
+    """
+    import torch
+
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)) > 2
+
+
+def _from_bits(name: str, patterns: Array, wanted: str | None) -> Tensor:
+    if wanted in (None, "BF16"):
+        return Tensor(name, "BF16", patterns.shape, np.ascontiguousarray(patterns))
+    if wanted not in FLOATS:
+        raise _misfit(name, "BF16", wanted)
+    widened = (patterns.astype(np.uint32) << 16).view(np.float32)
+    return _from_numbers(name, widened, wanted)
+
+
+def _from_texts(name: str, array: Array, wanted: str | None) -> Tensor:
+    if wanted not in (None, "BYTES"):
+        raise _misfit(name, "BYTES", wanted)
+    elements: list[Element] = []
+    for value in array.reshape(-1).tolist():
+        if isinstance(value, str):
+            elements.append(value.encode("utf-8", "surrogatepass"))
+        elif isinstance(value, bytes):
+            elements.append(value)
+        elif isinstance(value, (bytearray, memoryview)):
+            elements.append(bytes(value))
+        else:
+            raise HandlerFailed(
+                f"the handler returned an array with a {type(value).__name__} as the output "
+                f"{name!r}; an array of objects holds bytes and str only."
+            )
+    return Tensor(name, "BYTES", array.shape, elements)
+
+
+def _from_numbers(name: str, array: Array, wanted: str | None) -> Tensor:
+    array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    own = _NAME_BY_DTYPE.get(array.dtype.str.lstrip("<=|"))
+    if own is None:
+        raise HandlerFailed(
+            f"the handler returned a {array.dtype} array as the output {name!r}, "
+            f"which KServe v2 cannot carry."
+        )
+    if wanted is not None and wanted != own:
+        array = _cast(name, array, own, wanted)
+        own = wanted
+    # ascontiguousarray makes a 0-d array 1-d; the shape is kept for the error that follows.
+    return Tensor(name, own, array.shape, np.ascontiguousarray(array))
+
+
+def _cast(name: str, array: Array, own: str, wanted: str) -> Array:
+    if wanted == "BYTES" or "BOOL" in (own, wanted):
+        raise _misfit(name, own, wanted)
+    if wanted == "BF16":
+        if own == "UINT16":
+            return array  # bit patterns, as `batch[name]` gives them
+        return _to_bits(array.astype(np.float32))
+    target = np.dtype(datatype.dtype_string(wanted))
+    if wanted in FLOATS:
+        with np.errstate(over="ignore"):
+            cast: Array = array.astype(target)
+        if own in FLOATS and bool((np.isinf(cast) & np.isfinite(array)).any()):
+            raise HandlerFailed(
+                f"the handler returned {own} values in the output {name!r} that are too large "
+                f"for the declared {wanted}."
+            )
+        return cast
+    if own in FLOATS:
+        raise _misfit(name, own, wanted)
+    if array.size:
+        bounds = np.iinfo(target)
+        low, high = int(array.min()), int(array.max())
+        if low < bounds.min or high > bounds.max:
+            raise HandlerFailed(
+                f"the handler returned {own} values from {low} to {high} in the output {name!r}; "
+                f"the declared {wanted} holds {bounds.min} to {bounds.max}."
+            )
+    return array.astype(target)
+
+
+def _to_bits(array: Array) -> Array:
+    """Round float32 to the nearest bfloat16, halves to even; a NaN stays one."""
+    bits = np.ascontiguousarray(array).view(np.uint32)
+    rounded = (bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16
+    return np.where(np.isnan(array), np.uint32(0x7FC0), rounded).astype(np.uint16)
+
+
+def _misfit(name: str, own: str, wanted: str | None) -> HandlerFailed:
+    return HandlerFailed(
+        f"the handler returned {own} values as the output {name!r}; {wanted} is declared."
+    )
+
+
+def _first(tensor: Tensor) -> str:
+    return str(tensor.shape[0]) if tensor.shape else "no"
+
+
+def _fits(shape: tuple[int, ...], declared: tuple[Dimension, ...]) -> bool:
+    return len(shape) == len(declared) and all(
+        low <= size <= high for size, (low, high) in zip(shape, map(_bounds, declared), strict=True)
+    )
+
+
+def _bounds(entry: Dimension) -> tuple[int, int]:
+    if isinstance(entry, tuple):
+        return entry
+    return (0, 2**63) if entry == -1 else (entry, entry)

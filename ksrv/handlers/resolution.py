@@ -1,0 +1,143 @@
+"""Finds the handler that `handler:` names and makes an object of it.
+
+A target is a class or a function. Of a whole file the one handler class is taken; a file without
+one may hold a function `handle(batch, context)`, or a function `inference` that gets what the
+default `preprocess` returns.
+"""
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ksrv.handlers.base import BaseHandler
+from ksrv.handlers.batch import Batch
+from ksrv.handlers.context import Context
+from ksrv.handlers.folder_modules import FolderModules
+
+BUILT_IN = {
+    "image_classifier": "ImageClassifier",
+    "image_segmenter": "ImageSegmenter",
+    "object_detector": "ObjectDetector",
+    "text_classifier": "TextClassifier",
+}
+
+
+class HandlerError(Exception):
+    """`handler:` or `class:` names something that cannot be used."""
+
+
+class FunctionHandler(BaseHandler):
+    """Serves a plain function in the place of a model."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def initialize(self, context: Context) -> None:
+        """Take the function as the model; a model file is not loaded."""
+        self.context = context
+        self.labels = context.labels
+        self.model = self._function
+
+
+class HandleFunction(BaseHandler):
+    """Serves a module-level `handle(batch, context)`."""
+
+    def __init__(self, function: Callable[[Batch, Context], Any]) -> None:
+        self._function = function
+
+    def handle(self, batch: Batch, context: Context) -> Any:
+        """Call the function."""
+        return self._function(batch, context)
+
+
+def make_handler(target: str | None, modules: FolderModules) -> Any:
+    """Return the handler object of a model.
+
+    Args:
+        target: `handler:` of model.yaml, or None for the default stages around a model file.
+        modules: The model's folders.
+
+    Returns:
+        An object with `initialize(context)` and `handle(batch, context)`.
+
+    Raises:
+        HandlerError: The target does not exist or is no handler.
+    """
+    if target is None:
+        return BaseHandler()
+    if target in BUILT_IN:
+        module = import_module(f"ksrv.handlers.{target}")
+        return getattr(module, BUILT_IN[target])()
+    found = resolve(target, modules)
+    if isinstance(found, ModuleType):
+        found = _only_handler(found, target)
+    if inspect.isclass(found):
+        made = found()
+        if hasattr(made, "handle"):
+            return made
+        if callable(made):
+            return FunctionHandler(made)
+        raise HandlerError(f"{target}: the class {found.__name__} has no method handle")
+    if inspect.isfunction(found) and found.__name__ == "handle":
+        return HandleFunction(found)
+    if callable(found):
+        return FunctionHandler(found)
+    raise HandlerError(f"{target}: a {type(found).__name__} is neither a class nor a function")
+
+
+def resolve(target: str, modules: FolderModules) -> Any:
+    """Return what `FILE.py[:NAME]` or `package.module[:NAME]` names.
+
+    Args:
+        target: The target; a file's path is absolute.
+        modules: The model's folders.
+
+    Returns:
+        The module, class or function.
+
+    Raises:
+        HandlerError: The module has no such name.
+    """
+    path, _, name = target.rpartition(":") if ":" in target else (target, "", "")
+    if path.endswith(".py"):
+        module = modules.load(Path(path))
+    else:
+        try:
+            module = import_module(path)
+        except ModuleNotFoundError as error:
+            parent, _, last = path.rpartition(".")
+            if name or not parent or error.name != path:
+                raise
+            module, name = import_module(parent), last
+    if not name:
+        return module
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise HandlerError(f"{target}: {path} has no {name}") from None
+
+
+def _only_handler(module: ModuleType, target: str) -> Any:
+    classes = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and issubclass(value, BaseHandler)
+        and value.__module__ == module.__name__
+    ]
+    last = [one for one in classes if not any(one in other.__mro__[1:] for other in classes)]
+    if len(last) == 1:
+        return last[0]
+    if last:
+        names = ", ".join(one.__name__ for one in last)
+        raise HandlerError(f"{target} holds several handlers ({names}); name one: {target}:NAME")
+    for name in ("handle", "inference"):
+        function = getattr(module, name, None)
+        if inspect.isfunction(function):
+            return function
+    raise HandlerError(
+        f"{target} holds no subclass of BaseHandler, no function handle and no function inference"
+    )

@@ -1,0 +1,174 @@
+"""Drives one handler: loads it, runs batches through it, and turns whatever it does into answers.
+
+Both executors use it: the inline one on a thread of the server, the process one in its child.
+"""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+from ksrv.errors import HandlerFailed, InferenceError, KsrvError
+from ksrv.handlers.base import BaseHandler
+from ksrv.handlers.batch import Batch
+from ksrv.handlers.context import Context
+from ksrv.handlers.outputs import output_tensors
+from ksrv.handlers.resolution import make_handler
+from ksrv.request import BatchInputs, BatchOutputs, Tensor
+from ksrv.source import ModelConfig, ModelSource
+from ksrv.spec import ModelSpec
+
+log = logging.getLogger("ksrv.handlers")
+
+SHOWN_IDS = 8
+
+
+class LoadFailed(Exception):
+    """A handler or model that could not be loaded; the text says what and why."""
+
+
+class Runner:
+    """One instance of a model version.
+
+    Args:
+        source: The version on disk.
+        instance: The instance's number.
+        threads: CPU threads that it may use; 0 leaves the framework's choice.
+    """
+
+    def __init__(self, source: ModelSource, *, instance: int = 0, threads: int = 0) -> None:
+        self.source = source
+        self._instance = instance
+        self._threads = threads
+        self._handler: Any = None
+        self._context: Context | None = None
+
+    @property
+    def handler(self) -> Any:
+        """The handler object, or None before `load`."""
+        return self._handler
+
+    def load(self) -> ModelSpec:
+        """Import the handler and let it initialize.
+
+        Returns:
+            The model's spec, completed by what the model file declares.
+
+        Raises:
+            LoadFailed: Settings, handler or model file are at fault; the cause is chained.
+        """
+        config = self.source.config
+        if config is None or self.source.error:
+            raise LoadFailed(self.source.error or f"{self.source.folder} has no settings")
+        context = Context(self.source, config, instance=self._instance, threads=self._threads)
+        try:
+            context.apply_torch_settings()
+            handler = make_handler(config.handler, context.modules)
+            if isinstance(handler, BaseHandler):
+                handler.context = context
+            if hasattr(handler, "initialize"):
+                handler.initialize(context)
+            context.spec = complete_spec(context.spec, config, context)
+        except Exception as error:
+            context.modules.close()
+            raise LoadFailed(
+                f"{self._shown()} cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
+        self._handler = handler
+        self._context = context
+        return context.spec
+
+    def run(self, inputs: BatchInputs) -> BatchOutputs:
+        """Run one batch.
+
+        Args:
+            inputs: The assembled batch.
+
+        Returns:
+            The outputs, the failures of single requests, and the stages' times.
+
+        Raises:
+            KsrvError: The whole batch failed.
+        """
+        context = self._context
+        if context is None:
+            raise HandlerFailed(f"{self._shown()} is not loaded.")
+        handler = self._handler
+        batch = Batch(inputs, context.spec, lambda: _device_of(handler, context))
+        context.begin(batch)
+        failure: KsrvError | None = None
+        tensors: list[Tensor] = []
+        try:
+            result = handler.handle(batch, context)
+            context.stage = "outputs"
+            tensors = output_tensors(result, batch.rows, context.spec, explained=batch.explain)
+            del result
+        except InferenceError as error:
+            failure = error
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a handler may raise anything
+            failure = self._failed(error, context.stage, batch)
+        finally:
+            timings = context.timings
+            context.end()
+        if failure is not None:
+            if not batch.failures:
+                raise failure.with_traceback(None)
+            for place in range(len(batch.requests)):
+                batch.failures.setdefault(place, failure)
+        return BatchOutputs(tensors, batch.failures, timings, batch.headers, batch.parameters)
+
+    def close(self) -> None:
+        """Let the handler go, with its modules."""
+        handler, context = self._handler, self._context
+        self._handler = self._context = None
+        if context is None:
+            return
+        try:
+            close = getattr(handler, "close", None)
+            if close is not None:
+                close()
+        except Exception:
+            log.exception("%s: the handler's close failed", self._shown())
+        finally:
+            context.modules.close()
+
+    def _failed(self, error: BaseException, stage: str, batch: Batch) -> KsrvError:
+        ids = [request.id or "-" for request in batch.requests[:SHOWN_IDS]]
+        more = len(batch.requests) - len(ids)
+        shown = ", ".join(ids) + (f" and {more} more" if more else "")
+        log.error("%s failed in %s; requests: %s", self._shown(), stage, shown, exc_info=error)
+        if isinstance(error, KsrvError):
+            return error
+        return HandlerFailed(
+            f"the stage {stage} of {self._shown()} failed with {type(error).__name__}."
+        )
+
+    def _shown(self) -> str:
+        version = f" version {self.source.version}" if self.source.version else ""
+        return f"the model {self.source.name}{version}"
+
+
+def _device_of(handler: Any, context: Context) -> Any:
+    device = getattr(handler, "device", None)
+    return context.device if device is None else device
+
+
+def complete_spec(spec: ModelSpec, config: ModelConfig, context: Context) -> ModelSpec:
+    """Return the declared spec with what the model file knows filled in.
+
+    Args:
+        spec: What model.yaml declares.
+        config: The settings.
+        context: The context after `initialize`.
+
+    Returns:
+        The complete spec.
+    """
+    loaded = context.loaded
+    if loaded is None:
+        return replace(spec, platform="python")
+    return replace(
+        spec,
+        platform=loaded.platform,
+        inputs=spec.inputs or loaded.inputs,
+        outputs=spec.outputs or (loaded.outputs if config.handler is None else ()),
+    )

@@ -1,0 +1,1 @@
+"""Model files: one module for each format, and the choice among them by suffix."""

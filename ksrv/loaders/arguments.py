@@ -1,0 +1,66 @@
+"""Calls a torch module with tensors by name, although its `forward` may name them otherwise.
+
+Several inputs reach `inference` as keywords. Where a module's `forward` knows those names they are
+passed on; where it does not (names that are no identifiers, traced modules, packages), the tensors
+are passed by position in the order in which model.yaml declares them.
+"""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from ksrv.spec import TensorSpec
+
+
+def forward_names(module: Any) -> tuple[str, ...] | None:
+    """Return the argument names of a module's `forward`, or None where they cannot be known.
+
+    Args:
+        module: An eager or scripted module.
+    """
+    forward = getattr(module, "forward", None)
+    schema = getattr(forward, "schema", None)
+    if schema is not None:
+        return tuple(argument.name for argument in schema.arguments[1:])
+    try:
+        parameters = inspect.signature(forward or module).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return tuple(parameter.name for parameter in parameters)
+
+
+class NamedArguments:
+    """A torch module that accepts the declared input names as keywords.
+
+    Attributes:
+        module: The module itself.
+        order: The declared names, in the order of its arguments.
+    """
+
+    def __init__(self, module: Any, order: tuple[str, ...]) -> None:
+        self.module = module
+        self.order = order
+
+    @classmethod
+    def wrap(cls, module: Any, inputs: Sequence[TensorSpec]) -> Any:
+        """Return `module` itself where its `forward` knows the names, else a wrapper.
+
+        Args:
+            module: The module.
+            inputs: The declared inputs.
+        """
+        order = tuple(spec.name for spec in inputs)
+        known = forward_names(module)
+        if len(order) < 2 or (known is not None and set(order) <= set(known)):
+            return module
+        return cls(module, order)
+
+    def __call__(self, *args: Any, **tensors: Any) -> Any:
+        if set(tensors) == set(self.order):
+            return self.module(*args, *(tensors[name] for name in self.order))
+        return self.module(*args, **tensors)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.module, name)

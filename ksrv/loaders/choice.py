@@ -1,0 +1,33 @@
+"""Which loader reads a model file: decided by its suffix, and by `class:` beside it."""
+
+from collections.abc import Callable
+from importlib import import_module
+
+from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest
+
+_MODULES = {
+    ".pt": "torchscript",
+    ".onnx": "onnx",
+}
+
+
+def load_model(request: LoadRequest) -> LoadedModel:
+    """Load a model file with the loader that its suffix names.
+
+    Args:
+        request: The file and what the loader needs to know.
+
+    Returns:
+        The model.
+
+    Raises:
+        LoadError: The file cannot be loaded, or no loader knows its suffix.
+    """
+    suffix = request.path.suffix if request.path is not None else ""
+    if suffix not in _MODULES:
+        raise LoadError(
+            f"{request.path} has the suffix {suffix!r}; model files end with {', '.join(_MODULES)}"
+        )
+    module = import_module(f"ksrv.loaders.{_MODULES[suffix]}")
+    load: Callable[[LoadRequest], LoadedModel] = module.load
+    return load(request)

@@ -1,0 +1,65 @@
+"""What a loader is asked for and what it returns, in words that no framework owns."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ksrv.spec import TensorSpec
+
+
+class LoadError(Exception):
+    """A model file that cannot be loaded; its text names the file and what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """What a loader needs to know.
+
+    Attributes:
+        path: The model file, or None for a class that is served with its fresh weights.
+        root: The folder that every file of the model must lie in.
+        device: "cpu", "cuda:N", "mps", "xpu:N" or "xla".
+        threads: CPU threads for this instance; 0 leaves the framework's choice.
+        model_class: For a state_dict: makes the module to fill.
+        inputs: The declared inputs, in order; names for positional calls come from them.
+    """
+
+    path: Path | None
+    root: Path
+    device: str = "cpu"
+    threads: int = 0
+    model_class: Callable[[], Any] | None = None
+    inputs: tuple[TensorSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in memory.
+
+    Attributes:
+        model: What handlers know as `self.model`: callable with the inputs.
+        is_torch: Whether it takes torch tensors on the handler's device, rather than arrays.
+        platform: The name that model metadata shows.
+        inputs: The inputs that the file declares; empty where it declares none.
+        outputs: The outputs that the file declares; empty where it declares none.
+        note: One sentence that is logged when the model is loaded, or None.
+    """
+
+    model: Any
+    is_torch: bool
+    platform: str
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    note: str | None = None
+
+
+def need(module: str, extra: str, purpose: str) -> LoadError:
+    """Return the error of a framework that is not installed.
+
+    Args:
+        module: The module that could not be imported.
+        extra: ksrv's extra that brings it.
+        purpose: What it was needed for.
+    """
+    return LoadError(f"{purpose} needs {module}; pip install ksrv[{extra}]")

@@ -1,0 +1,150 @@
+"""ONNX files (`.onnx`) by ONNX Runtime: names, types and shapes come from the file itself.
+
+The session is wrapped so that the default `inference` can call it like any model; the session
+itself stays at hand for handlers that want more.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest, need
+from ksrv.request import Array
+from ksrv.spec import Dimension, TensorSpec
+
+DATATYPES = {
+    "tensor(bool)": "BOOL",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(bfloat16)": "BF16",
+    "tensor(string)": "BYTES",
+}
+
+
+class OnnxModel:
+    """An ONNX Runtime session that is called like a function.
+
+    Attributes:
+        session: The `onnxruntime.InferenceSession`.
+        inputs: The names of its inputs, in the file's order.
+        outputs: The names of its outputs.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.inputs = tuple(entry.name for entry in session.get_inputs())
+        self.outputs = tuple(entry.name for entry in session.get_outputs())
+        self._strings = {
+            entry.name for entry in session.get_inputs() if entry.type == "tensor(string)"
+        }
+
+    def __call__(self, *arrays: Array, **named: Array) -> dict[str, Array]:
+        """Run the model.
+
+        Args:
+            arrays: Inputs by position, in the file's order.
+            named: Inputs by name.
+
+        Returns:
+            The outputs by name.
+        """
+        return self.run({**dict(zip(self.inputs, arrays, strict=False)), **named})
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the model on inputs by name, which need not be identifiers.
+
+        Args:
+            feeds: Every input of the model.
+
+        Returns:
+            The outputs by name.
+        """
+        given = {
+            name: _as_text(array) if name in self._strings else np.asarray(array)
+            for name, array in feeds.items()
+        }
+        results = self.session.run(list(self.outputs), given)
+        return dict(zip(self.outputs, results, strict=True))
+
+
+def load(request: LoadRequest) -> LoadedModel:
+    """Load an ONNX file.
+
+    Args:
+        request: The file, the device and the thread budget.
+
+    Returns:
+        The model with the inputs and outputs that the file declares.
+
+    Raises:
+        LoadError: onnxruntime is missing, cannot read the file, or has no provider for the device.
+    """
+    path = request.path
+    if path is None:
+        raise LoadError("ONNX needs a model file")
+    try:
+        import onnxruntime
+    except ModuleNotFoundError:
+        raise need("onnxruntime", "onnx", f"the model {path}") from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if request.threads:
+        options.intra_op_num_threads = request.threads
+        options.inter_op_num_threads = 1
+    providers = _providers(request.device, onnxruntime.get_available_providers(), path)
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+    except Exception as error:  # noqa: BLE001  onnxruntime raises a class for each status code
+        reason = " ".join(str(error).split())[:300]
+        raise LoadError(f"{path} cannot be loaded by ONNX Runtime: {reason}") from None
+    return LoadedModel(
+        OnnxModel(session),
+        False,
+        "onnxruntime_onnx",
+        _specs(session.get_inputs(), path),
+        _specs(session.get_outputs(), path),
+    )
+
+
+def _providers(device: str, available: Sequence[str], path: Path) -> list[Any]:
+    kind, _, index = device.partition(":")
+    if kind == "cpu":
+        return ["CPUExecutionProvider"]
+    if kind == "cuda" and "CUDAExecutionProvider" in available:
+        return [("CUDAExecutionProvider", {"device_id": int(index or 0)}), "CPUExecutionProvider"]
+    raise LoadError(
+        f"{path} cannot run on {device}: this ONNX Runtime offers {', '.join(available)}"
+    )
+
+
+def _specs(entries: Sequence[Any], path: Path) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(entry.name, _datatype(entry, path), _shape(entry)) for entry in entries)
+
+
+def _datatype(entry: Any, path: Path) -> str:
+    if entry.type not in DATATYPES:
+        raise LoadError(f"{path}: {entry.name} is a {entry.type}, which KServe v2 cannot carry")
+    return DATATYPES[entry.type]
+
+
+def _shape(entry: Any) -> tuple[Dimension, ...]:
+    return tuple(size if isinstance(size, int) and size > 0 else -1 for size in entry.shape)
+
+
+def _as_text(array: Array) -> Array:
+    flat = [
+        element.decode("utf-8") if isinstance(element, bytes) else str(element)
+        for element in np.asarray(array, dtype=object).reshape(-1)
+    ]
+    return np.array(flat, dtype=object).reshape(np.shape(array))

@@ -1,0 +1,46 @@
+"""TorchScript files (`.pt`): served as they are, with a notice that the format is at its end."""
+
+from typing import Any
+
+from ksrv.loaders.arguments import NamedArguments
+from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest, need
+from ksrv.loaders.torch_device import torch_device
+
+NOTE = "TorchScript is deprecated in torch; torch.export (.pt2) or ONNX is the format to move to"
+
+
+def load(request: LoadRequest) -> LoadedModel:
+    """Load a TorchScript file.
+
+    Args:
+        request: The file and the device.
+
+    Returns:
+        The scripted module in evaluation mode.
+
+    Raises:
+        LoadError: torch is missing, or the file holds something else.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise need("torch", "torch", f"the model {request.path}") from None
+    import warnings
+
+    path = request.path
+    if path is None:
+        raise LoadError("TorchScript needs a model file")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            read: Any = torch.jit.load
+            module = read(str(path), map_location=torch_device(request.device))
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise LoadError(
+            f"{path} is not TorchScript ({reason}); a file of weights needs class: in model.yaml"
+        ) from None
+    module.eval()
+    return LoadedModel(
+        NamedArguments.wrap(module, request.inputs), True, "pytorch_torchscript", note=NOTE
+    )

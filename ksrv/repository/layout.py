@@ -1,0 +1,190 @@
+"""Which models lie where: a model repository, one model's folder, or one file.
+
+A scan reads settings and lists versions; it loads nothing. One bad model never stops the others:
+its entry, or the version in question, carries the error instead.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from ksrv.errors import quote
+from ksrv.repository.config import CONFIG_NAME, ConfigError, load_model_config
+from ksrv.source import ModelConfig, ModelSource, VersionPolicy
+
+__all__ = ["ModelEntry", "ModelSource", "Repository", "RepositoryError", "is_model_name"]
+
+BARE_SUFFIXES = (".pt", ".pt2", ".onnx")
+
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
+
+ArchiveReader: TypeAlias = Callable[[Path, str], "ModelEntry"]
+"""Turns an archive and its model's name into an entry."""
+
+
+class RepositoryError(Exception):
+    """A path given on the command line that holds no models."""
+
+
+@dataclass(slots=True)
+class ModelEntry:
+    """One model of a repository.
+
+    Attributes:
+        name: Its name, taken from its folder or file.
+        versions: The versions to serve, in rising order; "" for an unversioned model.
+        error: Why none of it can be served, or None.
+        path: The folder or file that it comes from.
+        available: Every version on disk, those that the policy leaves out included.
+    """
+
+    name: str
+    versions: dict[str, ModelSource] = field(default_factory=dict)
+    error: str | None = None
+    path: Path = field(default_factory=Path)
+    available: tuple[str, ...] = ()
+
+
+def is_model_name(name: str) -> bool:
+    """Whether a folder or file of this name can be served as a model."""
+    return _MODEL_NAME.fullmatch(name) is not None
+
+
+class Repository:
+    """The models under some paths.
+
+    Args:
+        paths: Model repositories, single models' folders, and single model files.
+        archives: Readers of archives by suffix, such as ".mar".
+    """
+
+    def __init__(
+        self, paths: Sequence[Path | str], archives: dict[str, ArchiveReader] | None = None
+    ) -> None:
+        self.paths = tuple(Path(path) for path in paths)
+        self._archives = archives or {}
+
+    def scan(self) -> dict[str, ModelEntry]:
+        """Look at the disk.
+
+        Returns:
+            The models by name. Two of one name are an entry with an error that names both places.
+
+        Raises:
+            RepositoryError: A path does not exist or is no kind of model.
+        """
+        entries: dict[str, ModelEntry] = {}
+        for path in self.paths:
+            for found in self._models(path):
+                earlier = entries.get(found.name)
+                if earlier is None:
+                    entries[found.name] = found
+                else:
+                    text = f"two models are called {found.name}: {earlier.path} and {found.path}."
+                    entries[found.name] = ModelEntry(found.name, error=text, path=earlier.path)
+        return entries
+
+    def _models(self, path: Path) -> Iterator[ModelEntry]:
+        if path.is_file():
+            if path.suffix not in (*BARE_SUFFIXES, *self._archives):
+                known = ", ".join((*BARE_SUFFIXES, *self._archives))
+                raise RepositoryError(f"{path}: a model's file ends with {known}.")
+            yield self._entry(path, path.stem)
+        elif path.is_dir():
+            if _is_model_folder(path):
+                yield self._entry(path, path.resolve().name)
+            else:
+                yield from self._repository(path)
+        else:
+            raise RepositoryError(f"{path}: no such file or folder.")
+
+    def _repository(self, path: Path) -> Iterator[ModelEntry]:
+        for child in sorted(path.iterdir()):
+            if child.name.startswith((".", "_")):
+                continue
+            if child.is_dir():
+                if any(child.iterdir()):
+                    yield self._entry(child, child.name)
+            elif child.suffix in (*BARE_SUFFIXES, *self._archives):
+                yield self._entry(child, child.stem)
+
+    def _entry(self, path: Path, name: str) -> ModelEntry:
+        if not is_model_name(name):
+            error = (
+                f"{path}: {quote(name)} is no model name; it takes 1 to 128 letters, digits, "
+                f"'.', '_' and '-', and begins with a letter or a digit."
+            )
+            return ModelEntry(name, error=error, path=path)
+        try:
+            if path.suffix in self._archives:
+                return self._archives[path.suffix](path, name)
+            if path.is_file():
+                return _bare_file(path, name)
+            return _folder(path, name)
+        except (ConfigError, OSError) as error:
+            return ModelEntry(name, error=str(error), path=path)
+
+
+def _is_model_folder(path: Path) -> bool:
+    if (path / CONFIG_NAME).is_file() or (path / "handler.py").is_file():
+        return True
+    return bool(_version_folders(path))
+
+
+def _version_folders(path: Path) -> list[Path]:
+    return sorted(
+        (child for child in path.iterdir() if _VERSION.fullmatch(child.name) and child.is_dir()),
+        key=lambda child: int(child.name),
+    )
+
+
+def _bare_file(path: Path, name: str) -> ModelEntry:
+    folder = path.absolute().parent
+    config = ModelConfig(model=str(path.absolute()))
+    source = ModelSource(name=name, version="", folder=folder, root=folder, config=config)
+    return ModelEntry(name, {"": source}, path=path)
+
+
+def _folder(path: Path, name: str) -> ModelEntry:
+    root = path.absolute()
+    folders = _version_folders(root)
+    if not folders:
+        config = load_model_config(root)
+        source = ModelSource(name=name, version="", folder=root, root=root, config=config)
+        return ModelEntry(name, {"": source}, path=path)
+    sources = {folder.name: _version(name, root, folder) for folder in folders}
+    policy = VersionPolicy()
+    if (root / CONFIG_NAME).is_file():
+        policy = next(
+            (source.config.version_policy for source in sources.values() if source.config), policy
+        )
+    chosen = _choose(policy, list(sources))
+    entry = ModelEntry(name, path=path, available=tuple(sources))
+    missing = [version for version in chosen if version not in sources]
+    if missing:
+        entry.error = (
+            f"{root / CONFIG_NAME}: version_policy.specific names the versions "
+            f"{', '.join(missing)}, but the folder holds {', '.join(sources)}."
+        )
+    entry.versions = {version: sources[version] for version in chosen if version in sources}
+    return entry
+
+
+def _version(name: str, root: Path, folder: Path) -> ModelSource:
+    config, error = None, None
+    try:
+        config = load_model_config(root, folder)
+    except (ConfigError, OSError) as problem:
+        error = str(problem)
+    return ModelSource(
+        name=name, version=folder.name, folder=folder, root=root, config=config, error=error
+    )
+
+
+def _choose(policy: VersionPolicy, versions: list[str]) -> list[str]:
+    if policy.specific:
+        return [str(number) for number in sorted(policy.specific)]
+    return versions[-policy.latest :] if policy.latest else versions

@@ -1,0 +1,147 @@
+"""What a model is made of: the settings of its `model.yaml` and where its files lie.
+
+The repository writes these nouns; handlers, executors and the engine read them. They hold plain
+values only, so that a handler's process receives its model as JSON.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from ksrv.spec import ModelSpec, TensorSpec
+
+ExecutorName: TypeAlias = Literal["inline", "process"]
+Precision: TypeAlias = Literal["highest", "high", "medium"]
+
+
+class Batching(msgspec.Struct, frozen=True, kw_only=True):
+    """The `batching:` section.
+
+    Attributes:
+        max_batch_size: Rows that one batch may hold.
+        max_delay_ms: How long the oldest request waits for a full batch; 0 takes what is queued.
+        split: Whether a request with more rows is split, rather than refused.
+    """
+
+    max_batch_size: int
+    max_delay_ms: float = 0.0
+    split: bool = False
+
+
+class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of a model's version folders are served.
+
+    Attributes:
+        latest: How many of the highest numbers; 0 for all of them.
+        specific: These numbers and no others, where it is not empty.
+    """
+
+    latest: int = 1
+    specific: tuple[int, ...] = ()
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One model version's settings, checked, with every path absolute and every default filled in.
+
+    Attributes:
+        handler: `FILE.py[:NAME]`, `package.module:NAME`, a built-in's name, or None.
+        model: The model file, or None for a handler that needs none.
+        model_class: `FILE.py:NAME` or `package.module:NAME` of the module that a state_dict fills.
+        device: "auto", "cpu", "cuda", "cuda:N", "mps", "xpu" or "xla".
+        inputs: The declared inputs; empty leaves them to the model file.
+        outputs: The declared outputs; empty leaves them to the model file.
+        labels: Class labels by index.
+        batching: None where requests are never joined.
+        executor: Where the handler runs.
+        retry: Whether a batch whose handler process died is tried once more.
+        instances: How many handlers of the model run side by side.
+        threads: CPU threads of one instance; 0 shares the cores among the instances.
+        timeout_ms: How long a request may take.
+        queue_size: How many requests may wait.
+        warmup: Whether to warm up with generated data, or the sample files to do it with.
+        version_policy: Which version folders are served.
+        parameters: What reaches the handler as `context.parameters`.
+        pt2: The `pt2:` section as it was written; `ksrv.handlers.compile` reads it.
+        envelope: The request envelope of TorchServe's routes, or None.
+        env: Environment variables of the handler's process.
+        matmul_precision: `torch.set_float32_matmul_precision`, or None to leave it alone.
+    """
+
+    handler: str | None = None
+    model: str | None = None
+    model_class: str | None = None
+    device: str = "auto"
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    labels: tuple[str, ...] | None = None
+    batching: Batching | None = None
+    executor: ExecutorName = "inline"
+    retry: bool = True
+    instances: int = 1
+    threads: int = 0
+    timeout_ms: int = 30_000
+    queue_size: int = 100
+    warmup: bool | tuple[str, ...] = True
+    version_policy: VersionPolicy = VersionPolicy()
+    parameters: dict[str, Any] = {}
+    pt2: dict[str, Any] | str | None = None
+    envelope: str | None = None
+    env: dict[str, str] = {}
+    matmul_precision: Precision | None = None
+
+    def spec(self, name: str, version: str = "") -> ModelSpec:
+        """Return what the settings alone say of the model; the loader completes it.
+
+        Args:
+            name: The model's name.
+            version: The version folder's name, or "".
+        """
+        return ModelSpec(
+            name=name,
+            version=version,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            labels=self.labels,
+            max_batch_size=self.batching.max_batch_size if self.batching else 0,
+            parameters=self.parameters,
+        )
+
+
+class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of a model on disk.
+
+    Attributes:
+        name: The model's name.
+        version: The version folder's name, or "" for an unversioned model.
+        folder: The version's folder, or the model's where it has no versions.
+        root: The model's own folder, which holds `model.yaml` and may hold shared files.
+        config: Its settings, or None where they could not be read.
+        error: Why it cannot be served, or None.
+    """
+
+    name: str
+    version: str
+    folder: Path
+    root: Path
+    config: ModelConfig | None = None
+    error: str | None = None
+
+    def to_json(self) -> bytes:
+        """Return the source as JSON, for a process of its own."""
+        return msgspec.json.encode(self, enc_hook=str)
+
+    @staticmethod
+    def from_json(text: bytes) -> "ModelSource":
+        """Return the source that `to_json` wrote.
+
+        Args:
+            text: What `to_json` returned.
+        """
+        return msgspec.json.decode(text, type=ModelSource, dec_hook=_path_from_json)
+
+
+def _path_from_json(wanted: type, value: Any) -> Any:
+    if wanted is Path and isinstance(value, str):
+        return Path(value)
+    raise NotImplementedError(f"a {wanted.__name__} has no JSON form here")
