@@ -22,6 +22,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = 32
     dimension: int = 2**31 - 1
     inputs: int = 256
+    parameters: int = 1024
     size_list: int = 65_536
     image_pixels: int = 64_000_000
     request_pixels: int = 256_000_000

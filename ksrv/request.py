@@ -75,6 +75,7 @@ class InferRequest:
         headers: HTTP headers or gRPC metadata, names in lower case.
         deadline_ns: `time.monotonic_ns` at which the client stops waiting, or None.
         explain: Whether the explain route was called.
+        mark_final: Whether the last answer on a stream says so in a parameter.
         nbytes: Bytes received for it; what counts against the bound on bytes in flight.
     """
 
@@ -89,6 +90,7 @@ class InferRequest:
     deadline_ns: int | None = None
     priority: int = 0
     explain: bool = False
+    mark_final: bool = False
     nbytes: int = 0
 
 

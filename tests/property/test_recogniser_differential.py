@@ -7,9 +7,9 @@ byte by byte: the head must be complete exactly with its last byte, and the mess
 import httptools
 import pytest
 from gunicorn.config import Config
+from gunicorn.http.body import LengthReader
 from gunicorn.http.message import Request
 from gunicorn.http.parser import RequestParser
-from gunicorn.http.body import LengthReader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,0 +1,283 @@
+"""ModelInferRequest bytes to an `InferRequest`, and an `InferResponse` to ModelInferResponse bytes.
+
+Strategy: one scan over the received bytes notes what they hold (`native/message`), and tensors are
+views into them. A message that is not in the ordinary form is parsed and written again by the
+protobuf class and then scanned like any other, so that there are two readers but one meaning.
+Answers always carry their tensors in raw_output_contents, copied once.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ksrv._native import arena, elements
+from ksrv._native.message import (
+    BYTES_CONTENTS,
+    FP32_CONTENTS,
+    FP64_CONTENTS,
+    Input,
+    MessageError,
+    Request,
+    ValueOutOfRange,
+    contents_field,
+    render,
+    scan,
+)
+from ksrv.errors import HandlerFailed, InvalidRequest, quote
+from ksrv.limits import Limits
+from ksrv.protocol import messages
+from ksrv.protocol.parameters import (
+    take_input_parameters,
+    take_request_parameters,
+    take_requested_output,
+)
+from ksrv.protocol.tensors import DTYPES, byte_size_mismatch, count_mismatch, measure, view
+from ksrv.request import (
+    Array,
+    Element,
+    InferRequest,
+    InferResponse,
+    Parameter,
+    Tensor,
+)
+from ksrv.spec import ModelSpec
+
+SpecOf = Callable[[str, str], ModelSpec]
+"""Gives the spec of a model's name and version; raises NotFound or NotReady."""
+
+NO_METADATA: Mapping[str, str] = {}
+
+FIELD_NAMES = {
+    1: "bool_contents",
+    2: "int_contents",
+    3: "int64_contents",
+    4: "uint_contents",
+    5: "uint64_contents",
+    6: "fp32_contents",
+    7: "fp64_contents",
+    8: "bytes_contents",
+}
+
+
+def read_request(message: bytes, limits: Limits) -> Request:
+    """Scan a serialized ModelInferRequest, in whatever form the wire format allows.
+
+    Args:
+        message: The bytes as received.
+        limits: The bounds on counts.
+
+    Raises:
+        InvalidRequest: The bytes are no such message, or exceed a limit.
+    """
+    found = _scan(message, limits)
+    if found is None:
+        found = _scan(_ordinary(message), limits)
+        if found is None:
+            raise HandlerFailed(
+                "the protobuf class wrote a ModelInferRequest that ksrv cannot scan"
+            )
+    return found
+
+
+def _scan(message: bytes, limits: Limits) -> Request | None:
+    try:
+        return scan(
+            message,
+            inputs=limits.inputs,
+            rank=limits.rank,
+            parameters=limits.parameters,
+            text=limits.json,
+        )
+    except MessageError as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def _ordinary(message: bytes) -> bytes:
+    from google.protobuf.message import DecodeError
+
+    try:
+        parsed = messages.message_class("inference.ModelInferRequest").FromString(message)
+    except DecodeError as error:
+        raise InvalidRequest(f"the request is not a ModelInferRequest: {error}") from error
+    parsed.DiscardUnknownFields()
+    rewritten: bytes = parsed.SerializeToString()
+    arena.count_copy(len(rewritten))
+    return rewritten
+
+
+def parse_infer(
+    message: bytes,
+    spec_of: SpecOf,
+    limits: Limits,
+    *,
+    metadata: Mapping[str, str] = NO_METADATA,
+) -> InferRequest:
+    """Read an inference request.
+
+    Names and shapes are not compared with the model; that is admission's work.
+
+    Args:
+        message: A serialized ModelInferRequest, as received.
+        spec_of: Finds the model.
+        limits: The bounds on what the message may hold.
+        metadata: The call's metadata, names in lower case.
+
+    Returns:
+        The request. Its tensors are read-only views into `message` where they lie aligned there.
+
+    Raises:
+        KsrvError: The message is malformed or contradicts itself, or there is no such model.
+    """
+    found = read_request(message, limits)
+    spec = spec_of(found.model_name, found.model_version)
+    own = take_request_parameters(found.parameters)
+    return InferRequest(
+        model_name=found.model_name,
+        model_version=found.model_version,
+        id=found.id,
+        inputs=_raw_inputs(found, spec, limits)
+        if found.raw
+        else _typed_inputs(found, spec, limits),
+        outputs=[take_requested_output(output.name, output.parameters) for output in found.outputs],
+        parameters=own.custom,
+        binary_output=True,
+        headers=metadata,
+        deadline_ns=own.deadline_ns,
+        priority=own.priority,
+        mark_final=own.mark_final,
+        nbytes=len(message),
+    )
+
+
+def _raw_inputs(found: Request, spec: ModelSpec, limits: Limits) -> list[Tensor]:
+    for entry in found.inputs:
+        if entry.has_contents:
+            raise InvalidRequest(
+                "contents field must not be specified when using raw_input_contents for "
+                f"{quote(entry.name)} for model {quote(found.model_name)}"
+            )
+    tensors = [_tensor(entry) for entry in found.inputs]
+    if len(found.raw) != len(tensors):
+        raise InvalidRequest(
+            f"the request has {len(tensors)} inputs and {len(found.raw)} raw_input_contents; "
+            "expected one for each input"
+        )
+    for tensor, (offset, length) in zip(tensors, found.raw, strict=True):
+        name = tensor.name
+        count, nbytes = measure(name, tensor.datatype, tensor.shape, limits)
+        if tensor.datatype == "BYTES":
+            part = memoryview(found.message)[offset : offset + length]
+            try:
+                tensor.data = elements.read(part, count, None, _is_image(spec, name), name)
+            except elements.ElementsError as error:
+                raise InvalidRequest(str(error)) from error
+        elif length != nbytes:
+            raise byte_size_mismatch(name, found.model_name, nbytes, length)
+        else:
+            tensor.data = view(found.message, offset, tensor.datatype, tensor.shape, count)
+    return tensors
+
+
+def _typed_inputs(found: Request, spec: ModelSpec, limits: Limits) -> list[Tensor]:
+    tensors = []
+    for entry in found.inputs:
+        tensor = _tensor(entry)
+        count, _ = measure(entry.name, entry.datatype, entry.shape, limits)
+        tensor.data = _typed_data(found, entry, count, _is_image(spec, entry.name))
+        tensors.append(tensor)
+    return tensors
+
+
+def _tensor(entry: Input) -> Tensor:
+    return Tensor(
+        entry.name,
+        entry.datatype,
+        entry.shape,
+        [],
+        take_input_parameters(entry.name, entry.parameters),
+    )
+
+
+def _is_image(spec: ModelSpec, name: str) -> bool:
+    declared = spec.input(name)
+    return declared is not None and declared.image is not None
+
+
+def _typed_data(found: Request, entry: Input, count: int, is_image: bool) -> Array | list[Element]:
+    datatype = entry.datatype
+    expected = contents_field(datatype)
+    if not entry.has_contents:
+        raise InvalidRequest(
+            f"input {quote(entry.name)} has no data; expected an entry of raw_input_contents"
+            + (f" or {FIELD_NAMES[expected]}" if expected else "")
+        )
+    if not expected:
+        raise InvalidRequest(
+            f"input {quote(entry.name)} is {datatype}, which has no typed contents; "
+            "send its bytes in raw_input_contents"
+        )
+    if entry.fields & ~(1 << expected):
+        given = [name for field, name in FIELD_NAMES.items() if entry.fields & 1 << field]
+        raise InvalidRequest(
+            f"input {quote(entry.name)} is {datatype} and its values are in {' and '.join(given)}; "
+            f"expected {FIELD_NAMES[expected]} only"
+        )
+    got = entry.elements if entry.fields else 0
+    if got != count:
+        raise count_mismatch(entry.name, entry.shape, count, got)
+    if expected == BYTES_CONTENTS:
+        return found.elements(entry, views=is_image)
+    if expected in (FP32_CONTENTS, FP64_CONTENTS):
+        return view(found.message, entry.packed[0], datatype, entry.shape, count)
+    values = np.empty(count, DTYPES[datatype])
+    if count:
+        try:
+            found.decode(entry, values)
+        except ValueOutOfRange as error:
+            raise InvalidRequest(f"input {quote(entry.name)}: {error}") from error
+    return values.reshape(entry.shape)
+
+
+def render_infer(
+    response: InferResponse,
+    request: InferRequest,
+    *,
+    parameters: Mapping[str, Parameter] | None = None,
+    stream: bool = False,
+) -> bytes:
+    """Serialize an answer.
+
+    Args:
+        response: What the engine answered.
+        request: The request that it answers; its id is echoed.
+        parameters: Further response parameters.
+        stream: Whether to wrap the answer into a ModelStreamInferResponse.
+
+    Returns:
+        A ModelInferResponse, or a ModelStreamInferResponse that holds one.
+
+    Raises:
+        HandlerFailed: The answer has no wire form.
+    """
+    merged = {**response.parameters, **parameters} if parameters else response.parameters
+    try:
+        return render(
+            response.model_name,
+            response.model_version,
+            request.id,
+            merged,
+            [
+                (tensor.name, tensor.datatype, tensor.shape, tensor.parameters, _payload(tensor))
+                for tensor in response.outputs
+            ],
+            stream=stream,
+        )
+    except (ValueError, TypeError, OverflowError, BufferError) as error:
+        raise HandlerFailed(f"the answer cannot be sent over gRPC: {error}") from error
+
+
+def _payload(tensor: Tensor) -> Array | list[Element]:
+    data = tensor.data
+    if isinstance(data, np.ndarray) and not data.flags.c_contiguous:
+        return np.ascontiguousarray(data)
+    return data

@@ -1,0 +1,340 @@
+"""ModelInferRequest bytes to InferRequest: every datatype, every way to say it, every mistake."""
+
+import struct
+import time
+
+import numpy as np
+import pytest
+
+from ksrv._native import arena
+from ksrv.errors import InvalidRequest, NotFound
+from ksrv.limits import Limits
+from ksrv.protocol import grpc as protocol
+from ksrv.protocol.messages import message_class
+from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
+
+LIMITS = Limits()
+IMAGE = TensorSpec("image", "FP32", (-1, 8, 8, 3), ImageSpec())
+SPEC = ModelSpec("m", inputs=(IMAGE,))
+
+INTEGERS = {
+    "INT8": ("int_contents", np.int8),
+    "INT16": ("int_contents", np.int16),
+    "INT32": ("int_contents", np.int32),
+    "INT64": ("int64_contents", np.int64),
+    "UINT8": ("uint_contents", np.uint8),
+    "UINT16": ("uint_contents", np.uint16),
+    "UINT32": ("uint_contents", np.uint32),
+    "UINT64": ("uint64_contents", np.uint64),
+}
+FLOATS = {"FP32": ("fp32_contents", np.float32), "FP64": ("fp64_contents", np.float64)}
+
+
+def request(*inputs, raw=(), name="m", parameters=None, outputs=(), **fields):
+    made = message_class("inference.ModelInferRequest")(model_name=name, **fields)
+    for tensor, datatype, shape, contents in inputs:
+        entry = made.inputs.add(name=tensor, datatype=datatype, shape=shape)
+        if contents is not None:
+            entry.contents.SetInParent()
+            for field, values in contents.items():
+                getattr(entry.contents, field).extend(values)
+    made.raw_input_contents.extend(raw)
+    for key, (choice, value) in (parameters or {}).items():
+        setattr(made.parameters[key], choice, value)
+    for output in outputs:
+        made.outputs.add(name=output)
+    return made
+
+
+def spec_of(name, version):
+    if name != "m":
+        raise NotFound(f"Request for unknown model: '{name}' is not found")
+    return SPEC
+
+
+def parse(made, limits=LIMITS):
+    message = made if isinstance(made, bytes) else made.SerializeToString()
+    return protocol.parse_infer(message, spec_of, limits)
+
+
+def refused(made, *words, limits=LIMITS):
+    with pytest.raises(InvalidRequest) as caught:
+        parse(made, limits)
+    for word in words:
+        assert word in caught.value.message
+    return caught.value.message
+
+
+@pytest.mark.parametrize("datatype", [*INTEGERS, *FLOATS])
+def test_typed_contents_equal_raw_contents(datatype):
+    field, kind = {**INTEGERS, **FLOATS}[datatype]
+    if datatype in INTEGERS:
+        edges = np.iinfo(kind)
+        values = np.array([edges.min, edges.max, 0, 1, 127, 100], kind)
+    else:
+        values = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, np.finfo(kind).tiny], kind)
+    typed = parse(request(("x", datatype, [2, 3], {field: values.tolist()}))).inputs[0]
+    raw = parse(request(("x", datatype, [2, 3], None), raw=[values.tobytes()])).inputs[0]
+    assert typed.data.dtype == raw.data.dtype == np.dtype(kind)
+    assert typed.shape == raw.shape == (2, 3) == typed.data.shape
+    assert typed.data.tobytes() == raw.data.tobytes() == values.tobytes()
+
+
+def test_bool_contents_equal_raw_contents():
+    values = [True, False, True]
+    typed = parse(request(("x", "BOOL", [3], {"bool_contents": values}))).inputs[0]
+    raw = parse(request(("x", "BOOL", [3], None), raw=[bytes(values)])).inputs[0]
+    assert typed.data.tolist() == raw.data.tolist() == values
+    assert typed.data.dtype == raw.data.dtype == np.bool_
+
+
+def test_sixteen_bit_floats_are_raw_only():
+    half = np.array([1.5, -2.0], np.float16)
+    found = parse(request(("x", "FP16", [2], None), raw=[half.tobytes()])).inputs[0]
+    assert found.data.tolist() == [1.5, -2.0]
+    found = parse(request(("x", "BF16", [1], None), raw=[b"\x80\x3f"])).inputs[0]
+    assert found.data.dtype == np.uint16
+    assert found.data.tolist() == [0x3F80]
+    for datatype in ("FP16", "BF16"):
+        refused(request(("x", datatype, [1], {"fp32_contents": [1.0]})), "raw_input_contents")
+
+
+def test_bytes_in_both_forms():
+    elements = [b"", b"a", "é".encode(), b"\x00\xff"]
+    prefixed = b"".join(struct.pack("<I", len(element)) + element for element in elements)
+    typed = parse(request(("x", "BYTES", [4], {"bytes_contents": elements}))).inputs[0]
+    raw = parse(request(("x", "BYTES", [4], None), raw=[prefixed])).inputs[0]
+    assert typed.data == raw.data == elements
+
+
+def test_images_are_views_bare_or_prefixed():
+    jpeg = b"\xff\xd8\xff\xe0" + bytes(100)
+    forms = [
+        request(("image", "BYTES", [1], {"bytes_contents": [jpeg]})),
+        request(("image", "BYTES", [1], None), raw=[struct.pack("<I", len(jpeg)) + jpeg]),
+        request(("image", "BYTES", [1], None), raw=[jpeg]),
+    ]
+    for form in forms:
+        (element,) = parse(form).inputs[0].data
+        assert isinstance(element, memoryview)
+        assert element == jpeg
+    refused(request(("other", "BYTES", [1], None), raw=[jpeg]), "'other'")
+
+
+def test_aligned_tensor_is_a_read_only_view_of_the_message():
+    values = np.arange(1024, dtype=np.float32)
+    shared = copied = 0
+    for padding in range(8):
+        made = request(("x", "FP32", [1024], None), raw=[values.tobytes()], id="i" * padding)
+        message = made.SerializeToString()
+        before = arena.copied_bytes()
+        data = protocol.parse_infer(message, spec_of, LIMITS).inputs[0].data
+        grown = arena.copied_bytes() - before
+        assert data.tolist() == values.tolist()
+        if np.shares_memory(data, np.frombuffer(message, np.uint8)):
+            assert not data.flags.writeable
+            assert grown == 0
+            shared += 1
+        else:
+            assert data.flags.writeable
+            assert grown == values.nbytes
+            copied += 1
+    assert shared == 2
+    assert copied == 6
+
+
+def test_packed_floats_are_viewed_in_place():
+    values = np.arange(8, dtype=np.float32)
+    for padding in range(4):
+        made = request(
+            ("x", "FP32", [8], {"fp32_contents": values.tolist()}), id="i" * (padding + 1)
+        )
+        message = made.SerializeToString()
+        data = protocol.parse_infer(message, spec_of, LIMITS).inputs[0].data
+        offset = message.index(values.tobytes())
+        assert np.shares_memory(data, np.frombuffer(message, np.uint8)) == (offset % 4 == 0)
+
+
+def test_unordinary_message_means_the_same():
+    typed = request(("x", "INT32", [3], {"int_contents": [1, -2, 3]}), id="a")
+    unknown_field = b"\xfa\x01\x03abc"
+    second_id = b"\x1a\x01b"
+    found = parse(unknown_field + typed.SerializeToString() + second_id)
+    assert found.id == "b"
+    assert found.inputs[0].data.tolist() == [1, -2, 3]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "field", "value"),
+    [
+        ("INT8", "int_contents", 128),
+        ("INT8", "int_contents", -129),
+        ("INT16", "int_contents", 32768),
+        ("UINT8", "uint_contents", 256),
+        ("UINT16", "uint_contents", 65536),
+    ],
+)
+def test_values_beyond_the_datatype_are_refused(datatype, field, value):
+    refused(
+        request(("x", datatype, [2], {field: [1, value]})),
+        "'x'",
+        f"value {value} at index 1 does not fit {datatype}",
+    )
+
+
+def test_contradictions_are_refused():
+    raw = np.zeros(4, np.float32).tobytes()
+    typed = {"fp32_contents": [0.0] * 4}
+    refused(request(("x", "FP32", [4], typed), raw=[raw]), "contents field must not", "'x'", "'m'")
+    refused(request(("x", "FP32", [4], {}), raw=[raw]), "contents field must not")
+    two = [("x", "FP32", [4], None), ("y", "FP32", [4], None)]
+    refused(request(*two, raw=[raw]), "2 inputs and 1 raw_input_contents")
+    refused(request(*two[:1], raw=[raw, raw]), "1 inputs and 2 raw_input_contents")
+    refused(request(("x", "INT32", [4], typed)), "INT32", "fp32_contents", "int_contents only")
+    both = {"fp32_contents": [0.0] * 4, "int_contents": [1]}
+    refused(request(("x", "FP32", [4], both)), "int_contents and fp32_contents")
+    refused(request(("x", "FP32", [4], {})), "'x'", "0 values", "4 elements")
+    refused(request(("x", "FP32", [4], None)), "'x' has no data", "fp32_contents")
+    refused(request(("x", "BYTES", [2], {"bytes_contents": [b"a"]})), "1 values", "2 elements")
+
+
+def test_sizes_that_disagree_name_both_numbers():
+    refused(
+        request(("x", "FP32", [4], None), raw=[bytes(12)]),
+        "input byte size mismatch for input 'x' for model 'm'. Expected 16, got 12",
+    )
+    refused(request(("x", "FP32", [5], {"fp32_contents": [0.0] * 4})), "4 values", "5 elements")
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "word"),
+    [
+        ("FP33", [1], "unknown datatype 'FP33'"),
+        ("FP32", [-1], "negative"),
+        ("FP32", [2**31], "above 2147483647"),
+        ("FP32", [2**31 - 1, 2**31 - 1, 2**31 - 1], "limit"),
+        ("FP32", [1] * 33, "33 dimensions"),
+    ],
+)
+def test_bad_shapes_and_datatypes(datatype, shape, word):
+    refused(request(("x", datatype, shape, None), raw=[bytes(4)]), word)
+
+
+def test_empty_and_scalar_tensors():
+    for made in (
+        request(("x", "FP32", [0, 4], None), raw=[b""]),
+        request(("x", "FP32", [0, 4], {})),
+    ):
+        assert parse(made).inputs[0].data.shape == (0, 4)
+    assert parse(request(("x", "FP32", [], None), raw=[bytes(4)])).inputs[0].data.shape == ()
+    assert parse(request()).inputs == []
+
+
+def test_parameters_are_sorted():
+    before = time.monotonic_ns()
+    found = parse(
+        request(
+            parameters={
+                "timeout": ("int64_param", 5_000_000),
+                "priority": ("uint64_param", 7),
+                "sequence_id": ("string_param", "s"),
+                "sequence_start": ("bool_param", True),
+                "number": ("double_param", 1.5),
+                "big": ("uint64_param", 2**64 - 1),
+                "small": ("int64_param", -(2**63)),
+                "text": ("string_param", "é"),
+                "triton_enable_empty_final_response": ("bool_param", True),
+            },
+            outputs=["y", "z"],
+        )
+    )
+    assert found.parameters == {
+        "sequence_id": "s",
+        "sequence_start": True,
+        "number": 1.5,
+        "big": 2**64 - 1,
+        "small": -(2**63),
+        "text": "é",
+    }
+    assert 5_000_000_000 <= found.deadline_ns - before < 65_000_000_000
+    assert found.priority == 7
+    assert found.mark_final
+    assert [output.name for output in found.outputs] == ["y", "z"]
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "value"),
+    [
+        ("timeout", "int64_param", -1),
+        ("timeout", "string_param", "1"),
+        ("priority", "bool_param", True),
+        ("sequence_id", "double_param", 1.0),
+        ("sequence_start", "int64_param", 1),
+        ("triton_x", "bool_param", True),
+        ("triton_enable_empty_final_response", "int64_param", 1),
+    ],
+)
+def test_reserved_parameters_are_checked(name, choice, value):
+    refused(request(parameters={name: (choice, value)}), f"'{name}'")
+
+
+def test_parameter_without_a_value_is_refused():
+    made = request()
+    made.parameters["p"].SetInParent()
+    refused(made, "'p'", "nothing")
+
+
+def test_requested_output_parameters():
+    made = request()
+    output = made.outputs.add(name="y")
+    output.parameters["classification"].int64_param = 3
+    output.parameters["binary_data"].bool_param = True
+    output.parameters["mine"].string_param = "v"
+    (found,) = parse(made).outputs
+    assert (found.classification, found.binary, found.parameters) == (3, True, {"mine": "v"})
+    output.parameters["shared_memory_region"].string_param = "r"
+    refused(made, "shared memory", "'y'")
+
+
+def test_shared_memory_input_is_refused():
+    made = request(("x", "FP32", [1], None))
+    made.inputs[0].parameters["shared_memory_region"].string_param = "r"
+    refused(made, "shared memory", "'x'")
+
+
+def test_counts_are_limited():
+    limits = Limits(inputs=4, rank=3, parameters=5, json=100)
+    four = [(f"x{i}", "BOOL", [1], None) for i in range(4)]
+    assert len(parse(request(*four, raw=[b"\0"] * 4), limits).inputs) == 4
+    fifth = ("y", "BOOL", [1], None)
+    refused(request(*four, fifth, raw=[b"\0"] * 4), "'inputs' is 4", limits=limits)
+    refused(request(*four, raw=[b"\0"] * 5), "'inputs' is 4", limits=limits)
+    refused(request(outputs=list("abcde")), "'inputs' is 4", limits=limits)
+    refused(request(("x", "BOOL", [1] * 4, None)), "'rank' is 3", limits=limits)
+    many = {str(i): ("bool_param", True) for i in range(6)}
+    refused(request(parameters=many), "'parameters' is 5", limits=limits)
+    refused(request(id="i" * 101), "'json' is 100", limits=limits)
+
+
+def test_unknown_model_is_not_found():
+    with pytest.raises(NotFound):
+        parse(request(name="nope"))
+
+
+def test_malformed_bytes_are_invalid():
+    good = request(("x", "FP32", [4], None), raw=[bytes(16)], id="1").SerializeToString()
+    for end in range(1, len(good)):
+        try:
+            parse(good[:end])
+        except InvalidRequest:
+            continue
+        # A prefix that ends between fields is a message of its own, with fewer of them.
+        message_class("inference.ModelInferRequest").FromString(good[:end])
+    refused(b"\x0a\x02\xc3\x28", "offset 2")
+    refused(b"\x07", "offset")
+
+
+def test_error_texts_quote_at_most_64_characters_of_the_client():
+    text = refused(request(("x" * 10_000, "é" * 10_000, [1], None)))
+    assert len(text) < 1024
+    assert text.isascii()
