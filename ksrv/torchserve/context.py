@@ -1,0 +1,161 @@
+"""The context object that TorchServe handlers get: `ts.context`.
+
+One `Context` lives as long as its handler, because handlers keep the reference they were given by
+`initialize`; only its request fields change from batch to batch.
+"""
+
+import os
+from typing import Any
+
+from ksrv.torchserve.metrics import Metrics
+
+DEFAULT_STATUS = 200
+
+
+class RequestProcessor:
+    """One request's headers, and the status and headers of its answer.
+
+    Args:
+        request_header: The request's headers, names as the sender wrote them.
+    """
+
+    def __init__(self, request_header: dict[str, Any]) -> None:
+        self._request_header = request_header
+        self._status_code = DEFAULT_STATUS
+        self._reason_phrase: str | None = None
+        self._response_header: dict[str, str] = {}
+
+    def get_request_property(self, key: str) -> Any:
+        return self._request_header.get(key)
+
+    def get_request_properties(self) -> dict[str, Any]:
+        return self._request_header
+
+    def report_status(self, code: int, reason_phrase: str | None = None) -> None:
+        self._status_code = code
+        self._reason_phrase = reason_phrase
+
+    def get_response_status_code(self) -> int:
+        return self._status_code
+
+    def get_response_status_phrase(self) -> str | None:
+        return self._reason_phrase
+
+    def add_response_property(self, key: str, value: str) -> None:
+        self._response_header[key] = value
+
+    def get_response_headers(self) -> dict[str, str]:
+        return self._response_header
+
+    def get_response_header(self, key: str) -> str | None:
+        return self._response_header.get(key)
+
+
+class Context:
+    """What a handler knows about its model and about the batch it is working on.
+
+    Handlers may set attributes of their own on it.
+
+    Args:
+        model_name: The model's name.
+        model_dir: The folder that the model was loaded from.
+        manifest: The archive's manifest as a dict.
+        batch_size: The most requests that a batch may hold.
+        gpu: The index of the assigned GPU, or None on the CPU.
+        mms_version: The version of the server that the handler believes to run in.
+        limit_max_image_pixels: Whether Pillow's limit on image sizes stays in force.
+        metrics: Where custom metrics go.
+        model_yaml_config: The whole model-config.yaml, `{}` without one.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        model_dir: str,
+        manifest: dict[str, Any],
+        batch_size: int,
+        gpu: int | None,
+        mms_version: str,
+        limit_max_image_pixels: bool = True,
+        metrics: Metrics | None = None,
+        model_yaml_config: dict[str, Any] | None = None,
+    ) -> None:
+        self.model_name = model_name
+        self.manifest = manifest
+        self._system_properties = {
+            "model_dir": model_dir,
+            "gpu_id": gpu,
+            "batch_size": batch_size,
+            "server_name": "MMS",
+            "server_version": mms_version,
+            "limit_max_image_pixels": limit_max_image_pixels,
+        }
+        self.request_ids: dict[int, str] | None = None
+        self.request_processor: list[RequestProcessor] = []
+        self._metrics = metrics
+        self._limit_max_image_pixels = limit_max_image_pixels
+        self.model_yaml_config = {} if model_yaml_config is None else model_yaml_config
+        self.stopping_criteria: list[Any] | None = None
+        self.cl_socket: Any = None
+        self.header_key_sequence_id = os.environ.get(
+            "TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id"
+        )
+        self.header_key_sequence_start = os.environ.get(
+            "TS_REQUEST_SEQUENCE_START", "ts_request_sequence_start"
+        )
+        self.header_key_sequence_end = os.environ.get(
+            "TS_REQUEST_SEQUENCE_END", "ts_request_sequence_end"
+        )
+
+    @property
+    def system_properties(self) -> dict[str, Any]:
+        return self._system_properties
+
+    @property
+    def metrics(self) -> Metrics | None:
+        return self._metrics
+
+    @metrics.setter
+    def metrics(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def get_request_id(self, idx: int = 0) -> str | None:
+        return self.request_ids.get(idx) if self.request_ids else None
+
+    def get_request_header(self, idx: int, key: str) -> Any:
+        return self.request_processor[idx].get_request_property(key)
+
+    def get_all_request_header(self, idx: int) -> dict[str, Any]:
+        return self.request_processor[idx].get_request_properties()
+
+    def set_response_content_type(self, idx: int, value: str) -> None:
+        self.set_response_header(idx, "content-type", value)
+
+    def get_response_content_type(self, idx: int) -> str | None:
+        return self.get_response_headers(idx).get("content-type")
+
+    def get_response_status(self, idx: int) -> tuple[int, str | None]:
+        processor = self.request_processor[idx]
+        return processor.get_response_status_code(), processor.get_response_status_phrase()
+
+    def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
+        if self.request_processor:
+            self.request_processor[idx].report_status(code, reason_phrase=phrase)
+
+    def set_all_response_status(self, code: int = 200, phrase: str = "") -> None:
+        for processor in self.request_processor:
+            processor.report_status(code, reason_phrase=phrase)
+
+    def get_response_headers(self, idx: int) -> dict[str, str]:
+        return self.request_processor[idx].get_response_headers()
+
+    def set_response_header(self, idx: int, key: str, value: str) -> None:
+        self.request_processor[idx].add_response_property(key, value)
+
+    def get_sequence_id(self, idx: int) -> str:
+        return str(self.get_request_header(idx, self.header_key_sequence_id) or "")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Context) and self.__dict__ == other.__dict__
+
+    __hash__ = None  # type: ignore[assignment]

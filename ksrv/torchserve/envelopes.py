@@ -1,0 +1,194 @@
+"""Envelopes: between the rows of a batch and what a handler behind an envelope expects.
+
+TorchServe's own `kserve` and `kservev2` envelopes look at the first request only. These take every
+request of the batch, hand the concatenation to the handler, and answer each request for itself.
+"""
+
+import base64
+import json
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+HandleFunction = Callable[[Any, Any], Any]
+
+
+class BaseEnvelope(ABC):
+    """`ts.torch_handler.request_envelope.base.BaseEnvelope`.
+
+    Args:
+        handle_fn: The handler's entry point.
+    """
+
+    _inputs: Any = None
+
+    def __init__(self, handle_fn: HandleFunction) -> None:
+        self._handle_fn = handle_fn
+        self.context: Any = None
+
+    def handle(self, data: Any, context: Any) -> Any:
+        self.context = context
+        inputs = self.parse_input(data)
+        results = self._handle_fn(inputs, context)
+        return self.format_output(results)
+
+    @abstractmethod
+    def parse_input(self, data: Any) -> Any:
+        """Return what the handler gets for these rows."""
+
+    @abstractmethod
+    def format_output(self, data: Any) -> Any:
+        """Return one answer for each request."""
+
+
+def _value(row: Any) -> Any:
+    value = row.get("data")
+    return row.get("body") if value is None else value
+
+
+class BodyEnvelope(BaseEnvelope):
+    """Each row becomes its `data` or `body` value."""
+
+    def parse_input(self, data: Any) -> Any:
+        return [_value(row) for row in data]
+
+    def format_output(self, data: Any) -> Any:
+        return data
+
+
+class JSONEnvelope(BaseEnvelope):
+    """`{"instances": [...]}` in, `{"predictions": [...]}` out, the instances of all requests joined."""
+
+    def parse_input(self, data: Any) -> Any:
+        self._lengths = []
+        joined: list[Any] = []
+        for row in data:
+            instances = _value(row)["instances"]
+            self._lengths.append(len(instances))
+            joined.extend(self._decoded(instances))
+        return joined
+
+    def _decoded(self, instances: list[Any]) -> list[Any]:
+        if not instances or not isinstance(instances[0], dict):
+            return instances
+        return [_without_base64(instance) for instance in instances]
+
+    def format_output(self, data: Any) -> Any:
+        answers, first = [], 0
+        for length in self._lengths:
+            rows = data[first : first + length]
+            answers.append(json.dumps({"predictions": rows}, separators=(",", ":")))
+            first += length
+        return answers
+
+
+def _without_base64(instance: dict[str, Any]) -> Any:
+    if set(instance) == {"b64"}:
+        return base64.b64decode(instance["b64"])
+    return {
+        name: base64.b64decode(value["b64"])
+        if isinstance(value, dict) and set(value) == {"b64"}
+        else value
+        for name, value in instance.items()
+    }
+
+
+class KServeEnvelope(BaseEnvelope):
+    """KServe v1: `instances` in, `predictions` or `explanations` out."""
+
+    def parse_input(self, data: Any) -> Any:
+        self._lengths = []
+        joined: list[Any] = []
+        for row in data:
+            body = _value(row)
+            if isinstance(body, (bytes, bytearray)):
+                body = json.loads(body)
+            instances = body["instances"]
+            self._lengths.append(len(instances))
+            joined.extend(instances)
+        return joined
+
+    def format_output(self, data: Any) -> Any:
+        explained = bool(
+            getattr(self.context, "request_processor", None)
+            and self.context.get_request_header(0, "explain") == "True"
+        )
+        key = "explanations" if explained else "predictions"
+        answers, first = [], 0
+        for length in self._lengths:
+            answers.append({key: data[first : first + length]})
+            first += length
+        return answers
+
+
+class KServev2Envelope(BaseEnvelope):
+    """KServe v2 in JSON: input objects {name, shape, datatype, data} in, outputs named after them out."""
+
+    def parse_input(self, data: Any) -> Any:
+        self._requests: list[tuple[str, list[str]]] = []
+        joined: list[Any] = []
+        for row in data:
+            body = _value(row)
+            if isinstance(body, (bytes, bytearray)):
+                body = json.loads(body)
+            items = [self._item(item) for item in body["inputs"]]
+            self._requests.append((body.get("id") or str(uuid.uuid4()), [i["name"] for i in items]))
+            joined.extend(items)
+        self.context.input_names = [name for _, names in self._requests for name in names]
+        self.context.input_request_id = self._requests[0][0] if self._requests else None
+        return joined
+
+    def _item(self, item: dict[str, Any]) -> dict[str, Any]:
+        if item["datatype"] == "BYTES":
+            return {**item, "data": item["data"][0]}
+        return {**item, "data": np.array(item["data"]).reshape(item["shape"]).tolist()}
+
+    def format_output(self, data: Any) -> Any:
+        manifest = self.context.manifest["model"]
+        answers, first = [], 0
+        for request_id, names in self._requests:
+            rows = data[first : first + len(names)]
+            first += len(names)
+            answers.append(
+                {
+                    "id": request_id,
+                    "model_name": manifest.get("modelName"),
+                    "model_version": manifest.get("modelVersion"),
+                    "outputs": [
+                        _output(name, value) for name, value in zip(names, rows, strict=False)
+                    ],
+                }
+            )
+        return answers
+
+
+def _output(name: str, value: Any) -> dict[str, Any]:
+    array = np.array(value)
+    return {
+        "name": name,
+        "shape": list(array.shape),
+        "datatype": _datatype(array),
+        "data": array.ravel().tolist(),
+    }
+
+
+_DATATYPES = {
+    "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
+    "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16",
+    "float32": "FP32", "float64": "FP64",
+}  # fmt: skip
+
+
+def _datatype(array: np.ndarray[Any, Any]) -> str:
+    return _DATATYPES.get(array.dtype.name, "BYTES")
+
+
+ENVELOPES: dict[str, type[BaseEnvelope]] = {
+    "body": BodyEnvelope,
+    "json": JSONEnvelope,
+    "kserve": KServeEnvelope,
+    "kservev2": KServev2Envelope,
+}

@@ -1,0 +1,130 @@
+"""Image transforms with torchvision's names and numbers, for workers that have no torchvision.
+
+They take what `Image.open` gives (any object with `mode`, `size` and an array interface) or an array
+[height, width] or [height, width, channels] of uint8. The resize is Pillow's antialiased bilinear
+filter, bit for bit, from `ksrv._native.pixels`; Pillow itself is not needed.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def pixels_of(image: Any) -> Pixels:
+    """Return an image's pixels as uint8 [height, width, channels].
+
+    Raises:
+        TypeError: It is neither a picture nor an array of uint8.
+    """
+    array = np.asarray(image)
+    if array.dtype == np.bool_:
+        array = array.astype(np.uint8) * 255
+    if array.dtype != np.uint8 or array.ndim not in (2, 3):
+        raise TypeError(
+            f"an image is uint8 [height, width] or [height, width, channels],"
+            f" not {array.dtype} {list(array.shape)}"
+        )
+    return np.ascontiguousarray(array.reshape(*array.shape[:2], -1))
+
+
+class Compose:
+    """Applies transforms one after the other.
+
+    Args:
+        transforms: Callables that take and give an image or a tensor.
+    """
+
+    def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
+        self.transforms = list(transforms)
+
+    def __call__(self, image: Any) -> Any:
+        for transform in self.transforms:
+            image = transform(image)
+        return image
+
+
+class Resize:
+    """Resizes with antialiasing.
+
+    Args:
+        size: The length of the shorter edge, or (height, width).
+    """
+
+    def __init__(self, size: int | Sequence[int], **_: Any) -> None:
+        self.size = size
+
+    def __call__(self, image: Any) -> Pixels:
+        from ksrv._native.pixels import resize_pillow
+
+        pixels = pixels_of(image)
+        height, width = self.target(pixels.shape[0], pixels.shape[1])
+        if (height, width) == pixels.shape[:2]:
+            return pixels
+        return resize_pillow(pixels, height, width)
+
+    def target(self, height: int, width: int) -> tuple[int, int]:
+        """Return the height and width that an image of this size gets."""
+        if not isinstance(self.size, int) and len(self.size) == 2:
+            return self.size[0], self.size[1]
+        edge = self.size if isinstance(self.size, int) else self.size[0]
+        if height <= width:
+            return edge, int(edge * width / height)
+        return int(edge * height / width), edge
+
+
+class CenterCrop:
+    """Cuts the middle out; an image that is too small is padded with zeros first.
+
+    Args:
+        size: The edge of a square, or (height, width).
+    """
+
+    def __init__(self, size: int | Sequence[int]) -> None:
+        self.height, self.width = (size, size) if isinstance(size, int) else (size[0], size[-1])
+
+    def __call__(self, image: Any) -> Pixels:
+        pixels = pixels_of(image)
+        missing = (max(self.height - pixels.shape[0], 0), max(self.width - pixels.shape[1], 0))
+        if any(missing):
+            pads = [(edge // 2, (edge + 1) // 2) for edge in missing]
+            pixels = np.pad(pixels, [*pads, (0, 0)])
+        top = round((pixels.shape[0] - self.height) / 2.0)
+        left = round((pixels.shape[1] - self.width) / 2.0)
+        return np.ascontiguousarray(pixels[top : top + self.height, left : left + self.width])
+
+
+class ToTensor:
+    """Turns pixels into a float32 tensor [channels, height, width] from 0 to 1."""
+
+    def __call__(self, image: Any) -> Any:
+        import torch
+
+        tensor = torch.from_numpy(pixels_of(image).copy()).permute(2, 0, 1).contiguous()
+        return tensor.to(torch.float32).div(255)
+
+
+class Normalize:
+    """Subtracts the mean and divides by the standard deviation, channel by channel.
+
+    Args:
+        mean: One number for each channel.
+        std: One number for each channel.
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], inplace: bool = False) -> None:
+        self.mean, self.std, self.inplace = mean, std, inplace
+
+    def __call__(self, tensor: Any) -> Any:
+        import torch
+
+        if not self.inplace:
+            tensor = tensor.clone()
+        mean = torch.as_tensor(self.mean, dtype=tensor.dtype, device=tensor.device)
+        std = torch.as_tensor(self.std, dtype=tensor.dtype, device=tensor.device)
+        if (std == 0).any():
+            raise ValueError("a standard deviation of zero would divide by zero")
+        return tensor.sub_(mean[:, None, None]).div_(std[:, None, None])
