@@ -80,7 +80,7 @@ class JSONEnvelope(BaseEnvelope):
         answers, first = [], 0
         for length in self._lengths:
             rows = data[first : first + length]
-            answers.append(json.dumps({"predictions": rows}, separators=(",", ":")))
+            answers.append(json.dumps({"predictions": rows}))
             first += length
         return answers
 
@@ -166,12 +166,12 @@ class KServev2Envelope(BaseEnvelope):
 
 
 def _output(name: str, value: Any) -> dict[str, Any]:
-    array = np.array(value)
+    array = np.atleast_1d(np.array(value))
     return {
         "name": name,
-        "shape": list(array.shape),
         "datatype": _datatype(array),
         "data": array.ravel().tolist(),
+        "shape": list(array.shape),
     }
 
 

@@ -32,7 +32,7 @@ def decode_image(file: bytes | bytearray | memoryview) -> Pixels:
     pixels = cv2.imdecode(np.frombuffer(file, np.uint8), flags)
     if pixels is None:
         raise ValueError("the bytes are no image that can be decoded")
-    return pixels  # type: ignore[no-any-return]
+    return np.asarray(pixels, np.uint8)
 
 
 class VisionHandler(BaseHandler):
@@ -63,7 +63,7 @@ class VisionHandler(BaseHandler):
             RuntimeError: captum, which computes them, is not installed.
         """
         try:
-            from captum.attr import IntegratedGradients
+            from captum.attr import IntegratedGradients  # type: ignore[import-not-found]
         except ImportError:
             raise RuntimeError("explanations of images need captum: pip install captum") from None
         gradients = IntegratedGradients(self.model)

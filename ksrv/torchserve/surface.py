@@ -1,0 +1,144 @@
+"""Makes `import ts...` work for handlers written for TorchServe, when torchserve is not installed.
+
+A finder at the end of `sys.meta_path` builds each `ts` module from the table below on first import.
+Because it stands last, an installed torchserve is always found first and left alone. A name that the
+table lacks is an ImportError that says so.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+VERSION = "0.12.0"
+HERE = "ksrv.torchserve"
+
+_BASE = {"BaseHandler": "base_handler", "setup_ort_session": "base_handler"}
+_VISION = {"VisionHandler": "vision_handler", "ImageClassifier": "vision_handler"}
+_PREDICTION = dict.fromkeys(("PredictionException", "map_class_to_label", "load_label_mapping", "list_classes_from_module", "check_valid_pt2_backend", "get_yaml_config", "deprecated", "CLEANUP_REGEX"), "prediction")  # fmt: skip
+_STREAMING = {"send_intermediate_predict_response": "streaming"}
+
+TABLE: Mapping[str, Mapping[str, str]] = {
+    "ts": {},
+    "ts.context": {"Context": "context", "RequestProcessor": "context"},
+    "ts.service": {
+        "Service": "service",
+        "emit_metrics": "service",
+        "PREDICTION_METRIC": "service",
+    },
+    "ts.model_loader": {"ModelLoaderFactory": "service"},
+    "ts.torch_handler": {},
+    "ts.torch_handler.base_handler": _BASE,
+    "ts.torch_handler.vision_handler": {"VisionHandler": "vision_handler"},
+    "ts.torch_handler.image_classifier": _VISION,
+    "ts.torch_handler.image_segmenter": {**_VISION, "ImageSegmenter": "vision_handler"},
+    "ts.torch_handler.object_detector": {**_VISION, "ObjectDetector": "vision_handler"},
+    "ts.torch_handler.text_handler": {"TextHandler": "text_handler"},
+    "ts.torch_handler.text_classifier": {"TextClassifier": "text_handler"},
+    "ts.torch_handler.contractions": {"CONTRACTION_MAP": "contractions"},
+    "ts.torch_handler.request_envelope": {},
+    "ts.torch_handler.request_envelope.base": {"BaseEnvelope": "envelopes"},
+    "ts.torch_handler.request_envelope.body": {"BodyEnvelope": "envelopes"},
+    "ts.torch_handler.request_envelope.json": {"JSONEnvelope": "envelopes"},
+    "ts.torch_handler.request_envelope.kserve": {"KServeEnvelope": "envelopes"},
+    "ts.torch_handler.request_envelope.kservev2": {"KServev2Envelope": "envelopes"},
+    "ts.torch_handler.unit_tests": {},
+    "ts.torch_handler.unit_tests.test_utils": {},
+    "ts.torch_handler.unit_tests.test_utils.mock_context": {"MockContext": "mock_context"},
+    "ts.handler_utils": {},
+    "ts.handler_utils.timer": {"timed": "base_handler"},
+    "ts.handler_utils.utils": {**_STREAMING, "import_class": "prediction"},
+    "ts.handler_utils.micro_batching": {
+        "MicroBatching": "micro_batching",
+        "get_micro_batch_idx": "micro_batching",
+    },
+    "ts.handler_utils.text_utils": {
+        "get_tokenizer": "text_handler",
+        "ngrams_iterator": "prediction",
+    },
+    "ts.utils": {},
+    "ts.utils.util": _PREDICTION,
+    "ts.metrics": {},
+    "ts.metrics.dimension": {"Dimension": "metrics"},
+    "ts.metrics.unit": {"Units": "metrics"},
+    "ts.metrics.metric": {"Metric": "metrics"},
+    "ts.metrics.metric_type_enum": {"MetricTypes": "metrics"},
+    "ts.metrics.metrics_store": {"MetricsStore": "metrics"},
+    "ts.metrics.metric_cache_yaml_impl": {"MetricsCacheYamlImpl": "metrics"},
+    "ts.protocol": {},
+    "ts.protocol.otf_message_handler": {**_STREAMING, "create_predict_response": "streaming"},
+}
+"""The modules of `ts`, and in which module of this package each of their names is at home."""
+
+
+class _SurfaceLoader(Loader):
+    def __init__(self, wanted_by: str) -> None:
+        self._wanted_by = wanted_by
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        names = TABLE[module.__name__]
+        for name, home in names.items():
+            setattr(module, name, getattr(import_module(f"{HERE}.{home}"), name))
+        if module.__name__ == "ts":
+            module.__version__ = VERSION  # type: ignore[attr-defined]
+        module.__getattr__ = self._missing(module.__name__)  # type: ignore[method-assign]
+
+    def _missing(self, module: str) -> Any:
+        def missing(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            raise ImportError(
+                f"{self._wanted_by} wants {name!r} from {module}, which ksrv's stand-in for"
+                " torchserve does not have"
+            )
+
+        return missing
+
+
+class SurfaceFinder(MetaPathFinder):
+    """Finds `ts` and its modules in the table.
+
+    Args:
+        wanted_by: The model whose handler is loaded; errors name it.
+    """
+
+    def __init__(self, wanted_by: str) -> None:
+        self.loader = _SurfaceLoader(wanted_by)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in TABLE:
+            return None
+        spec = ModuleSpec(fullname, self.loader, is_package=_is_package(fullname))
+        if spec.submodule_search_locations is not None:
+            spec.submodule_search_locations = []
+        return spec
+
+
+def _is_package(name: str) -> bool:
+    return any(other.startswith(f"{name}.") for other in TABLE)
+
+
+def install(wanted_by: str) -> bool:
+    """Make the `ts` modules importable in this process.
+
+    Args:
+        wanted_by: The model whose handler is loaded.
+
+    Returns:
+        False when the real torchserve is installed, which then serves the imports.
+    """
+    if any(isinstance(finder, SurfaceFinder) for finder in sys.meta_path):
+        return True
+    if find_spec("ts") is not None:
+        return False
+    sys.meta_path.append(SurfaceFinder(wanted_by))
+    return True
