@@ -66,6 +66,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         envelope: The request envelope of TorchServe's routes, or None.
         env: Environment variables of the handler's process.
         matmul_precision: `torch.set_float32_matmul_precision`, or None to leave it alone.
+        runner: `package.module:NAME` of the class that drives the handler.
+        torchserve: Manifest and model-config.yaml of a TorchServe archive, or None.
     """
 
     handler: str | None = None
@@ -89,6 +91,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     envelope: str | None = None
     env: dict[str, str] = {}
     matmul_precision: Precision | None = None
+    runner: str = "ksrv.handlers.runner:Runner"
+    torchserve: dict[str, Any] | None = None
 
     def spec(self, name: str, version: str = "") -> ModelSpec:
         """Return what the settings alone say of the model; the loader completes it.

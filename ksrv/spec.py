@@ -73,6 +73,8 @@ class ModelSpec:
         outputs: Declared outputs; empty means whatever the handler returns.
         labels: Class labels by index for classification answers, or None.
         max_batch_size: Rows that one batch may hold; 0 when requests are never joined.
+        open_inputs: Whether the inputs are an example only and any tensors reach the handler, as
+            with a TorchServe archive.
     """
 
     name: str
@@ -83,6 +85,7 @@ class ModelSpec:
     labels: tuple[str, ...] | None = None
     max_batch_size: int = 0
     parameters: Mapping[str, object] = field(default_factory=dict)
+    open_inputs: bool = False
 
     def input(self, name: str) -> TensorSpec | None:
         """Return the declared input called `name`, or None."""

@@ -5,6 +5,7 @@ Both executors use it: the inline one on a thread of the server, the process one
 
 import logging
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
@@ -24,6 +25,27 @@ SHOWN_IDS = 8
 
 class LoadFailed(Exception):
     """A handler or model that could not be loaded; the text says what and why."""
+
+
+def make_runner(source: ModelSource, *, instance: int = 0, threads: int = 0) -> "Runner":
+    """Return the runner that the model's settings name; ksrv's own, except for archives.
+
+    Args:
+        source: The version on disk.
+        instance: The instance's number.
+        threads: CPU threads that it may use; 0 leaves the framework's choice.
+
+    Raises:
+        LoadFailed: There is no such runner.
+    """
+    named = source.config.runner if source.config else ModelConfig().runner
+    module, _, name = named.partition(":")
+    try:
+        make = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise LoadFailed(f"the runner {named} cannot be imported: {error}") from error
+    runner: Runner = make(source, instance=instance, threads=threads)
+    return runner
 
 
 class Runner:
