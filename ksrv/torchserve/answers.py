@@ -1,0 +1,104 @@
+"""What a TorchServe handler returns, and what becomes of it.
+
+A handler answers with a list of one item for each row. On TorchServe's own routes an item is sent as
+TorchServe sends it; over KServe v2 it is one element of the BYTES output, numbers and objects as
+compact JSON. A handler's failure is one error with the status that the route it came over knows.
+"""
+
+import io
+import json
+from typing import Any
+
+import orjson
+
+from ksrv.errors import HandlerFailed, InferenceError, KsrvError
+from ksrv.request import Element
+from ksrv.torchserve.prediction import PredictionException
+
+OUTPUT = "output"
+PREDICTION_FAILED = "Prediction failed"
+OUT_OF_RESOURCES = "Out of resources"
+
+
+class AnswerError(Exception):
+    """A return value that breaks the rule; the text is TorchServe's."""
+
+
+def checked_items(returned: Any, rows: int) -> list[Any]:
+    """Return the items of a handler's answer.
+
+    Raises:
+        AnswerError: It is not a list, or not one of `rows` items.
+    """
+    if not isinstance(returned, list):
+        raise AnswerError("Invalid model predict output")
+    if len(returned) != rows:
+        raise AnswerError("number of batch response mismatched")
+    return returned
+
+
+def torchserve_bytes(item: Any) -> bytes:
+    """Return an item as TorchServe's routes send it.
+
+    Raises:
+        AnswerError: JSON cannot express it.
+    """
+    if isinstance(item, (bytes, bytearray)):
+        return bytes(item)
+    if isinstance(item, str):
+        return item.encode("utf-8", "surrogatepass")
+    if _is_tensor(item):
+        import torch
+
+        buffer = io.BytesIO()
+        torch.save(item, buffer)
+        return buffer.getvalue()
+    try:
+        return json.dumps(item, indent=2).encode()
+    except (TypeError, ValueError):
+        raise AnswerError("Unsupported model output data type.") from None
+
+
+def wire_element(item: Any) -> Element:
+    """Return an item as an element of the BYTES output over KServe v2.
+
+    Raises:
+        AnswerError: JSON cannot express it.
+    """
+    if isinstance(item, (bytes, bytearray)):
+        return bytes(item)
+    if isinstance(item, str):
+        return item.encode("utf-8", "surrogatepass")
+    if _is_tensor(item):
+        item = item.tolist()
+    try:
+        return orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        raise AnswerError("Unsupported model output data type.") from None
+
+
+def failure_of(error: BaseException, torchserve: bool, model: str) -> KsrvError:
+    """Return the answer to a request whose handler failed.
+
+    Args:
+        error: What was raised.
+        torchserve: Whether the request came over one of TorchServe's routes.
+        model: The model's name, for the text of KServe v2.
+    """
+    if isinstance(error, PredictionException):
+        status = error.error_code if 400 <= error.error_code <= 599 else 500
+        if torchserve and status == 413:
+            status = 507
+        return InferenceError(str(error.message), status)
+    if isinstance(error, MemoryError) or "CUDA" in str(error):
+        return InferenceError(OUT_OF_RESOURCES, 507 if torchserve else 503)
+    if torchserve:
+        text = str(error) if isinstance(error, AnswerError) else PREDICTION_FAILED
+        return InferenceError(text, 503)
+    if isinstance(error, AnswerError):
+        return HandlerFailed(f"the handler of the model {model} failed: {error}")
+    return HandlerFailed(f"the handler of the model {model} failed with {type(error).__name__}.")
+
+
+def _is_tensor(item: Any) -> bool:
+    return type(item).__module__.startswith("torch") and hasattr(item, "tolist")

@@ -1,0 +1,91 @@
+"""Finds what a manifest's `handler` names and makes one function of it: `entry(data, context)`.
+
+The rules are TorchServe's: a module-level function wins over a class, exactly one class may be
+defined, its `handle` is taken from the instance. Unlike there, a failing import inside the user's
+module is reported as itself.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ksrv.torchserve.prediction import list_classes_from_module
+from ksrv.torchserve.surface import TABLE
+
+Entry = Callable[[Any, Any], Any]
+
+BUILT_IN = {
+    "base_handler": "ts.torch_handler.base_handler",
+    "image_classifier": "ts.torch_handler.image_classifier",
+    "image_segmenter": "ts.torch_handler.image_segmenter",
+    "object_detector": "ts.torch_handler.object_detector",
+    "text_classifier": "ts.torch_handler.text_classifier",
+}
+
+
+class EntryError(ValueError):
+    """A handler that has no usable entry point."""
+
+
+def find_entry(handler: str, folder: Path, context: Any) -> tuple[Entry, Any]:
+    """Return the entry point and the object it belongs to, already initialized.
+
+    Args:
+        handler: `file.py`, `file`, any of these with `:function`, or a built-in's name.
+        folder: The archive's folder, which is first on `sys.path`.
+        context: What `initialize` gets.
+
+    Returns:
+        The entry point, and the handler object, or None for a module-level function.
+
+    Raises:
+        EntryError: There is no usable entry point.
+        ImportError: The user's module, or something that it imports, is missing.
+    """
+    file, _, function = handler.partition(":")
+    module = _module(file, folder)
+    wanted = function or "handle"
+    found = getattr(module, wanted, None)
+    if inspect.isfunction(found):
+        found(None, context)
+        return found, None
+    if function:
+        raise EntryError(
+            f"{file} has no function {function!r}, which the handler {handler!r} names"
+        )
+    classes = _classes(module)
+    if len(classes) != 1:
+        names = [cls.__name__ for cls in classes]
+        raise EntryError(
+            "Expected only one class in custom service code or a function entry point"
+            f" {names} in {file}"
+        )
+    service = classes[0]()
+    # `handle` may have been replaced in `__init__` (micro-batching): it is the instance's.
+    entry = getattr(service, "handle", None)
+    if not callable(entry):
+        raise EntryError(f"Expect handle method in class {classes[0].__name__}, defined in {file}")
+    if not callable(getattr(service, "initialize", None)):
+        raise EntryError(f"{classes[0].__name__} in {file} has no initialize method")
+    service.initialize(context)
+    return entry, service
+
+
+def _module(file: str, folder: Path) -> ModuleType:
+    if file in BUILT_IN:
+        return import_module(BUILT_IN[file])
+    path = Path(file)
+    place = folder / path.parent
+    if str(place) not in sys.path:
+        sys.path.insert(0, str(place))
+    return import_module(path.name.removesuffix(".py"))
+
+
+def _classes(module: ModuleType) -> list[type]:
+    if module.__name__ in TABLE:  # a stand-in's classes are defined elsewhere; the last is its own
+        return [getattr(module, list(TABLE[module.__name__])[-1])]
+    return list_classes_from_module(module)
