@@ -25,7 +25,7 @@ DEFAULT_NAME = "output"
 FLOATS = ("FP16", "BF16", "FP32", "FP64")
 
 _NAME_BY_DTYPE = {
-    datatype.dtype_string(name).lstrip("<=|"): name
+    np.dtype(datatype.dtype_string(name)).str.lstrip("<=|"): name
     for name in datatype.NAMES
     if name not in ("BF16", "BYTES")
 }
