@@ -5,7 +5,7 @@ executor, which answers with `BatchOutputs`; the engine splits those into one `I
 each request. None of these classes knows a socket, a queue or a model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -136,12 +136,14 @@ class BatchInputs:
         rows: The number of rows in the batch.
         requests: The requests in row order; their slices cover the rows without gaps.
         explain: Whether to explain rather than infer; a batch has one mode only.
+        emit: Takes an intermediate answer while the batch runs; None where nobody listens.
     """
 
     tensors: dict[str, Tensor]
     rows: int
     requests: list[BatchRequest]
     explain: bool = False
+    emit: "Callable[[BatchOutputs], None] | None" = None
 
 
 @dataclass(slots=True)
@@ -154,6 +156,8 @@ class BatchOutputs:
         timings: Nanoseconds by stage.
         headers: Response headers by request index.
         parameters: Response parameters by request index.
+        exclusive: Whether nobody but the holders of these arrays can reach their memory, so that
+            they may be sent from where they lie.
     """
 
     tensors: list[Tensor]
@@ -161,6 +165,7 @@ class BatchOutputs:
     timings: dict[str, int] = field(default_factory=dict)
     headers: dict[int, dict[str, str]] = field(default_factory=dict)
     parameters: dict[int, dict[str, Parameter]] = field(default_factory=dict)
+    exclusive: bool = False
 
 
 def single_request(tensors: Sequence[Tensor], rows: int, request: InferRequest) -> BatchInputs:
