@@ -1,0 +1,38 @@
+"""How long to wait before a process that keeps ending is started again."""
+
+import time
+
+LONGEST_S = 30.0
+SOUND_S = 10.0
+_FIRST_S = 0.25
+
+
+class Backoff:
+    """Counts the ends in a row of one instance's processes.
+
+    The first replacement is immediate; the pauses then double from a quarter of a second to half a
+    minute. A process that lived for `SOUND_S` seconds ends the row.
+    """
+
+    def __init__(self) -> None:
+        self._ends = 0
+        self._started = 0.0
+
+    @property
+    def ends(self) -> int:
+        """How many processes ended in a row."""
+        return self._ends
+
+    def started(self) -> None:
+        """Note that a process was started."""
+        self._started = time.monotonic()
+
+    def ended(self) -> None:
+        """Note that it ended, or never got ready."""
+        self._ends = 1 if time.monotonic() - self._started >= SOUND_S else self._ends + 1
+
+    def pause(self) -> float:
+        """Return how many seconds to wait before the next start."""
+        if self._ends < 2:
+            return 0.0
+        return float(min(LONGEST_S, _FIRST_S * 2.0 ** min(self._ends - 2, 16)))

@@ -1,0 +1,223 @@
+"""The program of a handler process: `python -m ksrv.engine.executors.child`, started by process.py.
+
+It loads one handler, runs one batch at a time on its main thread, and ends when told, when the
+worker's end of the socket closes, or with the worker. Everything it says comes home: log records as
+events, what is printed through pipes.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ksrv.engine.executors import payloads, tensors
+from ksrv.engine.executors.channel import Channel, ChannelClosed, ChannelError
+from ksrv.engine.executors.frames import Frame, Kind, Link
+from ksrv.engine.executors.payloads import LoadNote, LogNote
+from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.handlers.runner import LoadFailed, Runner, make_runner
+from ksrv.request import BatchOutputs
+from ksrv.source import ModelSource
+
+log = logging.getLogger("ksrv.handler")
+
+_PR_SET_PDEATHSIG = 1
+_MESSAGE_CHARACTERS = 64 * 1024
+
+
+class Events:
+    """The socket for what comes home outside of answers.
+
+    Args:
+        link: The link; nothing is received on it.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def send(self, kind: Kind, payload: bytes, lenient: bool) -> None:
+        """Send an event, or drop it when the worker does not keep up: a handler never waits."""
+        with contextlib.suppress(BlockingIOError, ChannelClosed):
+            self._link.send(kind, payload, lenient=lenient, wait=False)
+
+    def metrics(self, records: list[dict[str, Any]]) -> None:
+        """Send metrics that the handler emitted.
+
+        Args:
+            records: JSON objects, as the worker's metrics module expects them.
+        """
+        self.send(Kind.METRICS, *payloads.pack_metrics(records))
+
+
+class EventLogHandler(logging.Handler):
+    """Sends log records home, their tracebacks as text.
+
+    Args:
+        events: Where they go.
+    """
+
+    def __init__(self, events: Events) -> None:
+        super().__init__()
+        self._events = events
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record."""
+        text = self.format(record)[:_MESSAGE_CHARACTERS]
+        note = LogNote(record.name, record.levelno, text)
+        self._events.send(Kind.LOG, *payloads.dump(note))
+
+
+class Child:
+    """The process's life, from LOAD to the end of the socket.
+
+    Args:
+        link: The link for batches.
+        events: The way home for the rest.
+    """
+
+    def __init__(self, link: Link, events: Events) -> None:
+        self._link = link
+        self._events = events
+        self._sequence = 0
+
+    def serve(self) -> int:
+        """Load the handler and run batches until there are none.
+
+        Returns:
+            The exit status.
+        """
+        frame = self._link.receive()
+        if frame.kind is not Kind.LOAD:
+            raise ChannelError(f"the first message was {frame.kind.name}, not LOAD")
+        note = payloads.load(LoadNote, frame.payload, frame.lenient)
+        root = logging.getLogger()
+        root.setLevel(note.level)
+        root.addHandler(EventLogHandler(self._events))
+        runner = self._load(note)
+        if runner is None:
+            return 1
+        try:
+            while self._step(runner):
+                pass
+        except ChannelClosed:
+            log.debug("the worker closed the socket")
+        finally:
+            runner.close()
+        return 0
+
+    def _load(self, note: LoadNote) -> Runner | None:
+        source = ModelSource.from_json(note.source.encode())
+        _enter(str(source.folder))
+        try:
+            runner = make_runner(source, instance=note.instance, threads=note.threads)
+            spec = runner.load()
+            payload = payloads.pack_spec(spec)
+        except Exception as error:
+            log.exception("the model cannot be loaded")
+            failure = error if isinstance(error, KsrvError) else HandlerFailed(_load_text(error))
+        else:
+            self._link.send(Kind.LOADED, payload)
+            return runner
+        self._fail(failure)
+        return None
+
+    def _step(self, runner: Runner) -> bool:
+        """Take one message; False when it ends the process."""
+        frame = self._link.receive()
+        if frame.kind is Kind.CLOSE:
+            return False
+        if frame.kind is not Kind.RUN:
+            raise ChannelError(f"a message was {frame.kind.name}, not RUN or CLOSE")
+        self._sequence = frame.sequence
+        try:
+            self._run(runner, frame)
+        except KsrvError as error:
+            failure: KsrvError = error.with_traceback(None)
+        except Exception as error:  # the runner's own fault, or outputs that do not fit
+            log.exception("a batch failed outside of its handler")
+            failure = HandlerFailed(f"the batch's answer cannot be sent: {type(error).__name__}")
+        else:
+            return True
+        self._fail(failure)
+        return True
+
+    def _run(self, runner: Runner, frame: Frame) -> None:
+        batch = payloads.unpack_batch(frame, self._link.peer)
+        batch.emit = self._send_chunk
+        outputs = runner.run(batch)
+        del batch
+        self._answer(Kind.ANSWER, outputs)
+
+    def _send_chunk(self, outputs: BatchOutputs) -> None:
+        self._answer(Kind.CHUNK, outputs)
+
+    def _answer(self, kind: Kind, outputs: BatchOutputs) -> None:
+        written = tensors.write(outputs.tensors, self._link.own)
+        payload, lenient = payloads.pack_answer(outputs, written)
+        # Emptied before sending, because the message says which input blocks nobody refers to, and
+        # an output may be a view of an input.
+        outputs.tensors.clear()
+        self._link.send(
+            kind, payload, sequence=self._sequence, numbers=written.numbers, lenient=lenient
+        )
+
+    def _fail(self, error: KsrvError) -> None:
+        payload, lenient = payloads.dump(payloads.fault_of(error))
+        self._link.send(Kind.FAILED, payload, sequence=self._sequence, lenient=lenient)
+
+
+def _load_text(error: Exception) -> str:
+    """Return what is said of a failed load; LoadFailed names the handler's own error itself."""
+    return str(error) if isinstance(error, LoadFailed) else f"{type(error).__name__}: {error}"
+
+
+def _enter(folder: str) -> None:
+    """Make the model's folder the first place to import from, here and in programs started here."""
+    sys.path.insert(0, folder)
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder, *([inherited] if inherited else [])])
+
+
+def _die_with_parent(parent: int) -> bool:
+    """Ask the kernel to end this process with its parent; False when that is gone already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    return os.getppid() == parent
+
+
+def _link(descriptor: int) -> Link:
+    os.set_inheritable(descriptor, False)
+    return Link(Channel(socket.socket(fileno=descriptor)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the process.
+
+    Args:
+        arguments: The command line; `sys.argv` unless given.
+
+    Returns:
+        The exit status.
+    """
+    parser = argparse.ArgumentParser(prog="ksrv-handler", description="Started by ksrv itself.")
+    parser.add_argument("--channel", type=int, required=True)
+    parser.add_argument("--events", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    options = parser.parse_args(arguments)
+    if not _die_with_parent(options.parent):
+        return 1
+    faulthandler.enable()
+    sys.argv = ["ksrv-handler"]
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    return Child(_link(options.channel), Events(_link(options.events))).serve()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

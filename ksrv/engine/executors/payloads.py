@@ -1,0 +1,335 @@
+"""What messages say: batches, answers, faults, descriptions, events, as records and checked JSON.
+
+Names, parameters and headers are JSON, read into the classes below, so that an answer of the wrong
+form is refused where it comes in. What JSON proper cannot say (NaN, lone surrogates) goes through
+the standard library's reader and writer, and the message says so.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from ksrv import errors
+from ksrv.engine.executors import tensors
+from ksrv.engine.executors.blocks import BlockError, PeerBlocks
+from ksrv.engine.executors.frames import Frame, FrameError
+from ksrv.engine.executors.tensors import Written
+from ksrv.errors import HandlerFailed, InferenceError, KsrvError
+from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Parameter, Tensor
+from ksrv.spec import ModelSpec
+
+_PREFIX = struct.Struct("<II")
+"""Number of tensors, bytes of their records; the JSON follows them."""
+
+_TENSORS = 65_536
+
+Note = TypeVar("Note", bound=msgspec.Struct)
+
+
+class LoadNote(msgspec.Struct):
+    """What a process is to load.
+
+    Attributes:
+        source: The `ModelSource` in its own JSON form.
+        level: The level from which log records come home.
+    """
+
+    source: str
+    instance: int
+    threads: int
+    level: int
+
+
+class RequestNote(msgspec.Struct, array_like=True):
+    """A `BatchRequest`."""
+
+    start: int
+    stop: int
+    id: str
+    parameters: dict[str, Parameter]
+    headers: dict[str, str]
+
+
+class RunNote(msgspec.Struct, omit_defaults=True):
+    """The part of `BatchInputs` that is not tensor bytes."""
+
+    names: list[str]
+    rows: int
+    requests: list[RequestNote]
+    explain: bool = False
+    tensor_parameters: dict[int, dict[str, Parameter]] = {}
+
+
+class Fault(msgspec.Struct, omit_defaults=True):
+    """A `KsrvError`, by the name of its class in ksrv.errors."""
+
+    kind: str
+    message: str
+    status: int
+    grpc_code: str
+    headers: dict[str, str] = {}
+
+
+class AnswerNote(msgspec.Struct, omit_defaults=True):
+    """The part of `BatchOutputs` that is not tensor bytes."""
+
+    names: list[str]
+    failures: dict[int, Fault] = {}
+    timings: dict[str, int] = {}
+    headers: dict[int, dict[str, str]] = {}
+    parameters: dict[int, dict[str, Parameter]] = {}
+    tensor_parameters: dict[int, dict[str, Parameter]] = {}
+
+
+class LogNote(msgspec.Struct):
+    """A log record, its traceback already text."""
+
+    name: str
+    level: int
+    message: str
+
+
+class _SpecNote(msgspec.Struct):
+    spec: ModelSpec
+
+
+class _ListNote(msgspec.Struct):
+    records: list[dict[str, Any]]
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in (LoadNote, RunNote, Fault, AnswerNote, LogNote, _SpecNote, _ListNote)
+}
+
+
+def _speakable(parameters: Iterable[Mapping[str, Parameter]]) -> bool:
+    """Tell whether JSON proper can express these values."""
+    return all(
+        math.isfinite(value)
+        for group in parameters
+        for value in group.values()
+        if isinstance(value, float)
+    )
+
+
+def dump(
+    note: msgspec.Struct, parameters: Iterable[Mapping[str, Parameter]] = ()
+) -> tuple[bytes, bool]:
+    """Return a note as JSON, and whether it is the standard library's.
+
+    Args:
+        note: The note.
+        parameters: Where in it a client's or handler's numbers stand.
+    """
+    if _speakable(parameters):
+        try:
+            return _ENCODER.encode(note), False
+        except UnicodeEncodeError:
+            pass  # a lone surrogate, which the standard library writes as an escape
+    return json.dumps(msgspec.to_builtins(note, str_keys=True)).encode("ascii"), True
+
+
+def load(kind: type[Note], text: memoryview | bytes, lenient: bool) -> Note:
+    """Return the note that `dump` wrote.
+
+    Raises:
+        FrameError: It is not JSON of that form.
+    """
+    try:
+        if lenient:
+            return msgspec.convert(json.loads(bytes(text)), kind, str_keys=True)
+        note: Note = _DECODERS[kind].decode(text)
+        return note
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"the other side sent no {kind.__name__}: {error}") from error
+
+
+def _join(count: int, written: Written, text: bytes) -> bytes:
+    return b"".join((_PREFIX.pack(count, len(written.records)), written.records, text))
+
+
+def _split(frame: Frame, peer: PeerBlocks) -> tuple[list[tensors.Read], memoryview]:
+    try:
+        count, length = _PREFIX.unpack_from(frame.payload)
+        start = _PREFIX.size
+        if count > _TENSORS or start + length > len(frame.payload):
+            raise ValueError(f"{count} tensors have {length} bytes of records")
+        found = tensors.read(frame.payload[start : start + length], count, peer)
+        return found, frame.payload[start + length :]
+    except (ValueError, BlockError, struct.error) as error:
+        raise FrameError(f"the other side sent tensors that do not add up: {error}") from error
+
+
+def _named(
+    names: Sequence[str],
+    found: Sequence[tensors.Read],
+    parameters: Mapping[int, dict[str, Parameter]],
+) -> list[Tensor]:
+    if len(names) != len(found):
+        raise FrameError(f"the other side sent {len(found)} tensors and {len(names)} names")
+    return [
+        Tensor(name, each.datatype, each.shape, each.data, parameters.get(index, {}))
+        for index, (name, each) in enumerate(zip(names, found, strict=True))
+    ]
+
+
+def _tensor_parameters(named: Sequence[Tensor]) -> dict[int, dict[str, Parameter]]:
+    return {index: dict(each.parameters) for index, each in enumerate(named) if each.parameters}
+
+
+def pack_batch(batch: BatchInputs, written: Written) -> tuple[bytes, bool]:
+    """Return the payload of RUN, and whether its JSON is the standard library's.
+
+    Args:
+        batch: The batch.
+        written: Its tensors, as `tensors.write` put them into blocks.
+    """
+    note = RunNote(
+        names=list(batch.tensors),
+        rows=batch.rows,
+        requests=[
+            RequestNote(
+                request.rows.start,
+                request.rows.stop,
+                request.id,
+                dict(request.parameters),
+                dict(request.headers),
+            )
+            for request in batch.requests
+        ],
+        explain=batch.explain,
+        tensor_parameters=_tensor_parameters(list(batch.tensors.values())),
+    )
+    text, lenient = dump(
+        note,
+        [*(request.parameters for request in batch.requests), *note.tensor_parameters.values()],
+    )
+    return _join(len(note.names), written, text), lenient
+
+
+def unpack_batch(frame: Frame, peer: PeerBlocks) -> BatchInputs:
+    """Return the batch of a RUN message; its arrays are views of the other side's blocks.
+
+    Raises:
+        FrameError: The message does not add up.
+    """
+    found, text = _split(frame, peer)
+    note = load(RunNote, text, frame.lenient)
+    named = _named(note.names, found, note.tensor_parameters)
+    return BatchInputs(
+        tensors={tensor.name: tensor for tensor in named},
+        rows=note.rows,
+        requests=[
+            BatchRequest(
+                slice(request.start, request.stop), request.id, request.parameters, request.headers
+            )
+            for request in note.requests
+        ],
+        explain=note.explain,
+    )
+
+
+def pack_answer(outputs: BatchOutputs, written: Written) -> tuple[bytes, bool]:
+    """Return the payload of ANSWER or CHUNK, and whether its JSON is the standard library's.
+
+    Args:
+        outputs: What the handler answered.
+        written: Its tensors, as `tensors.write` put them into blocks.
+    """
+    note = AnswerNote(
+        names=[tensor.name for tensor in outputs.tensors],
+        failures={index: fault_of(error) for index, error in outputs.failures.items()},
+        timings=outputs.timings,
+        headers=outputs.headers,
+        parameters=outputs.parameters,
+        tensor_parameters=_tensor_parameters(outputs.tensors),
+    )
+    text, lenient = dump(note, [*note.parameters.values(), *note.tensor_parameters.values()])
+    return _join(len(note.names), written, text), lenient
+
+
+def unpack_answer(frame: Frame, peer: PeerBlocks, requests: int) -> BatchOutputs:
+    """Return the answer of an ANSWER or CHUNK message; its arrays are views of shared blocks.
+
+    Args:
+        frame: The message.
+        peer: The blocks of the other side.
+        requests: How many requests the batch has.
+
+    Raises:
+        FrameError: The message does not add up.
+    """
+    found, text = _split(frame, peer)
+    note = load(AnswerNote, text, frame.lenient)
+    for index in (*note.failures, *note.headers, *note.parameters):
+        if not 0 <= index < requests:
+            raise FrameError(f"the answer speaks of request {index} of {requests}")
+    return BatchOutputs(
+        tensors=_named(note.names, found, note.tensor_parameters),
+        failures={index: error_of(fault) for index, fault in note.failures.items()},
+        timings=note.timings,
+        headers=note.headers,
+        parameters=note.parameters,
+        exclusive=True,
+    )
+
+
+def fault_of(error: KsrvError) -> Fault:
+    """Return an error's form for the socket; a class of somebody's own becomes its ksrv base."""
+    kind = next(base for base in type(error).__mro__ if base.__module__ == errors.__name__)
+    headers = dict(error.headers) if isinstance(error, InferenceError) else {}
+    return Fault(kind.__name__, error.message, int(error.http_status), error.grpc_code, headers)
+
+
+def error_of(fault: Fault) -> KsrvError:
+    """Return the error that `fault_of` was given.
+
+    Raises:
+        FrameError: The status is not an error's.
+    """
+    if not 400 <= fault.status <= 599:
+        raise FrameError(f"a failure has the status {fault.status}")
+    if fault.kind == InferenceError.__name__:
+        return InferenceError(fault.message, fault.status, fault.headers)
+    kind = getattr(errors, fault.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, KsrvError)):
+        kind = HandlerFailed
+    error = kind(fault.message)
+    if error.http_status != fault.status:
+        error.http_status = fault.status
+        error.grpc_code = fault.grpc_code
+    return error
+
+
+def pack_spec(spec: ModelSpec) -> bytes:
+    """Return the payload of LOADED."""
+    return _ENCODER.encode(_SpecNote(spec))
+
+
+def unpack_spec(frame: Frame) -> ModelSpec:
+    """Return the description in a LOADED message.
+
+    Raises:
+        FrameError: It is not one.
+    """
+    return load(_SpecNote, frame.payload, frame.lenient).spec
+
+
+def pack_metrics(records: list[dict[str, Any]]) -> tuple[bytes, bool]:
+    """Return the payload of METRICS, and whether its JSON is the standard library's."""
+    return dump(_ListNote(records), records)
+
+
+def unpack_metrics(frame: Frame) -> list[dict[str, Any]]:
+    """Return the records of a METRICS message.
+
+    Raises:
+        FrameError: They are not a list of objects.
+    """
+    return load(_ListNote, frame.payload, frame.lenient).records

@@ -1,0 +1,334 @@
+"""The executor whose handler runs in a process of its own.
+
+An exit, a crash or a hang of the handler then concerns the running batch and nothing else. Tensors
+pass in shared blocks; the process's answers are checked like a client's bytes, because it runs user
+code.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ksrv._native.arena import Block
+from ksrv.engine.executors import ExecutorDied, payloads, tensors
+from ksrv.engine.executors.backoff import Backoff
+from ksrv.engine.executors.channel import Channel, ChannelClosed, ChannelError
+from ksrv.engine.executors.environment import handler_environment
+from ksrv.engine.executors.frames import Frame, Kind, Link
+from ksrv.engine.executors.output import ProcessLog
+from ksrv.engine.executors.payloads import Fault, LoadNote, LogNote
+from ksrv.engine.executors.supervision import Ending, HandlerProcess
+from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, NotReady, Overloaded, quote
+from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.source import ModelConfig, ModelSource
+from ksrv.spec import ModelSpec
+
+START_TIMEOUT_S = 120.0
+CLOSE_TIMEOUT_S = 5.0
+_LAST_WORDS_S = 2.0
+
+Metrics = Callable[[list[dict[str, Any]]], None]
+
+
+class ProcessExecutor:
+    """One instance of a model in a process of its own.
+
+    Args:
+        source: The version on disk.
+        instance: The instance's number.
+        threads: CPU threads of the instance; 0 leaves the libraries to themselves.
+        start_timeout_s: How long loading may take.
+        on_metrics: Called with the metrics that the handler emits, from another thread.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        *,
+        instance: int = 0,
+        threads: int = 0,
+        start_timeout_s: float = START_TIMEOUT_S,
+        on_metrics: Metrics | None = None,
+    ) -> None:
+        self._source = source
+        self._instance = instance
+        self._threads = threads
+        self._start_timeout_s = start_timeout_s
+        self._on_metrics = on_metrics
+        self._label = f"the process of model {quote(source.name)}"
+        self._log = ProcessLog(source.name, source.version, instance)
+        self._backoff = Backoff()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._callbacks: list[Callable[[str], None]] = []
+        self._process: HandlerProcess | None = None
+        self._link: Link | None = None
+        self._sequence = 0
+        self._loaded = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process has loaded the handler and lives."""
+        process = self._process
+        return self._loaded and process is not None and process.ending is None
+
+    @property
+    def pid(self) -> int:
+        """The process's number, or 0 when there is none."""
+        process = self._process
+        return process.pid if process is not None and process.ending is None else 0
+
+    def on_death(self, callback: Callable[[str], None]) -> None:
+        """Have `callback` called with the reason when the process ends; see `Executor.on_death`."""
+        self._callbacks.append(callback)
+
+    def start(self) -> ModelSpec:
+        """Start the process and have it load the handler; see `Executor.start`.
+
+        Returns:
+            The model's description, completed by what the model file says.
+
+        Raises:
+            KsrvError: The handler's own error, the process's end, or that loading took too long.
+        """
+        with self._lock:
+            self._drop_process()
+            if self._closing.wait(self._backoff.pause()):
+                raise NotReady(f"{self._label} is being closed")
+            self._backoff.started()
+            try:
+                link, process = self._spawn()
+                self._link, self._process = link, process
+                spec = self._load(link, process)
+            except BaseException:
+                self._backoff.ended()
+                self._drop_process()
+                raise
+            self._loaded = True
+            if process.ending is not None:  # too early for the watching thread to tell anybody
+                raise self._died(process, "as soon as it had loaded the model")
+            return spec
+
+    def _spawn(self) -> tuple[Link, HandlerProcess]:
+        config = self._source.config or ModelConfig()
+        channel, channel_end = Channel.pair()
+        events, events_end = Channel.pair()
+        link = Link(channel)
+        command = [sys.executable, "-P", "-m", "ksrv.engine.executors.child"]
+        command += ["--channel", str(channel_end.fileno())]
+        command += ["--events", str(events_end.fileno())]
+        command += ["--parent", str(os.getpid())]
+        process = HandlerProcess(
+            command,
+            folder=self._source.folder,
+            environment=handler_environment(os.environ, config.env, self._threads),
+            descriptors=[channel_end.fileno(), events_end.fileno()],
+            log=self._log,
+            events=Link(events),
+            on_event=self._take_event,
+            on_end=lambda ending: self._note_end(link, ending),
+        )
+        try:
+            process.start()
+        except OSError as error:
+            link.close()
+            raise HandlerFailed(f"{self._label} cannot be started: {error.strerror}") from error
+        finally:
+            channel_end.close()
+            events_end.close()
+        return link, process
+
+    def _load(self, link: Link, process: HandlerProcess) -> ModelSpec:
+        note = LoadNote(
+            source=self._source.to_json().decode(),
+            instance=self._instance,
+            threads=self._threads,
+            level=logging.getLogger("ksrv.handler").getEffectiveLevel(),
+        )
+        deadline_ns = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
+        try:
+            payload, lenient = payloads.dump(note)
+            link.send(Kind.LOAD, payload, lenient=lenient)
+            frame = link.receive(deadline_ns)
+            if frame.kind is Kind.LOADED:
+                return payloads.unpack_spec(frame)
+            raise self._failure(frame)
+        except TimeoutError as error:
+            process.kill()
+            raise HandlerFailed(
+                f"{self._label} did not get ready within {self._start_timeout_s:g} s"
+            ) from error
+        except ChannelClosed as error:
+            raise self._died(process, "while it loaded the model") from error
+        except ChannelError as error:
+            raise self._confused(process, error) from error
+
+    def lease(self, nbytes: int) -> Block:
+        """Return a block of at least `nbytes` that the process will see without a copy.
+
+        Raises:
+            ExecutorDied: There is no process.
+            Overloaded: There is no memory for it.
+        """
+        link, _ = self._living()
+        try:
+            return link.own.lease(nbytes)
+        except MemoryError as error:
+            raise Overloaded(str(error)) from error
+
+    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
+        """Run one batch; see `Executor.run`.
+
+        Args:
+            batch: The assembled batch. Its `emit` is called with intermediate answers.
+            deadline_ns: `time.monotonic_ns` at which the process is killed, or None.
+
+        Returns:
+            The outputs, as views of blocks that nobody else uses until the views are gone.
+
+        Raises:
+            ExecutorDied: The process went, or answered what no process in its right mind answers.
+            DeadlineExceeded: The deadline passed.
+            KsrvError: The handler failed the whole batch.
+        """
+        if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
+            raise DeadlineExceeded("the request's deadline passed before its batch ran")
+        with self._lock:
+            link, process = self._living()
+            try:
+                written = tensors.write(list(batch.tensors.values()), link.own)
+                payload, lenient = payloads.pack_batch(batch, written)
+            except MemoryError as error:
+                raise Overloaded(str(error)) from error
+            self._sequence += 1
+            try:
+                link.send(
+                    Kind.RUN,
+                    payload,
+                    sequence=self._sequence,
+                    numbers=written.numbers,
+                    lenient=lenient,
+                    wait=False,
+                )
+                answer = self._await(link, batch, deadline_ns)
+            except TimeoutError as error:
+                self._kill(process, "it had not answered when the deadline passed")
+                raise DeadlineExceeded(
+                    "the request's deadline passed while the handler ran"
+                ) from error
+            except (ChannelClosed, BlockingIOError) as error:
+                raise self._died(process, "while it ran the batch") from error
+            except ChannelError as error:
+                raise self._confused(process, error) from error
+            except BaseException:
+                # An answer may still come, and would be taken for the next batch's.
+                self._kill(process, "the wait for its answer was broken off")
+                raise
+            if isinstance(answer, KsrvError):
+                raise answer
+            return answer
+
+    def _await(
+        self, link: Link, batch: BatchInputs, deadline_ns: int | None
+    ) -> BatchOutputs | KsrvError:
+        """Return the answer, or the error that failed the whole batch."""
+        while True:
+            frame = link.receive(deadline_ns)
+            if frame.sequence != self._sequence:
+                raise ChannelError(f"it answered batch {frame.sequence}, not {self._sequence}")
+            if frame.kind is Kind.ANSWER:
+                return payloads.unpack_answer(frame, link.peer, len(batch.requests))
+            if frame.kind is not Kind.CHUNK:
+                return self._failure(frame)
+            chunk = payloads.unpack_answer(frame, link.peer, len(batch.requests))
+            if batch.emit is not None:
+                batch.emit(chunk)
+
+    def close(self) -> None:
+        """Let the handler clean up and end the process; a batch that still runs is given up."""
+        self._closing.set()
+        process = self._process
+        if not self._lock.acquire(timeout=CLOSE_TIMEOUT_S):
+            if process is not None:
+                self._kill(process, "it still ran a batch when the model was closed")
+            self._lock.acquire()
+        try:
+            link, process = self._link, self._process
+            if link is not None and process is not None and process.ending is None:
+                try:
+                    link.send(Kind.CLOSE, b"", wait=False)
+                    link.channel.finish()
+                except (ChannelClosed, BlockingIOError):
+                    process.kill()
+                if process.wait(CLOSE_TIMEOUT_S) is None:
+                    self._kill(process, f"it did not end within {CLOSE_TIMEOUT_S:g} s")
+            self._drop_process()
+        finally:
+            self._lock.release()
+
+    def _living(self) -> tuple[Link, HandlerProcess]:
+        link, process = self._link, self._process
+        if link is None or process is None or not self._loaded:
+            raise ExecutorDied(f"{self._label} is not running")
+        if process.ending is not None:
+            raise ExecutorDied(f"{self._label} {process.ending}")
+        return link, process
+
+    def _drop_process(self) -> None:
+        """End what is left of the process and free everything that belonged to it."""
+        link, process = self._link, self._process
+        self._link = self._process = None
+        self._loaded = False
+        if process is not None:
+            process.kill()
+            process.wait()
+        if link is not None:
+            link.close()
+
+    def _kill(self, process: HandlerProcess, why: str) -> None:
+        if process.ending is None:
+            self._log.say(logging.ERROR, f"the process is killed: {why}")
+            process.kill()
+            process.wait(_LAST_WORDS_S)
+
+    def _died(self, process: HandlerProcess, when: str) -> ExecutorDied:
+        """Return the error for a closed socket, once the watching thread knows the reason."""
+        ending = process.wait(_LAST_WORDS_S)
+        if ending is None:  # it closed the socket and lives on
+            self._kill(process, "it closed its socket")
+            ending = process.wait(_LAST_WORDS_S)
+        return ExecutorDied(f"{self._label} {ending or 'closed its socket'} {when}")
+
+    def _confused(self, process: HandlerProcess, error: ChannelError) -> ExecutorDied:
+        self._kill(process, str(error))
+        return ExecutorDied(f"{self._label} sent an answer that cannot be read, and was ended")
+
+    def _failure(self, frame: Frame) -> KsrvError:
+        if frame.kind is not Kind.FAILED:
+            raise ChannelError(f"a message of the kind {frame.kind.name} has no place here")
+        return payloads.error_of(payloads.load(Fault, frame.payload, frame.lenient))
+
+    def _take_event(self, frame: Frame) -> None:
+        if frame.kind is Kind.LOG:
+            self._log.record(payloads.load(LogNote, frame.payload, frame.lenient))
+        elif frame.kind is Kind.METRICS:
+            records = payloads.unpack_metrics(frame)
+            if self._on_metrics is not None:
+                self._on_metrics(records)
+        else:
+            raise ChannelError(f"a message of the kind {frame.kind.name} is no event")
+
+    def _note_end(self, link: Link, ending: Ending) -> None:
+        """Wake a waiting `run` and tell whoever asked; called by the watching thread."""
+        loaded = self._loaded
+        if not self._closing.is_set():
+            self._log.say(logging.ERROR, f"the process {ending}")
+        link.channel.shutdown()
+        if loaded and not self._closing.is_set():
+            self._backoff.ended()
+            for callback in self._callbacks:
+                callback(f"{self._label} {ending}")

@@ -1,0 +1,44 @@
+"""Models in a folder, and batches for them, for the tests of the process executor."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import dedent
+
+import numpy as np
+
+from ksrv.engine.executors.process import ProcessExecutor
+from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.source import ModelConfig, ModelSource
+
+PRELUDE = """
+import os, signal, sys, time
+import numpy as np
+from ksrv.handlers.base import BaseHandler
+"""
+
+
+def source(folder: Path, handler: str, **config) -> ModelSource:
+    (folder / "handler.py").write_text(PRELUDE + dedent(handler))
+    settings = ModelConfig(handler=str(folder / "handler.py"), **config)
+    return ModelSource(name="m", version="1", folder=folder, root=folder, config=settings)
+
+
+@contextmanager
+def running(folder: Path, handler: str, *, config: Mapping = {}, **options) -> Iterator:
+    executor = ProcessExecutor(source(folder, handler, **config), **options)
+    try:
+        executor.start()
+        yield executor
+    finally:
+        executor.close()
+
+
+def batch_of(*arrays: np.ndarray, datatype: str = "FP32", **fields) -> BatchInputs:
+    """One request, its tensors called x0, x1, ..."""
+    tensors = {
+        f"x{place}": Tensor(f"x{place}", datatype, array.shape, array)
+        for place, array in enumerate(arrays)
+    }
+    rows = arrays[0].shape[0]
+    return BatchInputs(tensors, rows, [BatchRequest(slice(0, rows), "id-1")], **fields)
