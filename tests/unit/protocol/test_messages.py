@@ -68,6 +68,12 @@ def test_every_call_of_the_triton_client_exists():
 def test_unknown_message_is_a_key_error():
     with pytest.raises(KeyError):
         messages.message_class("inference.Nothing")
+    with pytest.raises(AttributeError, match="Nothing"):
+        _ = messages.Nothing
+
+
+def test_inference_messages_are_attributes():
+    assert messages.ModelInferRequest is messages.message_class("inference.ModelInferRequest")
 
 
 OURS = (

@@ -1,0 +1,289 @@
+"""What the server says about itself and its models, as plain dictionaries.
+
+The dictionaries are the REST answers; `to_message` makes the gRPC answers of the same dictionaries,
+so that both front ends tell the same. Everything here is a pure function of what it is given.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from ksrv import __version__
+from ksrv.limits import Limits
+from ksrv.protocol.messages import message_class
+from ksrv.spec import Dimension, ImageSpec, ModelSpec, TensorSpec
+
+SERVER_NAME = "ksrv"
+
+Document = dict[str, Any]
+
+
+class Duration(Protocol):
+    """How often something happened and how many nanoseconds it took together."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def ns(self) -> int: ...
+
+
+class BatchSize(Protocol):
+    """What batches of one size did."""
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def compute_input(self) -> Duration: ...
+    @property
+    def compute_infer(self) -> Duration: ...
+    @property
+    def compute_output(self) -> Duration: ...
+
+
+class Statistics(Protocol):
+    """What a model version has done since it was loaded."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def last_inference_ms(self) -> int: ...
+    @property
+    def inference_count(self) -> int: ...
+    @property
+    def execution_count(self) -> int: ...
+    @property
+    def success(self) -> Duration: ...
+    @property
+    def fail(self) -> Duration: ...
+    @property
+    def queue(self) -> Duration: ...
+    @property
+    def compute_input(self) -> Duration: ...
+    @property
+    def compute_infer(self) -> Duration: ...
+    @property
+    def compute_output(self) -> Duration: ...
+    @property
+    def batches(self) -> Sequence[BatchSize]: ...
+
+
+def server_metadata(extensions: Iterable[str], version: str = "") -> Document:
+    """Describe the server.
+
+    Args:
+        extensions: The names of the protocol's extensions that work.
+        version: The server's version; by default this package's.
+    """
+    return {
+        "name": SERVER_NAME,
+        "version": version or __version__,
+        "extensions": list(extensions),
+    }
+
+
+def model_metadata(
+    spec: ModelSpec, versions: Sequence[str], limits: Limits | None = None
+) -> Document:
+    """Describe a model's tensors.
+
+    Args:
+        spec: The model.
+        versions: The versions that can be called; "" stands for an unversioned model.
+        limits: Where the size of images is bounded; the defaults if left out.
+
+    Returns:
+        The document; `properties` is there only if an input takes encoded images.
+    """
+    document: Document = {
+        "name": spec.name,
+        "versions": [version for version in versions if version],
+        "platform": spec.platform,
+        "inputs": [_tensor(tensor) for tensor in spec.inputs],
+        "outputs": [_tensor(tensor) for tensor in spec.outputs],
+    }
+    properties: dict[str, str] = {}
+    for tensor in spec.inputs:
+        if tensor.image is not None:
+            properties |= _image_properties(tensor, tensor.image, limits or Limits())
+    if properties:
+        document["properties"] = properties
+    return document
+
+
+def _tensor(tensor: TensorSpec) -> Document:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.wire_shape}
+
+
+def _image_properties(tensor: TensorSpec, image: ImageSpec, limits: Limits) -> dict[str, str]:
+    channels = _size(tensor.shape[3])
+    values = {
+        "accepts": f"BYTES of shape [N]: one encoded file for each image, "
+        f"beside raw {tensor.datatype} in NHWC order",
+        "formats": ",".join(image.formats),
+        "color": image.color,
+        "channels": f"{channels} ({image.channels})",
+        "size": f"{_size(tensor.shape[1])}x{_size(tensor.shape[2])}",
+        "resize": image.resize,
+        "exif": image.exif,
+        "max_pixels": str(limits.image_pixels),
+        "max_request_pixels": str(limits.request_pixels),
+    }
+    if image.shorter_side is not None:
+        values["shorter_side"] = str(image.shorter_side)
+    if image.scale != 1.0:
+        values["scale"] = repr(image.scale)
+    for key, numbers in (("mean", image.mean), ("std", image.std)):
+        if numbers:
+            values[key] = ",".join(repr(number) for number in numbers)
+    return {f"{tensor.name}.image.{key}": value for key, value in values.items()}
+
+
+def _size(dimension: Dimension) -> str:
+    if isinstance(dimension, tuple):
+        return f"{dimension[0]}:{dimension[1]}"
+    return "any" if dimension == -1 else str(dimension)
+
+
+def model_config(spec: ModelSpec) -> Document:
+    """Describe a model in the form of Triton's configuration, as far as clients read it.
+
+    Args:
+        spec: The model. Where it batches, the shapes are told without their batch dimension.
+    """
+    batches = spec.max_batch_size > 0
+    document: Document = {
+        "name": spec.name,
+        "platform": spec.platform,
+        "backend": SERVER_NAME,
+        "max_batch_size": spec.max_batch_size,
+        "input": [
+            {
+                "name": tensor.name,
+                "data_type": data_type(tensor.datatype),
+                "format": "FORMAT_NHWC" if tensor.image is not None and batches else "FORMAT_NONE",
+                "dims": _dims(tensor, batches),
+            }
+            for tensor in spec.inputs
+        ],
+        "output": [
+            {
+                "name": tensor.name,
+                "data_type": data_type(tensor.datatype),
+                "dims": _dims(tensor, batches),
+            }
+            for tensor in spec.outputs
+        ],
+        "model_transaction_policy": {"decoupled": False},
+        "parameters": {
+            name: {"string_value": value if isinstance(value, str) else repr(value)}
+            for name, value in spec.parameters.items()
+            if isinstance(value, str | int | float | bool)
+        },
+    }
+    if batches:
+        document["dynamic_batching"] = {}
+    return document
+
+
+def data_type(datatype: str) -> str:
+    """Return Triton's configuration name of a datatype: BYTES is a string there."""
+    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+
+
+def _dims(tensor: TensorSpec, batches: bool) -> list[int]:
+    shape = tensor.wire_shape
+    return shape[1:] if batches and tensor.batched else shape
+
+
+def model_statistics(statistics: Iterable[Statistics]) -> Document:
+    """Describe what models have done.
+
+    Args:
+        statistics: One entry for each model version.
+    """
+    return {"model_stats": [_statistics(entry) for entry in statistics]}
+
+
+def _statistics(entry: Statistics) -> Document:
+    nothing = {"count": 0, "ns": 0}
+    return {
+        "name": entry.name,
+        "version": entry.version,
+        "last_inference": entry.last_inference_ms,
+        "inference_count": entry.inference_count,
+        "execution_count": entry.execution_count,
+        "inference_stats": {
+            "success": _duration(entry.success),
+            "fail": _duration(entry.fail),
+            "queue": _duration(entry.queue),
+            "compute_input": _duration(entry.compute_input),
+            "compute_infer": _duration(entry.compute_infer),
+            "compute_output": _duration(entry.compute_output),
+            "cache_hit": dict(nothing),
+            "cache_miss": dict(nothing),
+        },
+        "batch_stats": [
+            {
+                "batch_size": batch.batch_size,
+                "compute_input": _duration(batch.compute_input),
+                "compute_infer": _duration(batch.compute_infer),
+                "compute_output": _duration(batch.compute_output),
+            }
+            for batch in entry.batches
+        ],
+        "memory_usage": [],
+        "response_stats": {},
+    }
+
+
+def _duration(duration: Duration) -> dict[str, int]:
+    return {"count": duration.count, "ns": duration.ns}
+
+
+def to_message(name: str, document: Mapping[str, Any]) -> Any:
+    """Return a document as a protobuf message of the same field names.
+
+    Args:
+        name: The message's full name.
+        document: Scalars, lists, mappings for submessages and names for enumerations.
+
+    Raises:
+        ValueError: The message has no such field.
+    """
+    made = message_class(name)()
+    _fill(made, document)
+    return made
+
+
+def _fill(message: Any, document: Mapping[str, Any]) -> None:
+    for key, value in document.items():
+        field = message.DESCRIPTOR.fields_by_name.get(key)
+        if field is None:
+            raise ValueError(f"{message.DESCRIPTOR.full_name} has no field {key!r}")
+        if isinstance(value, Mapping):
+            target = getattr(message, key)
+            if field.message_type.GetOptions().map_entry:
+                _fill_map(target, value)
+            else:
+                target.SetInParent()
+                _fill(target, value)
+        elif isinstance(value, list):
+            for entry in value:
+                if isinstance(entry, Mapping):
+                    _fill(getattr(message, key).add(), entry)
+                else:
+                    getattr(message, key).append(entry)
+        elif field.enum_type is not None:
+            setattr(message, key, field.enum_type.values_by_name[value].number)
+        else:
+            setattr(message, key, value)
+
+
+def _fill_map(target: Any, entries: Mapping[str, Any]) -> None:
+    for key, value in entries.items():
+        if isinstance(value, Mapping):
+            target[key].SetInParent()
+            _fill(target[key], value)
+        else:
+            target[key] = value

@@ -1,0 +1,137 @@
+"""Metadata, configuration and statistics: as documents, and as messages that Triton's client reads."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from ksrv.limits import Limits
+from ksrv.protocol import metadata
+from ksrv.protocol.messages import message_class
+from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
+
+IMAGE = ImageSpec(color="RGB", resize="pillow", shorter_side=256, scale=255.0, mean=(0.5,) * 3)
+SPEC = ModelSpec(
+    "cats",
+    "3",
+    "onnx",
+    inputs=(
+        TensorSpec("image", "FP32", (-1, 224, (100, 200), 3), IMAGE),
+        TensorSpec("text", "BYTES", (-1,)),
+    ),
+    outputs=(TensorSpec("p", "BF16", (-1, 1000)),),
+    max_batch_size=8,
+    parameters={"top": 5, "name": "n", "list": [1]},
+)
+
+
+def test_server_metadata():
+    found = metadata.server_metadata(("parameters",))
+    assert found["name"] == "ksrv"
+    assert found["version"]
+    assert found["extensions"] == ["parameters"]
+    made = metadata.to_message("inference.ServerMetadataResponse", found)
+    assert list(made.extensions) == ["parameters"]
+
+
+def test_model_metadata_tells_what_images_are_taken():
+    found = metadata.model_metadata(SPEC, ["2", "3"], Limits(image_pixels=5))
+    assert json.loads(json.dumps(found)) == found
+    assert found["versions"] == ["2", "3"]
+    assert found["inputs"][0] == {"name": "image", "datatype": "FP32", "shape": [-1, 224, -1, 3]}
+    properties = found["properties"]
+    assert "BYTES of shape [N]" in properties["image.image.accepts"]
+    assert properties["image.image.formats"] == "jpeg,png"
+    assert properties["image.image.color"] == "RGB"
+    assert properties["image.image.size"] == "224x100:200"
+    assert properties["image.image.resize"] == "pillow"
+    assert properties["image.image.shorter_side"] == "256"
+    assert properties["image.image.scale"] == "255.0"
+    assert properties["image.image.mean"] == "0.5,0.5,0.5"
+    assert properties["image.image.max_pixels"] == "5"
+    made = metadata.to_message("inference.ModelMetadataResponse", found)
+    assert dict(made.properties) == properties
+    assert [list(tensor.shape) for tensor in made.inputs] == [[-1, 224, -1, 3], [-1]]
+
+
+def test_unversioned_model_without_images():
+    found = metadata.model_metadata(ModelSpec("m", inputs=SPEC.inputs[1:]), [""])
+    assert found["versions"] == []
+    assert "properties" not in found
+
+
+def test_config_leaves_out_the_batch_dimension_of_a_model_that_batches():
+    found = metadata.model_config(SPEC)
+    assert json.loads(json.dumps(found)) == found
+    assert found["input"][0]["dims"] == [224, -1, 3]
+    assert found["input"][1] == {
+        "name": "text",
+        "data_type": "TYPE_STRING",
+        "format": "FORMAT_NONE",
+        "dims": [],
+    }
+    assert found["parameters"] == {"top": {"string_value": "5"}, "name": {"string_value": "n"}}
+    made = metadata.to_message("inference.ModelConfig", found)
+    assert made.input[0].format == 1
+    assert made.output[0].data_type == 14
+    assert made.HasField("dynamic_batching")
+    assert made.parameters["top"].string_value == "5"
+
+
+def test_config_of_a_model_that_does_not_batch_keeps_the_whole_shape():
+    found = metadata.model_config(ModelSpec("m", outputs=SPEC.outputs))
+    assert found["max_batch_size"] == 0
+    assert found["output"][0]["dims"] == [-1, 1000]
+    assert "dynamic_batching" not in found
+
+
+def test_statistics():
+    def duration(count):
+        return SimpleNamespace(count=count, ns=count * 10)
+
+    entry = SimpleNamespace(
+        name="m",
+        version="1",
+        last_inference_ms=1_700_000_000_000,
+        inference_count=5,
+        execution_count=2,
+        success=duration(4),
+        fail=duration(1),
+        queue=duration(5),
+        compute_input=duration(6),
+        compute_infer=duration(7),
+        compute_output=duration(8),
+        batches=[
+            SimpleNamespace(
+                batch_size=3,
+                compute_input=duration(1),
+                compute_infer=duration(2),
+                compute_output=duration(3),
+            )
+        ],
+    )
+    found = metadata.model_statistics([entry])
+    assert found["model_stats"][0]["inference_stats"]["fail"] == {"count": 1, "ns": 10}
+    assert found["model_stats"][0]["inference_stats"]["cache_hit"] == {"count": 0, "ns": 0}
+    made = metadata.to_message("inference.ModelStatisticsResponse", found).model_stats[0]
+    assert made.last_inference == 1_700_000_000_000
+    assert made.batch_stats[0].compute_infer.ns == 20
+
+
+def test_unknown_field_is_an_error():
+    with pytest.raises(ValueError, match="no field 'nope'"):
+        metadata.to_message("inference.ModelConfig", {"nope": 1})
+
+
+def test_messages_are_read_by_the_triton_client():
+    triton = pytest.importorskip("tritonclient.grpc")
+    made = metadata.to_message(
+        "inference.ModelConfigResponse", {"config": metadata.model_config(SPEC)}
+    )
+    theirs = triton.service_pb2.ModelConfigResponse.FromString(made.SerializeToString())
+    assert theirs.config.input[0].name == "image"
+    assert theirs.config.max_batch_size == 8
+    assert (
+        message_class("inference.ModelConfigResponse").FromString(theirs.SerializeToString())
+        == made
+    )
