@@ -1,9 +1,111 @@
-"""`torch.compile` from the `pt2:` section of model.yaml."""
+"""`torch.compile` from the `pt2:` section, with the eager model as the documented fallback.
 
+Strategy: `read_plan` turns every form of the section that TorchServe knew into one plan and leaves
+the section untouched. `torch.compile` itself is lazy: the real work happens in the first calls,
+which are the warm-up's. So the compiled model is wrapped: when a call fails for the compiler's
+reasons the wrapper says so once, goes back to the eager model for good, and repeats the call; with
+`required: true` the failure is the model's.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ksrv.handlers.context import Context
+from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.loaded import LoadedModel
+
+log = logging.getLogger("ksrv.handlers")
+
+KEYWORDS = ("backend", "mode", "dynamic", "fullgraph", "options")
+# TorchServe's list; a name that torch itself registers is accepted as well.
+BACKENDS = (
+    "eager",
+    "aot_eager",
+    "inductor",
+    "nvfuser",
+    "aot_nvfuser",
+    "aot_cudagraphs",
+    "ofi",
+    "fx2trt",
+    "onnxrt",
+    "ipex",
+    "torchxla_trace_once",
+    "openvino",
+    "tensorrt",
+    "hpu_backend",
+)
+
+
+class CompileError(Exception):
+    """`pt2:` is malformed, or a compilation that is required failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompilePlan:
+    """What `pt2:` asks for.
+
+    Attributes:
+        enable: Whether to compile at all.
+        required: Whether a failure fails the model.
+        arguments: The keywords of `torch.compile`.
+    """
+
+    enable: bool = False
+    required: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_plan(section: Mapping[str, Any] | str | None) -> CompilePlan:
+    """Return what a `pt2:` section asks for.
+
+    Args:
+        section: `{compile: {enable, backend, mode, dynamic, fullgraph, options}, required}`, or one
+            of the older forms: a backend's name, or the keywords without `compile`. A section with
+            `export` belongs to the loader and compiles nothing.
+
+    Returns:
+        The plan.
+
+    Raises:
+        CompileError: The section has another form.
+    """
+    if section is None:
+        return CompilePlan()
+    if isinstance(section, str):
+        return CompilePlan(True, arguments={"backend": section})
+    if not isinstance(section, Mapping):
+        raise CompileError(f"pt2: expected keys and values, found {type(section).__name__}")
+    required = section.get("required", False)
+    if not isinstance(required, bool):
+        raise CompileError("pt2.required: expected true or false")
+    rest = {key: value for key, value in section.items() if key not in ("required", "export")}
+    if "compile" not in rest:
+        if not rest:
+            return CompilePlan(required=required)
+        return CompilePlan(True, required, _arguments(rest, "pt2"))
+    inner = rest.pop("compile")
+    if rest:
+        raise CompileError(f"pt2: {', '.join(map(str, rest))} cannot stand beside compile")
+    if not isinstance(inner, Mapping):
+        raise CompileError("pt2.compile: expected keys and values")
+    enable = inner.get("enable", False)
+    if not isinstance(enable, bool):
+        raise CompileError("pt2.compile.enable: expected true or false")
+    keywords = {key: value for key, value in inner.items() if key != "enable"}
+    return CompilePlan(enable, required, _arguments(keywords, "pt2.compile"))
+
+
+def _arguments(keywords: Mapping[str, Any], where: str) -> dict[str, Any]:
+    unknown = [str(key) for key in keywords if key not in KEYWORDS]
+    if unknown:
+        raise CompileError(
+            f"{where}: unknown key {', '.join(unknown)}; known are {', '.join(KEYWORDS)}"
+        )
+    if keywords.get("mode") and keywords.get("options"):
+        raise CompileError(f"{where}: mode and options exclude each other")
+    return {key: value for key, value in keywords.items() if value is not None}
 
 
 def compile_model(loaded: LoadedModel, context: Context) -> Any:
@@ -15,5 +117,126 @@ def compile_model(loaded: LoadedModel, context: Context) -> Any:
 
     Returns:
         The model to call.
+
+    Raises:
+        CompileError: The section is malformed, or what it requires is impossible.
     """
+    plan = read_plan(context.config.pt2)
+    if not plan.enable:
+        return loaded.model
+    model, wrapper = loaded.model, None
+    if isinstance(model, NamedArguments):
+        model, wrapper = model.module, model
+    reason = _obstacle(model, plan)
+    if reason is None:
+        compiled = CompiledModel(model, plan, context)
+        return compiled if wrapper is None else NamedArguments(compiled, wrapper.order)
+    if plan.required:
+        raise CompileError(f"pt2.required: {reason}")
+    log.warning("the model %s stays eager: %s", context.model_name, reason)
     return loaded.model
+
+
+def _obstacle(model: Any, plan: CompilePlan) -> str | None:
+    """Why `torch.compile` would do nothing, or None."""
+    import torch
+
+    if isinstance(model, torch.jit.ScriptModule):
+        return "torch.compile has no effect on a TorchScript file"
+    if not isinstance(model, torch.nn.Module):
+        return "only eager modules are compiled; this file is compiled or exported already"
+    backend = plan.arguments.get("backend", "inductor")
+    if backend not in BACKENDS and backend not in torch.compiler.list_backends(exclude_tags=()):
+        return f"torch.compile knows no backend {backend!r}"
+    return None
+
+
+class CompiledModel:
+    """A compiled module that can go back to the eager one.
+
+    Attributes:
+        eager: The module as it was loaded.
+        failure: Why the eager module is used after all, or None.
+    """
+
+    def __init__(self, module: Any, plan: CompilePlan, context: Context) -> None:
+        self.eager = module
+        self.failure: str | None = None
+        self._required = plan.required
+        self._name = context.model_name
+        self._graphs = context.device.startswith("cuda") and _uses_graphs(plan.arguments)
+        self._run: Any = module
+        try:
+            self._run = _compile(module, plan.arguments)
+        except Exception as error:  # noqa: BLE001  back ends raise what they like
+            self._give_up(error)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._run is self.eager:
+            return self.eager(*args, **kwargs)
+        if self._graphs:
+            import torch
+
+            mark_step: Any = torch.compiler.cudagraph_mark_step_begin
+            mark_step()
+        try:
+            result = self._run(*args, **kwargs)
+        except Exception as error:
+            if not _is_compilers(error):
+                raise
+            # Tracing also fails on inputs that the model itself refuses: then the eager call fails
+            # as well, with the model's own error, and compilation is not to blame.
+            result = self.eager(*args, **kwargs)
+            self._give_up(error)
+            return result
+        return _clone(result) if self._graphs else result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.eager, name)
+
+    def _give_up(self, error: Exception) -> None:
+        text = " ".join(str(error).partition("Set TORCHDYNAMO_VERBOSE")[0].split())
+        self.failure = f"{type(error).__name__}: {text[:400]}"
+        self._run = self.eager
+        if self._required:
+            raise CompileError(f"torch.compile failed and is required: {self.failure}") from error
+        log.warning("the model %s stays eager: torch.compile failed: %s", self._name, self.failure)
+
+
+def _compile(module: Any, arguments: Mapping[str, Any]) -> Any:
+    import torch
+
+    return torch.compile(module, **arguments)
+
+
+def _is_compilers(error: Exception) -> bool:
+    """Whether an error came from compiling rather than from the model's own code."""
+    import torch._dynamo.exc as dynamo
+    import torch._inductor.exc as inductor
+
+    kinds = (dynamo.TorchDynamoException, inductor.CppCompileError, inductor.CppWrapperCodegenError)
+    return isinstance(error, kinds)
+
+
+def _uses_graphs(arguments: Mapping[str, Any]) -> bool:
+    options = arguments.get("options") or {}
+    return (
+        arguments.get("mode") in ("reduce-overhead", "max-autotune")
+        or bool(options.get("triton.cudagraphs"))
+        or arguments.get("backend") in ("cudagraphs", "aot_cudagraphs")
+    )
+
+
+def _clone(result: Any) -> Any:
+    """Copy tensors out of the memory that the next replay of a CUDA graph overwrites."""
+    import torch
+
+    if isinstance(result, torch.Tensor):
+        return result.clone()
+    if isinstance(result, Mapping):
+        return {key: _clone(value) for key, value in result.items()}
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return type(result)(*map(_clone, result))
+    if isinstance(result, (list, tuple)):
+        return type(result)(map(_clone, result))
+    return result

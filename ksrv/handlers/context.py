@@ -6,15 +6,16 @@ timings change from call to call.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from ksrv.handlers.device import choose_device
-from ksrv.handlers.folder_modules import FolderModules
+from ksrv.handlers.folder_modules import FolderModules, HandlerError, resolve
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+log = logging.getLogger("ksrv.handlers")
 
 _running = threading.local()
 
@@ -109,10 +112,21 @@ class Context:
                 root=self.source.root,
                 device=self.device,
                 threads=self.threads,
+                model_class=self._model_class(),
                 inputs=self.config.inputs,
             )
         )
+        if self.loaded.note:
+            log.warning("%s: %s", self.model_file, self.loaded.note)
         return self.loaded
+
+    def _model_class(self) -> Callable[[], Any] | None:
+        if self.config.model_class is None:
+            return None
+        found = resolve(self.config.model_class, self.modules)
+        if not callable(found):
+            raise HandlerError(f"{self.config.model_class} is a {type(found).__name__}, no class")
+        return cast(Callable[[], Any], found)
 
     @property
     def system_properties(self) -> dict[str, Any]:

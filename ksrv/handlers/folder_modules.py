@@ -23,6 +23,10 @@ PREFIX = "ksrv_models"
 _numbers = itertools.count(1)
 
 
+class HandlerError(Exception):
+    """`handler:` or `class:` names something that cannot be used."""
+
+
 class FolderModules:
     """The modules of one handler's folders.
 
@@ -107,6 +111,38 @@ class FolderModules:
                 return sys.modules[f"{self.package}.{top}"]
             return builtins.__import__(module.__name__, globals, locals, fromlist, 0)
         return builtins.__import__(name, globals, locals, fromlist, level)
+
+
+def resolve(target: str, modules: FolderModules) -> Any:
+    """Return what `FILE.py[:NAME]` or `package.module[:NAME]` names.
+
+    Args:
+        target: The target; a file's path is absolute.
+        modules: The model's folders.
+
+    Returns:
+        The module, class or function.
+
+    Raises:
+        HandlerError: The module has no such name.
+    """
+    path, _, name = target.rpartition(":") if ":" in target else (target, "", "")
+    if path.endswith(".py"):
+        module = modules.load(Path(path))
+    else:
+        try:
+            module = importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            parent, _, last = path.rpartition(".")
+            if name or not parent or error.name != path:
+                raise
+            module, name = importlib.import_module(parent), last
+    if not name:
+        return module
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise HandlerError(f"{target}: {path} has no {name}") from None
 
 
 class _Loader(SourceFileLoader):

@@ -8,14 +8,13 @@ default `preprocess` returns.
 import inspect
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
-from ksrv.handlers.folder_modules import FolderModules
+from ksrv.handlers.folder_modules import FolderModules, HandlerError, resolve
 
 BUILT_IN = {
     "image_classifier": "ImageClassifier",
@@ -23,10 +22,6 @@ BUILT_IN = {
     "object_detector": "ObjectDetector",
     "text_classifier": "TextClassifier",
 }
-
-
-class HandlerError(Exception):
-    """`handler:` or `class:` names something that cannot be used."""
 
 
 class FunctionHandler(BaseHandler):
@@ -86,38 +81,6 @@ def make_handler(target: str | None, modules: FolderModules) -> Any:
     if callable(found):
         return FunctionHandler(found)
     raise HandlerError(f"{target}: a {type(found).__name__} is neither a class nor a function")
-
-
-def resolve(target: str, modules: FolderModules) -> Any:
-    """Return what `FILE.py[:NAME]` or `package.module[:NAME]` names.
-
-    Args:
-        target: The target; a file's path is absolute.
-        modules: The model's folders.
-
-    Returns:
-        The module, class or function.
-
-    Raises:
-        HandlerError: The module has no such name.
-    """
-    path, _, name = target.rpartition(":") if ":" in target else (target, "", "")
-    if path.endswith(".py"):
-        module = modules.load(Path(path))
-    else:
-        try:
-            module = import_module(path)
-        except ModuleNotFoundError as error:
-            parent, _, last = path.rpartition(".")
-            if name or not parent or error.name != path:
-                raise
-            module, name = import_module(parent), last
-    if not name:
-        return module
-    try:
-        return getattr(module, name)
-    except AttributeError:
-        raise HandlerError(f"{target}: {path} has no {name}") from None
 
 
 def _only_handler(module: ModuleType, target: str) -> Any:

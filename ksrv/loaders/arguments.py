@@ -6,7 +6,7 @@ are passed by position in the order in which model.yaml declares them.
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ksrv.spec import TensorSpec
@@ -64,3 +64,36 @@ class NamedArguments:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.module, name)
+
+
+class PositionalCall:
+    """An exported or compiled model, which takes its tensors exactly as they were exported.
+
+    Attributes:
+        run: The model.
+        order: The inputs' names in the order of its arguments.
+        positional: How many of them are passed by position; None for all.
+        keywords: The names of the others, as the model was exported with them.
+    """
+
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        order: tuple[str, ...],
+        positional: int | None = None,
+        keywords: tuple[str, ...] = (),
+    ) -> None:
+        self.run = run
+        self.order = order
+        self.positional = positional
+        self.keywords = keywords
+
+    def __call__(self, *args: Any, **tensors: Any) -> Any:
+        if not tensors and not self.keywords:
+            return self.run(*args)
+        if set(tensors) == set(self.order):
+            values = [*args, *(tensors[name] for name in self.order)]
+        else:
+            values = [*args, *tensors.values()]
+        count = len(values) if self.positional is None else self.positional
+        return self.run(*values[:count], **dict(zip(self.keywords, values[count:], strict=True)))

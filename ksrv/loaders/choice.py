@@ -7,6 +7,10 @@ from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest
 
 _MODULES = {
     ".pt": "torchscript",
+    ".pth": "eager",
+    ".safetensors": "eager",
+    ".pt2": "package",
+    ".so": "shared_object",
     ".onnx": "onnx",
 }
 
@@ -24,10 +28,11 @@ def load_model(request: LoadRequest) -> LoadedModel:
         LoadError: The file cannot be loaded, or no loader knows its suffix.
     """
     suffix = request.path.suffix if request.path is not None else ""
-    if suffix not in _MODULES:
+    name = "eager" if request.model_class is not None else _MODULES.get(suffix)
+    if name is None:
         raise LoadError(
             f"{request.path} has the suffix {suffix!r}; model files end with {', '.join(_MODULES)}"
         )
-    module = import_module(f"ksrv.loaders.{_MODULES[suffix]}")
+    module = import_module(f"ksrv.loaders.{name}")
     load: Callable[[LoadRequest], LoadedModel] = module.load
     return load(request)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest, need
+from ksrv.loaders.onnx_external import check_external_data
 from ksrv.request import Array
 from ksrv.spec import Dimension, TensorSpec
 
@@ -97,6 +98,7 @@ def load(request: LoadRequest) -> LoadedModel:
         import onnxruntime
     except ModuleNotFoundError:
         raise need("onnxruntime", "onnx", f"the model {path}") from None
+    check_external_data(path, request.root)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     if request.threads:

@@ -1,0 +1,110 @@
+"""A torch module in Python code, filled from a state_dict (`.pt`, `.pth`, `.safetensors`).
+
+Weights are read with `weights_only=True`, always: a file that needs more is refused, never read in
+another way.
+"""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ksrv.loaders.arguments import NamedArguments
+from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest, need
+from ksrv.loaders.torch_device import torch_device
+
+PLATFORM = "pytorch_eager"
+
+
+def load(request: LoadRequest) -> LoadedModel:
+    """Make the module and fill it.
+
+    Args:
+        request: The class, the file and the device. Without a file the fresh module is served.
+
+    Returns:
+        The module in evaluation mode on the device.
+
+    Raises:
+        LoadError: torch is missing, the class makes no module, or the file does not fit it.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise need("torch", "torch", "a state_dict") from None
+    if request.model_class is None:
+        raise LoadError(f"{request.path} is a state_dict; class: names the module that it fills")
+    module = request.model_class()
+    if not isinstance(module, torch.nn.Module):
+        raise LoadError(f"class: makes a {type(module).__name__}, not a torch.nn.Module")
+    device = torch_device(request.device)
+    if request.path is not None:
+        state = read_state(request.path)
+        try:
+            module.load_state_dict(state)
+        except (RuntimeError, TypeError) as error:
+            raise LoadError(f"{request.path} does not fit its class: {_short(error)}") from None
+    module.to(device).eval()
+    return LoadedModel(NamedArguments.wrap(module, request.inputs), True, PLATFORM)
+
+
+def read_state(path: Path) -> Mapping[str, Any]:
+    """Return the weights in a file.
+
+    Args:
+        path: A `.safetensors` file, or one that `torch.save` wrote.
+
+    Returns:
+        The tensors by name, on the CPU.
+
+    Raises:
+        LoadError: The file holds more than weights, or is none of these.
+    """
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    import torch
+
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise LoadError(
+            f"{path} holds pickled objects, which ksrv never loads, and not weights alone "
+            f"({_reason(error)}); save the module's state_dict()"
+        ) from None
+    except (RuntimeError, EOFError, KeyError, ValueError) as error:
+        raise LoadError(f"{path} is no file of weights: {_short(error)}") from None
+    if not isinstance(state, Mapping):
+        raise LoadError(f"{path} holds a {type(state).__name__}, not a state_dict")
+    inner = next((key for key in ("state_dict", "model_state_dict") if key in state), None)
+    if inner is not None:
+        raise LoadError(f"{path} is a checkpoint; save its entry {inner!r} alone")
+    return state
+
+
+def _read_safetensors(path: Path) -> Mapping[str, Any]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ModuleNotFoundError:
+        raise need("safetensors", "torch", f"the model {path}") from None
+    try:
+        state: dict[str, Any] = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise LoadError(f"{path} is no safetensors file: {_short(error)}") from None
+    return state
+
+
+def _reason(error: Exception) -> str:
+    """The part of torch's long advice that says what was found."""
+    text = " ".join(str(error).split())
+    start = text.find("Unsupported")
+    for mark in ("Unsupported global: ", "Unsupported operand ", "Unsupported class "):
+        start = text.find(mark)
+        if start >= 0:
+            break
+    return text[start:].partition(" Please")[0][:160] if start >= 0 else type(error).__name__
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 400 else text[:400] + "..."

@@ -1,0 +1,179 @@
+"""`.pt2` packages: a `torch.export` program, or what AOTInductor compiled from one.
+
+Both are zip files; the names in them tell which it is. A program says what its inputs and outputs
+are; a compiled package knows only how many there are.
+"""
+
+import json
+import logging
+import warnings
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from ksrv.loaders.arguments import PositionalCall
+from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest, need
+from ksrv.loaders.torch_device import torch_device
+from ksrv.spec import Dimension, TensorSpec
+
+DATATYPES = {
+    "torch.bool": "BOOL",
+    "torch.uint8": "UINT8",
+    "torch.uint16": "UINT16",
+    "torch.uint32": "UINT32",
+    "torch.uint64": "UINT64",
+    "torch.int8": "INT8",
+    "torch.int16": "INT16",
+    "torch.int32": "INT32",
+    "torch.int64": "INT64",
+    "torch.float16": "FP16",
+    "torch.bfloat16": "BF16",
+    "torch.float32": "FP32",
+    "torch.float64": "FP64",
+}
+
+log = logging.getLogger("ksrv.loaders")
+
+
+def load(request: LoadRequest) -> LoadedModel:
+    """Load a `.pt2` file.
+
+    Args:
+        request: The file and the device.
+
+    Returns:
+        The program's module, or the compiled model.
+
+    Raises:
+        LoadError: torch is missing, or the file is no such package.
+    """
+    path = request.path
+    if path is None:
+        raise LoadError("a package needs a model file")
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise need("torch", "torch", f"the model {path}") from None
+    kind = package_kind(path)
+    try:
+        if kind == "compiled":
+            return _load_compiled(request, path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            program = torch.export.load(path)
+    except LoadError:
+        raise
+    except Exception as error:  # noqa: BLE001  torch raises whatever its readers meet
+        text = " ".join(str(error).split())[:300]
+        raise LoadError(f"{path} cannot be loaded: {type(error).__name__}: {text}") from None
+    return _exported(program, request)
+
+
+def package_kind(path: Path) -> Literal["exported", "compiled"]:
+    """Tell an exported program from a compiled package by the names in the file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Which it is.
+
+    Raises:
+        LoadError: It is neither.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (OSError, zipfile.BadZipFile) as error:
+        raise LoadError(f"{path} is no .pt2 package ({error})") from None
+    if any("data/aotinductor/" in name for name in names):
+        return "compiled"
+    if any(
+        ("/models/" in name and name.endswith(".json")) or "serialized_exported_program" in name
+        for name in names
+    ):
+        return "exported"
+    raise LoadError(
+        f"{path} holds neither a torch.export program nor an AOTInductor model; "
+        f"a TorchScript file is called .pt"
+    )
+
+
+def _exported(program: Any, request: LoadRequest) -> LoadedModel:
+    from torch.export.passes import move_to_device_pass
+
+    device = torch_device(request.device)
+    if device.type != "cpu":
+        program = move_to_device_pass(program, device)
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    names = program.graph_signature.user_inputs
+    inputs = _specs(names, [values.get(name) for name in names], program.range_constraints)
+    outputs: tuple[TensorSpec, ...] = ()
+    results = [values.get(name) for name in program.graph_signature.user_outputs]
+    if len(results) == 1:
+        outputs = _specs(["output"], results, program.range_constraints)
+    else:
+        numbered = [f"output_{index}" for index in range(len(results))]
+        outputs = _specs(numbered, results, program.range_constraints)
+    arguments, keywords = program.call_spec.in_spec.children()
+    call = PositionalCall(
+        program.module(),
+        order=_order(request, [spec.name for spec in inputs]),
+        positional=arguments.num_leaves,
+        keywords=tuple(keywords.context),
+    )
+    return LoadedModel(call, True, "pytorch_export", inputs, outputs)
+
+
+def _load_compiled(request: LoadRequest, path: Path) -> LoadedModel:
+    import torch
+
+    device = torch_device(request.device)
+    index = device.index if device.index is not None else -1
+    model = torch._inductor.aoti_load_package(str(path), device_index=index)
+    made_for = model.get_metadata().get("AOTI_DEVICE_KEY", device.type)
+    if made_for != device.type:
+        raise LoadError(f"{path} was compiled for {made_for} and cannot run on {device.type}")
+    arguments, keywords = json.loads(model.loader.get_call_spec()[0])[1]["children_spec"]
+    names = json.loads(keywords["context"]) or []
+    call = PositionalCall(
+        model,
+        order=_order(request, []),
+        positional=len(arguments["children_spec"]),
+        keywords=tuple(names),
+    )
+    return LoadedModel(call, True, "pytorch_aotinductor")
+
+
+def _order(request: LoadRequest, known: list[str]) -> tuple[str, ...]:
+    """The inputs' names in the order of the arguments: the package's, or else the declared one."""
+    declared = [spec.name for spec in request.inputs]
+    return tuple(known if not declared or set(known) == set(declared) else declared)
+
+
+def _specs(names: Sequence[str], values: Sequence[Any], ranges: Any) -> tuple[TensorSpec, ...]:
+    """The tensors as a client sees them, or nothing where one of them is no plain tensor."""
+    specs = []
+    for name, value in zip(names, values, strict=True):
+        kind = DATATYPES.get(str(getattr(value, "dtype", None)))
+        if kind is None:
+            return ()
+        shape = [_dimension(size, ranges) for size in value.shape]
+        if shape and not isinstance(shape[0], int):
+            shape[0] = -1
+        specs.append(TensorSpec(name, kind, tuple(shape)))
+    return tuple(specs)
+
+
+def _dimension(size: Any, ranges: Any) -> Dimension:
+    if isinstance(size, int):
+        return size
+    bounds = ranges.get(size.node.expr)
+    if bounds is None:
+        return -1
+    try:
+        low, high = max(int(bounds.lower), 1), int(bounds.upper)
+    except (TypeError, OverflowError, ValueError):  # no upper bound
+        return -1
+    return (low, high) if high < 2**31 - 1 else -1

@@ -1,0 +1,44 @@
+"""AOT-compiled shared objects (`.so`), the older form of AOTInductor's packages."""
+
+import logging
+
+from ksrv.loaders.arguments import PositionalCall
+from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest, need
+
+NOTE = "AOT-compiled .so files are deprecated in torch; package the model as .pt2"
+
+
+def load(request: LoadRequest) -> LoadedModel:
+    """Load a shared object that AOTInductor compiled.
+
+    Args:
+        request: The file and the device.
+
+    Returns:
+        The compiled model.
+
+    Raises:
+        LoadError: torch is missing, or the file cannot be loaded on this device.
+    """
+    path = request.path
+    if path is None:
+        raise LoadError("an AOT-compiled model needs a model file")
+    try:
+        import torch
+        import torch._export
+    except ModuleNotFoundError:
+        raise need("torch", "torch", f"the model {path}") from None
+    advice = logging.getLogger("torch._export")
+    level = advice.level
+    advice.setLevel(logging.ERROR)  # the deprecation is told by NOTE, once
+    try:
+        if request.device.startswith("cuda"):
+            torch.cuda.set_device(request.device)
+        run = torch._export.aot_load(str(path), request.device)
+    except Exception as error:  # noqa: BLE001  torch raises whatever dlopen and its runner meet
+        text = " ".join(str(error).split())[:300]
+        raise LoadError(f"{path} cannot be loaded: {type(error).__name__}: {text}") from None
+    finally:
+        advice.setLevel(level)
+    order = tuple(spec.name for spec in request.inputs)
+    return LoadedModel(PositionalCall(run, order), True, "pytorch_aotinductor", note=NOTE)

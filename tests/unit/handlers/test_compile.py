@@ -1,0 +1,145 @@
+"""The forms of `pt2:`, and what happens when a compilation does not work."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from ksrv.handlers.compile import CompileError, CompilePlan, compile_model, read_plan
+from ksrv.loaders.arguments import NamedArguments
+from ksrv.loaders.loaded import LoadedModel
+from ksrv.source import ModelConfig
+from ksrv.spec import TensorSpec
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize(
+    ("section", "plan"),
+    [
+        (None, CompilePlan()),
+        ("inductor", CompilePlan(True, arguments={"backend": "inductor"})),
+        ({"compile": {"enable": False, "backend": "inductor"}},
+         CompilePlan(arguments={"backend": "inductor"})),
+        ({"compile": {"enable": True}}, CompilePlan(True)),
+        ({"compile": {"enable": True, "mode": "reduce-overhead", "dynamic": True,
+                      "fullgraph": False, "options": None}, "required": True},
+         CompilePlan(True, True, {"mode": "reduce-overhead", "dynamic": True,
+                                  "fullgraph": False})),
+        ({"backend": "eager", "mode": "default"},
+         CompilePlan(True, arguments={"backend": "eager", "mode": "default"})),
+        ({"export": {"aot_compile": True}}, CompilePlan()),
+        ({}, CompilePlan()),
+    ],
+)  # fmt: skip
+def test_every_form_is_read(section, plan):
+    assert read_plan(section) == plan
+
+
+@pytest.mark.parametrize(
+    ("section", "word"),
+    [
+        ([1], "list"),
+        ({"compile": True}, "pt2.compile"),
+        ({"compile": {"enable": "yes"}}, "enable"),
+        ({"compile": {"enable": True, "bakend": "x"}}, "bakend"),
+        ({"compile": {"enable": True}, "mode": "default"}, "mode"),
+        ({"compile": {"enable": True, "mode": "default", "options": {"a": 1}}}, "exclude"),
+        ({"compile": {"enable": True}, "required": 1}, "required"),
+        ({"speed": "high"}, "speed"),
+    ],
+)
+def test_another_form_is_an_error(section, word):
+    with pytest.raises(CompileError, match=word):
+        read_plan(section)
+
+
+def test_the_section_is_left_as_it_was():
+    section = {"compile": {"enable": True, "backend": "eager"}, "required": False}
+    read_plan(section)
+    assert section == {"compile": {"enable": True, "backend": "eager"}, "required": False}
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+def compiled(pt2, module=None, wrap=()):
+    model = module if module is not None else Doubled()
+    loaded = LoadedModel(NamedArguments.wrap(model, wrap), True, "pytorch_eager")
+    context = SimpleNamespace(config=ModelConfig(pt2=pt2), model_name="m", device="cpu")
+    return compile_model(loaded, context)
+
+
+def enabled(backend, **more):
+    return {"compile": {"enable": True, "backend": backend}, **more}
+
+
+@pytest.fixture
+def failing_backend():
+    """A backend whose compilation raises."""
+
+    def broken(graph, inputs):
+        raise RuntimeError("no compiler today")
+
+    torch._dynamo.reset()
+    torch._dynamo.register_backend(broken, "ksrv_test_broken")
+    yield "ksrv_test_broken"
+    torch._dynamo.backends.registry._COMPILER_FNS.pop("ksrv_test_broken", None)
+    torch._dynamo.backends.registry._BACKENDS.pop("ksrv_test_broken", None)
+
+
+def test_a_failing_compilation_goes_back_to_eager_with_one_warning(caplog, failing_backend):
+    model = compiled(enabled(failing_backend))
+    with caplog.at_level(logging.WARNING, "ksrv.handlers"):
+        assert model(torch.ones(2)).tolist() == [2, 2]
+        assert model(torch.ones(3)).tolist() == [2, 2, 2]
+    assert len(caplog.records) == 1
+    assert "stays eager" in caplog.text
+    assert "no compiler today" in caplog.text
+    assert model.failure is not None
+
+
+def test_a_failing_compilation_that_is_required_fails(failing_backend):
+    model = compiled(enabled(failing_backend, required=True))
+    with pytest.raises(CompileError, match="no compiler today"):
+        model(torch.ones(2))
+
+
+def test_inputs_that_the_model_refuses_do_not_end_compilation():
+    torch._dynamo.reset()
+    model = compiled(enabled("aot_eager"), torch.nn.Linear(3, 2))
+    with torch.inference_mode():
+        with pytest.raises(RuntimeError, match="mat1 and mat2"):
+            model(torch.ones(2, 5))
+        assert model(torch.ones(2, 3)).shape == (2, 2)
+    assert model.failure is None
+
+
+def test_an_unknown_backend_stays_eager_with_a_warning(caplog):
+    module = Doubled()
+    with caplog.at_level(logging.WARNING, "ksrv.handlers"):
+        assert compiled(enabled("warp_drive"), module) is module
+    assert "warp_drive" in caplog.text
+    with pytest.raises(CompileError, match="warp_drive"):
+        compiled(enabled("warp_drive", required=True))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_is_said_to_be_unaffected(caplog):
+    module = torch.jit.script(Doubled())
+    with caplog.at_level(logging.WARNING, "ksrv.handlers"):
+        assert compiled(enabled("eager"), module) is module
+    assert "no effect on a TorchScript file" in caplog.text
+
+
+def test_names_are_kept_around_a_compiled_module():
+    class Minus(torch.nn.Module):
+        def forward(self, first, second):
+            return first - second
+
+    names = tuple(TensorSpec(name, "FP32", (-1,)) for name in ("in-1", "in-2"))
+    model = compiled(enabled("eager"), Minus(), names)
+    answer = model(**{"in-2": torch.ones(1), "in-1": torch.full((1,), 5.0)})
+    assert answer.tolist() == [4]

@@ -1,0 +1,236 @@
+"""One model in every format gives equal answers; what a file is not, is said clearly."""
+
+import pickle
+import textwrap
+
+import numpy as np
+import pytest
+
+from ksrv.handlers.runner import LoadFailed, Runner
+from ksrv.repository.config import load_model_config
+from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.source import ModelSource
+
+torch = pytest.importorskip("torch")
+
+NET = """
+import torch
+from layers import Squash
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(4, 8)
+        self.squash = Squash()
+        self.second = torch.nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.second(self.squash(self.first(x)))
+"""
+LAYERS = """
+import torch
+
+class Squash(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+"""
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """The network itself, with seeded weights, and its answer to one input."""
+    torch.manual_seed(7)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+    array = np.random.default_rng(3).normal(size=(5, 4)).astype(np.float32)
+    with torch.inference_mode():
+        return net, array, net(torch.from_numpy(array)).numpy()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    (tmp_path / "layers.py").write_text(LAYERS)
+    return tmp_path
+
+
+def state_of(net):
+    return {
+        "first.weight": net[0].weight.detach(),
+        "first.bias": net[0].bias.detach(),
+        "second.weight": net[2].weight.detach(),
+        "second.bias": net[2].bias.detach(),
+    }
+
+
+def write_onnx(net, path):
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper, numpy_helper
+
+    weights = [
+        numpy_helper.from_array(tensor.numpy(), name.replace(".", "_"))
+        for name, tensor in state_of(net).items()
+    ]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gemm", ["x", "first_weight", "first_bias"], ["a"], transB=1),
+            helper.make_node("Relu", ["a"], ["b"]),
+            helper.make_node("Gemm", ["b", "second_weight", "second_bias"], ["y"], transB=1),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, path)
+
+
+def exported(net):
+    rows = torch.export.Dim("rows", min=1, max=64)
+    return torch.export.export(net, (torch.zeros(2, 4),), dynamic_shapes=({0: rows},))
+
+
+def serve(folder, config, array):
+    (folder / "model.yaml").write_text(textwrap.dedent(config))
+    source = ModelSource(
+        name="net", version="", folder=folder, root=folder, config=load_model_config(folder)
+    )
+    runner = Runner(source)
+    spec = runner.load()
+    try:
+        tensor = Tensor("x", "FP32", array.shape, array)
+        request = BatchRequest(slice(0, len(array)))
+        answer = runner.run(BatchInputs({"x": tensor}, len(array), [request]))
+    finally:
+        runner.close()
+    return spec, answer.tensors[0].data
+
+
+def check(folder, config, reference, platform):
+    _, array, want = reference
+    spec, got = serve(folder, config, array)
+    assert spec.platform == platform
+    np.testing.assert_allclose(got, want, atol=TOLERANCE, rtol=0)
+    return spec
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript(folder, reference):
+    torch.jit.script(reference[0]).save(str(folder / "net.pt"))
+    check(folder, "model: net.pt", reference, "pytorch_torchscript")
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "weights.pth", "weights.safetensors"])
+def test_class_and_state(folder, reference, name):
+    state = state_of(reference[0])
+    if name.endswith(".safetensors"):
+        pytest.importorskip("safetensors.torch").save_file(state, folder / name)
+    else:
+        torch.save(state, folder / name)
+    check(folder, f"model: {name}\nclass: net.py:Net", reference, "pytorch_eager")
+
+
+def test_class_and_state_compiled_by_inductor(folder, reference, caplog):
+    torch._dynamo.reset()
+    torch.save(state_of(reference[0]), folder / "weights.pt")
+    config = """
+        model: weights.pt
+        class: net.py:Net
+        pt2: {compile: {enable: true, backend: inductor, dynamic: true}, required: true}
+    """
+    check(folder, config, reference, "pytorch_eager")
+
+
+def test_onnx(folder, reference):
+    write_onnx(reference[0], folder / "net.onnx")
+    spec = check(folder, "model: net.onnx", reference, "onnxruntime_onnx")
+    assert [(one.name, one.datatype, one.shape) for one in spec.outputs] == [("y", "FP32", (-1, 3))]
+
+
+def test_exported_program(folder, reference):
+    torch.export.save(exported(reference[0]), folder / "net.pt2")
+    spec = check(folder, "model: net.pt2", reference, "pytorch_export")
+    assert [(one.datatype, one.shape) for one in spec.inputs] == [("FP32", (-1, 4))]
+    assert [(one.datatype, one.shape) for one in spec.outputs] == [("FP32", (-1, 3))]
+
+
+@pytest.fixture(scope="module")
+def compiled_package(reference, tmp_path_factory):
+    """An AOTInductor package; compiled once, it takes the longest of all."""
+    path = tmp_path_factory.mktemp("package") / "net.pt2"
+    torch._inductor.aoti_compile_and_package(exported(reference[0]), package_path=str(path))
+    return path
+
+
+def test_compiled_package(folder, reference, compiled_package):
+    (folder / "net.pt2").write_bytes(compiled_package.read_bytes())
+    check(folder, "model: net.pt2", reference, "pytorch_aotinductor")
+
+
+def test_compiled_shared_object(folder, reference, compiled_package):
+    import zipfile
+
+    with zipfile.ZipFile(compiled_package) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".so")]
+        (folder / "net.so").write_bytes(archive.read(name))
+    check(folder, "model: net.so", reference, "pytorch_aotinductor")
+
+
+def test_a_plain_function_needs_no_file(folder, reference):
+    (folder / "handler.py").write_text("def inference(x):\n    return x + 1\n")
+    spec, got = serve(folder, "handler: handler.py:inference", reference[1])
+    assert spec.platform == "python"
+    np.testing.assert_array_equal(got, reference[1] + 1)
+
+
+def test_a_fresh_class_needs_no_file(folder, reference):
+    spec, got = serve(folder, "class: net.py:Net", reference[1])
+    assert spec.platform == "pytorch_eager"
+    assert got.shape == (5, 3)
+
+
+def test_a_pickle_is_refused_and_its_code_does_not_run(folder, reference):
+    class Trap:
+        def __reduce__(self):
+            return (open, (str(folder / "ran"), "w"))
+
+    with (folder / "weights.pth").open("wb") as file:
+        torch.save({"first.weight": Trap()}, file)
+    (folder / "plain.pth").write_bytes(pickle.dumps(Trap()))
+    (folder / "ran").unlink(missing_ok=True)
+    for name in ("weights.pth", "plain.pth"):
+        with pytest.raises(LoadFailed, match=name):
+            serve(folder, f"model: {name}\nclass: net.py:Net", reference[1])
+    assert not (folder / "ran").exists()
+
+
+def test_a_state_that_does_not_fit_names_what_is_missing(folder, reference):
+    state = state_of(reference[0])
+    del state["second.bias"]
+    torch.save(state, folder / "weights.pt")
+    with pytest.raises(LoadFailed, match=r"weights.pt does not fit its class.*second.bias"):
+        serve(folder, "model: weights.pt\nclass: net.py:Net", reference[1])
+
+
+def test_weights_without_a_class_are_told_from_torchscript(folder, reference):
+    torch.save(state_of(reference[0]), folder / "weights.pt")
+    with pytest.raises(LoadFailed, match=r"weights.pt is not TorchScript .* needs class:"):
+        serve(folder, "model: weights.pt", reference[1])
+
+
+@pytest.mark.parametrize("name", ["net.pt", "net.pt2", "net.so", "net.onnx", "empty.onnx"])
+def test_junk_is_refused_by_name(folder, reference, name):
+    (folder / name).write_bytes(b"" if name == "empty.onnx" else b"this is no model\n" * 9)
+    with pytest.raises(LoadFailed, match=name):
+        serve(folder, f"model: {name}", reference[1])
+
+
+def test_a_missing_extra_is_named(folder, reference, monkeypatch):
+    import sys
+
+    write_onnx(reference[0], folder / "net.onnx")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(LoadFailed, match=r"pip install ksrv\[onnx\]"):
+        serve(folder, "model: net.onnx\ndevice: cpu", reference[1])
