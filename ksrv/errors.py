@@ -61,6 +61,13 @@ class InvalidRequest(KsrvError):
     grpc_code = "INVALID_ARGUMENT"
 
 
+class Unauthenticated(KsrvError):
+    """The caller must show a token, or showed one that is not accepted."""
+
+    http_status = HTTPStatus.UNAUTHORIZED
+    grpc_code = "UNAUTHENTICATED"
+
+
 class Forbidden(KsrvError):
     """The caller may not use this route."""
 
@@ -79,6 +86,13 @@ class BodyTooLarge(KsrvError):
     """The body, or what it inflates to, is above a limit."""
 
     http_status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    grpc_code = "RESOURCE_EXHAUSTED"
+
+
+class HeadTooLarge(KsrvError):
+    """The headers of a request are above the limit."""
+
+    http_status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
     grpc_code = "RESOURCE_EXHAUSTED"
 
 

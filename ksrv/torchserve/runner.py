@@ -7,7 +7,7 @@ the same batches in and out as from any other handler.
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
@@ -28,6 +28,8 @@ STATUS = ":status"
 UNDECLARED_INPUT = TensorSpec("data", "BYTES", (-1,))
 UNDECLARED_OUTPUT = TensorSpec(answers.OUTPUT, "BYTES", (-1,))
 
+Stream = Callable[[int, bytes], None]
+
 
 class TorchServeRunner:
     """One instance of an archive's handler.
@@ -37,6 +39,7 @@ class TorchServeRunner:
         instance: The instance's number.
         threads: CPU threads that it may use; 0 leaves the framework's choice.
         emit: Takes custom metrics home.
+        stream: Takes an intermediate answer home: the request's index and the chunk.
     """
 
     def __init__(
@@ -46,11 +49,13 @@ class TorchServeRunner:
         instance: int = 0,
         threads: int = 0,
         emit: Emit = discard,
+        stream: Stream | None = None,
     ) -> None:
         self.source = source
         self._instance = instance
         self._threads = threads
         self._emit = emit
+        self._stream = stream
         self._entry: Entry | None = None
         self._service: Any = None
         self._context: Context | None = None
@@ -161,7 +166,7 @@ class TorchServeRunner:
         ]
         if context.metrics is not None:
             context.metrics.request_ids = context.request_ids
-        context.cl_socket = None if inputs.emit is None else _Chunks(inputs.emit)
+        context.cl_socket = None if self._stream is None else _Chunks(owners, self._stream)
 
     def _answer(self, items: list[Any], owners: list[int], inputs: BatchInputs) -> BatchOutputs:
         context = self._context
@@ -227,9 +232,9 @@ class TorchServeRunner:
 class _Chunks:
     """Where intermediate answers go: what `context.cl_socket` is to TorchServe."""
 
-    def __init__(self, emit: Callable[[BatchOutputs], None]) -> None:
-        self._emit = emit
+    def __init__(self, owners: list[int], stream: Stream) -> None:
+        self._owners = owners
+        self._stream = stream
 
-    def send(self, chunks: Sequence[bytes]) -> None:
-        tensor = Tensor(answers.OUTPUT, "BYTES", (len(chunks),), list(chunks))
-        self._emit(BatchOutputs([tensor]))
+    def send(self, row: int, chunk: bytes) -> None:
+        self._stream(self._owners[row], chunk)

@@ -31,7 +31,8 @@ def send_intermediate_predict_response(
     rows = len(context.request_processor)
     if len(ret) != rows:
         raise ValueError(f"{len(ret)} intermediate answers were given for a batch of {rows} rows")
-    chunks.send([torchserve_bytes(item) for item in ret])
+    for row, item in enumerate(ret):
+        chunks.send(row, torchserve_bytes(item))
 
 
 def create_predict_response(

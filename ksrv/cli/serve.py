@@ -1,0 +1,63 @@
+"""`ksrv serve`: every setting is a flag, made from the one definition in `ksrv.server.settings`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ksrv.server.settings import Field, SettingsError, fields, resolve
+
+
+def _option(field: Field) -> Callable[[Any], Any]:
+    name = "setting_" + field.key.replace(".", "__")
+    default = "" if field.default in (None, ()) else f"  [default: {field.default}]"
+    text = field.description + default
+    if isinstance(field.default, bool):
+        negative = "--no-" + field.flag.removeprefix("--")
+        return click.option(f"{field.flag}/{negative}", name, default=None, help=text)
+    multiple = isinstance(field.default, tuple)
+    return click.option(field.flag, name, default=None, multiple=multiple, help=text)
+
+
+def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add a flag for every setting but the models, which are arguments."""
+    for field in reversed([field for key, field in fields().items() if key != "models"]):
+        command = _option(field)(command)
+    return command
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--config", type=click.Path(dir_okay=False), help="Settings file (YAML or TOML).")
+@click.option("--print-config", is_flag=True, help="Print every setting and its source, and end.")
+@_setting_options
+def serve(paths: tuple[Path, ...], config: str | None, print_config: bool, **given: Any) -> None:
+    """Serve the models at PATHS until a signal ends it.
+
+    A path is a model repository, one model's folder, or one model file. Every flag is also a
+    variable (KSRV_HTTP for --http) and a key of the settings file (http).
+    """
+    flags = {
+        name.removeprefix("setting_").replace("__", "."): value for name, value in given.items()
+    }
+    flags["models"] = tuple(str(path) for path in paths)
+    try:
+        resolved = resolve(flags, file=config)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
+    if print_config:
+        click.echo(resolved.describe())
+        return
+    settings = resolved.settings
+    if not settings.models:
+        raise click.UsageError("give at least one model repository, model folder or model file")
+    missing = [path for path in settings.models if not Path(path).exists()]
+    if missing:
+        raise click.ClickException(f"no such file or folder: {', '.join(missing)}")
+    from ksrv.server.application import serve as run
+
+    try:
+        run(settings)
+    except (SettingsError, ValueError) as error:
+        raise click.ClickException(str(error)) from error

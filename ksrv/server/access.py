@@ -1,0 +1,108 @@
+"""Who may call: bearer tokens for every call, and the narrower circle that may change models.
+
+One check stands before routing on both front ends. Health needs no credentials, everything else
+does as soon as a token file is given. Calls that change the repository need the control token; where
+none is configured they are open to callers on this machine only. A page in somebody's browser runs
+on this machine too, so a call that carries an `Origin` is refused unless it is allowed.
+"""
+
+import hashlib
+import hmac
+from pathlib import Path
+
+from ksrv.errors import Forbidden, Unauthenticated, quote
+from ksrv.server.addresses import is_loopback
+from ksrv.server.settings import ServerSettings, SettingsError
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _read_tokens(path: str | None, setting: str) -> tuple[bytes, ...]:
+    if path is None:
+        return ()
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"setting '{setting}': {path} cannot be read: {error}") from error
+    tokens = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if not tokens:
+        raise SettingsError(f"setting '{setting}': {path} holds no token")
+    return tuple(_digest(token) for token in tokens)
+
+
+def _matches(authorization: str | None, accepted: tuple[bytes, ...]) -> bool:
+    scheme, _, token = (authorization or "").partition(" ")
+    given = _digest(token.strip())
+    found = False
+    for digest in accepted:
+        found |= hmac.compare_digest(given, digest)
+    return found and scheme.lower() == "bearer"
+
+
+class Access:
+    """The checks of one server.
+
+    Args:
+        settings: Where the token files and allowed origins are named.
+
+    Raises:
+        SettingsError: A token file cannot be read or holds no token.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._tokens = _read_tokens(settings.token_file, "token_file")
+        self._control = _read_tokens(settings.control_token_file, "control_token_file")
+        self._origins = frozenset(settings.allowed_origins)
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether an ordinary call needs a token."""
+        return bool(self._tokens)
+
+    def check(self, authorization: str | None) -> None:
+        """Let an ordinary call pass, or say that it needs a token.
+
+        Args:
+            authorization: The `Authorization` header or metadata entry, if there is one.
+
+        Raises:
+            Unauthenticated: A token is needed and none of the accepted ones was sent.
+        """
+        if not self._tokens:
+            return
+        if not _matches(authorization, self._tokens + self._control):
+            raise Unauthenticated("this server needs 'Authorization: Bearer TOKEN' with its token")
+
+    def check_control(
+        self, authorization: str | None, *, peer: str, forwarded: bool, origin: str | None
+    ) -> None:
+        """Let a call that changes the repository pass, or say why it may not.
+
+        Args:
+            authorization: The `Authorization` header or metadata entry, if there is one.
+            peer: The caller's IP address; "" for a unix socket.
+            forwarded: Whether a proxy says that it speaks for somebody else.
+            origin: The `Origin` header, if there is one.
+
+        Raises:
+            Forbidden: The caller is not on this machine, or is a web page that is not allowed.
+            Unauthenticated: The control token is needed and was not sent.
+        """
+        if origin is not None and origin not in self._origins:
+            raise Forbidden(
+                f"calls from web pages may not change the repository; origin {quote(origin)} is "
+                f"not in setting 'allowed_origins'"
+            )
+        if self._control:
+            if not _matches(authorization, self._control):
+                raise Unauthenticated(
+                    "this call needs 'Authorization: Bearer TOKEN' with the control token"
+                )
+            return
+        if forwarded or (peer and not is_loopback(peer)):
+            raise Forbidden(
+                "calls that change the repository are served on loopback only; setting "
+                "'control_token_file' opens them to callers with a token"
+            )

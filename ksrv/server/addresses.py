@@ -1,0 +1,98 @@
+"""Addresses to listen on: how they are written, and which of them strangers can reach."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
+class AddressError(ValueError):
+    """An address is not written as HOST:PORT or unix:PATH, or may not be listened on."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """One place to listen on.
+
+    Attributes:
+        host: Host name or IP address without brackets; "" for a unix socket.
+        port: TCP port; 0 lets the system choose.
+        path: Path of a unix socket; "" for TCP.
+    """
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    def __str__(self) -> str:
+        """Return the form that gunicorn, grpcio and people read."""
+        if self.path:
+            return f"unix:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return bool(self.path) or is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or IP address is this machine's own, judged without a name service."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def parse_address(text: str, setting: str) -> Address | None:
+    """Return the address that a setting's text names, or None for "off".
+
+    Args:
+        text: "HOST:PORT", "[IPv6]:PORT", ":PORT" for every interface, "unix:PATH" or "off".
+        setting: The setting's name, for the error.
+
+    Raises:
+        AddressError: The text is none of these.
+    """
+    if text == "off":
+        return None
+    if text.startswith("unix:"):
+        if not text.removeprefix("unix:"):
+            raise AddressError(f"setting '{setting}': unix: needs a path behind it")
+        return Address(path=text.removeprefix("unix:"))
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise AddressError(f"setting '{setting}': write IPv6 as [ADDRESS]:PORT, not '{text}'")
+    if not colon or _PORT.fullmatch(port) is None or int(port) > 65535:
+        raise AddressError(
+            f"setting '{setting}': expected HOST:PORT, unix:PATH or off, got '{text}'"
+        )
+    return Address(host=host or "0.0.0.0", port=int(port))
+
+
+def check_exposure(address: Address, setting: str, *, insecure: bool, credentials: bool) -> None:
+    """Refuse an address that strangers can reach unless they need credentials.
+
+    Args:
+        address: Where the server is about to listen.
+        setting: The setting's name, for the error.
+        insecure: Whether the operator accepts that anybody may call.
+        credentials: Whether callers need a token.
+
+    Raises:
+        AddressError: The address lies beyond loopback and neither holds.
+    """
+    if address.loopback or insecure or credentials:
+        return
+    raise AddressError(
+        f"setting '{setting}': {address} can be reached from other machines and callers need no "
+        f"credentials; give --token-file, or --insecure if the network keeps strangers out"
+    )

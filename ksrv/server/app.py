@@ -1,0 +1,203 @@
+"""The Falcon app: every REST route, the one check in front of them, and errors as JSON.
+
+The app is complete under any WSGI server. Errors are `KsrvError`s; what Falcon itself finds (no such
+route, a method that a route does not have) is rendered in the same form. An exception that comes up
+while the body is being read belongs to the server in front and goes through unchanged.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import falcon
+
+from ksrv.errors import HandlerFailed, HeadTooLarge, KsrvError, NotFound, cut, quote
+from ksrv.server import inference
+from ksrv.server.access import Access
+from ksrv.server.body import Environ, read_body
+from ksrv.server.budget import ByteBudget, Reservation
+from ksrv.server.documents import parse_document
+from ksrv.server.health import LiveResource, ModelReadyResource, ReadyResource
+from ksrv.server.models import (
+    ConfigResource,
+    ModelListResource,
+    ModelResource,
+    ServerResource,
+    StatisticsResource,
+)
+from ksrv.server.repository import (
+    IndexResource,
+    LoadResource,
+    OvmsConfigResource,
+    OvmsReloadResource,
+    UnloadResource,
+)
+from ksrv.server.responses import send_error, send_json, status_line
+from ksrv.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+log = logging.getLogger(__name__)
+
+PUBLIC_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
+"""Served without credentials, so that probes work."""
+
+CONTROL_PATHS = ("/v2/repository/models/", "/v1/config/reload")
+"""Calls under these change what is served."""
+
+
+class Context:
+    """What one request carries through the app: `req.context`.
+
+    Attributes:
+        reading: Whether the body is being read, so that an exception belongs to the server in
+            front.
+    """
+
+    __slots__ = ("reading",)
+
+    def __init__(self) -> None:
+        self.reading = False
+
+    def mark_reading(self, reading: bool) -> None:
+        """Note that the body is being read, or has been."""
+        self.reading = reading
+
+
+class Request(falcon.Request):
+    """A Falcon request with a typed context."""
+
+    context_type = Context
+
+
+class Guard:
+    """Falcon middleware: the one check of who may call, before routing."""
+
+    def __init__(self, access: Access, head_limit: int) -> None:
+        self._access = access
+        self._head_limit = head_limit
+
+    def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Let the request pass or raise."""
+        self._check_head(req.env)
+        raw = req.env.get("RAW_URI", "")
+        if "%" in raw and "%2f" in raw.partition("?")[0].lower():
+            raise NotFound(f"no route has an escaped slash in its path, as {quote(raw)} has")
+        if req.path in PUBLIC_PATHS:
+            return
+        authorization = req.get_header("Authorization")
+        if req.method == "POST" and req.path.startswith(CONTROL_PATHS):
+            self._access.check_control(
+                authorization,
+                peer=req.env.get("REMOTE_ADDR", ""),
+                forwarded="HTTP_X_FORWARDED_FOR" in req.env or "HTTP_FORWARDED" in req.env,
+                origin=req.get_header("Origin"),
+            )
+        self._access.check(authorization)
+
+    def _check_head(self, environ: Environ) -> None:
+        size = sum(
+            len(name)
+            + len(value)
+            - 1  # HTTP_ and : and blanks and line end, as good as on the wire
+            for name, value in environ.items()
+            if name.startswith("HTTP_")
+        )
+        if size > self._head_limit:
+            raise HeadTooLarge(
+                f"the request's headers hold {size} bytes; limit 'head' allows {self._head_limit}"
+            )
+
+
+def _on_ksrv_error(
+    req: falcon.Request, resp: falcon.Response, error: KsrvError, params: dict[str, Any]
+) -> None:
+    if error.http_status >= 500 and error.retry_after is None:
+        log.error("%s %s: %s", req.method, req.path, error.message)
+    send_error(resp, error)
+
+
+def _on_falcon_error(
+    req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, params: dict[str, Any]
+) -> None:
+    status = error.status_code
+    text = f"{status_line(status)}: {error.description or error.title}"
+    if status == 404:
+        text = f"no route for {quote(req.path)}"
+    elif status == 405:
+        allowed = dict(error.headers or {}).get("Allow", "")
+        text = f"{quote(req.path)} does not take {quote(req.method)}; it takes {allowed}"
+    send_json(resp, {"error": cut(text)}, status)
+    resp.set_headers(error.headers or {})
+
+
+def _on_other(
+    req: Request, resp: falcon.Response, error: Exception, params: dict[str, Any]
+) -> None:
+    if req.context.reading:
+        raise error
+    log.error("%s %s failed", req.method, req.path, exc_info=error)
+    send_error(resp, HandlerFailed(f"the server failed with {type(error).__name__}; see its log"))
+
+
+def make_app(
+    engine: "Engine",
+    settings: ServerSettings,
+    *,
+    access: Access | None = None,
+    budget: ByteBudget | None = None,
+    run: inference.Run | None = None,
+) -> falcon.App[Any, Any]:
+    """Return the WSGI app for an engine.
+
+    Args:
+        engine: What answers.
+        settings: Limits, access and the form of answers.
+        access: The checks to share with another front end; made from the settings if left out.
+        budget: The bytes in flight to share with another front end.
+        run: What runs a request; the engine itself if left out.
+    """
+    access = access or Access(settings)
+    budget = budget or ByteBudget(settings.limits.in_flight)
+    app = falcon.App(request_type=Request, middleware=[Guard(access, settings.limits.head)])
+    app.req_options.strip_url_path_trailing_slash = True
+    app.req_options.auto_parse_qs_csv = False
+    app.add_error_handler(Exception, _on_other)
+    app.add_error_handler(falcon.HTTPError, _on_falcon_error)
+    app.add_error_handler(KsrvError, _on_ksrv_error)
+
+    def read_document(req: falcon.Request) -> Any:
+        with Reservation(budget) as reservation:
+            body = read_body(
+                req.env,
+                settings.limits,
+                reservation,
+                inflate=settings.inflate,
+                on_read=req.context.mark_reading,
+            )
+            return parse_document(body, settings.limits)
+
+    model = "/v2/models/{name}"
+    version = model + "/versions/{version}"
+    infer = inference.InferResource(
+        engine, settings, budget, hides_credentials=access.needs_token, run=run
+    )
+    statistics = StatisticsResource(engine)
+    app.add_route("/v2", ServerResource())
+    app.add_route("/v2/health/live", LiveResource())
+    app.add_route("/v2/health/ready", ReadyResource(engine))
+    app.add_route("/v2/models", ModelListResource(engine))
+    app.add_route("/v2/models/stats", statistics)
+    for prefix in (model, version):
+        app.add_route(prefix, ModelResource(engine, settings.limits))
+        app.add_route(prefix + "/ready", ModelReadyResource(engine))
+        app.add_route(prefix + "/config", ConfigResource(engine))
+        app.add_route(prefix + "/stats", statistics)
+        app.add_route(prefix + "/infer", infer)
+        app.add_route(prefix + "/explain", infer, suffix="explain")
+    app.add_route("/v2/repository/index", IndexResource(engine, read_document))
+    app.add_route("/v2/repository/models/{name}/load", LoadResource(engine, read_document))
+    app.add_route("/v2/repository/models/{name}/unload", UnloadResource(engine, read_document))
+    app.add_route("/v1/config", OvmsConfigResource(engine))
+    app.add_route("/v1/config/reload", OvmsReloadResource(engine))
+    return app

@@ -1,0 +1,43 @@
+"""gunicorn inside `ksrv serve`: the base application with ksrv's own configuration.
+
+Neither `gunicorn.conf.py` of the working directory nor `GUNICORN_CMD_ARGS` is read.
+"""
+
+from typing import Any
+
+from gunicorn.app.base import BaseApplication
+
+from ksrv.server.lifecycle import Service
+from ksrv.server.master import Master
+from ksrv.server.settings import ServerSettings
+
+
+class ServerApplication(BaseApplication):  # type: ignore[misc]
+    """Runs a server in this process until a signal ends it.
+
+    Args:
+        settings: The server's settings.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._master = Master(settings)
+        super().__init__(prog="ksrv serve")
+
+    def load_config(self) -> None:
+        """Give gunicorn its settings."""
+        for name, value in self._master.options().items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Service:
+        """Return the WSGI callable."""
+        return self._master.service
+
+
+def serve(settings: ServerSettings) -> None:
+    """Run a server; this returns by `SystemExit` when it has ended.
+
+    Args:
+        settings: The server's settings.
+    """
+    application: Any = ServerApplication(settings)
+    application.run()

@@ -1,0 +1,160 @@
+"""What `ksrv serve` prints on standard output: addresses, the table of models, a line to try.
+
+The two address lines come first and early, in a form that scripts can read; the table follows when
+the models are loaded. `rich` draws it where it is installed and the output is a terminal.
+"""
+
+import json
+import math
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import ksrv
+from ksrv._native.datatype import item_size
+from ksrv.server.addresses import Address
+from ksrv.spec import ModelSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+COLUMNS = ("model", "version", "handler", "device", "inputs", "outputs", "load", "warm-up", "ready")
+
+WRITTEN_VALUES = 64
+"""Values of an input that the example line still writes out."""
+
+FREE_SIZE = 8
+"""What the example line takes for a dimension, other than the first, that may have any size."""
+
+
+def print_addresses(http: Sequence[str] | None, grpc: Address | None) -> None:
+    """Print where the server listens.
+
+    Args:
+        http: URLs of the HTTP listeners, or None where HTTP is off.
+        grpc: The gRPC address, or None where it is off.
+    """
+    print(f"ksrv {ksrv.__version__}")
+    for url in http if http is not None else ["off"]:
+        print(f"HTTP  {url}")
+    print(f"gRPC  {grpc or 'off'}", flush=True)
+
+
+def show_tensor(spec: TensorSpec) -> str:
+    """Return one tensor in a few characters: "image FP32[-1,224,224,3]"."""
+    sizes = ",".join(
+        str(entry) if isinstance(entry, int) else f"{entry[0]}:{entry[1]}" for entry in spec.shape
+    )
+    return f"{spec.name} {spec.datatype}[{sizes}]"
+
+
+def show_tensors(specs: Sequence[TensorSpec]) -> str:
+    """Return a model's tensors; a model that declares none takes any."""
+    return ", ".join(show_tensor(spec) for spec in specs) or "any"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; `error` is shown below it."""
+
+    cells: tuple[str, ...]
+    error: str = ""
+
+
+def _plain(rows: Sequence[Row]) -> str:
+    lines = [COLUMNS, *(row.cells for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
+    shown = []
+    for index, line in enumerate(lines):
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        shown.append("  ".join(cells).rstrip())
+        if index and rows[index - 1].error:
+            shown.append(f"  {rows[index - 1].error}")
+    return "\n".join(shown)
+
+
+def _print_rich(rows: Sequence[Row]) -> bool:
+    try:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        return False
+    table = Table(*COLUMNS)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row.cells))
+    console = Console()
+    console.print(table)
+    for row in rows:
+        if row.error:
+            console.print(Text(f"{row.cells[0]}: {row.error}", style="red"))
+    return True
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """Print the models: drawn on a terminal with `rich`, else as plain columns."""
+    if not (sys.stdout.isatty() and _print_rich(rows)):
+        print(_plain(rows))
+    sys.stdout.flush()
+
+
+def _example_shape(spec: TensorSpec) -> list[int]:
+    """A shape that the input takes: one row, and some size where any will do."""
+    shape = []
+    for position, entry in enumerate(spec.shape):
+        size = entry if isinstance(entry, int) else entry[0]
+        shape.append(size if size >= 0 else 1 if position == 0 else FREE_SIZE)
+    return shape
+
+
+def example_line(spec: ModelSpec, url: str) -> str:
+    """Return a `curl` command that gets an answer from a model as it stands.
+
+    Small inputs are written as JSON, large ones are zeros behind the JSON header. A model that
+    declares no inputs is asked what it is.
+
+    Args:
+        spec: The model.
+        url: The server's URL.
+    """
+    model = f"{url}/v2/models/{spec.name}"
+    if not spec.inputs:
+        return f"curl -s {model}"
+    inputs: list[dict[str, object]] = []
+    zeros = 0
+    for declared in spec.inputs:
+        shape = _example_shape(declared)
+        count = math.prod(shape)
+        entry: dict[str, object] = {
+            "name": declared.name,
+            "datatype": declared.datatype,
+            "shape": shape,
+        }
+        if declared.datatype == "BYTES":
+            entry["data"] = ["text"] * count
+        elif count <= WRITTEN_VALUES and declared.datatype not in ("FP16", "BF16"):
+            entry["data"] = [False if declared.datatype == "BOOL" else 0] * count
+        else:
+            nbytes = count * item_size(declared.datatype)
+            entry["parameters"] = {"binary_data_size": nbytes}
+            zeros += nbytes
+        inputs.append(entry)
+    header = json.dumps({"inputs": inputs}, separators=(",", ":"))
+    if not zeros:
+        return f"curl -s {model}/infer -d {shlex.quote(header)}"
+    return (
+        f"(printf %s {shlex.quote(header)}; head -c {zeros} /dev/zero) | curl -s {model}/infer "
+        f"-H 'Inference-Header-Content-Length: {len(header)}' --data-binary @-"
+    )
+
+
+def _seconds(nanoseconds: int | None) -> str:
+    return "-" if nanoseconds is None else f"{nanoseconds / 1e9:.2f} s"
+
+
+def print_models(engine: "Engine", url: str | None) -> None:
+    """Print the table of models and a line to try."""
+    print("table")
+    sys.stdout.flush()

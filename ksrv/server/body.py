@@ -1,0 +1,284 @@
+"""Reading a request's body into one block of memory, within the limits.
+
+A body of known length goes straight from the socket into an arena block where gunicorn lets us at
+the socket, else in steps of 1 MiB from the WSGI stream; the block begins so that the first tensor
+behind the JSON lies on a 64-byte border. A chunked or compressed body is gathered in one growing
+block. The announced length is checked before the first byte is read.
+
+Framing errors belong to the server in front: while `reading` is set nobody may turn an exception
+into an answer, or the client would see two.
+"""
+
+import re
+import socket
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gunicorn.http.body import Body, ChunkedReader, LengthReader
+from gunicorn.http.unreader import SocketUnreader
+
+from ksrv._native import arena
+from ksrv.errors import BodyTooLarge, InvalidRequest, UnsupportedEncoding, quote
+from ksrv.limits import MIB, Limits
+from ksrv.server.budget import Reservation
+
+ALIGNMENT = 64
+STEP = MIB
+COMPRESSED_STEP = 64 * 1024
+UNRATED_INFLATION = MIB
+"""Inflated bytes below which the ratio is not looked at: small bodies of zeros are honest."""
+
+_DIGITS = re.compile(r"[0-9]{1,18}")
+_WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+
+Environ = dict[str, Any]
+Read = Callable[[int], bytes]
+
+
+class TooManyChunks(InvalidRequest):
+    """The body came in more chunks than limit `chunks` allows."""
+
+
+def padding(header_length: str | None) -> int:
+    """Return where in its block a body must begin so that its first tensor is aligned.
+
+    Args:
+        header_length: The raw `Inference-Header-Content-Length`, if there is one. One that is not a
+            number is refused later, by the parser.
+    """
+    if header_length is None or _DIGITS.fullmatch(header_length) is None:
+        return 0
+    return -int(header_length) % ALIGNMENT
+
+
+class _Growing:
+    """A block that doubles, holding what has been written so far behind its padding."""
+
+    def __init__(self, offset: int, limit: int, reservation: Reservation) -> None:
+        self._offset = offset
+        self._limit = limit
+        self._reservation = reservation
+        self._reserved = 0
+        self._view = memoryview(b"")
+        self._length = 0
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def write(self, data: bytes) -> None:
+        if not data:
+            return
+        end = self._length + len(data)
+        if end > self._limit:
+            raise BodyTooLarge(
+                f"the body holds more than {self._limit} bytes, which limit 'body' allows; "
+                f"{end} bytes were received"
+            )
+        start = self._offset + self._length
+        if start + len(data) > len(self._view):
+            self._grow(start + len(data))
+        self._view[start : start + len(data)] = data
+        self._length = end
+
+    def _grow(self, needed: int) -> None:
+        capacity = min(
+            max(needed, 2 * len(self._view), COMPRESSED_STEP), self._offset + self._limit
+        )
+        self._reservation.grow(capacity - self._reserved)
+        self._reserved = capacity
+        view = memoryview(arena.lease(capacity))
+        if self._length:
+            used = slice(self._offset, self._offset + self._length)
+            view[used] = self._view[used]
+            arena.count_copy(self._length)
+        self._view = view
+
+    def finish(self) -> memoryview:
+        if not self._length:
+            return memoryview(arena.lease(0))
+        return self._view[self._offset : self._offset + self._length]
+
+
+def _content_length(environ: Environ) -> int | None:
+    text = environ.get("CONTENT_LENGTH")
+    if not text:
+        return None
+    if _DIGITS.fullmatch(text) is None:
+        raise InvalidRequest(f"Content-Length must be a number, got {quote(text)}")
+    return int(text)
+
+
+def _receive_from_socket(environ: Environ, view: memoryview) -> bool:
+    """Fill `view` straight from the socket, if gunicorn has one for us; say whether it had."""
+    stream: Any = environ["wsgi.input"]
+    sock: Any = environ.get("gunicorn.socket")
+    if type(stream) is not Body or type(stream.reader) is not LengthReader:
+        return False
+    unreader = stream.reader.unreader
+    plain = isinstance(sock, socket.socket) or type(sock).__module__ == "gevent._socket3"
+    if type(unreader) is not SocketUnreader or not plain or hasattr(sock, "getpeercert"):
+        return False
+    if stream.buf.tell() or stream.reader.length != len(view):
+        return False
+    held = unreader.take_buffered()
+    filled = min(len(held), len(view))
+    view[:filled] = held[:filled]
+    if len(held) > filled:
+        unreader.unread(held[filled:])
+    # From here on the bytes never pass gunicorn's reader: if this fails the connection is over.
+    stream.failed = True
+    while filled < len(view):
+        count = sock.recv_into(view[filled:], len(view) - filled, socket.MSG_WAITALL)
+        if count == 0:
+            raise _ended_early(filled, len(view))
+        filled += count
+    stream.reader.length = 0
+    stream.failed = False
+    return True
+
+
+def _ended_early(received: int, announced: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"the body ended after {received} of the {announced} bytes that Content-Length announced"
+    )
+
+
+def _receive_in_steps(read: Read, view: memoryview) -> None:
+    filled = 0
+    while filled < len(view):
+        piece = read(min(STEP, len(view) - filled))
+        if not piece:
+            raise _ended_early(filled, len(view))
+        view[filled : filled + len(piece)] = piece
+        filled += len(piece)
+
+
+def _count_chunks(stream: object, limit: int) -> None:
+    """Have gunicorn's chunk reader stop at `limit` chunks; other servers' streams are left alone."""
+    reader: Any = getattr(stream, "reader", None)
+    if type(reader) is not ChunkedReader:
+        return
+    parse = reader.parse_chunk_size
+    chunks = 0
+
+    def parse_counted(*arguments: object, **keywords: object) -> object:
+        nonlocal chunks
+        chunks += 1
+        if chunks > limit + 1:  # the empty chunk at the end is not one of the body's
+            raise TooManyChunks(f"the body came in more chunks than the {limit} of limit 'chunks'")
+        return parse(*arguments, **keywords)
+
+    reader.parse_chunk_size = parse_counted
+
+
+def _pieces(read: Read, length: int | None, step: int) -> Iterator[bytes]:
+    """Yield the raw body: up to `length` bytes, or up to the end of a chunked one."""
+    received = 0
+    while length is None or received < length:
+        piece = read(step if length is None else min(step, length - received))
+        if not piece:
+            if length is not None:
+                raise _ended_early(received, length)
+            return
+        received += len(piece)
+        yield piece
+
+
+def _inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator[bytes]:
+    """Yield what a compressed body inflates to, a bounded piece at a time."""
+    machine = zlib.decompressobj(_WINDOW_BITS[encoding])
+    received = inflated = 0
+    for piece in pieces:
+        received += len(piece)
+        rest = piece
+        while rest and not machine.eof:
+            try:
+                out = machine.decompress(rest, STEP)
+            except zlib.error as error:
+                raise InvalidRequest(f"the {encoding} body is corrupt: {error}") from error
+            rest = machine.unconsumed_tail
+            inflated += len(out)
+            allowed = max(UNRATED_INFLATION, received * limits.inflate_ratio)
+            if inflated > allowed:
+                raise BodyTooLarge(
+                    f"the {encoding} body inflates to more than {limits.inflate_ratio} times its "
+                    f"size, which limit 'inflate_ratio' allows: {received} bytes became {inflated}"
+                )
+            yield out
+        if machine.eof and (rest or machine.unused_data):
+            raise InvalidRequest(f"the {encoding} body goes on behind the end of its stream")
+    if not machine.eof:
+        raise InvalidRequest(f"the {encoding} body ends before its stream does")
+    yield machine.flush()
+
+
+def _encoding(environ: Environ, allowed: bool) -> str:
+    encoding = str(environ.get("HTTP_CONTENT_ENCODING", "")).strip().lower() or "identity"
+    if encoding == "identity":
+        return encoding
+    if encoding in _WINDOW_BITS and allowed:
+        return encoding
+    accepted = "identity, gzip or deflate" if allowed else "identity only (setting 'inflate')"
+    raise UnsupportedEncoding(
+        f"Content-Encoding {quote(encoding)} is not supported; expected {accepted}"
+    )
+
+
+def read_body(
+    environ: Environ,
+    limits: Limits,
+    reservation: Reservation,
+    *,
+    offset: int = 0,
+    inflate: bool = True,
+    on_read: Callable[[bool], None] = lambda reading: None,
+) -> memoryview:
+    """Read a request's whole body into one block.
+
+    Args:
+        environ: The WSGI environment.
+        limits: Bounds on the body's bytes, chunks and inflation.
+        reservation: Takes the bytes out of the budget of those in flight.
+        offset: How far into its block the body begins; see `padding`.
+        inflate: Whether compressed bodies are accepted.
+        on_read: Told True before the body is read and False behind it.
+
+    Returns:
+        A writable view of exactly the body's bytes; the block lives as long as the view.
+
+    Raises:
+        BodyTooLarge: The body is, or inflates to, more than the limits allow.
+        InvalidRequest: The body ended early, came in too many chunks or is corrupt.
+        Overloaded: The bytes in flight are at their bound.
+        UnsupportedEncoding: The body's `Content-Encoding` is not accepted.
+    """
+    encoding = _encoding(environ, inflate)
+    length = _content_length(environ)
+    if length is not None and length > limits.body:
+        raise BodyTooLarge(
+            f"the body is {length} bytes long; limit 'body' allows {limits.body} bytes"
+        )
+    stream = environ["wsgi.input"]
+    if length is None and "HTTP_TRANSFER_ENCODING" not in environ:
+        length = 0
+    if encoding == "identity" and length is not None:
+        reservation.grow(length)
+        view = memoryview(arena.lease(offset + length))[offset : offset + length]
+        on_read(True)
+        if not _receive_from_socket(environ, view):
+            _receive_in_steps(stream.read, view)
+        on_read(False)
+        return view
+    _count_chunks(stream, limits.chunks)
+    growing = _Growing(offset, limits.body, reservation)
+    step = STEP if encoding == "identity" else COMPRESSED_STEP
+    pieces = _pieces(stream.read, length, step)
+    if encoding != "identity":
+        pieces = _inflated(pieces, encoding, limits)
+    on_read(True)
+    for piece in pieces:
+        growing.write(piece)
+    on_read(False)
+    return growing.finish()

@@ -1,0 +1,91 @@
+"""The bound on bytes in flight: what was announced by clients and is not answered yet."""
+
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from ksrv.errors import Overloaded
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_SHARE_OF_MEMORY = 4
+
+
+def machine_memory() -> int:
+    """Return the bytes of memory that this process may use: the machine's, or its container's."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        container = _CGROUP_LIMIT.read_text(encoding="ascii").strip()
+    except OSError:
+        return physical
+    return min(physical, int(container)) if container.isdigit() else physical
+
+
+class ByteBudget:
+    """Bytes that requests of this process may hold together.
+
+    Args:
+        cap: The bound; 0 takes a quarter of the memory.
+    """
+
+    def __init__(self, cap: int) -> None:
+        self.cap = cap or machine_memory() // _SHARE_OF_MEMORY
+        self._held = 0
+        self._lock = threading.Lock()
+
+    @property
+    def held(self) -> int:
+        """Bytes held now."""
+        return self._held
+
+    def reserve(self, nbytes: int) -> None:
+        """Take bytes out of the budget; `release` gives them back.
+
+        Raises:
+            Overloaded: The requests in flight hold too much already.
+        """
+        with self._lock:
+            if self._held + nbytes > self.cap:
+                raise Overloaded(
+                    f"{nbytes} more bytes would take the requests in flight to "
+                    f"{self._held + nbytes} bytes; limit 'in_flight' allows {self.cap}"
+                )
+            self._held += nbytes
+
+    def release(self, nbytes: int) -> None:
+        """Give reserved bytes back."""
+        with self._lock:
+            self._held -= nbytes
+
+
+class Reservation:
+    """The bytes that one request holds; leaving the context gives them back."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self._nbytes = 0
+
+    def grow(self, nbytes: int) -> None:
+        """Hold `nbytes` more.
+
+        Raises:
+            Overloaded: The budget is spent.
+        """
+        self._budget.reserve(nbytes)
+        self._nbytes += nbytes
+
+    def close(self) -> None:
+        """Give everything back; further calls do nothing."""
+        self._budget.release(self._nbytes)
+        self._nbytes = 0
+
+    def __enter__(self) -> "Reservation":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,67 @@
+"""Reading the small JSON documents of the management routes: bounded in bytes and in depth."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from ksrv.errors import BodyTooLarge, InvalidRequest
+from ksrv.limits import Limits
+
+DOCUMENT_BYTES = 64 * 1024
+
+
+def check_depth(text: bytes, limit: int) -> None:
+    """Refuse JSON that is nested deeper than `limit`, before any parser recurses into it.
+
+    Raises:
+        InvalidRequest: Some bracket stands deeper.
+    """
+    depth = 0
+    in_string = escaped = False
+    for byte in text:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif byte == 0x5C:
+                escaped = True
+            elif byte == 0x22:
+                in_string = False
+        elif byte == 0x22:
+            in_string = True
+        elif byte in b"[{":
+            depth += 1
+            if depth > limit:
+                raise InvalidRequest(
+                    f"the JSON is nested deeper than {limit} levels, which limit 'json_depth' allows"
+                )
+        elif byte in b"]}":
+            depth -= 1
+
+
+def parse_document(body: memoryview, limits: Limits) -> Mapping[str, Any]:
+    """Return the JSON object of a management call; an empty body is an empty object.
+
+    Args:
+        body: The request's body.
+        limits: Where the depth is bounded.
+
+    Raises:
+        BodyTooLarge: It is longer than such a document can be.
+        InvalidRequest: It is not a JSON object, or nested too deeply.
+    """
+    if len(body) > DOCUMENT_BYTES:
+        raise BodyTooLarge(
+            f"the body is {len(body)} bytes long; this route takes at most {DOCUMENT_BYTES} bytes"
+        )
+    text = bytes(body)
+    if not text.strip():
+        return {}
+    check_depth(text, limits.json_depth)
+    try:
+        document = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise InvalidRequest("the body must be a JSON object")
+    return document

@@ -1,0 +1,14 @@
+"""gunicorn's configuration as a module: `gunicorn -c python:ksrv.server.gunicorn`.
+
+The settings come from `KSRV_*` variables and the file that `KSRV_CONFIG` names; the models from
+`KSRV_MODELS`. gunicorn's own flags beat them, as they beat any configuration file.
+"""
+
+from ksrv.server.master import Master
+from ksrv.server.settings import resolve
+
+_MASTER = Master(resolve().settings)
+
+application = _MASTER.service
+wsgi_app = f"{__name__}:application"
+globals().update(_MASTER.options())

@@ -1,0 +1,172 @@
+"""The infer and explain routes: body to request, request through the engine, answer to parts.
+
+`answer` is the whole way for a body that has been received; the Falcon resource below and the door's
+worker call the same function.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import falcon
+
+from ksrv.limits import Limits
+from ksrv.protocol import rest
+from ksrv.request import InferRequest, InferResponse
+from ksrv.server.body import Environ, padding, read_body
+from ksrv.server.budget import ByteBudget, Reservation
+from ksrv.server.responses import send_parts, server_timing, set_handler_headers
+from ksrv.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer: what is written, and what the headers are made of."""
+
+    body: rest.RenderedBody
+    response: InferResponse
+
+
+Run = Callable[[InferRequest], InferResponse]
+"""Runs a request and returns when it is answered: `Engine.infer`, or a detour to it."""
+
+
+def answer(
+    engine: "Engine",
+    limits: Limits,
+    *,
+    model: str,
+    version: str,
+    body: memoryview,
+    header_length: str | None,
+    headers: Mapping[str, str],
+    explain: bool = False,
+    nan_literals: bool = False,
+    run: Run | None = None,
+) -> Answer:
+    """Run one received request and render its answer.
+
+    Args:
+        engine: Where it runs.
+        limits: Bounds for the parser.
+        model: The model's name from the path.
+        version: The version from the path, or "".
+        body: The received bytes.
+        header_length: The raw `Inference-Header-Content-Length`, if there is one.
+        headers: The request's headers, names in lower case.
+        explain: Whether to explain rather than infer.
+        nan_literals: Whether JSON answers hold NaN as a literal.
+        run: What runs the request; the engine itself if left out.
+
+    Raises:
+        KsrvError: Whatever the client is to be told.
+    """
+    request = rest.parse_infer(
+        body, header_length, engine.spec(model, version), limits, headers=headers
+    )
+    request.model_name = model
+    request.model_version = version
+    request.explain = explain
+    response = (run or engine.infer)(request)
+    return Answer(rest.render_infer(response, request, nan_literals=nan_literals), response)
+
+
+def request_headers(environ: Environ, *, with_credentials: bool) -> dict[str, str]:
+    """Return the request's headers with names in lower case.
+
+    Args:
+        environ: The WSGI environment.
+        with_credentials: Whether `Authorization` is the handler's business; it is not where this
+            server checks it itself.
+    """
+    headers = {
+        key[5:].replace("_", "-").lower(): value
+        for key, value in environ.items()
+        if key.startswith("HTTP_")
+    }
+    for key in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+        if environ.get(key):
+            headers[key.replace("_", "-").lower()] = environ[key]
+    if not with_credentials:
+        headers.pop("authorization", None)
+    return headers
+
+
+class InferResource:
+    """POST /v2/models/{name}[/versions/{version}]/infer, and /explain.
+
+    Args:
+        engine: Where requests run.
+        settings: Limits and the form of answers.
+        budget: The bytes in flight.
+        hides_credentials: Whether `Authorization` is kept from handlers.
+        run: What runs a request; the engine itself if left out.
+    """
+
+    def __init__(
+        self,
+        engine: "Engine",
+        settings: ServerSettings,
+        budget: ByteBudget,
+        *,
+        hides_credentials: bool,
+        run: Run | None = None,
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._budget = budget
+        self._with_credentials = not hides_credentials
+        self._run_request = run
+
+    def on_post(
+        self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
+    ) -> None:
+        """Answer an inference request."""
+        self._run(req, resp, name, version, explain=False)
+
+    def on_post_explain(
+        self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
+    ) -> None:
+        """Answer a request to explain."""
+        self._run(req, resp, name, version, explain=True)
+
+    def _run(
+        self, req: falcon.Request, resp: falcon.Response, name: str, version: str, *, explain: bool
+    ) -> None:
+        settings = self._settings
+        self._engine.spec(name, version)  # an unknown model is told before its body is read
+        header_length = req.get_header(HEADER_LENGTH)
+        with Reservation(self._budget) as reservation:
+            body = read_body(
+                req.env,
+                settings.limits,
+                reservation,
+                offset=padding(header_length),
+                inflate=settings.inflate,
+                on_read=req.context.mark_reading,
+            )
+            done = answer(
+                self._engine,
+                settings.limits,
+                model=name,
+                version=version,
+                body=body,
+                header_length=header_length,
+                headers=request_headers(req.env, with_credentials=self._with_credentials),
+                explain=explain,
+                nan_literals=settings.nan_literals,
+                run=self._run_request,
+            )
+        set_handler_headers(resp, done.response.headers)
+        resp.content_type = done.body.content_type
+        if done.body.header_length is not None:
+            resp.set_header(HEADER_LENGTH, str(done.body.header_length))
+        if done.response.timings:
+            resp.set_header("Server-Timing", server_timing(done.response))
+        accept = req.get_header("Accept-Encoding") if settings.compress else None
+        send_parts(resp, done.body.parts, done.body.content_length, accept_encoding=accept)

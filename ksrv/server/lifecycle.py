@@ -1,0 +1,186 @@
+"""One worker process from its fork to its exit: models, both front ends, readiness and drain.
+
+The service is the WSGI callable that gunicorn is given. Everything that must not exist before the
+fork (the engine and its threads, grpc) is made by `start`, in the worker. Models load in a thread,
+so that the worker answers health and gives its heartbeat meanwhile.
+
+SIGTERM means one of two things. After a reload the worker is being replaced: it serves until the
+replacement is ready. Otherwise the server stops: it turns unready, goes on serving for the drain
+delay, and leaves when what it accepted is answered.
+"""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from ksrv.errors import KsrvError
+from ksrv.server.access import Access
+from ksrv.server.addresses import Address
+from ksrv.server.banner import print_models
+from ksrv.server.budget import ByteBudget
+from ksrv.server.settings import ServerSettings
+from ksrv.server.slots import State, WorkerSlots
+from ksrv.server.waiting import chosen_run
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+    from ksrv.server.grpc_server import GrpcServer
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.05
+
+
+class Service:
+    """What a worker runs.
+
+    Args:
+        settings: The server's settings.
+        slots: The table that the workers share.
+    """
+
+    def __init__(self, settings: ServerSettings, slots: WorkerSlots) -> None:
+        self.settings = settings
+        self.grpc_address: Address | None = None
+        self._slots = slots
+        self._slot = -1
+        self._first = False
+        self._engine: Engine | None = None
+        self._app: Callable[..., Iterable[bytes]] | None = None
+        self._grpc: GrpcServer | None = None
+        self._leaving = threading.Event()
+        self._loaded = threading.Event()
+
+    @property
+    def engine(self) -> "Engine":
+        """The worker's engine; it exists once `start` has run."""
+        assert self._engine is not None, "the engine exists in a started worker only"
+        return self._engine
+
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        """Answer one request: the WSGI interface."""
+        assert self._app is not None, "gunicorn serves requests in a started worker only"
+        return self._app(environ, start_response)
+
+    def enter(self, slot: int) -> None:
+        """Take the slot that the master gave this worker, right after the fork."""
+        self._slot = slot
+        self._slots.set_pid(slot)
+        self._first = self._slots.generation == 0 and self._slots.accepting(slot)
+
+    def start(self, worker: Any) -> None:
+        """Make the engine and the front ends, and return when this worker may accept.
+
+        Args:
+            worker: gunicorn's worker.
+        """
+        from ksrv.engine.engine import Engine, EngineSettings
+        from ksrv.repository.layout import Repository
+        from ksrv.server.app import make_app
+
+        settings = self.settings
+        repository = Repository(settings.models)
+        self._engine = Engine(repository, engine_settings(settings, EngineSettings))
+        access = Access(settings)
+        budget = ByteBudget(settings.limits.in_flight)
+        self._app = make_app(
+            self._engine, settings, access=access, budget=budget, run=chosen_run(self._engine)
+        )
+        signal.signal(signal.SIGTERM, self._on_term(worker))
+        signal.siginterrupt(signal.SIGTERM, False)
+        threading.Thread(target=self._load, name="ksrv-load", daemon=True).start()
+        while not self._slots.accepting(self._slot) and worker.alive:
+            worker.notify()
+            if self._slots.may_accept(self._slot):
+                self._slots.set_accepting(self._slot, True)
+            else:
+                time.sleep(POLL_SECONDS)
+        if worker.alive and self.grpc_address is not None:
+            from ksrv.server.grpc_server import GrpcServer
+
+            self._grpc = GrpcServer(self._engine, settings)
+            self._grpc.start(str(self.grpc_address), shared=True)
+
+    def _load(self) -> None:
+        start = time.monotonic()
+        try:
+            self.engine.start(wait=True)
+        except Exception:
+            log.exception("the models could not be loaded")
+        self._loaded.set()
+        ready = self.engine.ready()
+        self._slots.mark(self._slot, State.READY if ready else State.FAILED)
+        log.info("models loaded in %.1f s, ready: %s", time.monotonic() - start, ready)
+        for state in self.engine.index():
+            if state.reason:
+                log.error("model %s is %s: %s", state.name, state.state, state.reason)
+        if self._first:
+            print_models(self.engine, None)
+
+    def _on_term(self, worker: Any) -> Callable[[int, FrameType | None], None]:
+        def handle(number: int, frame: FrameType | None) -> None:
+            # gunicorn repeats SIGTERM while it has too many workers; the first one counts.
+            if not self._leaving.is_set():
+                self._leaving.set()
+                threading.Thread(
+                    target=self._leave, args=(worker,), name="ksrv-leave", daemon=True
+                ).start()
+
+        return handle
+
+    def _leave(self, worker: Any) -> None:
+        generation = self._slots.worker_generation(self._slot)
+        reloaded = self._slots.generation > generation
+        if not self._slots.accepting(self._slot):
+            log.info("worker leaves before it served")
+        elif not (reloaded and self._wait_for_replacement(generation)):
+            self._slots.mark(self._slot, State.STOPPING)
+            self.engine.drain()
+            log.info("draining for %.1f s", self.settings.drain_delay)
+            time.sleep(self.settings.drain_delay)
+        if self._grpc is not None:
+            self._grpc.begin_stop(self.settings.stop_timeout)
+        # gunicorn's own handler: it stops accepting, finishes what was accepted, and exits.
+        type(worker).handle_exit(worker, signal.SIGTERM, None)
+
+    def _wait_for_replacement(self, generation: int) -> bool:
+        """Serve on until a newer generation is ready; False if the server stops meanwhile."""
+        by_failed = self._slots.state(self._slot) is not State.READY
+        self._slots.mark(self._slot, State.RETIRING)
+        log.info("serving on until the new workers are ready")
+        while not self._slots.replaced(generation, by_failed=by_failed):
+            if self._slots.newer_stopping(generation):
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def stop(self) -> None:
+        """Stop the front end that is left and the engine; called when the worker exits."""
+        if self._grpc is not None:
+            self._grpc.stop(self.settings.stop_timeout)
+        if self._engine is not None:
+            try:
+                self._engine.close(self.settings.stop_timeout)
+            except KsrvError as error:
+                log.error("the engine did not close cleanly: %s", error.message)
+
+
+def engine_settings(settings: ServerSettings, kind: type[Any]) -> Any:
+    """Return the engine's part of the settings.
+
+    Args:
+        settings: The server's settings.
+        kind: The engine's settings class.
+    """
+    return kind(
+        limits=settings.limits,
+        ready_when=settings.ready_when,
+        watch_seconds=settings.watch,
+        drain_seconds=settings.stop_timeout,
+    )

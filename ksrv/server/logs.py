@@ -1,0 +1,63 @@
+"""The log: text or JSON lines on stderr, for ksrv's own loggers and for gunicorn's alike."""
+
+import logging
+import sys
+import time
+
+import orjson
+from gunicorn.glogging import Logger
+
+from ksrv.server.settings import ServerSettings
+
+TEXT_FORMAT = "%(asctime)s [%(process)d] %(levelname)s %(name)s: %(message)s"
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, so that nothing a client sent can forge a second record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as one line of JSON."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, object] = {
+            "time": f"{stamp}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "pid": record.process,
+            "message": record.getMessage(),
+        }
+        extras = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        line |= {name: value for name, value in extras.items() if not name.startswith("_")}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def make_formatter(settings: ServerSettings) -> logging.Formatter:
+    """Return the formatter that the settings name."""
+    return JsonFormatter() if settings.log_format == "json" else logging.Formatter(TEXT_FORMAT)
+
+
+def configure(settings: ServerSettings) -> None:
+    """Send the records of ksrv's loggers to stderr in the form that the settings name."""
+    log = logging.getLogger("ksrv")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(make_formatter(settings))
+    log.handlers = [handler]
+    log.setLevel(settings.log_level.upper())
+    log.propagate = False
+
+
+def gunicorn_logger(settings: ServerSettings) -> type[Logger]:
+    """Return a logger class for gunicorn whose records look like ksrv's."""
+
+    class KsrvLogger(Logger):  # type: ignore[misc]
+        """gunicorn's logger with ksrv's formatter."""
+
+        def _set_handler(
+            self, log: logging.Logger, output: str, fmt: logging.Formatter, stream: object = None
+        ) -> None:
+            super()._set_handler(log, output, make_formatter(settings), stream)
+
+    return KsrvLogger

@@ -1,0 +1,155 @@
+"""ksrv's side of gunicorn's master: its configuration, its hooks and what the workers inherit."""
+
+import math
+import socket
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ksrv.server.addresses import Address, AddressError, check_exposure, parse_address
+from ksrv.server.banner import print_addresses
+from ksrv.server.grpc_port import reserve
+from ksrv.server.lifecycle import Service
+from ksrv.server.logs import configure, gunicorn_logger
+from ksrv.server.settings import ServerSettings
+from ksrv.server.slots import WorkerSlots
+from ksrv.server.waiting import keep_threads_real
+
+HTTP_PARSER = "python"
+"""gunicorn takes a laxer C parser by itself as soon as one is installed."""
+
+MARGIN_SECONDS = 5
+
+
+@dataclass(frozen=True)
+class _Quiet:
+    """A listener that nobody outside can find, for `--http off`."""
+
+    folder: tempfile.TemporaryDirectory[str]
+
+    @property
+    def bind(self) -> str:
+        return f"unix:{Path(self.folder.name) / 'off.sock'}"
+
+
+class Master:
+    """The state of the master process and its hooks.
+
+    Args:
+        settings: The server's settings.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.slots = WorkerSlots()
+        self.service = Service(settings, self.slots)
+        self._http = parse_address(settings.http, "http")
+        self._grpc = parse_address(settings.grpc, "grpc")
+        self._quiet = None if self._http else _Quiet(tempfile.TemporaryDirectory(prefix="ksrv-"))
+        self._grpc_socket: socket.socket | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Return gunicorn's settings, hooks included."""
+        settings = self.settings
+        return {
+            "bind": [self._quiet.bind if self._quiet else str(self._http)],
+            "workers": settings.workers,
+            "worker_class": settings.worker_class,
+            "threads": settings.threads,
+            "worker_connections": settings.connections,
+            "backlog": settings.backlog,
+            "keepalive": math.ceil(settings.keepalive),
+            "timeout": settings.worker_timeout,
+            "graceful_timeout": self._patience(),
+            "http_parser": HTTP_PARSER,
+            "control_socket_disable": True,
+            "loglevel": settings.log_level,
+            "logger_class": gunicorn_logger(settings),
+            "accesslog": "-" if settings.access_log else None,
+            "limit_request_field_size": min(settings.limits.head, 65536),
+            "proc_name": "ksrv",
+            **self.hooks(),
+        }
+
+    def _patience(self) -> int:
+        """Seconds that the master gives a leaving worker before it kills it."""
+        settings = self.settings
+        return math.ceil(settings.drain_delay + settings.stop_timeout) + MARGIN_SECONDS
+
+    def hooks(self) -> dict[str, Callable[..., None]]:
+        """Return gunicorn's server hooks."""
+        return {
+            "on_starting": self.on_starting,
+            "on_reload": self.on_reload,
+            "when_ready": self.when_ready,
+            "pre_fork": self.pre_fork,
+            "post_fork": self.post_fork,
+            "post_worker_init": self.post_worker_init,
+            "nworkers_changed": self.nworkers_changed,
+            "child_exit": self.child_exit,
+            "worker_exit": self.worker_exit,
+        }
+
+    def on_starting(self, server: Any) -> None:
+        """Check the addresses and take the gRPC port, before anything listens."""
+        settings = self.settings
+        self._enforce(server)
+        configure(settings)
+        guarded = settings.token_file is not None
+        try:
+            for bound in server.cfg.address:
+                address = Address(path=bound) if isinstance(bound, str) else Address(*bound[:2])
+                check_exposure(address, "http", insecure=settings.insecure, credentials=guarded)
+            if self._grpc is not None:
+                check_exposure(self._grpc, "grpc", insecure=settings.insecure, credentials=guarded)
+                self.service.grpc_address, self._grpc_socket = reserve(self._grpc)
+        except (AddressError, OSError) as error:
+            where = "" if isinstance(error, AddressError) else f"gRPC address {self._grpc}: "
+            raise RuntimeError(f"{where}{error}") from error
+
+    def _enforce(self, server: Any) -> None:
+        """Hold what gunicorn's own command line and files may not change."""
+        server.cfg.set("http_parser", HTTP_PARSER)
+        server.cfg.set("preload_app", False)
+        self.slots.wanted = server.cfg.workers
+
+    def on_reload(self, server: Any) -> None:
+        """Begin a new generation of workers."""
+        self._enforce(server)
+        self.slots.next_generation()
+
+    def when_ready(self, server: Any) -> None:
+        """Print where the server listens, with the ports that were chosen."""
+        http = None if self._quiet else [str(listener) for listener in server.LISTENERS]
+        print_addresses(http, self.service.grpc_address)
+
+    def nworkers_changed(self, server: Any, new: int, old: int | None) -> None:
+        """Note how many workers a generation has."""
+        self.slots.wanted = new
+
+    def pre_fork(self, server: Any, worker: Any) -> None:
+        """Give the next worker its slot."""
+        worker.ksrv_slot = self.slots.take()
+
+    def post_fork(self, server: Any, worker: Any) -> None:
+        """Prepare the new process, before gunicorn's worker does anything in it."""
+        self.service.enter(worker.ksrv_slot)
+        worker.cfg.set("graceful_timeout", max(1, math.ceil(self.settings.stop_timeout)))
+        if self._grpc_socket is not None:
+            self._grpc_socket.close()
+        if "gevent" in worker.cfg.worker_class_str.lower():
+            keep_threads_real()
+
+    def post_worker_init(self, worker: Any) -> None:
+        """Start the service; gunicorn's worker accepts when this returns."""
+        self.service.start(worker)
+
+    def worker_exit(self, server: Any, worker: Any) -> None:
+        """Stop what the worker still runs."""
+        self.service.stop()
+
+    def child_exit(self, server: Any, worker: Any) -> None:
+        """Free the slot of a worker that is gone, however it went."""
+        self.slots.free(worker.ksrv_slot)

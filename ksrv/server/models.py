@@ -1,0 +1,69 @@
+"""The routes that describe: the server, its models, their configuration and statistics."""
+
+from typing import TYPE_CHECKING
+
+import falcon
+
+from ksrv.limits import Limits
+from ksrv.protocol import metadata
+from ksrv.server.extensions import EXTENSIONS
+from ksrv.server.responses import send_json
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+
+class ServerResource:
+    """GET /v2."""
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Answer the server's name, version and extensions."""
+        send_json(resp, metadata.server_metadata(EXTENSIONS))
+
+
+class _EngineResource:
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+
+
+class ModelListResource(_EngineResource):
+    """GET /v2/models."""
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Answer the names of all models of the repository."""
+        send_json(resp, {"models": sorted({state.name for state in self._engine.index()})})
+
+
+class ModelResource:
+    """GET /v2/models/{name}[/versions/{version}]."""
+
+    def __init__(self, engine: "Engine", limits: Limits) -> None:
+        self._engine = engine
+        self._limits = limits
+
+    def on_get(
+        self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
+    ) -> None:
+        """Answer a model's inputs and outputs."""
+        spec = self._engine.spec(name, version)
+        send_json(resp, metadata.model_metadata(spec, self._engine.versions(name), self._limits))
+
+
+class ConfigResource(_EngineResource):
+    """GET /v2/models/{name}[/versions/{version}]/config."""
+
+    def on_get(
+        self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
+    ) -> None:
+        """Answer a model's configuration in Triton's form."""
+        send_json(resp, metadata.model_config(self._engine.spec(name, version)))
+
+
+class StatisticsResource(_EngineResource):
+    """GET /v2/models/stats and /v2/models/{name}[/versions/{version}]/stats."""
+
+    def on_get(
+        self, req: falcon.Request, resp: falcon.Response, name: str = "", version: str = ""
+    ) -> None:
+        """Answer what the models have done since they were loaded."""
+        send_json(resp, metadata.model_statistics(self._engine.statistics(name, version)))

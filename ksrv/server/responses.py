@@ -1,0 +1,145 @@
+"""Turning answers and errors into Falcon responses.
+
+Every error body is `{"error": "..."}`. Answers below 1 MiB leave as one piece of bytes, larger ones
+as slices with a Content-Length, because WSGI takes nothing but bytes.
+"""
+
+import logging
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
+
+import falcon
+import orjson
+
+from ksrv.errors import KsrvError, UnsupportedEncoding
+from ksrv.limits import MIB
+from ksrv.request import InferResponse
+
+log = logging.getLogger(__name__)
+
+JOINED = MIB
+WORTH_COMPRESSING = 1024
+JSON = "application/json"
+
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_OURS = frozenset(
+    {
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "date",
+        "inference-header-content-length",
+        "keep-alive",
+        "server",
+        "server-timing",
+        "set-cookie",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Headers that a handler cannot set: they frame the message or are the server's to say."""
+
+
+def status_line(status: int) -> str:
+    """Return the status as Falcon writes it, with the standard phrase where there is one."""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return f"{status} Error"
+
+
+def send_json(resp: falcon.Response, document: object, status: int = 200) -> None:
+    """Answer with a JSON document."""
+    resp.status = status_line(status)
+    resp.content_type = JSON
+    resp.data = orjson.dumps(document)
+
+
+def send_error(resp: falcon.Response, error: KsrvError) -> None:
+    """Answer with an error, its status and the headers that belong to it."""
+    send_json(resp, {"error": error.message}, error.http_status)
+    set_handler_headers(resp, getattr(error, "headers", {}))
+    if error.retry_after is not None:
+        resp.set_header("Retry-After", str(error.retry_after))
+    if isinstance(error, UnsupportedEncoding):
+        resp.set_header("Accept-Encoding", "gzip, deflate")
+    if error.http_status == HTTPStatus.UNAUTHORIZED:
+        resp.set_header("WWW-Authenticate", "Bearer")
+
+
+def set_handler_headers(resp: falcon.Response, headers: Mapping[str, str]) -> None:
+    """Set headers that a handler chose; one that would break the message is left out and logged."""
+    for name, value in headers.items():
+        if name.lower() in _OURS or not _NAME.fullmatch(name) or not _VALUE.fullmatch(str(value)):
+            log.warning("response header %.64r of a handler was left out", name)
+            continue
+        resp.set_header(name, str(value))
+
+
+def server_timing(response: InferResponse) -> str:
+    """Return the `Server-Timing` header that shows the stages in milliseconds."""
+    return ", ".join(
+        f"{stage};dur={nanoseconds / 1e6:.3f}" for stage, nanoseconds in response.timings.items()
+    )
+
+
+def _slices(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Yield the parts as bytes of at most 1 MiB each."""
+    for part in parts:
+        view = memoryview(part).cast("B")
+        for start in range(0, len(view), JOINED):
+            yield bytes(view[start : start + JOINED])
+
+
+def _compressed(pieces: Iterable[bytes], window_bits: int) -> Iterator[bytes]:
+    machine = zlib.compressobj(1, zlib.DEFLATED, window_bits)
+    for piece in pieces:
+        out = machine.compress(piece)
+        if out:
+            yield out
+    yield machine.flush()
+
+
+def chosen_encoding(accept: str | None) -> str | None:
+    """Return "gzip" or "deflate" if an `Accept-Encoding` header allows it, else None."""
+    weights: dict[str, float] = {}
+    for item in (accept or "").lower().split(","):
+        name, _, parameters = item.partition(";")
+        match = re.fullmatch(r"\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*", parameters)
+        weights[name.strip()] = float(match[1]) if match else 1.0
+    offers = [(weights.get(name, weights.get("*", 0.0)), name) for name in ("gzip", "deflate")]
+    weight, name = max(offers, key=lambda offer: offer[0])
+    return name if weight > 0 else None
+
+
+def send_parts(
+    resp: falcon.Response,
+    parts: Sequence[bytes | memoryview],
+    content_length: int,
+    *,
+    accept_encoding: str | None = None,
+) -> None:
+    """Answer with `parts` one behind the other.
+
+    Args:
+        resp: Where the answer goes.
+        parts: Contiguous buffers; they are held until the last byte was written.
+        content_length: Their bytes together.
+        accept_encoding: The client's `Accept-Encoding` where answers may be compressed, else None.
+    """
+    encoding = chosen_encoding(accept_encoding) if content_length >= WORTH_COMPRESSING else None
+    if encoding is not None:
+        resp.set_header("Content-Encoding", encoding)
+        resp.set_header("Vary", "Accept-Encoding")
+        resp.stream = _compressed(_slices(parts), 31 if encoding == "gzip" else 15)
+    elif content_length < JOINED:
+        resp.data = b"".join(parts)
+    else:
+        resp.content_length = content_length
+        resp.stream = _slices(parts)

@@ -1,0 +1,306 @@
+"""Every setting of the server in one typed place, and where its value comes from.
+
+A flag beats a `KSRV_*` variable, which beats the settings file (YAML, JSON or TOML), which beats the
+default below. Keys of a nested section are written `limits.body`: `--limits-body` as a flag,
+`KSRV_LIMITS__BODY` as a variable, a mapping in the file. Sizes take a unit: `64M`.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import msgspec
+import yaml
+
+from ksrv.limits import Limits
+
+DEFAULT_WORKER_CLASS = "gthread"
+"""The gunicorn worker of `ksrv serve`; the one place that names it."""
+
+PREFIX = "KSRV_"
+BUILD_VARIABLES = frozenset({"KSRV_ONLY", "KSRV_SANITIZE", "KSRV_TRACE"})
+"""Read by setup.py, so they may stand in the environment of a server in development."""
+
+SIZE_KEYS = frozenset({"limits.body", "limits.json", "limits.in_flight", "limits.head"})
+_SIZE = re.compile(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+class SettingsError(ValueError):
+    """A setting is unknown or has a value that cannot be; the text names it and its source."""
+
+
+def _says(text: str) -> msgspec.Meta:
+    return msgspec.Meta(description=text)
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a server runs with. The descriptions are the help of `ksrv serve`."""
+
+    models: Annotated[
+        tuple[str, ...], _says("Model repositories, model folders or model files to serve.")
+    ] = ()
+    http: Annotated[str, _says("HTTP address HOST:PORT, unix:PATH or off; port 0 picks one.")] = (
+        "127.0.0.1:8080"
+    )
+    grpc: Annotated[str, _says("gRPC address HOST:PORT, unix:PATH or off; port 0 picks one.")] = (
+        "127.0.0.1:9000"
+    )
+    workers: Annotated[
+        int, msgspec.Meta(ge=1, description="Worker processes; each holds its own models.")
+    ] = 1
+    threads: Annotated[
+        int, msgspec.Meta(ge=1, description="Threads of a worker for requests in Python.")
+    ] = 16
+    worker_class: Annotated[str, _says("gunicorn worker class.")] = DEFAULT_WORKER_CLASS
+    connections: Annotated[
+        int, msgspec.Meta(ge=1, description="Connections that one worker holds open at most.")
+    ] = 4096
+    backlog: Annotated[
+        int, msgspec.Meta(ge=1, description="Connections that wait to be accepted at most.")
+    ] = 2048
+    keepalive: Annotated[
+        float, msgspec.Meta(ge=0, description="Seconds before an idle connection is closed.")
+    ] = 75.0
+    worker_timeout: Annotated[
+        int,
+        msgspec.Meta(ge=0, description="Seconds without a heartbeat before a worker is replaced."),
+    ] = 60
+    drain_delay: Annotated[
+        float,
+        msgspec.Meta(
+            ge=0, description="Seconds after SIGTERM in which an unready server still accepts."
+        ),
+    ] = 5.0
+    stop_timeout: Annotated[
+        float,
+        msgspec.Meta(ge=0, description="Seconds that running requests get to finish on stop."),
+    ] = 30.0
+    insecure: Annotated[
+        bool, _says("Listen beyond this machine without credentials: anybody may call.")
+    ] = False
+    token_file: Annotated[
+        str | None, _says("File of bearer tokens, one a line; every call but health needs one.")
+    ] = None
+    control_token_file: Annotated[
+        str | None, _says("File of bearer tokens for the routes that change the repository.")
+    ] = None
+    allowed_origins: Annotated[
+        tuple[str, ...], _says("Web origins whose pages may call the routes that change things.")
+    ] = ()
+    inflate: Annotated[bool, _says("Accept gzip and deflate request bodies.")] = True
+    compress: Annotated[
+        bool, _says("Compress answers for clients that accept it; most clients always do.")
+    ] = False
+    nan_literals: Annotated[
+        bool, _says("Write NaN and Infinity in JSON answers as literals instead of null.")
+    ] = False
+    metrics: Annotated[bool, _says("Serve /metrics.")] = True
+    torchserve_api: Annotated[bool, _says("Serve TorchServe's inference routes as well.")] = True
+    torchserve_config: Annotated[
+        str | None, _says("A TorchServe config.properties for archives that expect one.")
+    ] = None
+    watch: Annotated[
+        float,
+        msgspec.Meta(ge=0, description="Seconds between looks for changed models; 0 never looks."),
+    ] = 0.0
+    ready_when: Annotated[
+        Literal["all", "any"], _says("Ready with all models loaded, or with any.")
+    ] = "all"
+    log_format: Annotated[Literal["text", "json"], _says("Form of the log on stderr.")] = "text"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], _says("Least level that is logged.")
+    ] = "info"
+    access_log: Annotated[bool, _says("Log a line for each HTTP request.")] = False
+    limits: Limits = msgspec.field(default_factory=Limits)
+
+
+@dataclass(frozen=True)
+class Field:
+    """One setting as the sources name it.
+
+    Attributes:
+        key: The dotted key, such as "limits.body".
+        type: What its value is converted to.
+    """
+
+    key: str
+    type: Any
+    default: Any
+    description: str
+
+    @property
+    def flag(self) -> str:
+        """Its flag, without a value."""
+        return "--" + self.key.replace(".", "-").replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return PREFIX + self.key.replace(".", "__").upper()
+
+
+def _fields(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[Field]:
+    hints = get_type_hints(struct, include_extras=True)
+    for field in msgspec.structs.fields(struct):
+        hint = hints[field.name]
+        if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+            yield from _fields(hint, f"{prefix}{field.name}.")
+            continue
+        notes = [note for note in getattr(hint, "__metadata__", ()) if note.description]
+        text = notes[0].description if notes else f"Limit '{field.name}'."
+        yield Field(prefix + field.name, hint, field.default, text)
+
+
+def fields() -> dict[str, Field]:
+    """Return every setting by its dotted key."""
+    return {field.key: field for field in _fields(ServerSettings)}
+
+
+@dataclass(frozen=True)
+class _Given:
+    value: Any
+    source: str
+
+
+def _unknown(key: str, source: str, known: Mapping[str, Field]) -> SettingsError:
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return SettingsError(f"{source}: there is no setting '{key}'{hint}")
+
+
+def _from_environment(
+    environment: Mapping[str, str], known: Mapping[str, Field]
+) -> dict[str, _Given]:
+    given = {}
+    for variable, value in environment.items():
+        if not variable.startswith(PREFIX) or variable in BUILD_VARIABLES:
+            continue
+        key = variable.removeprefix(PREFIX).lower().replace("__", ".")
+        if key == "config":
+            continue
+        if key not in known:
+            raise _unknown(key, f"environment variable {variable}", known)
+        given[key] = _Given(value, f"environment variable {variable}")
+    return given
+
+
+def _flatten(document: Mapping[Any, Any], path: str, prefix: str = "") -> dict[str, _Given]:
+    given: dict[str, _Given] = {}
+    for name, value in document.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            given |= _flatten(value, path, f"{key}.")
+        else:
+            given[key] = _Given(value, f"settings file {path}")
+    return given
+
+
+def _from_file(path: str, known: Mapping[str, Field]) -> dict[str, _Given]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        document = tomllib.loads(text) if path.endswith(".toml") else yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"settings file {path} cannot be read: {error}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise SettingsError(f"settings file {path} must hold a mapping of settings")
+    given = _flatten(document, path)
+    for key, item in given.items():
+        if key not in known:
+            raise _unknown(key, item.source, known)
+    return given
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that a text such as "64M" means.
+
+    Raises:
+        ValueError: It is not a number with an optional unit of K, M, G or T.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"expected a size such as 512K, 64M or 1G, got '{text}'")
+    return int(match[1]) * _UNITS[match[2].lower()]
+
+
+def _convert(field: Field, given: _Given) -> Any:
+    value = given.value
+    try:
+        if field.key in SIZE_KEYS and isinstance(value, str):
+            value = parse_size(value)
+        elif isinstance(value, str) and isinstance(field.default, tuple):
+            separator = os.pathsep if field.key == "models" else ","
+            value = [part.strip() for part in value.split(separator) if part.strip()]
+        elif isinstance(value, bool) and not isinstance(field.default, bool):
+            value = "off" if value is False and isinstance(field.default, str) else value
+        return msgspec.convert(value, field.type, strict=False)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise SettingsError(
+            f"{given.source}: setting '{field.key}' cannot be {given.value!r}: {error}"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Settings and where each value came from.
+
+    Attributes:
+        origins: The source of each setting that is not a default, by dotted key.
+    """
+
+    settings: ServerSettings
+    origins: dict[str, str]
+
+    def describe(self) -> str:
+        """Return one line for each setting: its value and its source."""
+        lines = []
+        for key in fields():
+            value: Any = self.settings
+            for name in key.split("."):
+                value = getattr(value, name)
+            lines.append(f"{key} = {value!r}  ({self.origins.get(key, 'default')})")
+        return "\n".join(lines)
+
+
+def resolve(
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    file: str | None = None,
+) -> Resolved:
+    """Join the sources into settings.
+
+    Args:
+        flags: Values by dotted key that were given on the command line; None means not given.
+        environment: The process environment; None reads `os.environ`.
+        file: The settings file; None takes the one that `KSRV_CONFIG` names, if any.
+
+    Returns:
+        The settings and the source of each.
+
+    Raises:
+        SettingsError: A setting is unknown or its value is not possible.
+    """
+    known = fields()
+    variables = os.environ if environment is None else environment
+    path = file or variables.get(PREFIX + "CONFIG")
+    given = _from_file(path, known) if path else {}
+    given |= _from_environment(variables, known)
+    for key, value in (flags or {}).items():
+        if key not in known:
+            raise _unknown(key, "command line", known)
+        if value is not None and value != ():
+            given[key] = _Given(value, f"flag {known[key].flag}")
+    values: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    for key, item in given.items():
+        section, _, name = key.rpartition(".")
+        (limits if section else values)[name or key] = _convert(known[key], item)
+    settings = ServerSettings(**values, limits=Limits(**limits))
+    return Resolved(settings, {key: item.source for key, item in given.items()})

@@ -1,0 +1,148 @@
+"""A table in shared memory that tells gunicorn's master and workers who serves.
+
+The master makes it before it forks; each worker holds one slot. With it a worker that replaces
+another does not accept before its models are ready, and the one it replaces does not leave before
+that, neither of which gunicorn knows of by itself.
+"""
+
+import mmap
+import os
+from enum import IntEnum
+
+CAPACITY = 512
+_COLUMNS = 4
+_HEADER = 2
+_WORD = 8
+
+
+class State(IntEnum):
+    """What the worker in a slot is doing."""
+
+    EMPTY = 0
+    LOADING = 1
+    READY = 2
+    FAILED = 3
+    RETIRING = 4
+    STOPPING = 5
+
+
+class WorkerSlots:
+    """The table. Every cell is written by one process at a time: the master or the slot's worker."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, (_HEADER + CAPACITY * _COLUMNS) * _WORD)
+        self._cells = memoryview(self._memory).cast("q")
+        self._cells[1] = 1
+
+    @property
+    def generation(self) -> int:
+        """How many times the configuration was reloaded."""
+        return self._cells[0]
+
+    def next_generation(self) -> None:
+        """Workers taken from now on replace those taken before."""
+        self._cells[0] += 1
+
+    @property
+    def wanted(self) -> int:
+        """How many workers one generation has."""
+        return self._cells[1]
+
+    @wanted.setter
+    def wanted(self, count: int) -> None:
+        self._cells[1] = count
+
+    def _get(self, slot: int, column: int) -> int:
+        return self._cells[_HEADER + slot * _COLUMNS + column]
+
+    def _set(self, slot: int, column: int, value: int) -> None:
+        self._cells[_HEADER + slot * _COLUMNS + column] = value
+
+    def state(self, slot: int) -> State:
+        """What the worker in `slot` is doing."""
+        return State(self._get(slot, 0))
+
+    def mark(self, slot: int, state: State) -> None:
+        """Note what the worker in `slot` is doing now."""
+        self._set(slot, 0, state)
+
+    def worker_generation(self, slot: int) -> int:
+        """The generation that the worker in `slot` belongs to."""
+        return self._get(slot, 1)
+
+    def accepting(self, slot: int) -> bool:
+        """Whether the worker in `slot` accepts connections."""
+        return bool(self._get(slot, 2))
+
+    def set_accepting(self, slot: int, accepting: bool) -> None:
+        """Note whether the worker in `slot` accepts connections."""
+        self._set(slot, 2, accepting)
+
+    def set_pid(self, slot: int) -> None:
+        """Note that this process is the worker in `slot`."""
+        self._set(slot, 3, os.getpid())
+
+    def take(self) -> int:
+        """Give the next worker a slot; it may accept at once if nobody else does.
+
+        Raises:
+            RuntimeError: Every slot is taken.
+        """
+        for slot in range(CAPACITY):
+            if self.state(slot) is State.EMPTY:
+                alone = not any(self.accepting(other) for other in range(CAPACITY))
+                self._set(slot, 1, self.generation)
+                self.set_accepting(slot, alone)
+                self.mark(slot, State.LOADING)
+                return slot
+        raise RuntimeError(f"more than {CAPACITY} workers are alive at once")
+
+    def free(self, slot: int) -> None:
+        """Note that the worker in `slot` is gone."""
+        self.set_accepting(slot, False)
+        self.mark(slot, State.EMPTY)
+
+    def _others(self, slot: int) -> list[State]:
+        """The states of the other workers that accept."""
+        return [
+            self.state(other)
+            for other in range(CAPACITY)
+            if other != slot and self.accepting(other)
+        ]
+
+    def may_accept(self, slot: int) -> bool:
+        """Whether the worker in `slot` should begin to accept.
+
+        One that is ready should, but not beside one that accepts while it still loads, or clients
+        would be told now that the server is ready and now that it is not. One that is loading or
+        could not load its models should only where nobody else does better.
+        """
+        others = self._others(slot)
+        if self.state(slot) is State.READY:
+            return State.LOADING not in others
+        if self.state(slot) is State.FAILED:
+            return State.READY not in others and State.RETIRING not in others
+        return not others
+
+    def replaced(self, generation: int, *, by_failed: bool) -> bool:
+        """Whether a whole newer generation is ready to serve.
+
+        Args:
+            generation: The generation that wants to retire.
+            by_failed: Whether workers whose models failed to load count, because the retiring
+                one's did too.
+        """
+        good = {State.READY, State.FAILED} if by_failed else {State.READY}
+        newer = [
+            slot
+            for slot in range(CAPACITY)
+            if self.state(slot) in good and self.worker_generation(slot) > generation
+        ]
+        return len(newer) >= self.wanted
+
+    def newer_stopping(self, generation: int) -> bool:
+        """Whether a worker of a newer generation stops for good: the whole server does then."""
+        return any(
+            self.state(slot) is State.STOPPING and self.worker_generation(slot) > generation
+            for slot in range(CAPACITY)
+        )

@@ -1,0 +1,227 @@
+"""A real server for tests: a process of its own on ports that nobody else has.
+
+    with Server("models/") as server:
+        requests.get(f"{server.url}/v2/health/ready")
+
+The process is `ksrv serve`. Leaving the context ends it with SIGTERM and fails unless it ends
+cleanly. A server that dies while it starts fails with its whole log.
+"""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_ADDRESS = re.compile(r"^(HTTP|gRPC) {2}(\S+)$", re.MULTILINE)
+_POLL_SECONDS = 0.02
+
+
+class ServerFailed(AssertionError):
+    """The server did not start, did not get ready, or did not end with status 0."""
+
+
+class Server:
+    """Runs `ksrv serve` while its context is open.
+
+    Args:
+        paths: A model repository, model folder or model file, or several.
+        wait_ready: Whether entering waits until the server says that it is ready.
+        start_timeout: Seconds that this may take.
+        environment: Variables added to the process's environment.
+        settings: Any setting of `ksrv serve`, nested ones as mappings; both ports are 0 and the
+            drain delay is 0 unless given.
+
+    Attributes:
+        process: The master process.
+        http: The HTTP address as HOST:PORT, "" when it is off.
+        grpc: The gRPC address as HOST:PORT, "" when it is off.
+    """
+
+    def __init__(
+        self,
+        paths: str | Path | Sequence[str | Path],
+        *,
+        wait_ready: bool = True,
+        start_timeout: float = 60.0,
+        environment: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        several = [paths] if isinstance(paths, str | Path) else list(paths)
+        self._paths = [str(path) for path in several]
+        self._settings = {
+            "http": "127.0.0.1:0",
+            "grpc": "127.0.0.1:0",
+            "drain_delay": 0,
+        } | settings
+        self._wait_ready = wait_ready
+        self._start_timeout = start_timeout
+        self._environment = dict(environment or {})
+        self.process: subprocess.Popen[bytes]
+        self.http = ""
+        self.grpc = ""
+
+    @property
+    def url(self) -> str:
+        """The HTTP address as a URL."""
+        return f"http://{self.http}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the master."""
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        """What the server has printed so far, on both streams."""
+        return self._log_path.read_text(encoding="utf-8", errors="replace")
+
+    def command(self, settings_file: Path) -> list[str]:
+        """Return the command that starts the server.
+
+        Args:
+            settings_file: Where the settings were written.
+        """
+        return [sys.executable, "-m", "ksrv", "serve", "--config", str(settings_file), *self._paths]
+
+    def start(self) -> None:
+        """Start the process and wait for its ports, and for readiness unless told otherwise.
+
+        Raises:
+            ServerFailed: It died or took too long; the text holds its log.
+        """
+        self._folder = tempfile.TemporaryDirectory(prefix="ksrv-test-")
+        folder = Path(self._folder.name)
+        settings_file = folder / "settings.json"
+        settings_file.write_text(json.dumps(self._settings), encoding="utf-8")
+        self._log_path = folder / "server.log"
+        own = {name: value for name, value in os.environ.items() if not name.startswith("KSRV_")}
+        with self._log_path.open("wb") as output:
+            self.process = subprocess.Popen(
+                self.command(settings_file),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=own | {"PYTHONUNBUFFERED": "1"} | self._environment,
+                start_new_session=True,
+            )
+        self._deadline = time.monotonic() + self._start_timeout
+        try:
+            self._wait_for_addresses()
+            if self._wait_ready:
+                self.wait_ready(self._start_timeout)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _fail_if_dead(self) -> None:
+        status = self.process.poll()
+        if status is not None:
+            raise ServerFailed(f"the server ended with status {status}:\n{self.log}")
+
+    def _wait_for_addresses(self) -> None:
+        while True:
+            self._fail_if_dead()
+            found = dict(_ADDRESS.findall(self.log))
+            if len(found) == 2:
+                break
+            if time.monotonic() > self._deadline:
+                raise ServerFailed(f"the server printed no addresses:\n{self.log}")
+            time.sleep(_POLL_SECONDS)
+        self.http = found["HTTP"].removeprefix("http://").replace("off", "")
+        self.grpc = found["gRPC"].replace("off", "")
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Return the status and body of a GET request.
+
+        Args:
+            path: The path, such as "/v2".
+
+        Raises:
+            OSError: The server does not answer.
+        """
+        host, _, port = self.http.rpartition(":")
+        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=10)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def wait_ready(self, timeout: float = 60.0) -> None:
+        """Wait until the server says that it is ready; without HTTP, until its table is printed.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Raises:
+            ServerFailed: It died or took too long; the text holds its log.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            self._fail_if_dead()
+            if self._is_ready():
+                return
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"the server is not ready after {timeout} s:\n{self.log}")
+            time.sleep(_POLL_SECONDS)
+
+    def _is_ready(self) -> bool:
+        if not self.http:
+            return "models loaded" in self.log
+        try:
+            return self.get("/v2/health/ready")[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def terminate(self, timeout: float = 60.0) -> int:
+        """End the server with SIGTERM and return its exit status.
+
+        Args:
+            timeout: Seconds that it may take.
+
+        Raises:
+            ServerFailed: It did not end in time, and was killed.
+        """
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            log = self.log
+            self.kill()
+            raise ServerFailed(f"the server did not end within {timeout} s:\n{log}") from error
+
+    def kill(self) -> None:
+        """Kill the master and every process that it started."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        finally:
+            self.process.wait()
+
+    def __enter__(self) -> "Server":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        status = self.terminate()
+        log = self.log
+        self._folder.cleanup()
+        if error is None and status != 0:
+            raise ServerFailed(f"the server ended with status {status}:\n{log}")

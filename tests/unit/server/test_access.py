@@ -1,0 +1,86 @@
+import pytest
+
+from ksrv.errors import Forbidden, Unauthenticated
+from ksrv.server.access import Access
+from ksrv.server.settings import ServerSettings, SettingsError
+
+HERE = {"peer": "127.0.0.1", "forwarded": False, "origin": None}
+
+
+@pytest.fixture
+def files(tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("# rotation\nold-token\nnew-token\n\n")
+    control = tmp_path / "control"
+    control.write_text("control-token\n")
+    return {"token_file": str(tokens), "control_token_file": str(control)}
+
+
+def test_without_a_token_file_everybody_may_call():
+    access = Access(ServerSettings())
+    access.check(None)
+    access.check("Bearer whatever")
+    assert not access.needs_token
+
+
+@pytest.mark.parametrize(
+    "sent", ["Bearer old-token", "bearer new-token", "Bearer  new-token ", "Bearer control-token"]
+)
+def test_every_token_of_the_file_is_accepted(files, sent):
+    Access(ServerSettings(**files)).check(sent)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer x",
+        "Basic old-token",
+        "old-token",
+        "Bearer # rotation",
+        "Bearer old-token new-token",
+        "Bearer \udcff",
+    ],
+)
+def test_anything_else_is_unauthenticated(files, sent):
+    access = Access(ServerSettings(token_file=files["token_file"]))
+    with pytest.raises(Unauthenticated) as caught:
+        access.check(sent)
+    assert caught.value.http_status == 401
+    assert "old-token" not in caught.value.message
+
+
+def test_control_calls_without_a_control_token_are_for_this_machine_only(files):
+    access = Access(ServerSettings())
+    access.check_control(None, **HERE)
+    access.check_control(None, **HERE | {"peer": ""})
+    for elsewhere in ({"peer": "10.0.0.7"}, {"forwarded": True}):
+        with pytest.raises(Forbidden, match="loopback"):
+            access.check_control(None, **HERE | elsewhere)
+
+
+def test_with_a_control_token_only_the_token_counts(files):
+    access = Access(ServerSettings(**files))
+    access.check_control("Bearer control-token", **HERE | {"peer": "10.0.0.7"})
+    for sent in (None, "Bearer old-token"):
+        with pytest.raises(Unauthenticated, match="control token"):
+            access.check_control(sent, **HERE)
+
+
+def test_web_pages_may_not_change_the_repository_unless_allowed():
+    access = Access(ServerSettings(allowed_origins=("http://localhost:3000",)))
+    access.check_control(None, **HERE | {"origin": "http://localhost:3000"})
+    for origin in ("http://evil.example", "null", ""):
+        with pytest.raises(Forbidden, match="web pages"):
+            access.check_control(None, **HERE | {"origin": origin})
+
+
+def test_a_token_file_that_is_missing_or_empty_is_an_error(tmp_path):
+    with pytest.raises(SettingsError, match=r"'token_file'.*cannot be read"):
+        Access(ServerSettings(token_file=str(tmp_path / "none")))
+    empty = tmp_path / "empty"
+    empty.write_text("\n# nothing\n")
+    with pytest.raises(SettingsError, match="holds no token"):
+        Access(ServerSettings(token_file=str(empty)))

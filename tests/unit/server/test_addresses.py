@@ -1,0 +1,62 @@
+import pytest
+
+from ksrv.server.addresses import (
+    Address,
+    AddressError,
+    check_exposure,
+    is_loopback,
+    parse_address,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "shown"),
+    [
+        ("127.0.0.1:8080", Address("127.0.0.1", 8080), "127.0.0.1:8080"),
+        ("[::1]:0", Address("::1", 0), "[::1]:0"),
+        (":9000", Address("0.0.0.0", 9000), "0.0.0.0:9000"),
+        ("localhost:1", Address("localhost", 1), "localhost:1"),
+        ("unix:/run/k.sock", Address(path="/run/k.sock"), "unix:/run/k.sock"),
+    ],
+)
+def test_addresses_are_read_and_written(text, address, shown):
+    assert parse_address(text, "http") == address
+    assert str(address) == shown
+
+
+def test_off_is_no_address():
+    assert parse_address("off", "http") is None
+
+
+@pytest.mark.parametrize("text", ["", "8080", "host:", "host:port", "h:65536", "::1:80", "unix:"])
+def test_other_texts_name_the_setting(text):
+    with pytest.raises(AddressError, match="setting 'grpc'"):
+        parse_address(text, "grpc")
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("localhost.example.org", False),
+    ],
+)
+def test_loopback_is_judged_without_a_name_service(host, own):
+    assert is_loopback(host) is own
+
+
+def test_a_wide_address_needs_credentials_or_the_explicit_word():
+    wide = Address("0.0.0.0", 80)
+    with pytest.raises(AddressError, match=r"--token-file.*--insecure"):
+        check_exposure(wide, "http", insecure=False, credentials=False)
+    check_exposure(wide, "http", insecure=True, credentials=False)
+    check_exposure(wide, "http", insecure=False, credentials=True)
+    check_exposure(Address("::1", 80), "http", insecure=False, credentials=False)
+    check_exposure(Address(path="/s"), "http", insecure=False, credentials=False)

@@ -1,0 +1,110 @@
+import pytest
+
+from ksrv.server.settings import SettingsError, fields, parse_size, resolve
+
+MIB = 1024 * 1024
+
+
+def test_defaults_listen_on_loopback_with_one_worker():
+    settings = resolve({}, {}).settings
+    assert (settings.http, settings.grpc) == ("127.0.0.1:8080", "127.0.0.1:9000")
+    assert settings.workers == 1
+    assert settings.limits.body == 1024 * MIB
+    assert settings.insecure is False
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default(tmp_path):
+    file = tmp_path / "ksrv.yaml"
+    file.write_text("threads: 3\nworkers: 3\nbacklog: 3\nlimits: {body: 3M}\n")
+    environment = {"KSRV_THREADS": "2", "KSRV_WORKERS": "2", "KSRV_LIMITS__RANK": "5"}
+    resolved = resolve({"threads": "1"}, environment, str(file))
+    settings = resolved.settings
+    assert (settings.threads, settings.workers, settings.backlog) == (1, 2, 3)
+    assert (settings.limits.body, settings.limits.rank) == (3 * MIB, 5)
+    assert resolved.origins == {
+        "threads": "flag --threads",
+        "workers": "environment variable KSRV_WORKERS",
+        "backlog": f"settings file {file}",
+        "limits.body": f"settings file {file}",
+        "limits.rank": "environment variable KSRV_LIMITS__RANK",
+    }
+    assert "threads = 1  (flag --threads)" in resolved.describe()
+    assert "keepalive = 75.0  (default)" in resolved.describe()
+
+
+def test_toml_and_the_config_variable(tmp_path):
+    file = tmp_path / "ksrv.toml"
+    file.write_text('http = "off"\n[limits]\nbody = "64M"\n')
+    settings = resolve({}, {"KSRV_CONFIG": str(file)}).settings
+    assert settings.http == "off"
+    assert settings.limits.body == 64 * MIB
+
+
+def test_yaml_off_without_quotes_turns_an_address_off(tmp_path):
+    file = tmp_path / "ksrv.yaml"
+    file.write_text("grpc: off\nmetrics: off\n")
+    settings = resolve({}, {}, str(file)).settings
+    assert settings.grpc == "off"
+    assert settings.metrics is False
+
+
+def test_lists_in_variables():
+    environment = {"KSRV_MODELS": "a:b", "KSRV_ALLOWED_ORIGINS": "http://x, http://y"}
+    settings = resolve({}, environment).settings
+    assert settings.models == ("a", "b")
+    assert settings.allowed_origins == ("http://x", "http://y")
+
+
+def test_build_variables_are_not_settings():
+    assert resolve({}, {"KSRV_ONLY": "arena", "KSRV_SANITIZE": "1"}).origins == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "text", "expected"),
+    [
+        ({}, {"KSRV_THREDS": "1"}, None, ["KSRV_THREDS", "'threds'", "did you mean 'threads'"]),
+        ({}, {}, "limits: {bodi: 1}", ["ksrv.yaml", "'limits.bodi'", "'limits.body'"]),
+        ({"nope": 1}, {}, None, ["command line", "'nope'"]),
+        ({"threads": "many"}, {}, None, ["flag --threads", "'threads'", "many"]),
+        ({"workers": 0}, {}, None, ["flag --workers", "'workers'", ">= 1"]),
+        ({}, {"KSRV_LIMITS__BODY": "64 apples"}, None, ["KSRV_LIMITS__BODY", "64 apples"]),
+        ({}, {}, "- 1", ["ksrv.yaml", "mapping"]),
+        ({}, {}, "a: [", ["ksrv.yaml", "cannot be read"]),
+        ({}, {}, "!!python/object/apply:os.system [ls]", ["ksrv.yaml", "cannot be read"]),
+        ({"log_format": "xml"}, {}, None, ["'log_format'", "xml"]),
+    ],
+)
+def test_a_mistake_names_the_setting_and_its_source(tmp_path, flags, environment, text, expected):
+    file = tmp_path / "ksrv.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        resolve(flags, environment, str(file) if text is not None else None)
+    for part in expected:
+        assert part in str(caught.value)
+
+
+def test_a_missing_file_is_an_error(tmp_path):
+    with pytest.raises(SettingsError, match="cannot be read"):
+        resolve({}, {}, str(tmp_path / "none.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("512", 512), ("2K", 2048), ("64m", 64 * MIB), ("1GiB", 1 << 30), ("1 TB", 1 << 40)],
+)
+def test_sizes_have_units(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5M", "M", "1X", "١", "1" * 19])
+def test_other_texts_are_no_sizes(text):
+    with pytest.raises(ValueError, match="expected a size"):
+        parse_size(text)
+
+
+def test_every_setting_says_what_it_is_and_has_a_flag_and_a_variable():
+    known = fields()
+    assert known["limits.json_depth"].flag == "--limits-json-depth"
+    assert known["limits.json_depth"].variable == "KSRV_LIMITS__JSON_DEPTH"
+    assert all(field.description.endswith(".") for field in known.values())
