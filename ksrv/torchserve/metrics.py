@@ -247,6 +247,21 @@ class Metrics:
         metric.add_or_update(value, [dimension.value for dimension in dimensions])
 
 
+MetricsStore = Metrics
+"""The older `ts.metrics.metrics_store.MetricsStore` has the same calls."""
+
+
+class MetricsCacheYamlImpl(Metrics):
+    """`ts.metrics.metric_cache_yaml_impl.MetricsCacheYamlImpl`, for scripts that make one.
+
+    Args:
+        config_file_path: Ignored: metrics need no declaration here.
+    """
+
+    def __init__(self, config_file_path: str = "") -> None:
+        super().__init__("", discard)
+
+
 def _require(unit: str, allowed: tuple[str, ...], what: str) -> None:
     if unit not in allowed:
         raise ValueError(f"the unit of a {what} is one of {', '.join(allowed)}, not {unit!r}")

@@ -7,7 +7,7 @@ the same batches in and out as from any other handler.
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
@@ -28,8 +28,6 @@ STATUS = ":status"
 UNDECLARED_INPUT = TensorSpec("data", "BYTES", (-1,))
 UNDECLARED_OUTPUT = TensorSpec(answers.OUTPUT, "BYTES", (-1,))
 
-Stream = Callable[[int, bytes], None]
-
 
 class TorchServeRunner:
     """One instance of an archive's handler.
@@ -39,7 +37,6 @@ class TorchServeRunner:
         instance: The instance's number.
         threads: CPU threads that it may use; 0 leaves the framework's choice.
         emit: Takes custom metrics home.
-        stream: Takes an intermediate answer home: the request's index and the chunk.
     """
 
     def __init__(
@@ -49,13 +46,11 @@ class TorchServeRunner:
         instance: int = 0,
         threads: int = 0,
         emit: Emit = discard,
-        stream: Stream | None = None,
     ) -> None:
         self.source = source
         self._instance = instance
         self._threads = threads
         self._emit = emit
-        self._stream = stream
         self._entry: Entry | None = None
         self._service: Any = None
         self._context: Context | None = None
@@ -166,7 +161,7 @@ class TorchServeRunner:
         ]
         if context.metrics is not None:
             context.metrics.request_ids = context.request_ids
-        context.cl_socket = None if self._stream is None else _Chunks(owners, self._stream)
+        context.cl_socket = None if inputs.emit is None else _Chunks(inputs.emit)
 
     def _answer(self, items: list[Any], owners: list[int], inputs: BatchInputs) -> BatchOutputs:
         context = self._context
@@ -232,9 +227,9 @@ class TorchServeRunner:
 class _Chunks:
     """Where intermediate answers go: what `context.cl_socket` is to TorchServe."""
 
-    def __init__(self, owners: list[int], stream: Stream) -> None:
-        self._owners = owners
-        self._stream = stream
+    def __init__(self, emit: Callable[[BatchOutputs], None]) -> None:
+        self._emit = emit
 
-    def send(self, row: int, chunk: bytes) -> None:
-        self._stream(self._owners[row], chunk)
+    def send(self, chunks: Sequence[bytes]) -> None:
+        tensor = Tensor(answers.OUTPUT, "BYTES", (len(chunks),), list(chunks))
+        self._emit(BatchOutputs([tensor]))

@@ -31,8 +31,7 @@ def send_intermediate_predict_response(
     rows = len(context.request_processor)
     if len(ret) != rows:
         raise ValueError(f"{len(ret)} intermediate answers were given for a batch of {rows} rows")
-    for row, item in enumerate(ret):
-        chunks.send(row, torchserve_bytes(item))
+    chunks.send([torchserve_bytes(item) for item in ret])
 
 
 def create_predict_response(

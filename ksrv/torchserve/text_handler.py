@@ -1,0 +1,153 @@
+"""The text handlers of TorchServe: `ts.torch_handler.text_handler` and `.text_classifier`.
+
+Every row of a batch is classified, where TorchServe's reads the first only. The vocabulary may be a
+`source_vocab.pt` with a plain dict, or a JSON object of numbers by token.
+"""
+
+import json
+import os
+import re
+import string
+import unicodedata
+from collections.abc import Callable
+from typing import Any
+
+from ksrv.torchserve.base_handler import BaseHandler
+from ksrv.torchserve.contractions import CONTRACTION_MAP
+from ksrv.torchserve.prediction import CLEANUP_REGEX, map_class_to_label, ngrams_iterator
+
+UNKNOWN = "<unk>"
+
+_BASIC_ENGLISH = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"'", " '  "), (r'"', ""), (r"\.", " . "), (r"<br \/>", " "), (r",", " , "), (r"\(", " ( "),
+        (r"\)", " ) "), (r"\!", " ! "), (r"\?", " ? "), (r"\;", " "), (r"\:", " "), (r"\s+", " "),
+    )
+]  # fmt: skip
+
+
+def get_tokenizer(name: str | None, language: str = "en") -> Callable[[str], list[str]]:
+    """Return the `basic_english` tokenizer, or splitting at blanks for None.
+
+    Raises:
+        ValueError: Another tokenizer is asked for.
+    """
+    if name is None:
+        return str.split
+    if name == "basic_english" and language == "en":
+        return basic_english
+    raise ValueError(
+        f"the tokenizers here are basic_english and None, not {name!r} for {language!r}"
+    )
+
+
+def basic_english(text: str) -> list[str]:
+    """Split lower-cased text into words and punctuation marks."""
+    text = text.lower()
+    for pattern, replacement in _BASIC_ENGLISH:
+        text = pattern.sub(replacement, text)
+    return text.split()
+
+
+class TextHandler(BaseHandler):
+    """Loads the vocabulary beside the model and cleans text."""
+
+    source_vocab: Any = None
+    tokenizer: Callable[[str], list[str]] = staticmethod(basic_english)
+
+    def initialize(self, context: Any) -> None:
+        super().initialize(context)
+        manifest = self.manifest or {}
+        name = manifest.get("model", {}).get("sourceVocab") or "source_vocab.pt"
+        self.source_vocab = load_vocabulary(context.system_properties["model_dir"], name)
+        self.initialized = True
+
+    def _remove_html_tags(self, text: str) -> str:
+        return re.sub(CLEANUP_REGEX, "", text)
+
+    def _expand_contractions(self, text: str) -> str:
+        expanded = re.sub(
+            r"[a-z']*'[a-z']*", lambda found: CONTRACTION_MAP.get(found[0], found[0]), text
+        )
+        return expanded.replace("'", "")
+
+    def _remove_accented_characters(self, text: str) -> str:
+        return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+
+    def _remove_punctuation(self, text: str) -> str:
+        return text.translate(str.maketrans("", "", string.punctuation))
+
+    _remove_puncutation = _remove_punctuation  # the name that TorchServe's handlers know
+
+    def _tokenize(self, text: str) -> list[str]:
+        return self.tokenizer(text)
+
+
+class TextClassifier(TextHandler):
+    """Answers with the probability of each label; the model takes (tokens, offsets)."""
+
+    ngrams = 2
+
+    def preprocess(self, data: Any) -> Any:
+        import torch
+
+        rows = [self._tokens(row.get("data") or row.get("body")) for row in data]
+        lengths = [0, *(len(row) for row in rows[:-1])]
+        offsets = torch.tensor(lengths, dtype=torch.int64).cumsum(0)
+        tokens = torch.tensor([token for row in rows for token in row], dtype=torch.int64)
+        return tokens.to(self.device), offsets.to(self.device)
+
+    def _tokens(self, text: Any) -> list[int]:
+        if isinstance(text, (bytes, bytearray)):
+            text = text.decode("utf-8")
+        text = self._remove_html_tags(text).lower()
+        text = self._remove_accented_characters(self._expand_contractions(text))
+        words = self._tokenize(self._remove_punctuation(text))
+        return [self._number(token) for token in ngrams_iterator(words, self.ngrams)]
+
+    def _number(self, token: str) -> int:
+        vocabulary = self.source_vocab
+        if isinstance(vocabulary, dict):
+            return int(vocabulary[token] if token in vocabulary else vocabulary.get(UNKNOWN, 0))
+        return int(vocabulary[token])
+
+    def inference(self, data: Any, *arguments: Any, **options: Any) -> Any:
+        import torch
+
+        tokens, offsets = data
+        with torch.inference_mode():
+            return self.model(tokens, offsets)
+
+    def postprocess(self, data: Any) -> list[Any]:
+        probabilities = data.softmax(dim=1).tolist()
+        return map_class_to_label(probabilities, self.mapping)
+
+
+def load_vocabulary(folder: str, name: str) -> Any:
+    """Return the numbers by token.
+
+    Args:
+        folder: The model's folder.
+        name: The file: JSON by its suffix, else what `torch.save` wrote of a plain dict.
+
+    Raises:
+        RuntimeError: The file is missing or holds anything but a plain dict.
+    """
+    path = os.path.join(folder, name)
+    alternative = os.path.splitext(path)[0] + ".json"
+    if name.endswith(".json") or not os.path.isfile(path):
+        path = path if name.endswith(".json") else alternative
+        if not os.path.isfile(path):
+            raise RuntimeError(f"the vocabulary {name} is missing")
+        with open(path) as file:
+            return json.load(file)
+    import torch
+
+    try:
+        return torch.load(path, weights_only=True)
+    except Exception as error:
+        raise RuntimeError(
+            f"the vocabulary {name} holds more than a plain dict, which is not loaded:"
+            f" store it as JSON ({error})"
+        ) from error
