@@ -55,6 +55,51 @@ format: $(VENV)/.built ## rewrite the Python sources in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+protos: $(VENV)/.built ## write the descriptor set again after a change in protos/
+	$(BIN)/python protos/generate.py
+
+bench: $(VENV)/.bench ## time the native core beside its limits and print the ratios
+	mkdir -p benchmarks/results
+	$(BIN)/python -m pytest benchmarks -o 'python_files=bench_*.py' --benchmark-enable --benchmark-only \
+		--benchmark-json=benchmarks/results/core.json -p no:cacheprovider
+	$(BIN)/python benchmarks/ratios.py benchmarks/results/core.json
+
+# Sanitizer, coverage and fuzz builds live below build/ and leave the ordinary build alone.
+ASAN := build/asan
+PRELOAD = $(shell g++ -print-file-name=libasan.so):$(shell g++ -print-file-name=libstdc++.so)
+
+asan: $(VENV)/.built ## run the native unit and property tests under the address and UB sanitizers
+	KSRV_SANITIZE=1 $(BIN)/python setup.py -q build --build-lib $(ASAN)/lib --build-temp $(ASAN)/temp
+	LD_PRELOAD=$(PRELOAD) PYTHONPATH=$(ASAN)/lib PYTHONMALLOC=malloc \
+		ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+		$(BIN)/pytest --timeout 900 tests/unit/native tests/unit/protocol tests/property
+
+coverage: $(VENV)/.built ## line coverage of ksrv/ and native/, generated C++ included
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt coverage gcovr
+	KSRV_TRACE=1 $(BIN)/python setup.py -q build --build-lib build/trace/lib --build-temp build/trace/temp
+	PYTHONPATH=build/trace/lib $(BIN)/coverage run --rcfile=pyproject.toml -m pytest -m 'not slow'
+	$(BIN)/coverage report --rcfile=pyproject.toml
+	$(BIN)/gcovr --root . --filter native/ build/trace/temp
+
+FUZZ_SECONDS ?= 60
+FUZZERS := $(wildcard tests/fuzz/*.cpp)
+
+fuzz: ## drive the native parsers with libFuzzer, FUZZ_SECONDS each; needs clang++
+	@command -v clang++ >/dev/null || { echo "make fuzz needs clang++ with libFuzzer (Debian: clang)"; exit 1; }
+	@mkdir -p build/fuzz
+	@set -e; for source in $(FUZZERS); do \
+		name=$$(basename $$source .cpp); mkdir -p build/fuzz/corpus/$$name; \
+		echo "== $$name"; \
+		clang++ -std=c++17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
+			-Inative $$source -o build/fuzz/$$name; \
+		build/fuzz/$$name -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=2048 \
+			-print_final_stats=1 build/fuzz/corpus/$$name 2>&1 | tail -12; \
+	done
+
+dist: $(VENV)/.python ## source archive and wheel, built in isolation
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt build
+	$(BIN)/python -m build
+
 clean: ## remove everything that make made
 	rm -rf $(VENV) build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find ksrv -name '*.so' -delete
