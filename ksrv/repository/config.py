@@ -25,6 +25,29 @@ BUILT_IN_HANDLERS = ("image_classifier", "image_segmenter", "object_detector", "
 MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx")
 STATE_SUFFIXES = (".pt", ".pth", ".safetensors")
 
+_KEYS = (
+    "handler",
+    "model",
+    "class",
+    "device",
+    "inputs",
+    "outputs",
+    "labels",
+    "batching",
+    "executor",
+    "retry",
+    "instances",
+    "threads",
+    "timeout_ms",
+    "queue_size",
+    "warmup",
+    "version_policy",
+    "parameters",
+    "pt2",
+    "envelope",
+    "env",
+    "matmul_precision",
+)
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,4})?|mps|xpu(:[0-9]{1,4})?|xla")
 _RANGE = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?|[A-Za-z_]\w*:[A-Za-z_]\w*")
@@ -57,9 +80,8 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
         return _without_config(folders)
     document = Document.read(path)
     fields = Fields(document, {} if document.value is None else document.value)
-    config = _read(fields, files)
-    fields.finish()
-    return config
+    fields.only(*_KEYS)
+    return _read(fields, files)
 
 
 def _without_config(folders: Sequence[Path]) -> ModelConfig:
@@ -187,7 +209,9 @@ def _read_model(fields: Fields, files: _Files) -> tuple[str | None, str | None, 
 
 def _read_tensors(fields: Fields, key: str) -> tuple[TensorSpec, ...]:
     specs: list[TensorSpec] = []
+    known = ("name", "datatype", "shape", *(("image",) if key == "inputs" else ()))
     for section in fields.sections(key):
+        section.only(*known)
         name = section.text("name")
         if name is None:
             section.fail("name", "a tensor needs a name.")
@@ -203,7 +227,6 @@ def _read_tensors(fields: Fields, key: str) -> tuple[TensorSpec, ...]:
         if key == "inputs":
             below = section.section("image")
             image = default_image(kind, shape) if below is None else read_image(below, kind, shape)
-        section.finish()
         specs.append(TensorSpec(name, kind, shape, image))
     return tuple(specs)
 
@@ -248,6 +271,7 @@ def _read_batching(fields: Fields, inputs: Sequence[TensorSpec]) -> Batching | N
     section = fields.section("batching")
     if section is None:
         return None
+    section.only("max_batch_size", "max_delay_ms", "split")
     if "max_batch_size" not in section:
         section.fail("max_batch_size", "batching needs a max_batch_size.")
     batching = Batching(
@@ -255,7 +279,6 @@ def _read_batching(fields: Fields, inputs: Sequence[TensorSpec]) -> Batching | N
         max_delay_ms=section.number("max_delay_ms", 0.0, 0.0, 3_600_000.0),
         split=section.flag("split", False),
     )
-    section.finish()
     fixed = next((spec for spec in inputs if not spec.batched), None)
     if fixed is not None:
         fields.fail(
@@ -283,6 +306,7 @@ def _read_version_policy(fields: Fields) -> VersionPolicy:
     if not isinstance(value, dict) or len(value) > 1:
         fields.fail("version_policy", f"{expected}, found {describe(value)}.")
     section = Fields(fields.document, value, (*fields.path, "version_policy"))
+    section.only("latest", "specific")
     latest = section.integer("latest", 1, 1, 1_000_000)
     specific: tuple[int, ...] = ()
     numbers = section.value("specific")
@@ -290,7 +314,6 @@ def _read_version_policy(fields: Fields) -> VersionPolicy:
         if not isinstance(numbers, list) or not numbers or not all(map(_is_version, numbers)):
             section.fail("specific", f"{expected}, found {describe(numbers)}.")
         specific = tuple(dict.fromkeys(numbers))
-    section.finish()
     return VersionPolicy(latest=latest, specific=specific)
 
 

@@ -126,6 +126,8 @@ class Document:
             return node.value  # a date is the text that was written
         try:
             value = loader.construct_object(node)
+        except yaml.constructor.ConstructorError:
+            self.fail(path, f"the tag {node.tag} is not read here.")
         except ValueError as error:
             self.fail(path, f"{error}.")
         if value is not None and not isinstance(value, (str, int, float, bool)):
@@ -173,7 +175,7 @@ def describe(value: object) -> str:
 
 
 class Fields:
-    """One mapping of a document, read key by key; `finish` refuses the keys that nobody took."""
+    """One mapping of a document: `only` refuses unknown keys, the other methods read known ones."""
 
     def __init__(self, document: Document, value: object, path: KeyPath = ()) -> None:
         if not isinstance(value, dict):
@@ -181,7 +183,6 @@ class Fields:
         self.document = document
         self.path = path
         self._values: dict[Any, Any] = value
-        self._known: list[str] = []
 
     def __contains__(self, key: str) -> bool:
         return self._values.get(key) is not None
@@ -198,9 +199,23 @@ class Fields:
         """
         self.document.fail((*self.path, key), message)
 
+    def only(self, *known: str) -> None:
+        """Refuse every other key.
+
+        Args:
+            known: The keys that may be here.
+
+        Raises:
+            ConfigError: There is another; the text names the key that was probably meant.
+        """
+        for key in self._values:
+            if key not in known:
+                near = _near(key, known)
+                expected = "" if near else f"; known here are {', '.join(sorted(known))}"
+                self.fail(str(key), f"unknown key{near}{expected}.")
+
     def value(self, key: str) -> Any:
         """Return the raw value of a key, or None where it is missing or empty."""
-        self._known.append(key)
         return self._values.get(key)
 
     def text(self, key: str) -> str | None:
@@ -288,18 +303,6 @@ class Fields:
             Fields(self.document, entry, (*self.path, key, index))
             for index, entry in enumerate(value)
         ]
-
-    def finish(self) -> None:
-        """Refuse every key that nobody asked for.
-
-        Raises:
-            ConfigError: There is one; the text names the key that was probably meant.
-        """
-        for key in self._values:
-            if key not in self._known:
-                near = _near(key, self._known)
-                known = "" if near else f"; known here are {', '.join(sorted(set(self._known)))}"
-                self.fail(str(key), f"unknown key{near}{known}.")
 
     @staticmethod
     def _as_number(value: object) -> float | None:

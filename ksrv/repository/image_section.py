@@ -37,6 +37,7 @@ def read_image(fields: Fields, datatype: str, shape: tuple[Dimension, ...]) -> I
     Raises:
         ConfigError: A key is unknown, has a wrong value, or does not fit the input.
     """
+    fields.only(*ImageSpec.__slots__)
     if len(shape) != 4:
         fields.document.fail(
             fields.path, f"an image input has the shape [-1, H, W, C], not {len(shape)} dimensions."
@@ -57,7 +58,6 @@ def read_image(fields: Fields, datatype: str, shape: tuple[Dimension, ...]) -> I
         formats=_formats(fields),
         model_layout=fields.choice("model_layout", "NHWC", ("NHWC", "NCHW")),
     )
-    fields.finish()
     _check_channels(fields, image, shape[3])
     _check_numbers(fields, image, datatype, shape[3])
     if image.shorter_side is not None and image.resize in ("letterbox", "none"):
@@ -67,7 +67,6 @@ def read_image(fields: Fields, datatype: str, shape: tuple[Dimension, ...]) -> I
 
 def _shorter_side(fields: Fields, shape: tuple[Dimension, ...]) -> int | None:
     if "shorter_side" not in fields:
-        fields.value("shorter_side")
         return None
     side = fields.integer("shorter_side", 1, 1, 65_535)
     height, width = shape[1], shape[2]
@@ -80,7 +79,6 @@ def _shorter_side(fields: Fields, shape: tuple[Dimension, ...]) -> int | None:
 
 def _formats(fields: Fields) -> tuple[str, ...]:
     if "formats" not in fields:
-        fields.value("formats")
         return FORMATS
     formats = fields.texts("formats")
     if not formats or not set(formats) <= set(FORMATS):
