@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ksrv._native import arena
 from ksrv.errors import InferenceError, KsrvError
 from ksrv.request import Array, BatchInputs, BatchRequest, Parameter, Tensor
 from ksrv.spec import ModelSpec
@@ -106,7 +107,10 @@ class Batch:
         if entry.datatype == "BYTES":
             raise TypeError(f"the input {name!r} is BYTES, which is no torch tensor")
         array = self[name]
-        tensor = torch.from_numpy(array if array.flags.writeable else array.copy(order="K"))
+        if not array.flags.writeable:
+            arena.count_copy(array.nbytes)
+            array = array.copy(order="K")
+        tensor = torch.from_numpy(array)
         if entry.datatype == "BF16":
             tensor = tensor.view(torch.bfloat16)
         return tensor.to(self._device())
@@ -171,7 +175,11 @@ class Batch:
     def _array(self, entry: Tensor) -> Array:
         if not isinstance(entry.data, np.ndarray):
             array = np.empty(len(entry.data), dtype=object)
-            array[:] = [bytes(element) for element in entry.data]
+            for place, element in enumerate(entry.data):
+                if not isinstance(element, bytes):
+                    arena.count_copy(len(element))
+                    element = bytes(element)
+                array[place] = element
             return array.reshape(entry.shape)
         declared = self._spec.input(entry.name)
         image = declared.image if declared is not None else None

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ksrv._native import datatype
+from ksrv._native import arena, datatype
 from ksrv.errors import HandlerFailed
 from ksrv.request import Array, Element, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
@@ -40,7 +40,12 @@ class Bits:
 
 
 def output_tensors(
-    result: Any, rows: int, spec: ModelSpec, *, explained: bool = False
+    result: Any,
+    rows: int,
+    spec: ModelSpec,
+    *,
+    explained: bool = False,
+    inputs: Sequence[Array] = (),
 ) -> list[Tensor]:
     """Return the answer's tensors.
 
@@ -49,6 +54,7 @@ def output_tensors(
         rows: The batch's rows.
         spec: The model's declared inputs and outputs.
         explained: Whether this is an explanation, which declared outputs do not describe.
+        inputs: The batch's own arrays, whose memory an output may share.
 
     Returns:
         The tensors, in the order of the declared outputs, else in the handler's.
@@ -62,7 +68,7 @@ def output_tensors(
     tensors = []
     for name, value in named.items():
         entry = next((one for one in declared if one.name == name), None)
-        tensor = _tensor(name, value, entry)
+        tensor = _tensor(name, value, entry, inputs)
         if counted and (not tensor.shape or tensor.shape[0] != rows):
             raise HandlerFailed(
                 f"the handler returned {_first(tensor)} rows in the output {name!r} "
@@ -121,12 +127,12 @@ def _numbered(count: int) -> list[str]:
     return [DEFAULT_NAME] if count == 1 else [f"{DEFAULT_NAME}_{index}" for index in range(count)]
 
 
-def _tensor(name: str, value: Any, entry: TensorSpec | None) -> Tensor:
+def _tensor(name: str, value: Any, entry: TensorSpec | None, inputs: Sequence[Array]) -> Tensor:
     wanted = entry.datatype if entry is not None else None
     if isinstance(value, list):
         value = _from_list(name, value, wanted)
     elif _is_torch(value):
-        value = _from_torch(name, value)
+        value = _from_torch(name, value, inputs)
     if isinstance(value, Bits):
         return _from_bits(name, value.patterns, wanted)
     if not isinstance(value, np.ndarray):
@@ -190,7 +196,7 @@ def _is_torch(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def _from_torch(name: str, tensor: Any) -> Any:
+def _from_torch(name: str, tensor: Any, inputs: Sequence[Array]) -> Any:
     """The tensor's own memory as an array where nothing else refers to it, else a copy."""
     import torch
 
@@ -201,9 +207,12 @@ def _from_torch(name: str, tensor: Any) -> Any:
         )
     if tensor.device.type != "cpu":
         tensor = tensor.detach().cpu()
-    elif tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or _is_shared(tensor):
-        tensor = tensor.detach().resolve_conj().resolve_neg().clone()
-    tensor = tensor.contiguous()
+    elif tensor.requires_grad or tensor.is_neg() or _is_shared(tensor, inputs):
+        tensor = tensor.detach().resolve_neg().clone(memory_format=torch.contiguous_format)
+        arena.count_copy(tensor.nbytes)
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+        arena.count_copy(tensor.nbytes)
     if tensor.dtype is torch.bfloat16:
         return Bits(tensor.view(torch.uint16).numpy())
     try:
@@ -215,19 +224,27 @@ def _from_torch(name: str, tensor: Any) -> Any:
         ) from None
 
 
-def _is_shared(tensor: Any) -> bool:
-    """Whether another tensor (a buffer of the model, say) refers to the same memory.
+def _is_shared(tensor: Any, inputs: Sequence[Array]) -> bool:
+    """Whether something else may refer to the tensor's memory: a buffer of the model, an array.
 
-    The count holds the tensor itself and the storage object that is asked here.
+    The storage's count holds the tensor itself and the storage object that is asked here. Memory
+    that torch did not allocate belongs to somebody who is not counted; the batch's own arrays are
+    known, and nobody writes to them again.
     """
     import torch
 
-    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)) > 2
+    storage = tensor.untyped_storage()
+    if torch._C._storage_Use_Count(storage._cdata) > 2:
+        return True
+    address = tensor.data_ptr()
+    return not storage.resizable() and not any(
+        array.ctypes.data <= address < array.ctypes.data + array.nbytes for array in inputs
+    )
 
 
 def _from_bits(name: str, patterns: Array, wanted: str | None) -> Tensor:
     if wanted in (None, "BF16"):
-        return Tensor(name, "BF16", patterns.shape, np.ascontiguousarray(patterns))
+        return Tensor(name, "BF16", patterns.shape, patterns)
     if wanted not in FLOATS:
         raise _misfit(name, "BF16", wanted)
     widened = (patterns.astype(np.uint32) << 16).view(np.float32)
@@ -264,8 +281,14 @@ def _from_numbers(name: str, array: Array, wanted: str | None) -> Tensor:
     if wanted is not None and wanted != own:
         array = _cast(name, array, own, wanted)
         own = wanted
-    # ascontiguousarray makes a 0-d array 1-d; the shape is kept for the error that follows.
-    return Tensor(name, own, array.shape, np.ascontiguousarray(array))
+    return Tensor(name, own, array.shape, _in_order(array))
+
+
+def _in_order(array: Array) -> Array:
+    if array.flags.c_contiguous:
+        return array
+    arena.count_copy(array.nbytes)
+    return array.copy(order="C")
 
 
 def _cast(name: str, array: Array, own: str, wanted: str) -> Array:

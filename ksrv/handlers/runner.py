@@ -8,6 +8,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
@@ -122,7 +124,17 @@ class Runner:
         try:
             result = handler.handle(batch, context)
             context.stage = "outputs"
-            tensors = output_tensors(result, batch.rows, context.spec, explained=batch.explain)
+            tensors = output_tensors(
+                result,
+                batch.rows,
+                context.spec,
+                explained=batch.explain,
+                inputs=[
+                    tensor.data
+                    for tensor in inputs.tensors.values()
+                    if isinstance(tensor.data, np.ndarray)
+                ],
+            )
             del result
         except InferenceError as error:
             failure = error

@@ -1,0 +1,116 @@
+"""The batch: views, conversions, and what goes back to single requests."""
+
+import numpy as np
+import pytest
+
+from ksrv._native import arena
+from ksrv.errors import InferenceError
+from ksrv.handlers.batch import Batch
+from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
+
+torch = pytest.importorskip("torch")
+
+
+def batch_of(*tensors, spec=None, sizes=(1, 2), explain=False):
+    requests, start = [], 0
+    for number, size in enumerate(sizes):
+        part = BatchRequest(slice(start, start + size), f"id{number}", {"k": number}, {"h": "v"})
+        requests.append(part)
+        start += size
+    inputs = BatchInputs({tensor.name: tensor for tensor in tensors}, start, requests, explain)
+    return Batch(inputs, spec or ModelSpec("m"), lambda: "cpu")
+
+
+def numbers(name="x", datatype="FP32", dtype=np.float32, shape=(3, 2)):
+    return Tensor(name, datatype, shape, np.arange(np.prod(shape)).reshape(shape).astype(dtype))
+
+
+def test_an_array_is_handed_on_as_it_is():
+    tensor = numbers()
+    batch = batch_of(tensor)
+    assert batch["x"] is tensor.data
+    assert (batch.names, list(batch), "x" in batch, "y" in batch) == (("x",), ["x"], True, False)
+    assert (batch.rows, batch.datatype("x"), batch.explain) == (3, "FP32", False)
+    assert [request.id for request in batch.requests] == ["id0", "id1"]
+
+
+def test_an_unknown_name_says_what_there_is():
+    with pytest.raises(KeyError, match="no input 'z'; it has x"):
+        batch_of(numbers())["z"]
+
+
+def test_a_torch_tensor_shares_the_arrays_memory():
+    tensor = numbers()
+    before = arena.copied_bytes()
+    made = batch_of(tensor).tensor("x")
+    assert made.data_ptr() == tensor.data.ctypes.data
+    assert arena.copied_bytes() == before
+
+
+def test_a_read_only_array_is_copied_for_torch():
+    tensor = numbers()
+    tensor.data.flags.writeable = False
+    before = arena.copied_bytes()
+    made = batch_of(tensor).tensor("x")
+    made.add_(1)
+    assert tensor.data[0, 0] == 0
+    assert arena.copied_bytes() == before + 24
+
+
+def test_bytes_are_an_object_array_of_bytes():
+    big = memoryview(bytearray(b"large"))
+    batch = batch_of(Tensor("s", "BYTES", (3,), [b"a", b"", big]))
+    assert batch["s"].tolist() == [b"a", b"", b"large"]
+    assert {type(element) for element in batch["s"]} == {bytes}
+    assert batch["s"] is batch["s"]
+    with pytest.raises(TypeError, match="'s' is BYTES"):
+        batch.tensor("s")
+    square = batch_of(Tensor("s", "BYTES", (3, 2), [b"a"] * 6))
+    assert square["s"].shape == (3, 2)
+
+
+def test_bfloat16_is_patterns_and_a_torch_dtype():
+    tensor = Tensor("b", "BF16", (3,), np.array([0x3F80, 0x4000, 0xC000], np.uint16))
+    batch = batch_of(tensor)
+    assert batch["b"].dtype == np.uint16
+    assert batch.tensor("b").dtype is torch.bfloat16
+    assert batch.tensor("b").tolist() == [1, 2, -2]
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_images_for_an_nchw_model_are_a_view(writable):
+    spec = TensorSpec("i", "FP32", (-1, 4, 5, 3), ImageSpec(model_layout="NCHW"))
+    tensor = numbers("i", shape=(3, 4, 5, 3))
+    tensor.data.flags.writeable = writable
+    batch = batch_of(tensor, spec=ModelSpec("m", inputs=(spec,)))
+    assert batch["i"].shape == (3, 3, 4, 5)
+    assert np.shares_memory(batch["i"], tensor.data)
+    made = batch.tensor("i")
+    assert made.shape == (3, 3, 4, 5)
+    assert made.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_failed_row_fails_the_request_that_owns_it():
+    batch = batch_of(numbers())
+    batch.fail(np.int64(2), "bad", 415)
+    batch.fail(1, "later")
+    [(place, error)] = batch.failures.items()
+    assert (place, error.http_status, error.message) == (1, 415, "bad")
+    assert isinstance(error, InferenceError)
+    for row in (3, -1):
+        with pytest.raises(IndexError):
+            batch.fail(row, "nobody's")
+    with pytest.raises(ValueError, match="between 400 and 599"):
+        batch.fail(0, "fine", 200)
+
+
+def test_headers_and_parameters_go_to_the_request():
+    batch = batch_of(numbers())
+    batch.set_header(0, "x-a", "1")
+    batch.set_header(2, "x-b", "2")
+    batch.set_parameter(1, "score", 0.5)
+    assert batch.headers == {0: {"x-a": "1"}, 1: {"x-b": "2"}}
+    assert batch.parameters == {1: {"score": 0.5}}
+    with pytest.raises(TypeError, match="list"):
+        batch.set_parameter(0, "bad", [1])

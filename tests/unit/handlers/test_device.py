@@ -1,0 +1,84 @@
+"""The order of devices, with faked back ends."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from ksrv.handlers import device
+from ksrv.handlers.device import DeviceError, choose_device
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Pretend that a machine has some devices: machine(cuda=2, mps=1, ...)."""
+
+    def pretend(cuda=0, xpu=0, mps=0, xla=0):
+        def backend(count):
+            return SimpleNamespace(is_available=lambda: count > 0, device_count=lambda: count)
+
+        torch = SimpleNamespace(
+            cuda=backend(cuda),
+            xpu=backend(xpu),
+            backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: mps > 0)),
+        )
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        monkeypatch.setattr(device, "find_spec", lambda name: object() if xla else None)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("there", "chosen"),
+    [
+        ({"cuda": 1, "xpu": 1, "mps": 1, "xla": 1}, "cuda:0"),
+        ({"xpu": 1, "mps": 1, "xla": 1}, "xpu:0"),
+        ({"mps": 1, "xla": 1}, "mps"),
+        ({"xla": 1}, "xla"),
+        ({}, "cpu"),
+    ],
+)
+def test_the_order_of_auto(machine, there, chosen):
+    machine(**there)
+    assert choose_device("auto") == chosen
+
+
+def test_instances_spread_over_devices_of_a_kind(machine):
+    machine(cuda=2)
+    assert [choose_device("auto", n) for n in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert [choose_device("cuda", n) for n in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert choose_device("cuda:1", 0) == "cuda:1"
+
+
+def test_a_named_device_that_is_there(machine):
+    machine(cuda=1, xpu=1, mps=1, xla=1)
+    assert [choose_device(name) for name in ("cpu", "xpu:0", "mps", "xla")] == [
+        "cpu", "xpu:0", "mps", "xla"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "xpu", "mps", "xla"])
+def test_a_named_device_that_is_not_there(machine, name):
+    machine()
+    with pytest.raises(DeviceError, match=f"device {name} is not available"):
+        choose_device(name)
+
+
+def test_a_number_beyond_the_devices(machine):
+    machine(cuda=2)
+    with pytest.raises(DeviceError, match=r"cuda:2 .* 2 cuda device"):
+        choose_device("cuda:2")
+
+
+def test_without_torch_there_is_the_cpu(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert choose_device("auto") == "cpu"
+    assert choose_device("cpu") == "cpu"
+    with pytest.raises(DeviceError, match=r"pip install ksrv\[torch\]"):
+        choose_device("cuda")
+
+
+def test_a_torch_without_xpu_support(machine):
+    machine(mps=1)
+    del sys.modules["torch"].xpu
+    assert choose_device("auto") == "mps"

@@ -1,0 +1,243 @@
+"""What handlers return becomes tensors, or an error that says what does not fit."""
+
+import numpy as np
+import pytest
+
+from ksrv._native import arena
+from ksrv.errors import HandlerFailed
+from ksrv.handlers.outputs import output_tensors
+from ksrv.spec import ModelSpec, TensorSpec
+
+torch = pytest.importorskip("torch")
+
+NONE = ModelSpec("m")
+
+
+def declared(*outputs, inputs=()):
+    specs = tuple(TensorSpec(name, datatype, shape) for name, datatype, shape in outputs)
+    return ModelSpec("m", inputs=inputs, outputs=specs)
+
+
+def one(value, rows, spec=NONE):
+    [tensor] = output_tensors(value, rows, spec)
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [("?", "BOOL"), ("u1", "UINT8"), ("u2", "UINT16"), ("u4", "UINT32"), ("u8", "UINT64"),
+     ("i1", "INT8"), ("i2", "INT16"), ("i4", "INT32"), ("i8", "INT64"), ("f2", "FP16"),
+     ("f4", "FP32"), ("f8", "FP64")],
+)  # fmt: skip
+def test_an_array_keeps_its_datatype_and_memory(dtype, name):
+    array = np.ones((2, 3), dtype)
+    tensor = one(array, 2)
+    assert (tensor.name, tensor.datatype, tensor.shape) == ("output", name, (2, 3))
+    assert tensor.data is array
+
+
+def test_a_mapping_keeps_its_order_and_takes_that_of_the_declaration():
+    result = {"b": np.ones((1, 1), np.float32), "a": np.ones((1, 2), np.float32)}
+    assert [tensor.name for tensor in output_tensors(result, 1, NONE)] == ["b", "a"]
+    spec = declared(("a", "FP32", (-1, 2)), ("b", "FP32", (-1, 1)))
+    assert [tensor.name for tensor in output_tensors(result, 1, spec)] == ["a", "b"]
+
+
+def test_a_tuple_takes_the_declared_names_or_numbers():
+    pair = (np.ones(1, np.float32), np.ones(1, np.int32))
+    assert [t.name for t in output_tensors(pair, 1, NONE)] == ["output_0", "output_1"]
+    spec = declared(("x", "FP32", (-1,)), ("y", "INT32", (-1,)))
+    assert [t.name for t in output_tensors(pair, 1, spec)] == ["x", "y"]
+
+
+def test_one_array_takes_the_only_declared_name():
+    assert one(np.ones(2, np.float32), 2, declared(("p", "FP32", (-1,)))).name == "p"
+
+
+def test_rows_of_a_list_are_bytes_text_or_compact_json():
+    values = [b"a", "\u00e9", {"k": [1, 2.5, None], 3: np.float32(1)}, [torch.tensor([1, 2])], 5]
+    tensor = one(values, 5)
+    assert (tensor.datatype, tensor.shape) == ("BYTES", (5,))
+    assert tensor.data == [b"a", "\u00e9".encode(), b'{"k":[1,2.5,null],"3":1.0}', b"[[1,2]]", b"5"]
+
+
+def test_json_keeps_the_order_of_keys():
+    assert one([{"b": 1, "a": 2}], 1).data == [b'{"b":1,"a":2}']
+
+
+def test_a_list_of_numbers_follows_a_numeric_declaration():
+    tensor = one([1, 2], 2, declared(("n", "FP32", (-1,))))
+    assert (tensor.datatype, tensor.data.dtype, tensor.data.tolist()) == (
+        "FP32",
+        np.float32,
+        [1, 2],
+    )
+    tensor = one([[1, 2], torch.tensor([3, 4])], 2, declared(("n", "INT64", (-1, 2))))
+    assert tensor.data.tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("values", [["a", "b"], [[1], [1, 2]], [None, 1]])
+def test_a_list_that_makes_no_numbers_is_refused(values):
+    with pytest.raises(HandlerFailed, match="'n'"):
+        one(values, 2, declared(("n", "FP32", (-1,))))
+
+
+def test_texts_in_arrays():
+    assert one(np.array(["a", "bc"]), 2).data == [b"a", b"bc"]
+    assert one(np.array([b"a", b"bc"]), 2).data == [b"a", b"bc"]
+    tensor = one(np.array([["a", b"b"], [bytearray(b"c"), memoryview(b"d")]], dtype=object), 2)
+    assert (tensor.shape, tensor.data) == ((2, 2), [b"a", b"b", b"c", b"d"])
+    with pytest.raises(HandlerFailed, match="with a int as"):
+        one(np.array([1, "a"], dtype=object), 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "datatype", "want"),
+    [
+        (np.array([1.5], "f8"), "FP32", [1.5]),
+        (np.array([1.5], "f4"), "FP64", [1.5]),
+        (np.array([1.5], "f4"), "FP16", [1.5]),
+        (np.array([1.5], "f4"), "BF16", [0x3FC0]),
+        (np.array([0x3FC0], "u2"), "BF16", [0x3FC0]),
+        (np.array([7], "i8"), "INT32", [7]),
+        (np.array([7], "i8"), "UINT8", [7]),
+        (np.array([7], "i8"), "FP32", [7]),
+        (torch.tensor([1.5], dtype=torch.bfloat16), "FP32", [1.5]),
+        (torch.tensor([1.5], dtype=torch.bfloat16), "BF16", [0x3FC0]),
+        (np.array([1.5], ">f4"), "FP32", [1.5]),
+        (np.array([np.inf], "f8"), "FP32", [np.inf]),
+    ],
+)
+def test_a_cast_that_keeps_the_kind(value, datatype, want):
+    tensor = one(value, 1, declared(("x", datatype, (-1,))))
+    assert (tensor.datatype, tensor.data.tolist()) == (datatype, want)
+
+
+@pytest.mark.parametrize(
+    ("value", "datatype", "words"),
+    [
+        (np.array([1.0]), "INT64", "FP64.*INT64"),
+        (np.array([1]), "BOOL", "INT64.*BOOL"),
+        (np.array([True]), "FP32", "BOOL.*FP32"),
+        (np.array([300]), "UINT8", "300.*0 to 255"),
+        (np.array([-1]), "UINT64", "-1"),
+        (np.array([1e39]), "FP32", "too large"),
+        (np.array([1.0]), "BYTES", "FP64.*BYTES"),
+        (np.array(["a"]), "FP32", "BYTES.*FP32"),
+        (torch.tensor([1.0], dtype=torch.bfloat16), "INT64", "BF16.*INT64"),
+    ],
+)
+def test_a_cast_that_does_not_is_refused(value, datatype, words):
+    with pytest.raises(HandlerFailed, match=words):
+        one(value, 1, declared(("x", datatype, (-1,))))
+
+
+def test_bfloat16_rounds_to_nearest_even_and_keeps_nan():
+    values = np.array([1.00390625, 1.01171875, np.nan, -np.inf, 3.3895314e38], np.float32)
+    bits = one(values, 5, declared(("x", "BF16", (-1,)))).data
+    want = torch.from_numpy(values).to(torch.bfloat16).view(torch.uint16).numpy()
+    assert bits[[0, 1, 3, 4]].tolist() == want[[0, 1, 3, 4]].tolist()
+    assert np.isnan((bits[2:3].astype(np.uint32) << 16).view(np.float32))[0]
+
+
+@pytest.mark.parametrize("shape", [(2,), (), (4, 1)])
+def test_a_wrong_number_of_rows_names_both(shape):
+    with pytest.raises(HandlerFailed) as caught:
+        one(np.ones(shape, np.float32), 3)
+    assert "batch of 3 rows" in caught.value.message
+    assert f"{shape[0] if shape else 'no'} rows" in caught.value.message
+
+
+def test_a_list_of_the_wrong_length():
+    with pytest.raises(HandlerFailed, match=r"2 rows .* batch of 3 rows"):
+        one(["a", "b"], 3)
+
+
+def test_a_shape_that_is_not_declared_names_both():
+    spec = declared(("x", "FP32", (-1, (2, 3), 4)))
+    assert one(np.ones((1, 3, 4), np.float32), 1, spec).shape == (1, 3, 4)
+    for shape in ((1, 4, 4), (1, 3), (1, 3, 4, 1)):
+        with pytest.raises(HandlerFailed) as caught:
+            one(np.ones(shape, np.float32), 1, spec)
+        assert str(list(shape)) in caught.value.message
+        assert "[-1, -1, 4]" in caught.value.message
+
+
+def test_rows_are_not_counted_where_the_model_has_no_batch():
+    spec = declared(("x", "FP32", (5,)), inputs=(TensorSpec("i", "FP32", (3,)),))
+    assert one(np.ones(5, np.float32), 1, spec).shape == (5,)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "NoneType"),
+        (3, "int"),
+        ({}, "without any output"),
+        ({1: np.ones(1)}, "names are texts"),
+        ({"x": None}, "NoneType"),
+        ({"x": np.ones(1, complex)}, "complex128"),
+        (np.array(["2020-01-01"], "M8[D]"), "datetime64"),
+        (torch.ones(1, dtype=torch.complex64), "complex64"),
+        (torch.eye(2).to_sparse(), "sparse"),
+        ([object()], "row 0"),
+    ],
+)
+def test_what_is_no_output_is_a_servers_error(value, words):
+    with pytest.raises(HandlerFailed, match=words) as caught:
+        output_tensors(value, 1, NONE)
+    assert caught.value.http_status == 500
+
+
+def test_names_that_are_not_declared():
+    spec = declared(("a", "FP32", (-1,)), ("b", "FP32", (-1,)))
+    ones = np.ones(1, np.float32)
+    for value in ({"a": ones}, {"a": ones, "b": ones, "c": ones}, ones, (ones,)):
+        with pytest.raises(HandlerFailed, match="declared"):
+            output_tensors(value, 1, spec)
+
+
+def test_an_explanation_is_not_held_to_the_declared_outputs():
+    spec = declared(("a", "FP32", (-1,)))
+    [tensor] = output_tensors({"why": ["x"]}, 1, spec, explained=True)
+    assert (tensor.name, tensor.data) == ("why", [b"x"])
+
+
+def test_a_fresh_torch_tensor_is_not_copied():
+    tensor = torch.ones(2, 2)
+    address = tensor.data_ptr()
+    before = arena.copied_bytes()
+    assert one(tensor, 2).data.ctypes.data == address
+    assert arena.copied_bytes() == before
+
+
+def test_memory_that_something_else_refers_to_is_copied_and_counted():
+    module = torch.nn.Linear(2, 2)
+    before = arena.copied_bytes()
+    data = one(module.weight, 2).data
+    assert arena.copied_bytes() == before + 16
+    with torch.no_grad():
+        kept = data.copy()
+        module.weight.add_(1)
+    np.testing.assert_array_equal(data, kept)
+    with torch.inference_mode():
+        view = module.weight.detach().view(2, 2)
+    assert one(view, 2).data.ctypes.data != module.weight.data_ptr()
+
+
+def test_an_array_in_another_order_is_copied_and_counted():
+    before = arena.copied_bytes()
+    data = one(np.ones((2, 3), np.float32).T, 3).data
+    assert data.flags.c_contiguous
+    assert arena.copied_bytes() == before + 24
+    before = arena.copied_bytes()
+    assert one(torch.ones(2, 3).T, 3).data.flags.c_contiguous
+    assert arena.copied_bytes() == before + 24
+
+
+def test_an_array_behind_a_tensor_is_copied_unless_it_is_the_batchs():
+    buffer = np.ones((2, 2), np.float32)
+    address = buffer.ctypes.data
+    assert one(torch.from_numpy(buffer), 2).data.ctypes.data != address
+    [tensor] = output_tensors(torch.from_numpy(buffer), 2, NONE, inputs=[buffer])
+    assert tensor.data.ctypes.data == address
