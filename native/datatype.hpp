@@ -71,8 +71,9 @@ struct SizeLimits {
 // The number of elements and bytes of a tensor.
 //
 // `item_size` is 1 for BYTES, whose element count alone is bounded. A zero dimension makes the
-// product zero whatever the others are, but each of them is still checked. On error `*where` is the
-// index of the dimension at fault and the outputs are untouched.
+// product zero, but the others must still be a size that an array library can compute strides for:
+// their product, too, is held below 2^63. On error `*where` is the index of the dimension at fault
+// and the outputs are untouched.
 inline SizeError checked_nbytes(const std::int64_t *shape, std::size_t rank, std::size_t item_size,
                                 const SizeLimits &limits, std::uint64_t *elements,
                                 std::uint64_t *nbytes, std::size_t *where) noexcept {
@@ -93,24 +94,29 @@ inline SizeError checked_nbytes(const std::int64_t *shape, std::size_t rank, std
             return SIZE_DIMENSION;
         }
         if (shape[i] == 0) empty = true;
-        if (!overflow && !empty &&
+        if (!overflow && shape[i] != 0 &&
             __builtin_mul_overflow(count, static_cast<std::uint64_t>(shape[i]), &count)) {
             overflow = true;
             overflow_at = i;
         }
+    }
+    std::uint64_t total = 0;
+    if (!overflow && (__builtin_mul_overflow(count, static_cast<std::uint64_t>(item_size), &total) ||
+                      total > static_cast<std::uint64_t>(INT64_MAX))) {
+        overflow = true;
+        overflow_at = rank ? rank - 1 : 0;
+    }
+    if (overflow) {
+        *where = overflow_at;
+        return SIZE_OVERFLOW;
     }
     if (empty) {
         *elements = 0;
         *nbytes = 0;
         return SIZE_OK;
     }
-    std::uint64_t total = 0;
-    if (!overflow && __builtin_mul_overflow(count, static_cast<std::uint64_t>(item_size), &total)) {
-        overflow = true;
-        overflow_at = rank ? rank - 1 : 0;
-    }
-    if (overflow || total > limits.bytes) {
-        *where = overflow ? overflow_at : (rank ? rank - 1 : 0);
+    if (total > limits.bytes) {
+        *where = rank ? rank - 1 : 0;
         return SIZE_OVERFLOW;
     }
     *elements = count;
