@@ -290,21 +290,24 @@ private:
     }
 
     bool request_parameter(const Text &key, bool *handled, unsigned *seen) {
-        const char *start = c_.at;
         fault_.name = key;
-        if (key.is("binary_data_output", 18)) {
-            *handled = true;
+        *handled = true;
+        if (key.is("binary_data_output", 18))
             return once(seen, 1, key) && boolean_field("'binary_data_output'", &out_.binary_output);
-        }
-        // The rest is checked here and still reaches the handler like any parameter.
+        if (key.is("timeout", 7))
+            return once(seen, 2, key) && unsigned_field("'timeout'", &out_.timeout_us);
+        if (key.is("priority", 8))
+            return once(seen, 4, key) && unsigned_field("'priority'", &out_.priority);
+        if (key.is("triton_enable_empty_final_response", 34))
+            return once(seen, 8, key) &&
+                   boolean_field("'triton_enable_empty_final_response'", &out_.mark_final);
+        if (key.length >= 7 && std::memcmp(key.data, "triton_", 7) == 0) return fail(HEADER_RESERVED);
+        *handled = false;  // what follows is checked here and still reaches the handler
+        const char *start = c_.at;
         std::uint64_t number = 0;
         int flag = 0;
         bool good = true;
-        if (key.is("timeout", 7)) {
-            good = unsigned_field("'timeout'", &out_.timeout_us);
-        } else if (key.is("priority", 8)) {
-            good = unsigned_field("'priority'", &out_.priority);
-        } else if (key.is("sequence_id", 11)) {
+        if (key.is("sequence_id", 11)) {
             if (*start != '"') good = unsigned_field("'sequence_id'", &number);
             if (!good && fault_.error == HEADER_TYPE)
                 fault_.wanted = "an unsigned integer or a string";
@@ -312,12 +315,8 @@ private:
             good = boolean_field("'sequence_start'", &flag);
         } else if (key.is("sequence_end", 12)) {
             good = boolean_field("'sequence_end'", &flag);
-        } else if (key.is("triton_enable_empty_final_response", 34)) {
-            good = boolean_field("'triton_enable_empty_final_response'", &flag);
-        } else if (key.length >= 7 && std::memcmp(key.data, "triton_", 7) == 0) {
-            return fail(HEADER_RESERVED);
         }
-        c_.at = good ? start : c_.at;
+        if (good) c_.at = start;
         return good;
     }
 

@@ -169,12 +169,14 @@ cdef class Header:
 
     Attributes:
         binary_output: The parameter binary_data_output, or None.
+        mark_final: The parameter triton_enable_empty_final_response.
         json_length: The bytes of the JSON object.
     """
 
     cdef readonly str id
     cdef readonly dict parameters
     cdef readonly object binary_output
+    cdef readonly bint mark_final
     cdef readonly object timeout_us
     cdef readonly object priority
     cdef readonly size_t json_length
@@ -220,12 +222,19 @@ cdef object _shared(const SharedMemory &shared):
 
 cdef object _view(
     object buffer, const Py_buffer *export, size_t offset, size_t length, Datatype datatype,
-    tuple shape
+    tuple shape, str name, size_t index
 ):
     cdef object array
     cdef Py_buffer target
     cdef size_t item = item_size_of(datatype)
+    cdef size_t bad
     cdef const unsigned char *start = <const unsigned char *>export.buf + offset
+    if datatype == DT_BOOL:
+        bad = find_not_bool(start, length)
+        if bad != length:
+            raise BodyError(
+                "not_bool", offset + bad, "input", index, name, expected=bad, received=start[bad]
+            )
     if length == 0:
         return empty(shape, DTYPES[<int>datatype])
     if <uintptr_t>start % item == 0:
@@ -241,7 +250,7 @@ cdef object _view(
 cdef Input _input(object buffer, const Py_buffer *export, InferHeader &header, size_t index):
     cdef const InputHeader *entry = &header.inputs[index]
     cdef Input made = Input.__new__(Input)
-    cdef size_t i, bad
+    cdef size_t i
     cdef tuple shape
     made.name = _text(entry.name)
     made.datatype = NAMES[<int>entry.datatype]
@@ -264,14 +273,9 @@ cdef Input _input(object buffer, const Py_buffer *export, InferHeader &header, s
         made.sizes = tuple([header.sizes[entry.sizes_first + i] for i in range(entry.sizes_count)])
     if entry.datatype == DT_BYTES or entry.shared.given:
         return made
-    if entry.datatype == DT_BOOL:
-        bad = find_not_bool(<const unsigned char *>export.buf + entry.offset, entry.length)
-        if bad != entry.length:
-            raise BodyError(
-                "not_bool", entry.offset + bad, "input", index, made.name, expected=bad,
-                received=(<const unsigned char *>export.buf)[entry.offset + bad]
-            )
-    made.array = _view(buffer, export, entry.offset, entry.length, entry.datatype, shape)
+    made.array = _view(
+        buffer, export, entry.offset, entry.length, entry.datatype, shape, made.name, index
+    )
     return made
 
 
@@ -324,7 +328,10 @@ def digits(str text not None, uint64_t limit) -> int:
     return -2 if too_large and encoded.isdigit() else -1
 
 
-def view(buffer, size_t offset, str datatype not None, tuple shape not None):
+def view(
+    buffer, size_t offset, str datatype not None, tuple shape not None, str name not None="",
+    size_t index=0
+):
     """Return the tensor that begins at `offset` of the buffer.
 
     Args:
@@ -332,11 +339,14 @@ def view(buffer, size_t offset, str datatype not None, tuple shape not None):
         offset: The tensor's first byte.
         datatype: A KServe v2 datatype of fixed size.
         shape: Its dimensions.
+        name: The input's name, for the error.
+        index: The input's index, for the error.
 
     Returns:
         An array over the buffer's memory, or a counted copy where that is not aligned.
 
     Raises:
+        BodyError: A BOOL byte is neither 0 nor 1.
         ValueError: There is no such datatype, or the tensor does not lie within the buffer.
     """
     cdef bytes encoded = datatype.encode("utf-8", "surrogatepass")
@@ -352,7 +362,7 @@ def view(buffer, size_t offset, str datatype not None, tuple shape not None):
         nbytes = elements * item_size_of(found)
         if nbytes < 0 or offset + nbytes > export.len:
             raise ValueError(f"{nbytes} bytes at {offset} do not lie within {export.len} bytes")
-        return _view(buffer, &export, offset, nbytes, found, shape)
+        return _view(buffer, &export, offset, nbytes, found, shape, name, index)
     finally:
         PyBuffer_Release(&export)
 
@@ -403,6 +413,7 @@ def read(buffer, size_t json_length, Bounds bounds=None) -> Header:
             scanned, scanned.parameters_first, scanned.parameters_count
         )
         header.binary_output = _flag(scanned.binary_output)
+        header.mark_final = scanned.mark_final == 1
         header.timeout_us = scanned.timeout_us
         header.priority = scanned.priority
         header.json_length = scanned.json_length

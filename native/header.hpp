@@ -71,7 +71,8 @@ struct OutputHeader {
 
 struct InferHeader {
     Text id;
-    int binary_output = -1;
+    int binary_output = -1;  // -1: not said
+    int mark_final = -1;     // triton_enable_empty_final_response
     std::uint64_t timeout_us = 0, priority = 0;
     std::size_t json_length = 0;  // of the object itself, without white space behind it
     std::size_t parameters_first = 0, parameters_count = 0;

@@ -69,6 +69,7 @@ cdef extern from "body.hpp" namespace "ksrv" nogil:
     cdef cppclass InferHeader:
         Text id
         int binary_output
+        int mark_final
         uint64_t timeout_us
         uint64_t priority
         size_t json_length

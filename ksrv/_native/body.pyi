@@ -1,8 +1,8 @@
-from collections.abc import Buffer
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Buffer
 
 class BodyError(ValueError):
     code: str
@@ -51,6 +51,7 @@ class Header:
     id: str
     parameters: dict[str, bool | int | float | str]
     binary_output: bool | None
+    mark_final: bool
     timeout_us: int
     priority: int
     json_length: int
@@ -59,6 +60,11 @@ class Header:
 
 def digits(text: str, limit: int) -> int: ...
 def view(
-    buffer: Buffer, offset: int, datatype: str, shape: tuple[int, ...]
+    buffer: Buffer,
+    offset: int,
+    datatype: str,
+    shape: tuple[int, ...],
+    name: str = ...,
+    index: int = ...,
 ) -> npt.NDArray[np.generic]: ...
 def read(buffer: Buffer, json_length: int, bounds: Bounds | None = None) -> Header: ...

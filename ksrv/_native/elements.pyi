@@ -1,4 +1,6 @@
-from collections.abc import Buffer, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+
+from typing_extensions import Buffer
 
 VIEW_BYTES: int
 

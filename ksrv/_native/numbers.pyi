@@ -1,13 +1,11 @@
-from collections.abc import Buffer
 from typing import Any
 
 import numpy.typing as npt
+from typing_extensions import Buffer
 
 class NumbersError(ValueError):
     code: str
     offset: int
     count: int
 
-def read(
-    buffer: Buffer, begin: int, end: int, datatype: str, count: int
-) -> npt.NDArray[Any]: ...
+def read(buffer: Buffer, begin: int, end: int, datatype: str, count: int) -> npt.NDArray[Any]: ...

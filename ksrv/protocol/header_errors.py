@@ -1,0 +1,255 @@
+"""Turns the faults that the native readers of a REST body report into sentences for the client.
+
+The readers give a code, a byte offset and the numbers that disagree; this module is the only one
+that knows the words. Every sentence names the input or output, its index and both numbers.
+"""
+
+from ksrv._native.body import BodyError
+from ksrv._native.numbers import NumbersError
+from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
+
+_KINDS = {
+    ord('"'): "a string",
+    ord("{"): "an object",
+    ord("["): "an array",
+    ord("t"): "true",
+    ord("f"): "false",
+    ord("n"): "null",
+}
+
+_JSON_FAULTS = {
+    "end": "it ends inside a value",
+    "control": "a control character inside a string",
+    "escape": "a string with an invalid escape",
+    "utf8": "bytes that are not UTF-8",
+}
+
+_RANGES = {
+    "BOOL": "true and false",
+    "UINT8": "0 to 255",
+    "UINT16": "0 to 65535",
+    "UINT32": "0 to 4294967295",
+    "UINT64": "0 to 18446744073709551615",
+    "INT8": "-128 to 127",
+    "INT16": "-32768 to 32767",
+    "INT32": "-2147483648 to 2147483647",
+    "INT64": "-9223372036854775808 to 9223372036854775807",
+    "FP32": "finite 32-bit numbers, NaN and Infinity",
+    "FP64": "finite 64-bit numbers, NaN and Infinity",
+}
+
+
+def _kind(body: memoryview, offset: int) -> str:
+    if offset >= len(body):
+        return "nothing"
+    return _KINDS.get(body[offset], "a number")
+
+
+def _unexpected(body: memoryview, offset: int) -> str:
+    if offset >= len(body):
+        return _JSON_FAULTS["end"]
+    return f"unexpected {quote(chr(body[offset]))}"
+
+
+def _subject(error: BodyError) -> str:
+    if error.place == "request":
+        return "the request"
+    if error.owner:
+        return f"{error.place} {quote(error.owner)} (index {error.index})"
+    return f"{error.place} {error.index}"
+
+
+def _request_fault(error: BodyError, body: memoryview) -> str | None:
+    """The faults of the document as a whole."""
+    match error.code:
+        case "empty":
+            return "the body is empty; an infer request is a JSON object"
+        case "syntax":
+            found = _unexpected(body, error.offset)
+            return f"the body is not valid JSON: {found} at byte {error.offset}"
+        case "end" | "control" | "escape" | "utf8":
+            fault = _JSON_FAULTS[error.code]
+            return f"the body is not valid JSON: {fault} at byte {error.offset}"
+        case "depth":
+            return f"the JSON is nested deeper than allowed (json_depth) at byte {error.offset}"
+        case "trailing":
+            return (
+                f"the body continues {error.received} bytes after the JSON object, which ends at "
+                f"offset {error.offset - _spaces(body, error.offset)}; for binary data the header "
+                f"Inference-Header-Content-Length: {error.offset - _spaces(body, error.offset)} "
+                f"is needed"
+            )
+        case "surplus":
+            return (
+                f"unexpected additional input data: the inputs account for {error.expected} bytes "
+                f"after the JSON header, but {error.received} follow it"
+            )
+    return None
+
+
+def _spaces(body: memoryview, offset: int) -> int:
+    count = 0
+    while count < offset and body[offset - count - 1] in b" \t\r\n":
+        count += 1
+    return count
+
+
+def _field_fault(error: BodyError, body: memoryview, subject: str) -> str | None:
+    """Faults in the form of a field or parameter."""
+    match error.code:
+        case "type":
+            what = f"parameter {quote(error.name)}" if error.field == "a parameter" else error.field
+            if error.field in ("the body", "an entry of 'inputs'", "an entry of 'outputs'"):
+                subject = f"{what} at index {error.index}" if error.place != "request" else what
+                return f"{subject} must be {error.wanted}, not {_kind(body, error.offset)}"
+            return f"{subject}: {what} must be {error.wanted}, not {_kind(body, error.offset)}"
+        case "twice":
+            return f"{subject}: the key {quote(error.name)} appears twice"
+        case "missing":
+            return f"{subject} has no {error.field}"
+        case "too_many":
+            return f"{subject} has more than {error.expected} {error.field}, the limit"
+        case "number":
+            return f"{subject}: the number of {error.field} at byte {error.offset} is out of range"
+        case "reserved":
+            return (
+                f"{subject}: the parameter {quote(error.name)} is unknown; names that begin with "
+                f"'triton_' are reserved"
+            )
+        case "duplicate_name":
+            return f"{error.place} {quote(error.name)} appears twice (again at index {error.index})"
+    return None
+
+
+def _tensor_fault(error: BodyError, body: memoryview, subject: str) -> str | None:
+    """Datatype, shape and bytes of one input."""
+    match error.code:
+        case "datatype":
+            return f"{subject}: {quote(error.name)} is not a datatype"
+        case "data_type":
+            return f"{subject}: 'data' holds {_kind(body, error.offset)} at byte {error.offset}"
+        case "dimension":
+            return (
+                f"{subject}: dimension {error.expected} of 'shape' must be an integer from 0 to "
+                f"2147483647, but there is {_kind(body, error.offset)} at byte {error.offset}"
+            )
+        case "negative":
+            return f"{subject}: dimension {error.expected} of 'shape' is negative"
+        case "overflow":
+            return f"{subject}: the product of the shape exceeds the limit"
+        case "size_invalid":
+            return (
+                f"{subject}: 'binary_data_size' must be an unsigned integer, or a string of sizes "
+                f'such as "9821,12302"'
+            )
+        case "data_and_size":
+            return f"{subject} has both 'data' and 'binary_data_size'; exactly one may be set"
+        case "data_and_shared":
+            return f"{subject} has a shared memory region beside data of its own"
+        case "size_mismatch":
+            return (
+                f"input byte size mismatch for {subject}. Expected {error.expected} by datatype and "
+                f"shape, got {error.received} as 'binary_data_size'"
+            )
+        case "size_list_count":
+            return (
+                f"{subject}: 'binary_data_size' lists {error.received} sizes, but the shape has "
+                f"{error.expected} elements"
+            )
+        case "size_zero":
+            return (
+                f"{subject}: 'binary_data_size' is 0, but the shape has {error.expected} elements"
+            )
+        case "bytes_unsized":
+            return (
+                f"{subject}: BYTES data needs 'binary_data_size', which may be left out only for a "
+                f"sole input of one element"
+            )
+        case "no_data":
+            return (
+                f"{subject} has no 'data', and no bytes are left for it after the JSON header; "
+                f"exactly one of 'data' and binary data must be given"
+            )
+        case "short":
+            return (
+                f"unexpected size for {subject}: it takes {error.expected} bytes, but "
+                f"{error.received} remain in the body; expecting "
+                f"{error.expected - error.received} additional bytes"
+            )
+        case "not_bool":
+            return (
+                f"{subject}: byte {error.expected} is {error.received}; a BOOL byte must be 0 or 1"
+            )
+    return None
+
+
+def body_fault(error: BodyError, body: memoryview) -> KsrvError:
+    """Return the answer for a fault in the header or in the framing of its tensors.
+
+    Args:
+        error: What the native reader reported.
+        body: The whole body, for the kind of value at the fault.
+    """
+    subject = _subject(error)
+    text = (
+        _request_fault(error, body)
+        or _field_fault(error, body, subject)
+        or _tensor_fault(error, body, subject)
+    )
+    if text is None:
+        raise AssertionError(f"no sentence for {error.code}")
+    return InvalidRequest(text)
+
+
+def numbers_fault(
+    error: NumbersError,
+    body: memoryview,
+    begin: int,
+    name: str,
+    index: int,
+    datatype: str,
+    count: int,
+) -> KsrvError:
+    """Return the answer for a fault in an input's JSON numbers.
+
+    Args:
+        error: What the native reader reported.
+        body: The whole body.
+        begin: Where the array begins in it.
+        name: The input's name.
+        index: The input's index.
+        datatype: The input's datatype.
+        count: The values that its shape asks for.
+    """
+    subject = f"input {quote(name)} (index {index})"
+    where = begin + error.offset
+    match error.code:
+        case "count":
+            text = f"{subject}: the shape asks for {count} values, but 'data' holds {error.count}"
+        case "kind":
+            text = (
+                f"{subject}: value {error.count} of 'data' is {_kind(body, where)}; {datatype} takes "
+                f"{_RANGES[datatype]}"
+            )
+        case "fraction":
+            text = (
+                f"{subject}: value {error.count} of 'data' has a fraction or an exponent; {datatype} "
+                f"takes integers from {_RANGES[datatype]}"
+            )
+        case "range":
+            text = (
+                f"{subject}: value {error.count} of 'data' is out of range; {datatype} takes "
+                f"{_RANGES[datatype]}"
+            )
+        case _:
+            text = (
+                f"{subject}: 'data' is not valid JSON: {_unexpected(body, where)} at byte {where}"
+            )
+    return InvalidRequest(text)
+
+
+def json_too_large(size: int, limit: int) -> KsrvError:
+    """Return the answer for a request whose JSON is above its limit."""
+    return BodyTooLarge(
+        f"the JSON of the request has {size} bytes; the limit ('json') is {limit} bytes"
+    )

@@ -1,0 +1,77 @@
+"""The `data` array of an input in JSON: numbers into an array, strings into BYTES elements.
+
+The header's reader has found the span of the array and looked at nothing but its brackets; here
+it is read for what it holds. Nesting does not matter: flat and nested data in row-major order are
+the same, and only the number of values is compared with the shape.
+"""
+
+import orjson
+
+from ksrv._native import numbers
+from ksrv._native.body import Input
+from ksrv._native.numbers import NumbersError
+from ksrv.errors import InvalidRequest, quote
+from ksrv.protocol.header_errors import numbers_fault
+from ksrv.request import Array, Element
+
+_BINARY_ONLY = frozenset(("FP16", "BF16"))
+
+
+def _strings(text: memoryview, subject: str, count: int) -> list[Element]:
+    try:
+        document: list[object] = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"{subject}: 'data' is not valid JSON: {error.msg}") from None
+    # Depth first without recursion; the header's reader has bounded the nesting.
+    found: list[Element] = []
+    pending = [iter(document)]
+    while pending:
+        for value in pending[-1]:
+            if isinstance(value, str):
+                found.append(value.encode())
+            elif isinstance(value, list):
+                pending.append(iter(value))
+                break
+            else:
+                raise InvalidRequest(
+                    f"{subject}: value {len(found)} of 'data' is not a string; BYTES data in JSON is "
+                    f"one string for each element"
+                )
+        else:
+            pending.pop()
+    if len(found) != count:
+        raise InvalidRequest(
+            f"{subject}: the shape asks for {count} values, but 'data' holds {len(found)}"
+        )
+    return found
+
+
+def read_data(body: memoryview, entry: Input, index: int) -> Array | list[Element]:
+    """Return the values of an input that is given in JSON.
+
+    Args:
+        body: The whole body.
+        entry: The input; its `data` is not None.
+        index: Its index in the request.
+
+    Raises:
+        InvalidRequest: The array does not hold exactly the values that datatype and shape ask for.
+    """
+    if entry.data is None:
+        raise ValueError(f"input {quote(entry.name)} has no JSON data")
+    begin, end = entry.data
+    subject = f"input {quote(entry.name)} (index {index})"
+    if entry.datatype == "BYTES":
+        return _strings(body[begin:end], subject, entry.elements)
+    if entry.datatype in _BINARY_ONLY:
+        raise InvalidRequest(
+            f"{subject}: JSON does not carry {entry.datatype}; send it in the binary data format "
+            f"(2 bytes per element after the JSON header, with 'binary_data_size')"
+        )
+    try:
+        values = numbers.read(body, begin, end, entry.datatype, entry.elements)
+    except NumbersError as error:
+        raise numbers_fault(
+            error, body, begin, entry.name, index, entry.datatype, entry.elements
+        ) from None
+    return values.reshape(entry.shape)

@@ -1,0 +1,350 @@
+"""Infer requests and answers over REST: bytes to nouns and back, without sockets or an engine.
+
+One native reader reads the JSON header of every request, binary or not; this module adds what needs
+the model (which input takes images, what a request of raw bytes means) and makes the nouns. An
+answer is a list of parts to be written one after the other; tensors are never joined.
+"""
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from ksrv._native import arena, elements
+from ksrv._native import body as native
+from ksrv._native.body import BodyError, Bounds, Input, Output
+from ksrv._native.datatype import item_size
+from ksrv._native.elements import ElementsError
+from ksrv.errors import BodyTooLarge, InvalidRequest, quote
+from ksrv.limits import Limits
+from ksrv.protocol.classification import classify
+from ksrv.protocol.header_errors import body_fault, json_too_large
+from ksrv.protocol.json_data import read_data
+from ksrv.request import Array, Element, InferRequest, InferResponse, RequestedOutput, Tensor
+from ksrv.spec import ModelSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+JSON_TYPE = "application/json"
+BINARY_TYPE = "application/octet-stream"
+
+_LAST_NANOSECOND = 2**63 - 1
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+@dataclass(slots=True)
+class RenderedBody:
+    """The body of an answer.
+
+    Attributes:
+        parts: What to write, in order.
+        content_length: The bytes of all parts.
+        header_length: The bytes of the JSON header when binary data follows it, else None.
+        content_type: The value for `Content-Type`.
+    """
+
+    parts: list[bytes | memoryview]
+    content_length: int
+    header_length: int | None
+    content_type: str
+
+
+@lru_cache(maxsize=8)
+def _bounds(limits: Limits) -> Bounds:
+    return Bounds(
+        depth=limits.json_depth,
+        rank=limits.rank,
+        dimension=limits.dimension,
+        inputs=limits.inputs,
+        size_list=limits.size_list,
+    )
+
+
+def _json_length(header_length: str | None, body_length: int) -> int:
+    if header_length is None:
+        return body_length
+    length = native.digits(header_length, body_length)
+    if length == -1:
+        raise InvalidRequest(
+            f"{HEADER_LENGTH} must be an unsigned decimal number, got {quote(header_length)}"
+        )
+    if length == -2:
+        raise InvalidRequest(
+            f"{HEADER_LENGTH} should be in range (0, {body_length}), the size of the body, got "
+            f"{quote(header_length)}"
+        )
+    return length
+
+
+def _takes_images(spec: ModelSpec, name: str) -> bool:
+    declared = spec.input(name)
+    return declared is not None and declared.image is not None
+
+
+def _read_elements(
+    body: memoryview, count: int, sizes: tuple[int, ...] | None, is_image: bool, name: str
+) -> list[Element]:
+    try:
+        return elements.read(body, count, sizes, is_image, name)
+    except ElementsError as error:
+        raise InvalidRequest(str(error)) from None
+
+
+def _tensor(body: memoryview, entry: Input, index: int, spec: ModelSpec) -> Tensor:
+    data: Array | list[Element]
+    if entry.shared_memory is not None:
+        raise InvalidRequest(
+            f"input {quote(entry.name)} (index {index}): shared memory is not enabled on this server"
+        )
+    if entry.array is not None:
+        data = entry.array
+    elif entry.data is not None:
+        data = read_data(body, entry, index)
+    else:
+        data = _read_elements(
+            body[entry.offset : entry.offset + entry.length],
+            entry.elements,
+            entry.sizes,
+            _takes_images(spec, entry.name),
+            entry.name,
+        )
+    return Tensor(entry.name, entry.datatype, entry.shape, data, entry.parameters)
+
+
+def _requested(entry: Output, index: int) -> RequestedOutput:
+    if entry.shared_memory is not None:
+        raise InvalidRequest(
+            f"output {quote(entry.name)} (index {index}): shared memory is not enabled on this server"
+        )
+    return RequestedOutput(entry.name, entry.binary, entry.classification, entry.parameters)
+
+
+def _raw_shape(declared: TensorSpec, body_length: int) -> tuple[int, ...] | None:
+    """The shape of a raw tensor of so many bytes, or None when no shape fits."""
+    fixed = [entry for entry in declared.shape if isinstance(entry, int) and entry >= 0]
+    free = len(declared.shape) - len(fixed)
+    row = math.prod(fixed) * item_size(declared.datatype)
+    if free == 0:
+        return tuple(fixed) if row == body_length else None
+    if free > 1 or row == 0 or body_length == 0 or body_length % row:
+        return None
+    return tuple(
+        entry if isinstance(entry, int) and entry >= 0 else body_length // row
+        for entry in declared.shape
+    )
+
+
+def _raw_request(body: memoryview, spec: ModelSpec) -> InferRequest:
+    """Read a body that is the data of the model's only input (header length 0)."""
+    if len(spec.inputs) != 1:
+        raise InvalidRequest(
+            f"a raw binary request ({HEADER_LENGTH}: 0) needs a model with one input, and this one "
+            f"declares {len(spec.inputs)}"
+        )
+    declared = spec.inputs[0]
+    name = quote(declared.name)
+    is_element = declared.datatype == "BYTES" or (
+        declared.image is not None and elements.signature(body) is not None
+    )
+    shape = None if is_element else _raw_shape(declared, len(body))
+    if shape is not None:
+        try:
+            array = native.view(body, 0, declared.datatype, shape, declared.name)
+        except BodyError as error:
+            raise body_fault(error, body) from None
+        tensor = Tensor(declared.name, declared.datatype, shape, array)
+    elif is_element or declared.image is not None:
+        rank = max(len(declared.shape), 1) if declared.datatype == "BYTES" else 1
+        free = all(entry in (1, -1) or isinstance(entry, tuple) for entry in declared.shape)
+        if declared.datatype == "BYTES" and not free:
+            raise InvalidRequest(
+                f"a raw binary request holds one BYTES element, but input {name} takes the shape "
+                f"{list(declared.wire_shape)}"
+            )
+        tensor = Tensor(declared.name, "BYTES", (1,) * rank, [body])
+    else:
+        free_count = sum(1 for entry in declared.wire_shape if entry == -1)
+        if free_count > 1:
+            raise InvalidRequest(
+                f"a raw binary request needs an input with at most one variable dimension, and "
+                f"input {name} has the shape {declared.wire_shape}"
+            )
+        raise InvalidRequest(
+            f"input byte size mismatch for input {name}: the {len(body)} bytes of the raw binary "
+            f"request do not fill {declared.datatype} of shape {declared.wire_shape}"
+        )
+    return InferRequest(spec.name, inputs=[tensor], binary_output=True, nbytes=len(body))
+
+
+def parse_infer(
+    body: "Buffer",
+    header_length: str | None,
+    spec: ModelSpec,
+    limits: Limits,
+    *,
+    headers: Mapping[str, str] = _NO_HEADERS,
+) -> InferRequest:
+    """Read the body of an infer request.
+
+    Args:
+        body: The whole body, as any C-contiguous buffer; tensors become views into it.
+        header_length: The text of `Inference-Header-Content-Length`, or None without that header.
+        spec: The model that is asked; only its inputs' kinds matter here.
+        limits: The bounds on what a client may send.
+        headers: The request's headers for the handler, names in lower case.
+
+    Returns:
+        The request, with the model's name and version and the deadline that `timeout` sets. Its
+        names and shapes are not yet compared with the model's.
+
+    Raises:
+        InvalidRequest: The body is not a well-formed infer request.
+        BodyTooLarge: The body or its JSON is above a limit.
+    """
+    view = memoryview(body)
+    if view.ndim != 1 or view.format != "B":
+        view = view.cast("B")
+    size = len(view)
+    if size > limits.body:
+        raise BodyTooLarge(f"the body has {size} bytes; the limit ('body') is {limits.body} bytes")
+    json_length = _json_length(header_length, size)
+    if json_length == 0 and header_length is not None:
+        request = _raw_request(view, spec)
+        request.model_version = spec.version
+        request.headers = headers
+        return request
+    if json_length > limits.json:
+        raise json_too_large(json_length, limits.json)
+    try:
+        header = native.read(view, json_length, _bounds(limits))
+    except BodyError as error:
+        raise body_fault(error, view) from None
+    deadline = None
+    if header.timeout_us:
+        deadline = min(time.monotonic_ns() + header.timeout_us * 1000, _LAST_NANOSECOND)
+    return InferRequest(
+        model_name=spec.name,
+        model_version=spec.version,
+        id=header.id,
+        inputs=[_tensor(view, entry, index, spec) for index, entry in enumerate(header.inputs)],
+        outputs=[_requested(entry, index) for index, entry in enumerate(header.outputs)],
+        parameters=header.parameters,
+        binary_output=header.binary_output is True,
+        headers=headers,
+        deadline_ns=deadline,
+        priority=min(header.priority, _LAST_NANOSECOND),
+        mark_final=header.mark_final,
+        nbytes=size,
+    )
+
+
+def _json_values(tensor: Tensor, nan_literals: bool) -> object:
+    """What orjson writes as the tensor's `data`."""
+    if isinstance(tensor.data, list):
+        strings = []
+        for index, element in enumerate(tensor.data):
+            try:
+                strings.append(str(element, "utf-8"))
+            except UnicodeDecodeError:
+                raise InvalidRequest(
+                    f"element {index} of output {quote(tensor.name)} is not UTF-8, so JSON cannot "
+                    f"carry it; request the output with 'binary_data': true"
+                ) from None
+        return strings
+    if tensor.datatype in ("FP16", "BF16"):
+        raise InvalidRequest(
+            f"output {quote(tensor.name)} is {tensor.datatype}, which JSON does not carry; request "
+            f"it with 'binary_data': true"
+        )
+    array = _contiguous(tensor.data)
+    if nan_literals and array.dtype.kind == "f" and not np.isfinite(array).all():
+        return orjson.Fragment(json.dumps(array.tolist(), separators=(",", ":")).encode())
+    return array
+
+
+def _contiguous(array: Array) -> Array:
+    """Return the array flat, C-ordered and little-endian; a copy it takes is counted."""
+    flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
+    if array.size and not np.may_share_memory(flat, array):
+        arena.count_copy(array.nbytes)
+    return flat
+
+
+def _binary_part(tensor: Tensor) -> bytes | memoryview:
+    if isinstance(tensor.data, list):
+        return elements.encode(tensor.data)
+    flat = _contiguous(tensor.data)
+    return flat.view(np.uint8).data if flat.size else b""
+
+
+def render_infer(
+    response: InferResponse,
+    request: InferRequest,
+    *,
+    nan_literals: bool = False,
+    labels: Sequence[str] | None = None,
+) -> RenderedBody:
+    """Write the answer to a request.
+
+    Args:
+        response: The answer; its outputs are written in their order.
+        request: The request, which says what is binary and what is classified.
+        nan_literals: Write NaN and Infinity as the words that JSON does not know, instead of null.
+        labels: The model's class labels, for classification outputs.
+
+    Returns:
+        The body as parts; binary tensors are views of the response's arrays.
+
+    Raises:
+        InvalidRequest: An output cannot be written in the form that the client asked for.
+    """
+    wanted = {output.name: output for output in request.outputs}
+    entries: list[dict[str, Any]] = []
+    blocks: list[bytes | memoryview] = []
+    any_binary = False
+    for tensor in response.outputs:
+        asked = wanted.get(tensor.name)
+        binary = request.binary_output
+        if asked is not None:
+            if asked.binary is not None:
+                binary = asked.binary
+            if asked.classification:
+                tensor = classify(tensor, asked.classification, labels)
+        entry: dict[str, Any] = {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": list(tensor.shape),
+        }
+        parameters = dict(tensor.parameters)
+        if binary:
+            any_binary = True
+            block = _binary_part(tensor)
+            parameters["binary_data_size"] = len(block)
+            if len(block):
+                blocks.append(block)
+        if parameters:
+            entry["parameters"] = parameters
+        if not binary:
+            entry["data"] = _json_values(tensor, nan_literals)
+        entries.append(entry)
+    document: dict[str, Any] = {"model_name": response.model_name}
+    if response.model_version:
+        document["model_version"] = response.model_version
+    if response.id:
+        document["id"] = response.id
+    if response.parameters:
+        document["parameters"] = dict(response.parameters)
+    document["outputs"] = entries
+    head = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    total = len(head) + sum(len(block) for block in blocks)
+    if any_binary:
+        return RenderedBody([head, *blocks], total, len(head), BINARY_TYPE)
+    return RenderedBody([head], total, None, JSON_TYPE)

@@ -1,0 +1,356 @@
+"""Reading infer requests over REST: what is accepted, and what each refusal says."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+from rest_bodies import ADD, LIMITS, STR, X, one, parse, refusal
+
+from ksrv.errors import BodyTooLarge
+from ksrv.limits import Limits
+from ksrv.protocol.rest import parse_infer
+
+
+class TestJson:
+    @pytest.mark.parametrize(
+        "data", [[0, 1, 2, 3], [[0, 1, 2, 3]], [[0], [1, 2], 3], [0.0, 1e0, 2, 3]]
+    )
+    @pytest.mark.parametrize("header", [True, False])
+    def test_flat_nested_and_ragged_numbers(self, data, header):
+        request = parse(one(data=data), header=header)
+        (tensor,) = request.inputs
+        assert (tensor.name, tensor.datatype, tensor.shape) == ("x", "FP32", (1, 4))
+        np.testing.assert_array_equal(tensor.data, X)
+        assert tensor.data.dtype == np.float32
+        assert (request.model_name, request.model_version) == ("add", "3")
+
+    def test_id_headers_and_size(self):
+        request = parse(one(data=[1, 2, 3, 4], id="42"), headers={"a": "b"})
+        assert request.id == "42" and request.headers == {"a": "b"} and request.nbytes > 50
+        assert parse(one(data=[1, 2, 3, 4])).id == ""
+
+    def test_null_means_absent(self):
+        body = one(data=[1, 2, 3, 4], id=None, outputs=None, parameters=None, model_name="other")
+        body["inputs"][0]["parameters"] = None
+        request = parse(body)
+        assert request.id == "" and request.outputs == [] and request.model_name == "add"
+        body = one(size=16)
+        body["inputs"][0]["data"] = None
+        assert parse(body, X.tobytes()).inputs[0].nbytes == 16
+
+    @pytest.mark.parametrize(
+        ("datatype", "values"),
+        [
+            ("BOOL", [True, False]),
+            ("UINT8", [0, 255]),
+            ("UINT16", [0, 65535]),
+            ("UINT32", [0, 2**32 - 1]),
+            ("UINT64", [0, 2**64 - 1]),
+            ("INT8", [-128, 127]),
+            ("INT16", [-(2**15), 2**15 - 1]),
+            ("INT32", [-(2**31), 2**31 - 1]),
+            ("INT64", [-(2**63), 2**63 - 1]),
+            ("INT64", [9007199254740993, 0]),
+            ("FP32", [1.5, -3.4e38]),
+            ("FP64", [5e-324, 1.7976931348623157e308]),
+        ],
+    )
+    def test_every_datatype_to_its_bounds(self, datatype, values):
+        data = parse(one(shape=(2,), datatype=datatype, data=values)).inputs[0].data
+        assert data.tolist() == (np.float32(values).tolist() if datatype == "FP32" else values)
+
+    @pytest.mark.parametrize(
+        ("datatype", "value", "text"),
+        [
+            ("BOOL", 1, "value 1 of 'data' is a number; BOOL takes true and false"),
+            ("UINT8", 256, "value 1 of 'data' is out of range; UINT8 takes 0 to 255"),
+            ("UINT8", -1, "out of range"),
+            ("INT8", -129, "INT8 takes -128 to 127"),
+            ("UINT64", 2**64, "out of range"),
+            ("INT64", -(2**63) - 1, "out of range"),
+            ("INT32", 1.5, "has a fraction or an exponent; INT32 takes integers"),
+            ("INT32", True, "is true; INT32"),
+            ("FP32", None, "is null"),
+            ("FP32", "1", "is a string"),
+            ("FP32", 1e39, "out of range"),
+        ],
+    )
+    def test_wrong_values_name_input_index_and_range(self, datatype, value, text):
+        good = False if datatype == "BOOL" else 1
+        found = refusal(one(shape=(2,), datatype=datatype, data=[good, value]))
+        assert found.startswith("input 'x' (index 0): value 1") and text in found
+
+    def test_nan_and_infinity_words(self):
+        body = b'{"inputs":[{"name":"x","shape":[3],"datatype":"FP32","data":[NaN,Infinity,-Infinity]}]}'
+        np.testing.assert_array_equal(
+            parse(body).inputs[0].data, np.array([np.nan, np.inf, -np.inf], "f4")
+        )
+        assert "not valid JSON" in refusal(body.replace(b"FP32", b"INT32"))
+
+    @pytest.mark.parametrize("number", ["1e400", "-1e400", "1" * 400, "123456789e999999999999"])
+    def test_numbers_out_of_range_are_not_infinity(self, number):
+        body = b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP64","data":[%s]}]}'
+        assert "value 0 of 'data' is out of range" in refusal(body % number.encode())
+
+    @pytest.mark.parametrize(
+        "number", [b"01", b"+1", b".5", b"1.", b"1e", b"0x1", b"1_0", b"-", b"1,"]
+    )
+    def test_numbers_that_json_does_not_know(self, number):
+        body = b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP64","data":[%s]}]}' % number
+        assert "not valid JSON" in refusal(body)
+
+    @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
+    def test_half_precision_points_to_the_binary_form(self, datatype):
+        assert "binary data format" in refusal(one(datatype=datatype, data=[1, 2, 3, 4]))
+
+    def test_strings(self):
+        body = one("s", (3,), "BYTES", data=["a", ["é"], "\x00"])
+        assert parse(body, spec=STR).inputs[0].data == [b"a", "é".encode(), b"\0"]
+        for data in ("abc", 3, {"a": 1}):
+            assert "'data' must be an array" in refusal(one("s", (3,), "BYTES", data=data))
+        assert "value 1 of 'data' is not a string" in refusal(
+            one("s", (2,), "BYTES", data=["a", 1])
+        )
+        assert "asks for 2 values, but 'data' holds 1" in refusal(
+            one("s", (2,), "BYTES", data=["a"])
+        )
+        lone = b'{"inputs":[{"name":"s","shape":[1],"datatype":"BYTES","data":["\\ud800"]}]}'
+        assert "not valid JSON" in refusal(lone)
+
+    @pytest.mark.parametrize(
+        ("count", "shape"), [(3, (1, 4)), (5, (1, 4)), (1, (3,)), (0, (1,)), (1, (0,))]
+    )
+    def test_count_mismatch_gives_both_numbers(self, count, shape):
+        text = refusal(one(shape=shape, data=[1] * count))
+        expected = int(np.prod(shape))
+        assert f"asks for {expected} values, but 'data' holds {count}" in text
+
+    def test_scalar_shape(self):
+        assert parse(one(shape=(), data=[7])).inputs[0].data.shape == ()
+
+    def test_claimed_shape_is_not_allocated(self):
+        text = refusal(one(shape=(2**31 - 1, 1000), data=[1]))
+        assert f"asks for {(2**31 - 1) * 1000} values, but 'data' holds 1" in text
+
+
+class TestDocument:
+    @pytest.mark.parametrize(
+        ("body", "text"),
+        [
+            (b"", "the body is empty"),
+            (b" \n", "the body is empty"),
+            (b"null", "must be a JSON object, not null"),
+            (b"[]", "must be a JSON object, not an array"),
+            (b"1", "must be a JSON object, not a number"),
+            (b"{}", "the request has no 'inputs'"),
+            (b'{"inputs":{}}', "'inputs' must be an array, not an object"),
+            (b'{"inputs":null}', "'inputs' must be an array, not null"),
+            (b'{"inputs":[[]]}', "must be an object, not an array"),
+            (b'{"inputs":[],"id":7}', "'id' must be a string, not a number"),
+            (b'{"inputs":[],"outputs":{}}', "'outputs' must be an array"),
+            (b'{"inputs":[],"outputs":[{}]}', "output 0 has no 'name'"),
+            (b'{"inputs":[],"parameters":[]}', "'parameters' must be an object"),
+            (b'{"inputs":[{}]}', "input 0 has no 'name'"),
+            (b'{"inputs":[{"name":"a"}]}', "input 'a' (index 0) has no 'datatype'"),
+            (b'{"inputs":[{"name":"a","datatype":"FP32"}]}', "has no 'shape'"),
+            (b'{"inputs":[{"name":"a","datatype":"fp32"}]}', "'fp32' is not a datatype"),
+            (b'{"inputs":[{"name":"a","datatype":7}]}', "'datatype' must be a string"),
+            (b'{"inputs":[{"shape":3}]}', "'shape' must be an array of integers"),
+            (b'{"inputs":[{"shape":["4"]}]}', "dimension 0 of 'shape' must be an integer"),
+            (b'{"inputs":[{"shape":[1,2.0]}]}', "dimension 1 of 'shape' must be an integer"),
+            (b'{"inputs":[{"shape":[1,-1]}]}', "dimension 1 of 'shape' is negative"),
+            (b'{"inputs":[{"shape":[2147483648]}]}', "from 0 to 2147483647"),
+            (b'{"inputs":[{"shape":[true]}]}', "but there is true"),
+            (b'{"inputs":[],"inputs":[]}', "the key 'inputs' appears twice"),
+            (b'{"inputs":[],"\\u0069nputs":[]}', "the key 'inputs' appears twice"),
+            (b'{"inputs":[{"name":"a","name":"a"}]}', "the key 'name' appears twice"),
+            (b'{"inputs":[],"parameters":{"a":1,"a":1}}', "the key 'a' appears twice"),
+            (b'{"inputs":[]', "ends inside a value at byte 12"),
+            (b'{"inputs":[],}', "unexpected '}' at byte 13"),
+            (b'{"inputs":[] "a":1}', "unexpected '\"' at byte 13"),
+            (b"{'inputs':[]}", "not valid JSON"),
+            (b'{"a":"\n"}', "control character"),
+            (b'{"a":"\\x"}', "invalid escape"),
+            (b'{"a":"\\ud800"}', "invalid escape"),
+            (b'{"a":"\xff"}', "not UTF-8"),
+            (b'{"a":"\xed\xa0\x80"}', "not UTF-8"),
+            (b'{"a":tru}', "not valid JSON"),
+            (b'{"a":01}', "not valid JSON"),
+            (b"\xef\xbb\xbf{}", "not valid JSON"),
+        ],
+    )
+    @pytest.mark.parametrize("header", [True, False])
+    def test_refused(self, body, text, header):
+        if body == b"" and header:
+            pytest.skip("a header of 0 is a raw request")
+        assert text in refusal(body, header=header)
+
+    def test_unknown_keys_are_checked_and_skipped(self):
+        extra = {"a": [1, {"b": [None, True, "x\\"]}], "c": {}, "d": -1.5e-3, "é\n": "\U0001f600"}
+        request = parse({**extra, **one(data=[1, 2, 3, 4])})
+        assert len(request.inputs) == 1
+
+    def test_escaped_names_are_decoded(self):
+        body = (
+            b'{"inputs":[{"n\\u0061me":"\\ud83d\\ude00\\n\\"\\/","shape":[1],"datatype":"FP\\u00332",'
+            b'"data":[1]}],"id":"\\u00e9\\u20ac\\b\\f\\r\\t\\\\"}'
+        )
+        request = parse(body)
+        assert request.inputs[0].name == '\U0001f600\n"/' and request.id == "é€\b\f\r\t\\"
+
+    @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+    def test_depth(self, opening):
+        closing = {b"[": b"]", b'{"a":': b"}"}[opening]
+        for levels, fine in ((63, True), (64, False), (250_000, False)):
+            nested = opening * levels + (b"1" if opening != b"[" else b"") + closing * levels
+            body = b'{"inputs":[],"x":%s}' % nested
+            if fine:
+                assert parse(body).inputs == []
+            else:
+                assert "json_depth" in refusal(body)
+
+    def test_depth_of_data(self):
+        body = b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":%s}]}'
+        assert parse(body % (b"[" * 61 + b"1" + b"]" * 61)).inputs[0].data == 1
+        assert "json_depth" in refusal(body % (b"[" * 62 + b"1" + b"]" * 62))
+        assert "json_depth" in refusal(body % (b"[" * 250_000))
+
+    def test_counts_are_bounded(self):
+        entry = {"shape": [1], "datatype": "FP32", "data": [1]}
+        many = {"inputs": [{"name": str(i), **entry} for i in range(257)]}
+        assert "more than 256 inputs" in refusal(many)
+        assert len(parse({"inputs": many["inputs"][:256]}).inputs) == 256
+        outputs = {"inputs": [], "outputs": [{"name": str(i)} for i in range(257)]}
+        assert "more than 256 outputs" in refusal(outputs)
+        assert "more than 32 dimensions" in refusal(one(shape=(1,) * 33, data=[1]))
+        assert parse(one(shape=(1,) * 32, data=[1])).inputs[0].data.ndim == 32
+        parameters = {"inputs": [], "parameters": {str(i): 1 for i in range(257)}}
+        assert "more than 256 parameters" in refusal(parameters)
+
+    def test_overflowing_shape(self):
+        assert "product of the shape exceeds" in refusal(one(shape=(2**31 - 1,) * 3, data=[1]))
+        assert parse(one(shape=(2**31 - 1, 2**31 - 1, 2**31 - 1, 0), data=[])).inputs[0].nbytes == 0
+
+    def test_duplicate_names(self):
+        entry = one(data=[1, 2, 3, 4])["inputs"][0]
+        assert "input 'x' appears twice" in refusal({"inputs": [entry, entry]})
+        assert "output 'y' appears twice" in refusal(
+            {"inputs": [], "outputs": [{"name": "y"}, {"name": "y"}]}
+        )
+
+    def test_client_text_is_cut(self):
+        text = refusal(one("é\x1b" * 5000, datatype="x" * 5000, data=[1]))
+        assert len(text) < 500 and "\x1b" not in text
+
+    def test_size_limits(self):
+        limits = Limits(json=100, body=200)
+        with pytest.raises(BodyTooLarge, match="201 bytes; the limit \\('body'\\) is 200 bytes"):
+            parse_infer(bytes(201), None, ADD, limits)
+        with pytest.raises(BodyTooLarge, match="101 bytes; the limit \\('json'\\) is 100 bytes"):
+            parse_infer(bytes(101), None, ADD, limits)
+
+    def test_other_buffers(self):
+        text = json.dumps(one(data=[1, 2, 3, 4])).encode()
+        for body in (bytearray(text), memoryview(text), np.frombuffer(text, "i1")):
+            assert parse_infer(body, None, ADD, LIMITS).inputs[0].nbytes == 16
+
+
+class TestParameters:
+    def test_custom_parameters_of_every_type(self):
+        given = {"s": "é", "i": -1, "u": 2**64 - 1, "f": 1.5, "t": True, "e": 1e-400, "n": None}
+        request = parse(one(data=[1, 2, 3, 4], parameters=given))
+        assert request.parameters == {
+            "s": "é",
+            "i": -1,
+            "u": 2**64 - 1,
+            "f": 1.5,
+            "t": True,
+            "e": 0.0,
+        }
+        assert isinstance(request.parameters["t"], bool)
+
+    def test_input_and_output_parameters(self):
+        body = one(size=16, outputs=[{"name": "y", "parameters": {"a": 1, "classification": 3}}])
+        body["inputs"][0]["parameters"]["mine"] = "x"
+        request = parse(body, X.tobytes())
+        assert request.inputs[0].parameters == {"mine": "x"}
+        (output,) = request.outputs
+        assert (output.name, output.binary, output.classification) == ("y", None, 3)
+        assert output.parameters == {"a": 1}
+
+    def test_reserved_request_parameters(self):
+        given = {
+            "sequence_id": 2**64 - 1,
+            "sequence_start": True,
+            "sequence_end": False,
+            "priority": 7,
+            "timeout": 2_000_000,
+            "binary_data_output": True,
+            "triton_enable_empty_final_response": True,
+        }
+        before = time.monotonic_ns()
+        request = parse(one(data=[1, 2, 3, 4], parameters=given))
+        assert before + 2e9 <= request.deadline_ns <= time.monotonic_ns() + 2e9
+        assert request.priority == 7 and request.binary_output and request.mark_final
+        assert request.parameters == {
+            "sequence_id": 2**64 - 1,
+            "sequence_start": True,
+            "sequence_end": False,
+        }
+        assert parse(one(data=[1, 2, 3, 4], parameters={"timeout": 0})).deadline_ns is None
+        longest = parse(one(data=[1, 2, 3, 4], parameters={"timeout": 2**64 - 1})).deadline_ns
+        assert longest == 2**63 - 1
+        text = parse(one(data=[1, 2, 3, 4], parameters={"sequence_id": "abc"}))
+        assert text.parameters == {"sequence_id": "abc"}
+
+    @pytest.mark.parametrize(
+        ("given", "text"),
+        [
+            ({"a": {}}, "parameter 'a' must be a string, a number, true or false, not an object"),
+            ({"a": [1]}, "not an array"),
+            ({"a": 2**64}, "out of range"),
+            ({"a": -(2**63) - 1}, "out of range"),
+            ({"triton_x": 1}, "'triton_x' is unknown"),
+            ({"timeout": -1}, "'timeout' must be an unsigned integer"),
+            ({"timeout": 1.5}, "'timeout' must be an unsigned integer"),
+            ({"timeout": "1"}, "not a string"),
+            ({"priority": 2**64}, "'priority' at byte"),
+            ({"sequence_id": 1.5}, "an unsigned integer or a string"),
+            ({"sequence_start": 1}, "'sequence_start' must be true or false"),
+            ({"sequence_end": "x"}, "'sequence_end' must be true or false"),
+            ({"binary_data_output": 1}, "'binary_data_output' must be true or false"),
+        ],
+    )
+    def test_refused(self, given, text):
+        assert text in refusal(one(data=[1, 2, 3, 4], parameters=given))
+
+    def test_number_beyond_a_double(self):
+        assert "out of range" in refusal(b'{"inputs":[],"parameters":{"a":1e400}}')
+
+    @pytest.mark.parametrize(
+        ("given", "text"),
+        [
+            ({"binary_data": "yes"}, "'binary_data' must be true or false, not a string"),
+            ({"binary_data": 1}, "output 'y' (index 0): 'binary_data' must be true or false"),
+            ({"classification": -1}, "'classification' must be an unsigned integer"),
+            ({"classification": True}, "'classification' must be an unsigned integer"),
+            ({"shared_memory_region": "r"}, "shared memory is not enabled"),
+            ({"shared_memory_region": 1}, "'shared_memory_region' must be a string"),
+        ],
+    )
+    def test_refused_for_outputs(self, given, text):
+        body = one(data=[1, 2, 3, 4], outputs=[{"name": "y", "parameters": given}])
+        assert text in refusal(body)
+
+    def test_shared_memory_inputs(self):
+        body = one()
+        region = {
+            "shared_memory_region": "r",
+            "shared_memory_offset": 0,
+            "shared_memory_byte_size": 16,
+        }
+        body["inputs"][0]["parameters"] = region
+        assert "shared memory is not enabled" in refusal(body)
+        body["inputs"][0]["data"] = [1, 2, 3, 4]
+        assert "beside data of its own" in refusal(body)
