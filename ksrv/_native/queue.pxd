@@ -1,0 +1,83 @@
+"""The queue's C interface: entries and queues as the other compiled modules use them, without the GIL.
+
+Only the structures are shared; every function that touches the process's timer, notices or bytes in
+flight lives in queue.pyx, so that one extension module owns them.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+
+
+cdef extern from "queue.hpp" namespace "ksrv":
+    const int64_t NEVER
+
+    cdef enum State:
+        STATE_NEW
+        STATE_QUEUED
+        STATE_TAKEN
+        STATE_RUNNING
+        STATE_ANSWERED
+        STATE_CANCELLED
+        STATE_EXPIRED
+
+    cdef enum Push:
+        PUSH_OK
+        PUSH_FULL
+        PUSH_BYTES
+        PUSH_CLOSED
+        PUSH_EXPIRED
+        PUSH_MEMORY
+
+    cdef cppclass CQueue "ksrv::Queue":
+        pass
+
+    cdef cppclass AtomicInt "std::atomic<std::int32_t>":
+        int32_t load() noexcept nogil
+
+    cdef cppclass Entry:
+        void *payload
+        void *(*taken)(Entry *entry) except NULL
+        void (*answered)(Entry *entry, void *answer) noexcept
+        void (*ended)(Entry *entry) noexcept nogil
+        void (*freed)(Entry *entry) noexcept nogil
+        uint64_t group
+        uint32_t rows
+        uint32_t priority
+        int64_t deadline_ns
+        uint64_t nbytes
+        CQueue *queue
+        int64_t enqueued_ns
+        int64_t started_ns
+        int64_t ended_ns
+        int32_t ended_in
+        AtomicInt state
+        AtomicInt done
+
+
+cdef class Queue:
+    cdef CQueue *queue
+    cdef readonly str name
+    cdef object __weakref__
+
+
+cdef class Ticket:
+    cdef Entry *entry
+    cdef readonly object request
+    cdef public object answer
+    cdef list callbacks
+    cdef object __weakref__
+    cdef int _call_back(self) except -1
+
+
+# A queue for a thread without the GIL. The caller holds a reference until ksrv_queue_release.
+cdef CQueue *ksrv_queue_retain(Queue queue) noexcept
+cdef void ksrv_queue_release(CQueue *queue) noexcept nogil
+
+# The caller fills an entry's first block of fields (see entry.hpp) and holds one reference to it.
+cdef Push ksrv_push(CQueue *queue, Entry *entry) noexcept nogil
+cdef bint ksrv_cancel(Entry *entry) noexcept nogil
+cdef void ksrv_entry_release(Entry *entry) noexcept nogil
+cdef bint ksrv_reserve_bytes(uint64_t nbytes) noexcept nogil
+cdef void ksrv_give_back_bytes(uint64_t nbytes) noexcept nogil
+
+# What `Entry.taken` returns for an entry that is not a Ticket's own: a Ticket over it.
+cdef Ticket ksrv_ticket_over(Entry *entry, object request)

@@ -1,0 +1,128 @@
+// One request on its way through a queue, from submission to its single answer.
+//
+// Strategy: an entry is counted by its holders (the submitter, the queue, whoever waits for it) and
+// carries two atomics. `state` says who may answer: it leaves the open states once, under the
+// queue's mutex, and whoever moved it answers. `done` says that the answer may be read: it is set
+// after the answer has been stored, and it is the word that waiters sleep on.
+//
+// Nothing here throws, allocates or knows Python.
+
+#pragma once
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+
+namespace ksrv {
+
+inline constexpr std::int64_t NEVER = INT64_MAX;
+inline constexpr std::size_t NOWHERE = SIZE_MAX;
+
+// The clock of `time.monotonic_ns`.
+inline std::int64_t now_ns() noexcept {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<std::int64_t>(now.tv_sec) * 1000000000ll + now.tv_nsec;
+}
+
+enum State : std::int32_t {
+    STATE_NEW = 0,    // not pushed yet, or refused
+    STATE_QUEUED,     // waits in the queue
+    STATE_TAKEN,      // in a batch that is being assembled
+    STATE_RUNNING,    // a handler has it
+    STATE_ANSWERED,   // the states from here on are final
+    STATE_CANCELLED,
+    STATE_EXPIRED,
+};
+
+inline bool is_final(std::int32_t state) noexcept { return state >= STATE_ANSWERED; }
+
+class Queue;
+
+struct Entry {
+    // Set by the submitter before the push and never changed afterwards. The hooks do not throw.
+    void *payload = nullptr;
+    // Called when a batch takes the entry, with the GIL: a new reference to the Python object that
+    // stands for it, or null with a Python error set.
+    void *(*taken)(Entry *entry) = nullptr;
+    // Called once by whoever answered, with the GIL and the response or exception it answers with,
+    // before `publish`; null where the Python object keeps the answer.
+    void (*answered)(Entry *entry, void *answer) = nullptr;
+    // Called once after `publish` by whoever expired or cancelled the entry: any thread, with or
+    // without the GIL, no lock held.
+    void (*ended)(Entry *entry) = nullptr;
+    // Called when the last holder lets go; frees the entry.
+    void (*freed)(Entry *entry) = nullptr;
+    std::uint64_t group = 0;          // only equal groups are joined
+    std::uint32_t rows = 1;
+    std::uint32_t priority = 0;       // 1 is the most urgent; 0 comes after all others
+    std::int64_t deadline_ns = NEVER;
+    std::uint64_t nbytes = 0;         // counts against the bytes in flight
+
+    // The queue's, under its mutex.
+    Queue *queue = nullptr;            // set by the push, and held until the entry is freed
+    Entry *previous = nullptr, *next = nullptr;
+    std::size_t heap_index = NOWHERE;  // place among the deadlines
+    bool placed = false;               // takes one of the queue's places
+    bool in_hand = false;              // a batch refers to it
+    std::int64_t enqueued_ns = 0, started_ns = 0, ended_ns = 0;
+    std::int32_t ended_in = STATE_NEW;  // the open state that it was expired or cancelled in
+
+    std::atomic<std::int32_t> state{STATE_NEW};
+    std::atomic<std::int32_t> done{0};
+    std::atomic<std::int32_t> waiters{0};
+    std::atomic<std::int32_t> refs{1};
+};
+
+inline void retain(Entry *entry) noexcept { entry->refs.fetch_add(1, std::memory_order_relaxed); }
+
+void release(Entry *entry) noexcept;  // in queue.hpp: the last holder lets go of the queue as well
+
+// Lets waiters read the answer. Whoever moved the state to a final one calls this, once.
+inline void publish(Entry *entry) noexcept {
+    entry->done.store(1, std::memory_order_seq_cst);
+    if (entry->waiters.load(std::memory_order_seq_cst) != 0)
+        syscall(SYS_futex, reinterpret_cast<std::int32_t *>(&entry->done), FUTEX_WAKE_PRIVATE,
+                INT_MAX, nullptr, nullptr, 0);
+}
+
+enum Waited : int { WAIT_DONE = 0, WAIT_TIMEOUT, WAIT_INTERRUPTED };
+
+// Sleeps until the answer may be read, the clock passes `until_ns`, or a signal arrives.
+inline Waited wait_done(Entry *entry, std::int64_t until_ns) noexcept {
+    if (entry->done.load(std::memory_order_acquire)) return WAIT_DONE;
+    entry->waiters.fetch_add(1, std::memory_order_seq_cst);
+    Waited waited = WAIT_DONE;
+    while (entry->done.load(std::memory_order_seq_cst) == 0) {
+        timespec until{};
+        if (until_ns != NEVER) {
+            until.tv_sec = until_ns / 1000000000ll;
+            until.tv_nsec = until_ns % 1000000000ll;
+        }
+        // FUTEX_WAIT_BITSET takes an absolute time of the monotonic clock.
+        const long rc = syscall(SYS_futex, reinterpret_cast<std::int32_t *>(&entry->done),
+                                FUTEX_WAIT_BITSET_PRIVATE, 0,
+                                until_ns == NEVER ? nullptr : &until, nullptr,
+                                FUTEX_BITSET_MATCH_ANY);
+        if (rc == 0 || errno == EAGAIN) continue;
+        if (errno == ETIMEDOUT) {
+            waited = entry->done.load(std::memory_order_acquire) ? WAIT_DONE : WAIT_TIMEOUT;
+            break;
+        }
+        if (errno == EINTR) {
+            waited = entry->done.load(std::memory_order_acquire) ? WAIT_DONE : WAIT_INTERRUPTED;
+            break;
+        }
+    }
+    entry->waiters.fetch_sub(1, std::memory_order_relaxed);
+    return waited;
+}
+
+}  // namespace ksrv

@@ -1,0 +1,728 @@
+"""The native queues as Python sees them: tickets go in, batches of tickets come out.
+
+A `Ticket` owns one reference to its entry. While the queue holds the ticket, the entry in turn owns
+one reference to the ticket; it passes to the batch that takes it. When a thread without the GIL ends
+a waiting request (the timer does), that reference is left on a list of notices: a Python thread that
+sits in `wait_notices`, or the next one that waits for or cancels a ticket, lets it go and runs the
+ticket's callbacks. Whoever sleeps in `Ticket.join` is woken before that and without the GIL.
+"""
+
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libcpp.vector cimport vector
+
+
+cdef extern from "queue.hpp" namespace "ksrv" nogil:
+    cdef enum Take:
+        TAKE_ENTRIES
+        TAKE_OFFER
+        TAKE_CLOSED
+        TAKE_READY
+
+    cdef enum Counter:
+        COUNT_PUSHED
+        COUNT_FULL
+        COUNT_BYTES
+        COUNT_CANCELLED
+        COUNT_EXPIRED_QUEUED
+        COUNT_EXPIRED_RUNNING
+        COUNTERS
+
+    cdef enum Waited:
+        WAIT_DONE
+        WAIT_TIMEOUT
+        WAIT_INTERRUPTED
+
+    cdef cppclass AtomicCount "std::atomic<std::uint64_t>":
+        uint64_t load()
+        void store(uint64_t value)
+
+    cdef cppclass AtomicFlag "std::atomic<bool>":
+        bint load()
+        void store(bint value)
+
+    cdef cppclass InFlight:
+        AtomicCount bytes
+        AtomicCount bound
+        bint reserve(uint64_t nbytes) noexcept
+        void give_back(uint64_t nbytes) noexcept
+
+    cdef cppclass Timer:
+        bint watch(CQueue *queue) noexcept
+        void forget(CQueue *queue) noexcept
+
+    InFlight &in_flight() noexcept
+    Timer &process_timer() noexcept
+    int64_t now_ns() noexcept
+    void retain_entry "ksrv::retain"(Entry *entry) noexcept
+    void release_entry "ksrv::release"(Entry *entry) noexcept
+    void retain_queue "ksrv::retain"(CQueue *queue) noexcept
+    void release_queue "ksrv::release"(CQueue *queue) noexcept
+    void publish(Entry *entry) noexcept
+    Waited wait_done(Entry *entry, int64_t until_ns) noexcept
+
+
+cdef extern from *:
+    """
+    #include "queue.hpp"
+
+    namespace {
+
+    // The native side of a queue, with the methods spelt for Cython.
+    inline ksrv::Queue *new_queue(size_t capacity) { return new (std::nothrow) ksrv::Queue(capacity); }
+    inline ksrv::Entry *new_entry() { return new (std::nothrow) ksrv::Entry; }
+    inline void delete_entry(ksrv::Entry *entry) noexcept { delete entry; }
+
+    // Answered entries whose waiters this thread wakes once it has let go of the GIL.
+    thread_local std::vector<ksrv::Entry *> to_publish;
+
+    inline void publish_all() noexcept {
+        for (ksrv::Entry *entry : to_publish) {
+            ksrv::publish(entry);
+            ksrv::release(entry);
+        }
+        to_publish.clear();
+    }
+    inline void publish_later(ksrv::Entry *entry) noexcept {
+        ksrv::retain(entry);
+        try {
+            to_publish.push_back(entry);
+        } catch (const std::bad_alloc &) {
+            ksrv::publish(entry);
+            ksrv::release(entry);
+        }
+    }
+
+    // Entries that ended without the GIL and whose Python side does not know it yet.
+    struct Notices {
+        std::mutex mutex;
+        std::condition_variable some;
+        ksrv::Entry *first = nullptr;
+        std::atomic<bool> any{false};
+        std::uint64_t wakes = 0;
+
+        void add(ksrv::Entry *entry) noexcept {
+            ksrv::retain(entry);
+            std::lock_guard<std::mutex> guard(mutex);
+            entry->next = first;
+            first = entry;
+            any.store(true, std::memory_order_release);
+            some.notify_one();
+        }
+        ksrv::Entry *fetch() noexcept {
+            if (!any.load(std::memory_order_acquire)) return nullptr;
+            std::lock_guard<std::mutex> guard(mutex);
+            ksrv::Entry *entry = first;
+            if (entry != nullptr) first = entry->next;
+            if (first == nullptr) any.store(false, std::memory_order_release);
+            if (entry != nullptr) entry->next = nullptr;
+            return entry;
+        }
+        void wait() noexcept {
+            std::unique_lock<std::mutex> lock(mutex);
+            const std::uint64_t before = wakes;
+            while (first == nullptr && wakes == before) some.wait(lock);
+        }
+        void wake() noexcept {
+            std::lock_guard<std::mutex> guard(mutex);
+            ++wakes;
+            some.notify_all();
+        }
+    };
+    inline Notices &notices() noexcept {
+        static Notices *made = new Notices;
+        return *made;
+    }
+
+    }  // namespace
+    """
+    CQueue *new_queue(size_t capacity) noexcept nogil
+    Entry *new_entry() noexcept nogil
+    void publish_all() noexcept nogil
+    void publish_later(Entry *entry) noexcept nogil
+    void delete_entry(Entry *entry) noexcept nogil
+
+    cdef cppclass Notices:
+        void add(Entry *entry) noexcept nogil
+        Entry *fetch() noexcept nogil
+        void wait() noexcept nogil
+        void wake() noexcept nogil
+
+    Notices &notices() noexcept nogil
+
+
+# The methods of ksrv::Queue; its declaration in the pxd is opaque to other modules.
+cdef extern from "queue.hpp" namespace "ksrv" nogil:
+    cdef cppclass QueueMethods "ksrv::Queue":
+        AtomicCount counters[6]
+        AtomicFlag may_take_ahead
+        Push push(Entry *entry) noexcept
+        Take take(Entry **out, size_t room, size_t *count, uint64_t max_rows,
+                  int64_t delay_ns) noexcept
+        Take take_ahead(Entry **out, size_t room, size_t *count, uint64_t max_rows, uint64_t rows,
+                        int64_t oldest_ns, int64_t delay_ns) noexcept
+        void close_open_batch(bint offer) noexcept
+        void offer() noexcept
+        void start(Entry **entries, size_t count, unsigned char *alive) noexcept
+        void finish(Entry **entries, size_t count, unsigned char *won) noexcept
+        bint cancel(Entry *entry) noexcept
+        void close() noexcept
+        size_t take_all(Entry **out, size_t room) noexcept
+        bint wait_empty(int64_t until_ns) noexcept
+        size_t waiting() noexcept
+        size_t open() noexcept
+        size_t idle() noexcept
+        bint closed() noexcept
+
+
+OK = <int>PUSH_OK
+FULL = <int>PUSH_FULL
+BYTES_IN_FLIGHT = <int>PUSH_BYTES
+CLOSED = <int>PUSH_CLOSED
+EXPIRED = <int>PUSH_EXPIRED
+NO_MEMORY = <int>PUSH_MEMORY
+
+NO_DEADLINE = <int64_t>NEVER
+
+
+# ---- what the other compiled modules call ---------------------------------------------------
+
+cdef CQueue *ksrv_queue_retain(Queue queue) noexcept:
+    retain_queue(queue.queue)
+    return queue.queue
+
+
+cdef void ksrv_queue_release(CQueue *queue) noexcept nogil:
+    release_queue(queue)
+
+
+cdef Push ksrv_push(CQueue *queue, Entry *entry) noexcept nogil:
+    return (<QueueMethods *>queue).push(entry)
+
+
+cdef bint ksrv_cancel(Entry *entry) noexcept nogil:
+    if entry.queue == NULL:
+        return False
+    return (<QueueMethods *>entry.queue).cancel(entry)
+
+
+cdef void ksrv_entry_release(Entry *entry) noexcept nogil:
+    release_entry(entry)
+
+
+cdef bint ksrv_reserve_bytes(uint64_t nbytes) noexcept nogil:
+    return in_flight().reserve(nbytes)
+
+
+cdef void ksrv_give_back_bytes(uint64_t nbytes) noexcept nogil:
+    in_flight().give_back(nbytes)
+
+
+cdef Ticket ksrv_ticket_over(Entry *entry, object request):
+    cdef Ticket ticket = Ticket.__new__(Ticket)
+    retain_entry(entry)
+    ticket.entry = entry
+    ticket.request = request
+    return ticket
+
+
+# ---- tickets --------------------------------------------------------------------------------
+
+cdef void *_ticket_taken(Entry *entry) except NULL:
+    return entry.payload  # the entry's reference passes to the batch
+
+
+cdef void _ticket_ended(Entry *entry) noexcept nogil:
+    notices().add(entry)
+
+
+cdef void _ticket_freed(Entry *entry) noexcept nogil:
+    delete_entry(entry)
+
+
+cdef int _heed_notices() except -1:
+    """Let go of tickets that ended in the queue, and run the callbacks of those that ended."""
+    cdef Entry *entry
+    cdef Ticket ticket
+    while True:
+        entry = notices().fetch()
+        if entry == NULL:
+            return 0
+        ticket = None if entry.payload == NULL else <Ticket>entry.payload
+        if entry.ended_in == STATE_QUEUED:
+            Py_DECREF(ticket)
+        release_entry(entry)
+        if ticket is not None:
+            ticket._call_back()
+
+
+def wake_waiters() -> None:
+    """Wake the waiters that `Queue.finish` left for later on this thread."""
+    with nogil:
+        publish_all()
+
+
+def wait_notices() -> None:
+    """Sleep until a request ended without Python, then do what Python owes it.
+
+    For a thread of its own that calls this in a loop; `wake_notices` makes it return.
+    """
+    with nogil:
+        notices().wait()
+    _heed_notices()
+
+
+def wake_notices() -> None:
+    """Let every thread in `wait_notices` return."""
+    notices().wake()
+
+
+cdef class Ticket:
+    """One submitted request.
+
+    Args:
+        request: What is asked; handed on as it is.
+        rows: How many rows it adds to a batch.
+        group: Requests of equal numbers may be joined.
+        priority: 1 is the most urgent; 0 comes after all others.
+        deadline_ns: `time.monotonic_ns` at which it expires, or None.
+        nbytes: What it adds to the bytes in flight.
+    """
+
+    def __init__(self, object request, uint32_t rows, uint64_t group, uint32_t priority=0,
+                 object deadline_ns=None, uint64_t nbytes=0):
+        if self.entry != NULL:
+            raise TypeError("a ticket is made once")
+        self.entry = new_entry()
+        if self.entry == NULL:
+            raise MemoryError
+        self.request = request
+        self.entry.taken = _ticket_taken
+        self.entry.ended = _ticket_ended
+        self.entry.freed = _ticket_freed
+        # Borrowed until a push is accepted, when the entry gets a reference of its own.
+        self.entry.payload = <void *>self
+        self.entry.rows = rows
+        self.entry.group = group
+        self.entry.priority = priority
+        self.entry.nbytes = nbytes
+        if deadline_ns is not None:
+            self.entry.deadline_ns = deadline_ns
+
+    def __dealloc__(self):
+        if self.entry != NULL:
+            if self.entry.payload == <void *>self:
+                self.entry.payload = NULL  # a notice of the entry's end may still be on its way
+            release_entry(self.entry)
+
+    cdef int _call_back(self) except -1:
+        cdef list callbacks = self.callbacks
+        self.callbacks = None
+        if callbacks is not None:
+            for callback in callbacks:
+                callback(self)
+        return 0
+
+    @property
+    def rows(self):
+        """How many rows it adds to a batch."""
+        return self.entry.rows
+
+    @property
+    def group(self):
+        """The number that joinable requests share."""
+        return self.entry.group
+
+    @property
+    def deadline_ns(self):
+        """When it expires, on the clock of `time.monotonic_ns`; `NO_DEADLINE` for never."""
+        return self.entry.deadline_ns
+
+    @property
+    def enqueued_ns(self):
+        """When the queue accepted it."""
+        return self.entry.enqueued_ns
+
+    @property
+    def started_ns(self):
+        """When a handler got it, or 0."""
+        return self.entry.started_ns
+
+    @property
+    def ended_ns(self):
+        """When it was answered, expired or cancelled, or 0."""
+        return self.entry.ended_ns
+
+    @property
+    def state(self):
+        """"new", "queued", "taken", "running", "answered", "cancelled" or "expired"."""
+        return _STATES[self.entry.state.load()]
+
+    @property
+    def ended_running(self):
+        """Whether a handler had it when it was expired or cancelled."""
+        return self.entry.ended_in == STATE_RUNNING
+
+    def done(self) -> bool:
+        """Tell whether the request has ended."""
+        return self.entry.done.load() != 0
+
+    def join(self, object until_ns=None) -> bool:
+        """Sleep until the request has ended; the GIL is released and signals are heeded.
+
+        Args:
+            until_ns: `time.monotonic_ns` at which to give up, or None.
+
+        Returns:
+            Whether it has ended.
+        """
+        cdef int64_t until = NEVER if until_ns is None else until_ns
+        cdef Waited waited = WAIT_DONE
+        while self.entry.done.load() == 0:
+            with nogil:
+                waited = wait_done(self.entry, until)
+            if waited == WAIT_INTERRUPTED:
+                PyErr_CheckSignals()
+            elif waited == WAIT_TIMEOUT:
+                return False
+        if self.entry.state.load() != STATE_ANSWERED:
+            _heed_notices()
+        return True
+
+    def cancel(self) -> bool:
+        """End the request as cancelled; one that runs is detached from its batch.
+
+        Returns:
+            Whether this ended it; False when it had ended before or was never accepted.
+        """
+        cdef bint ended
+        with nogil:
+            ended = ksrv_cancel(self.entry)
+        if ended:
+            _heed_notices()
+        return ended
+
+    def add_done_callback(self, callback not None) -> None:
+        """Have `callback(ticket)` called once the request has ended; at once if it has already.
+
+        Args:
+            callback: Called on whichever thread ends the request; it must not block.
+        """
+        if self.callbacks is None:
+            self.callbacks = []
+        self.callbacks.append(callback)
+        if self.entry.done.load() != 0:
+            self._call_back()
+
+
+_STATES = ("new", "queued", "taken", "running", "answered", "cancelled", "expired")
+
+
+# ---- the queue ------------------------------------------------------------------------------
+
+cdef inline QueueMethods *_q(Queue queue) noexcept nogil:
+    return <QueueMethods *>queue.queue
+
+
+cdef class Queue:
+    """The bounded queue of one model version.
+
+    Args:
+        capacity: How many requests may wait.
+        name: Of the model, for `repr`.
+    """
+
+    def __cinit__(self, size_t capacity, str name=""):
+        self.queue = new_queue(capacity)
+        if self.queue == NULL:
+            raise MemoryError
+        self.name = name
+        if not process_timer().watch(self.queue):
+            raise RuntimeError("the thread that watches deadlines cannot be started")
+
+    def __dealloc__(self):
+        if self.queue != NULL:
+            process_timer().forget(self.queue)
+            release_queue(self.queue)
+
+    def __repr__(self):
+        return f"<Queue {self.name!r}: {self.waiting} waiting, {self.open} open>"
+
+    def push(self, Ticket ticket not None) -> int:
+        """Accept a ticket, or say at once why not.
+
+        Args:
+            ticket: A new ticket.
+
+        Returns:
+            `OK`, `FULL`, `BYTES_IN_FLIGHT`, `CLOSED`, `EXPIRED` or `NO_MEMORY`.
+        """
+        if ticket.entry.state.load() != STATE_NEW:
+            raise ValueError("a ticket is pushed once")
+        # A short critical section: releasing the GIL for it costs more than it gives.
+        Py_INCREF(ticket)
+        cdef Push pushed = _q(self).push(ticket.entry)
+        if pushed != PUSH_OK:
+            Py_DECREF(ticket)
+        return <int>pushed
+
+    def push_and_join(self, Ticket ticket not None) -> int:
+        """Push a ticket and, where it is accepted, sleep until it has ended.
+
+        As `push` and `join`, with the GIL released once for both.
+        """
+        if ticket.entry.state.load() != STATE_NEW:
+            raise ValueError("a ticket is pushed once")
+        cdef Push pushed
+        cdef Waited waited = WAIT_DONE
+        Py_INCREF(ticket)
+        with nogil:
+            pushed = _q(self).push(ticket.entry)
+            if pushed == PUSH_OK:
+                waited = wait_done(ticket.entry, NEVER)
+        if pushed != PUSH_OK:
+            Py_DECREF(ticket)
+        elif waited != WAIT_DONE:
+            PyErr_CheckSignals()
+            ticket.join()
+        elif ticket.entry.state.load() != STATE_ANSWERED:
+            _heed_notices()
+        return <int>pushed
+
+    def take(self, size_t room, uint64_t max_rows, int64_t delay_ns=0):
+        """Wait for work as an idle instance.
+
+        Args:
+            room: The most requests that one batch joins.
+            max_rows: The most rows of a batch; one request is taken whatever its rows.
+            delay_ns: How long the oldest request of a batch waits for a full one.
+
+        Returns:
+            The tickets of a batch in order, True when an offered batch is to be run, or None when
+            the queue is closed and nothing is left.
+        """
+        cdef vector[Entry *] entries
+        cdef size_t count = 0
+        cdef Take taken
+        entries.resize(room)
+        with nogil:
+            publish_all()
+            taken = _q(self).take(entries.data(), room, &count, max_rows, delay_ns)
+        if taken == TAKE_OFFER:
+            return True
+        if taken == TAKE_CLOSED:
+            return None
+        return _tickets(entries.data(), count)
+
+    def take_ahead(self, size_t room, uint64_t max_rows, uint64_t rows=0, int64_t oldest_ns=0,
+                   int64_t delay_ns=0):
+        """Wait for work as the assembler, while every instance is busy.
+
+        Args:
+            room: The most requests to take now.
+            max_rows: The most rows of a batch.
+            rows: How many the open batch holds; 0 when none is open.
+            oldest_ns: When the open batch's oldest request was accepted.
+            delay_ns: How long the oldest request of a batch waits for a full one.
+
+        Returns:
+            Tickets for the open batch (the first ones open it), True when it is to be offered now,
+            or None when the queue is closed and nothing is left.
+        """
+        cdef vector[Entry *] entries
+        cdef size_t count = 0
+        cdef Take taken
+        entries.resize(room)
+        with nogil:
+            taken = _q(self).take_ahead(
+                entries.data(), room, &count, max_rows, rows, oldest_ns, delay_ns
+            )
+        if taken == TAKE_READY:
+            return True
+        if taken == TAKE_CLOSED:
+            return None
+        return _tickets(entries.data(), count)
+
+    def close_open_batch(self, bint offer) -> None:
+        """End the assembler's turn.
+
+        Args:
+            offer: Whether an instance has a batch to take over; False when all of it has ended.
+        """
+        _q(self).close_open_batch(offer)
+
+    def offer(self) -> None:
+        """Have an instance take over a batch that its own instance could not run."""
+        _q(self).offer()
+
+    def start(self, list tickets not None) -> list:
+        """Move the tickets of a batch to running.
+
+        Args:
+            tickets: What `take` returned.
+
+        Returns:
+            Those that have not ended meanwhile; the others are no longer the batch's.
+        """
+        cdef vector[Entry *] entries
+        cdef vector[unsigned char] alive
+        cdef Ticket ticket
+        cdef size_t i
+        cdef bint all_alive = True
+        alive.resize(len(tickets))
+        for ticket in tickets:
+            entries.push_back(ticket.entry)
+        _q(self).start(entries.data(), entries.size(), alive.data())
+        for i in range(alive.size()):
+            all_alive = all_alive and alive[i]
+        if all_alive:
+            return tickets
+        _heed_notices()
+        return [tickets[i] for i in range(alive.size()) if alive[i]]
+
+    def finish(self, list tickets not None, list answers not None, bint later=False) -> list:
+        """Answer the tickets of a batch, each once.
+
+        Args:
+            tickets: Tickets that `take` or `start` returned.
+            answers: For each its response, or the exception that it failed with.
+            later: Wake the waiters only when this thread next calls `take` or `wake_waiters`, once
+                the GIL is free for them. Then the thread must call one of the two soon.
+
+        Returns:
+            For each whether it was answered now; False where it had expired or was cancelled.
+        """
+        cdef vector[Entry *] entries
+        cdef vector[unsigned char] won
+        cdef Ticket ticket
+        cdef size_t i
+        cdef list result = []
+        if len(tickets) != len(answers):
+            raise ValueError(f"{len(answers)} answers for {len(tickets)} tickets")
+        won.resize(len(tickets))
+        for ticket in tickets:
+            entries.push_back(ticket.entry)
+        _q(self).finish(entries.data(), entries.size(), won.data())
+        for i in range(won.size()):
+            ticket = <Ticket>tickets[i]
+            if won[i]:
+                if ticket.entry.answered != NULL:
+                    ticket.entry.answered(ticket.entry, <void *>answers[i])
+                else:
+                    ticket.answer = answers[i]
+                if later:
+                    publish_later(ticket.entry)
+                else:
+                    publish(ticket.entry)
+                if ticket.callbacks is not None:
+                    if later:
+                        publish_all()
+                    ticket._call_back()
+            release_entry(ticket.entry)
+            result.append(won[i] != 0)
+        return result
+
+    def close(self) -> None:
+        """Accept nothing more; what waits is still served."""
+        _q(self).close()
+
+    def take_all(self) -> list:
+        """Take out every ticket that still waits, whatever its group, without blocking."""
+        cdef vector[Entry *] entries
+        cdef size_t count
+        entries.resize(_q(self).waiting())
+        count = _q(self).take_all(entries.data(), entries.size())
+        return _tickets(entries.data(), count)
+
+    def wait_empty(self, object until_ns=None) -> bool:
+        """Sleep until nothing accepted is left.
+
+        Args:
+            until_ns: `time.monotonic_ns` at which to give up, or None.
+
+        Returns:
+            Whether nothing is left.
+        """
+        cdef int64_t until = NEVER if until_ns is None else until_ns
+        cdef bint empty
+        with nogil:
+            empty = _q(self).wait_empty(until)
+        return empty
+
+    @property
+    def may_take_ahead(self):
+        """Whether the assembler is to work while every instance is busy."""
+        return _q(self).may_take_ahead.load()
+
+    @may_take_ahead.setter
+    def may_take_ahead(self, bint value):
+        _q(self).may_take_ahead.store(value)
+
+    @property
+    def waiting(self):
+        """Requests that take a place: queued, or in a batch that does not run yet."""
+        return _q(self).waiting()
+
+    @property
+    def open(self):
+        """Requests that were accepted and are still held by the queue or a batch."""
+        return _q(self).open()
+
+    @property
+    def idle(self):
+        """Instances that wait for work."""
+        return _q(self).idle()
+
+    @property
+    def closed(self):
+        """Whether `close` was called."""
+        return _q(self).closed()
+
+    def counts(self) -> dict:
+        """Return what happened to requests here, apart from answers.
+
+        Returns:
+            `pushed`, `full`, `bytes_in_flight`, `cancelled`, `expired_queued`, `expired_running`.
+        """
+        cdef QueueMethods *q = <QueueMethods *>self.queue
+        return {
+            "pushed": q.counters[<int>COUNT_PUSHED].load(),
+            "full": q.counters[<int>COUNT_FULL].load(),
+            "bytes_in_flight": q.counters[<int>COUNT_BYTES].load(),
+            "cancelled": q.counters[<int>COUNT_CANCELLED].load(),
+            "expired_queued": q.counters[<int>COUNT_EXPIRED_QUEUED].load(),
+            "expired_running": q.counters[<int>COUNT_EXPIRED_RUNNING].load(),
+        }
+
+
+cdef list _tickets(Entry **entries, size_t count):
+    cdef list tickets = PyList_New(<Py_ssize_t>count)
+    cdef size_t i
+    cdef void *ticket
+    for i in range(count):
+        ticket = entries[i].taken(entries[i])
+        PyList_SET_ITEM(tickets, <Py_ssize_t>i, <object>ticket)
+    return tickets
+
+
+# ---- the process ----------------------------------------------------------------------------
+
+def bytes_in_flight() -> int:
+    """Return what the accepted requests of the process hold."""
+    return in_flight().bytes.load()
+
+
+def set_in_flight_bound(uint64_t nbytes) -> None:
+    """Bound what the accepted requests of the process hold together.
+
+    Args:
+        nbytes: The bound in bytes.
+    """
+    in_flight().bound.store(nbytes)
+
+
+def in_flight_bound() -> int:
+    """Return the bound in bytes."""
+    return in_flight().bound.load()
