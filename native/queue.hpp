@@ -482,7 +482,7 @@ inline std::size_t Queue::collect(std::uint64_t group, Entry **out, std::size_t 
                                   std::uint64_t rows_left, std::size_t taken,
                                   bool *full) noexcept {
     std::size_t count = 0;
-    *full = rows_left == 0;
+    *full = rows_left == 0 && taken > 0;
     for (auto item = lines_.begin(); item != lines_.end() && !*full;) {
         Line &line = item->second;
         ++item;  // unlinking the last entry of a line may erase it

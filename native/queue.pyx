@@ -1,16 +1,16 @@
 """The native queues as Python sees them: tickets go in, batches of tickets come out.
 
 A `Ticket` owns one reference to its entry. While the queue holds the ticket, the entry in turn owns
-one reference to the ticket; it passes to the batch that takes it. When a thread without the GIL ends
-a waiting request (the timer does), that reference is left on a list of notices: a Python thread that
+A `Ticket` owns one reference to its entry. While the queue holds the ticket, the entry in turn
+owns one reference to the ticket; it passes to the batch that takes it. When a thread without the GIL
+(the timer, say) ends a waiting request, that reference is left on a list of notices: a thread that
 sits in `wait_notices`, or the next one that waits for or cancels a ticket, lets it go and runs the
-ticket's callbacks. Whoever sleeps in `Ticket.join` is woken before that and without the GIL.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
 
@@ -71,7 +71,9 @@ cdef extern from *:
     namespace {
 
     // The native side of a queue, with the methods spelt for Cython.
-    inline ksrv::Queue *new_queue(size_t capacity) { return new (std::nothrow) ksrv::Queue(capacity); }
+    inline ksrv::Queue *new_queue(size_t capacity) {
+        return new (std::nothrow) ksrv::Queue(capacity);
+    }
     inline ksrv::Entry *new_entry() { return new (std::nothrow) ksrv::Entry; }
     inline void delete_entry(ksrv::Entry *entry) noexcept { delete entry; }
 

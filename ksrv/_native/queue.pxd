@@ -1,4 +1,4 @@
-"""The queue's C interface: entries and queues as the other compiled modules use them, without the GIL.
+"""The queue's C interface: entries and queues for the other compiled modules, without the GIL.
 
 Only the structures are shared; every function that touches the process's timer, notices or bytes in
 flight lives in queue.pyx, so that one extension module owns them.

@@ -1,0 +1,317 @@
+"""Every check of a request against its model, made once and before the queue.
+
+What passes here can be batched and run without another look: names, datatypes, shapes, counts of
+rows and the wanted outputs all fit the model's description. A refusal names the tensor and both of
+the values that disagree.
+
+Requests of equal group can be joined: their inputs have the same names, datatypes and shapes past
+the first dimension, and they ask for the same mode. Groups are numbers that are handed out here, so
+that no client can make two different shapes look equal.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ksrv._native import datatype
+from ksrv.errors import InvalidRequest, quote
+from ksrv.request import Element, InferRequest, Tensor
+from ksrv.spec import Dimension, ModelSpec, TensorSpec
+
+KNOWN_GROUPS = 4096
+
+
+class Images(Protocol):
+    """What admission and assembly ask of the images of one input."""
+
+    def output_shape(self, elements: Sequence[Element], count: int) -> tuple[int, ...]:
+        """Return the shape of the tensor that `count` images become."""
+
+
+class Admitted(NamedTuple):
+    """What the queue has to know of a request.
+
+    Attributes:
+        rows: How many rows it adds to a batch.
+        group: Requests of equal groups may be joined.
+    """
+
+    rows: int
+    group: int
+
+
+@dataclass(slots=True)
+class _Input:
+    spec: TensorSpec
+    tail: tuple[Dimension, ...]
+    fixed_tail: tuple[int, ...] | None  # the shape past the first dimension, where it is fixed
+    dtype: np.dtype | None
+    images: Images | None
+
+
+class Admission:
+    """The checks for one model version.
+
+    Args:
+        spec: The version's description, completed by its loader.
+        images: How the images of each image input are prepared, by input name.
+        split: Whether a request with more rows than a batch may be split.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, images: dict[str, Images] | None = None, *, split: bool = False
+    ) -> None:
+        self.spec = spec
+        self.split = split
+        declared = () if spec.open_inputs else spec.inputs
+        self._inputs = {entry.name: _input(entry, (images or {})) for entry in declared}
+        self._outputs = {entry.name for entry in spec.outputs}
+        self._joins = spec.max_batch_size > 0 and all(entry.batched for entry in declared)
+        self._counts_rows = any(entry.batched for entry in declared)
+        self._groups: dict[object, int] = {}
+        self._next_group = itertools.count(2)
+        # Group 0 (1 to explain) is every request where the description leaves nothing open.
+        self._one_group = bool(declared) and all(
+            entry.fixed_tail is not None for entry in self._inputs.values()
+        )
+
+    def admit(self, request: InferRequest) -> Admitted:
+        """Check a request.
+
+        Args:
+            request: The parsed request.
+
+        Returns:
+            Its rows and its group.
+
+        Raises:
+            InvalidRequest: The client can mend it.
+        """
+        if self._inputs:
+            rows, shapes = self._declared(request)
+        else:
+            rows, shapes = self._undeclared(request)
+        if request.outputs:
+            self._check_outputs(request)
+        most = self.spec.max_batch_size
+        if most and rows > most and not self.split:
+            raise InvalidRequest(
+                f"the request has {rows} rows; the model {self.spec.name} takes batches of at most "
+                f"{most} (batching.max_batch_size)."
+            )
+        return Admitted(rows, self._group(request, shapes))
+
+    def _declared(self, request: InferRequest) -> tuple[int, list[object]]:
+        inputs = self._inputs
+        shapes: list[object] = []
+        rows = -1
+        first = ""
+        if len(request.inputs) != len(inputs):
+            self._wrong_names(request)
+        seen = set()
+        for tensor in request.inputs:
+            name = tensor.name
+            expected = inputs.get(name)
+            if expected is None or name in seen:
+                self._wrong_names(request)
+            assert expected is not None
+            seen.add(name)
+            if tensor.datatype != expected.spec.datatype:
+                count, tail = self._images(tensor, expected)
+            else:
+                count, tail = _checked_shape(tensor, expected, self.spec.name)
+            if expected.fixed_tail is None:
+                shapes.append((name, tail))
+            if expected.spec.batched:
+                if rows == -1:
+                    rows, first = count, name
+                elif rows != count:
+                    raise InvalidRequest(
+                        f"the input {quote(name)} has {count} rows and the input {quote(first)} "
+                        f"has {rows}; the inputs of a request have equally many."
+                    )
+            elif rows == -1 and not self._counts_rows:
+                rows, first = (count if tensor.shape else 1), name
+        return max(rows, 1), shapes
+
+    def _images(self, tensor: Tensor, expected: _Input) -> tuple[int, tuple[int, ...]]:
+        spec = expected.spec
+        if tensor.datatype != "BYTES" or expected.images is None:
+            images = " or BYTES with encoded images" if expected.images is not None else ""
+            raise InvalidRequest(
+                f"the input {quote(tensor.name)} has the datatype {quote(tensor.datatype)}; the "
+                f"model {self.spec.name} expects {spec.datatype}{images}."
+            )
+        shape = tensor.shape
+        if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)):
+            raise InvalidRequest(
+                f"the input {quote(tensor.name)} holds images in the shape {list(shape)}; expected "
+                f"[N] or [N, 1] for N images."
+            )
+        elements = _elements(tensor)
+        if shape[0] == 0:
+            raise InvalidRequest(f"the input {quote(tensor.name)} holds no image.")
+        if not spec.batched and shape[0] != _lowest(spec.shape[0]):
+            low = _lowest(spec.shape[0])
+            raise InvalidRequest(
+                f"the input {quote(tensor.name)} holds {shape[0]} images; the model "
+                f"{self.spec.name} expects {low}."
+            )
+        most = self.spec.max_batch_size
+        if most and shape[0] > most and not self.split:
+            return shape[0], ()  # refused for its rows; no header need be read
+        if expected.fixed_tail is not None:
+            return shape[0], expected.fixed_tail
+        return shape[0], expected.images.output_shape(elements, shape[0])[1:]
+
+    def _undeclared(self, request: InferRequest) -> tuple[int, list[object]]:
+        names = set()
+        shapes: list[object] = []
+        rows = -1
+        for tensor in request.inputs:
+            if tensor.name in names:
+                self._wrong_names(request)
+            names.add(tensor.name)
+            _check_data(tensor)
+            count = tensor.shape[0] if tensor.shape else 1
+            rows = count if rows in (-1, count) else 0
+            shapes.append((tensor.name, tensor.datatype, tensor.shape[1:]))
+        if rows <= 0 or any(not tensor.shape for tensor in request.inputs):
+            # No dimension that all share: the request is one row of its own, and is never joined.
+            return 1, [next(self._next_group)]
+        return rows, shapes
+
+    def _group(self, request: InferRequest, shapes: list[object]) -> int:
+        if self._one_group or not self._joins:
+            return int(request.explain)
+        key = (tuple(shapes), request.explain)
+        group = self._groups.get(key)
+        if group is None:
+            if len(self._groups) >= KNOWN_GROUPS:
+                self._groups = {}  # numbers are never used again, so nothing is joined wrongly
+            group = self._groups.setdefault(key, next(self._next_group))
+        return group
+
+    def _check_outputs(self, request: InferRequest) -> None:
+        names = set()
+        for wanted in request.outputs:
+            if self._outputs and wanted.name not in self._outputs:
+                raise InvalidRequest(
+                    f"the model {self.spec.name} has no output {quote(wanted.name)}; it has "
+                    f"{_listed(self._outputs)}."
+                )
+            if wanted.name in names:
+                raise InvalidRequest(f"the output {quote(wanted.name)} is requested twice.")
+            names.add(wanted.name)
+
+    def _wrong_names(self, request: InferRequest) -> None:
+        """Raise what is wrong with the inputs' names, if anything is."""
+        known = f"the inputs of the model {self.spec.name} are {_listed(self._inputs)}"
+        names = set()
+        for tensor in request.inputs:
+            if self._inputs and tensor.name not in self._inputs:
+                raise InvalidRequest(f"there is no input {quote(tensor.name)}; {known}.")
+            if tensor.name in names:
+                raise InvalidRequest(f"the input {quote(tensor.name)} is given twice.")
+            names.add(tensor.name)
+        missing = [name for name in self._inputs if name not in names]
+        if missing:
+            raise InvalidRequest(f"the input {quote(missing[0])} is missing; {known}.")
+
+
+def _input(spec: TensorSpec, images: dict[str, Images]) -> _Input:
+    tail = spec.shape[1:]
+    fixed = tuple(entry for entry in tail if isinstance(entry, int) and entry >= 0)
+    return _Input(
+        spec,
+        tail,
+        fixed if len(fixed) == len(tail) and spec.batched else None,
+        None if spec.datatype == "BYTES" else np.dtype(datatype.dtype_string(spec.datatype)),
+        images.get(spec.name),
+    )
+
+
+def _checked_shape(tensor: Tensor, expected: _Input, model: str) -> tuple[int, tuple[int, ...]]:
+    shape = tensor.shape
+    declared = expected.spec.shape
+    tail = shape[1:]
+    fits = len(shape) == len(declared)
+    if fits and shape:
+        fits = tail == expected.fixed_tail or all(map(_allows, expected.tail, tail))
+        fits = fits and _allows(declared[0], shape[0])
+    if not fits:
+        raise InvalidRequest(
+            f"the input {quote(tensor.name)} has the shape {_cut_shape(shape)}; the model {model} "
+            f"expects {shape_text(declared)}."
+        )
+    if expected.spec.batched and shape[0] == 0:
+        raise InvalidRequest(f"the input {quote(tensor.name)} has 0 rows; expected 1 or more.")
+    data = tensor.data
+    if not isinstance(data, np.ndarray) or data.shape != shape or data.dtype != expected.dtype:
+        _check_data(tensor)
+    return (shape[0] if shape else 1), tail
+
+
+def _check_data(tensor: Tensor) -> None:
+    """Raise where the data does not have the tensor's own datatype and shape."""
+    if tensor.datatype == "BYTES":
+        _elements(tensor)
+        return
+    if not datatype.is_datatype(tensor.datatype):
+        raise InvalidRequest(
+            f"the input {quote(tensor.name)} has the unknown datatype {quote(tensor.datatype)}."
+        )
+    data = tensor.data
+    if not isinstance(data, np.ndarray):
+        raise InvalidRequest(
+            f"the input {quote(tensor.name)} holds {len(data)} elements of BYTES; expected a "
+            f"{tensor.datatype} tensor."
+        )
+    if data.shape != tensor.shape or data.dtype != datatype.dtype_string(tensor.datatype):
+        raise InvalidRequest(
+            f"the input {quote(tensor.name)} holds a {data.dtype} array of the shape "
+            f"{_cut_shape(data.shape)}; announced are {tensor.datatype} and "
+            f"{_cut_shape(tensor.shape)}."
+        )
+
+
+def _elements(tensor: Tensor) -> Sequence[Element]:
+    data = tensor.data
+    count = 1
+    for size in tensor.shape:
+        count *= size
+    if not isinstance(data, list) or len(data) != count:
+        held = data.size if isinstance(data, np.ndarray) else len(data)
+        raise InvalidRequest(
+            f"the input {quote(tensor.name)} holds {held} elements; its shape "
+            f"{_cut_shape(tensor.shape)} announces {count}."
+        )
+    return data
+
+
+def _allows(declared: Dimension, size: int) -> bool:
+    if isinstance(declared, tuple):
+        return declared[0] <= size <= declared[1]
+    return declared in (-1, size)
+
+
+def _lowest(declared: Dimension) -> int:
+    return declared[0] if isinstance(declared, tuple) else declared
+
+
+def shape_text(shape: Sequence[Dimension]) -> str:
+    """Return a declared shape as model.yaml writes it, such as "[-1, 100:200, 3]"."""
+    entries = (f"{e[0]}:{e[1]}" if isinstance(e, tuple) else str(e) for e in shape)
+    return f"[{', '.join(entries)}]"
+
+
+def _cut_shape(shape: Sequence[int]) -> str:
+    return str(list(shape)) if len(shape) <= 8 else f"{list(shape[:8])[:-1]}... ({len(shape)} long)"
+
+
+def _listed(names: object) -> str:
+    listed: Callable[[object], list[str]] = sorted  # type: ignore[assignment]
+    return ", ".join(quote(name) for name in listed(names))

@@ -1,0 +1,48 @@
+"""The classification extension: an output answered as its best classes.
+
+Each element reads `value:index` or `value:index:label`, best first, as Triton writes them.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ksrv.errors import InvalidRequest, quote
+from ksrv.request import Element, Tensor
+
+
+def classify(tensor: Tensor, count: int, labels: Sequence[str] | None) -> Tensor:
+    """Return the best classes of an output as BYTES.
+
+    Args:
+        tensor: Scores, with the classes in the last dimension. A tensor of one dimension holds the
+            scores of one row.
+        count: How many classes to answer with; at most as many as there are.
+        labels: Class labels by index, or None.
+
+    Returns:
+        A BYTES tensor whose last dimension is the number of classes.
+
+    Raises:
+        InvalidRequest: The output holds no numbers to rank.
+    """
+    data = tensor.data
+    if not isinstance(data, np.ndarray) or tensor.datatype in ("BOOL", "BYTES") or not data.ndim:
+        raise InvalidRequest(
+            f"the output {quote(tensor.name)} holds {tensor.datatype} of the shape "
+            f"{list(tensor.shape)}; classes can be had of numbers with one dimension or more."
+        )
+    scores = data
+    if tensor.datatype == "BF16":
+        scores = (data.astype(np.uint32) << 16).view(np.float32)
+    classes = scores.shape[-1]
+    count = min(count, classes)
+    rows = scores.reshape(-1, classes) if classes else scores.reshape(0, 0)
+    elements: list[Element] = []
+    for row in rows:
+        ranked = row if row.dtype.kind == "f" else row.astype(np.float64)
+        for index in np.argsort(-ranked, kind="stable")[:count]:
+            value = f"{row[index]:f}" if row.dtype.kind == "f" else str(int(row[index]))
+            label = f":{labels[index]}" if labels is not None and index < len(labels) else ""
+            elements.append(f"{value}:{index}{label}".encode())
+    return Tensor(tensor.name, "BYTES", (*tensor.shape[:-1], count), elements, tensor.parameters)

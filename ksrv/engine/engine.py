@@ -1,0 +1,299 @@
+"""The engine's public face: what the front ends call."""
+
+import logging
+import threading
+
+from ksrv._native import queue as native
+from ksrv.engine.executors import Executor
+from ksrv.engine.executors.inline import InlineExecutor
+from ksrv.engine.model import ExecutorFactory, LoadedModel, Retired
+from ksrv.engine.served import ModelState, Served, ServedModels
+from ksrv.engine.settings import EngineSettings
+from ksrv.engine.ticket import Ticket
+from ksrv.errors import NotReady
+from ksrv.observe.statistics import ModelStatistics
+from ksrv.repository.layout import Repository
+from ksrv.request import InferRequest, InferResponse
+from ksrv.source import ModelSource
+from ksrv.spec import ModelSpec
+
+__all__ = ["Engine", "EngineSettings", "ModelState"]
+
+log = logging.getLogger("ksrv.engine")
+
+
+class Engine:
+    """Runs the models of a repository.
+
+    Every method may be called from any thread. A request that was accepted is answered once: with
+    its response, with its error, or with DeadlineExceeded at its deadline.
+
+    Args:
+        repository: What is on disk.
+        settings: The engine's settings.
+        make_executor: Makes the executor of an instance; by default what the model's settings say.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        settings: EngineSettings | None = None,
+        *,
+        make_executor: ExecutorFactory | None = None,
+    ) -> None:
+        self.repository = repository
+        self.settings = settings or EngineSettings()
+        make = make_executor or executor_for
+
+        def make_model(source: ModelSource) -> LoadedModel:
+            return LoadedModel(source, self.settings, make)
+
+        self._models = ServedModels(repository, make_model, self.settings.drain_seconds)
+        self._loaded = threading.Event()
+        self._draining = False
+        self._closing = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    # ---- life -------------------------------------------------------------------------------
+
+    def start(self, *, wait: bool = True) -> None:
+        """Load and warm up the models.
+
+        A model that cannot be loaded does not stop the others: its state says why.
+
+        Args:
+            wait: Whether to return only when every model has been loaded or has failed.
+
+        Raises:
+            RepositoryError: A path of the repository holds no models (only with `wait`).
+        """
+        native.set_in_flight_bound(self.settings.bytes_in_flight())
+        self._run(self._heed_notices, "ksrv-notices")
+        if wait:
+            self._load_all()
+        else:
+            self._run(self._load_all, "ksrv-load")
+        if self.settings.watch_seconds > 0:
+            self._run(self._watch, "ksrv-watch")
+
+    def drain(self) -> None:
+        """Report not ready from now on; requests are still served until `close`."""
+        self._draining = True
+
+    def close(self, timeout: float | None = None) -> None:
+        """Accept nothing more, finish what was accepted, and free the models.
+
+        Args:
+            timeout: Seconds after which the requests that are left are failed; None waits for all.
+        """
+        self._draining = True
+        self._closing.set()
+        self._models.close(timeout)
+        native.wake_notices()
+        for thread in self._threads:
+            thread.join(5.0)
+
+    def _load_all(self) -> None:
+        self._models.load_all()
+        self._loaded.set()
+
+    def _run(self, target: object, name: str) -> None:
+        thread = threading.Thread(target=target, name=name, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _heed_notices(self) -> None:
+        while not self._closing.is_set():
+            try:
+                native.wait_notices()
+            except Exception:
+                log.exception("a callback of a request that ended failed")
+
+    def _watch(self) -> None:
+        self._loaded.wait()
+        while not self._closing.wait(self.settings.watch_seconds):
+            try:
+                self.reload_changed()
+            except Exception:
+                log.exception("the repository cannot be looked at for changes")
+
+    # ---- requests ---------------------------------------------------------------------------
+
+    def spec(self, name: str, version: str = "") -> ModelSpec:
+        """Return the description of a model that serves.
+
+        Args:
+            name: The model's name.
+            version: The version's, or "" for the highest.
+
+        Raises:
+            NotFound: There is no such model or version.
+            NotReady: It does not serve now.
+        """
+        return self._models.find(name, version).spec
+
+    def submit(self, request: InferRequest) -> Ticket:
+        """Check a request and queue it; this never waits.
+
+        The request belongs to the engine until the ticket is done: neither it nor the memory of its
+        tensors may change.
+
+        Args:
+            request: The parsed request.
+
+        Returns:
+            The ticket to wait for.
+
+        Raises:
+            KsrvError: It is refused: unknown model, wrong request, full queue, past deadline.
+        """
+        while True:
+            model = self._models.find(request.model_name, request.model_version)
+            try:
+                return model.submit(request)
+            except Retired:
+                self._check_successor(model, request)
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        """Check a request, run it and wait for its answer.
+
+        Args:
+            request: The parsed request.
+
+        Returns:
+            The response.
+
+        Raises:
+            KsrvError: Why there is none.
+        """
+        while True:
+            model = self._models.find(request.model_name, request.model_version)
+            try:
+                return model.infer(request)
+            except Retired:
+                self._check_successor(model, request)
+
+    def _check_successor(self, model: LoadedModel, request: InferRequest) -> None:
+        """Raise NotReady unless another version has taken the retired one's place."""
+        if self._models.find(request.model_name, request.model_version) is model:
+            why = f": {model.reason}" if model.reason else "."
+            raise NotReady(f"the model {request.model_name} is not ready{why}")
+
+    # ---- state ------------------------------------------------------------------------------
+
+    def live(self) -> bool:
+        """Tell whether the engine works at all."""
+        return not self._closing.is_set()
+
+    def ready(self) -> bool:
+        """Tell whether every configured model serves (any, with `ready_when="any"`)."""
+        if self._draining or not self._loaded.is_set():
+            return False
+        wanted = [served for served in self._models.served().values() if served.wanted]
+        if self.settings.ready_when == "any":
+            return any(_serves(served) for served in wanted) or not wanted
+        return all(_serves(served) for served in wanted)
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        """Tell whether a model serves.
+
+        Args:
+            name: The model's name.
+            version: The version's, or "" for the highest.
+
+        Raises:
+            NotFound: There is no such model or version.
+        """
+        try:
+            return self._models.find(name, version).ready and not self._draining
+        except NotReady:
+            return False
+
+    def versions(self, name: str) -> list[str]:
+        """Return the versions of a model that serve, in rising order; none for an unversioned one.
+
+        Args:
+            name: The model's name.
+
+        Raises:
+            NotFound: There is no such model.
+        """
+        return [model.spec.version for model in self._models.models(name) if model.spec.version]
+
+    def index(self, ready_only: bool = False) -> list[ModelState]:
+        """Return the state of every version of every model.
+
+        Args:
+            ready_only: Whether to leave out those that do not serve.
+        """
+        return [line for line in self._models.index() if not ready_only or line.state == "READY"]
+
+    def statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
+        """Return counts and times of the versions that serve.
+
+        Args:
+            name: A model's name, or "" for all.
+            version: A version's, or "" for all.
+
+        Raises:
+            NotFound: There is no such model or version.
+            NotReady: The version named does not serve.
+        """
+        return [model.statistics() for model in self._models.models(name, version)]
+
+    # ---- the repository ---------------------------------------------------------------------
+
+    def load(self, name: str) -> None:
+        """Load a model, or load it anew while the old one serves.
+
+        Args:
+            name: The model's name.
+
+        Raises:
+            NotFound: The repository holds no such model.
+            KsrvError: It cannot be loaded; what served before still serves.
+        """
+        self._models.load(name)
+
+    def unload(self, name: str) -> None:
+        """Take a model out of service; its requests are finished first.
+
+        Args:
+            name: The model's name.
+
+        Raises:
+            NotFound: There is no such model.
+        """
+        self._models.unload(name)
+
+    def reload_changed(self) -> bool:
+        """Load what has changed on disk, and unload what is gone.
+
+        Returns:
+            Whether anything had changed.
+        """
+        return self._models.reload_changed()
+
+
+def executor_for(source: ModelSource, instance: int, threads: int) -> Executor:
+    """Return the executor that a model's settings ask for.
+
+    Args:
+        source: The version on disk.
+        instance: The instance's number.
+        threads: CPU threads that it may use.
+    """
+    if source.config is not None and source.config.executor == "process":
+        from ksrv.engine.executors.process import ProcessExecutor
+
+        return ProcessExecutor(source, instance=instance, threads=threads)
+    return InlineExecutor(source, instance=instance, threads=threads)
+
+
+def _serves(served: Served) -> bool:
+    """Whether all versions of a model that are meant to serve do."""
+    return (
+        bool(served.versions)
+        and not served.states
+        and all(model.ready for model in served.versions.values())
+    )

@@ -1,0 +1,71 @@
+"""The inline executor: the handler runs in this process, on the thread that calls `run`."""
+
+from collections.abc import Callable
+
+from ksrv._native import arena
+from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.handlers.runner import LoadFailed, Runner, make_runner
+from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.source import ModelSource
+from ksrv.spec import ModelSpec
+
+
+class InlineExecutor:
+    """One instance of a model in this process.
+
+    A handler that hangs cannot be stopped here: its requests are answered at their deadlines, and
+    the instance is taken for gone until the handler returns.
+
+    Args:
+        source: The version on disk.
+        instance: The instance's number.
+        threads: CPU threads that the handler may use; 0 leaves the framework's choice.
+    """
+
+    def __init__(self, source: ModelSource, *, instance: int = 0, threads: int = 0) -> None:
+        self._source = source
+        self._instance = instance
+        self._threads = threads
+        self._runner: Runner | None = None
+        config = source.config
+        # A compiled model may keep state for its thread (CUDA graphs do).
+        self.any_thread = config is not None and config.pt2 is None
+
+    @property
+    def alive(self) -> bool:
+        """See `Executor.alive`."""
+        return self._runner is not None
+
+    def start(self) -> ModelSpec:
+        """See `Executor.start`."""
+        try:
+            runner = make_runner(self._source, instance=self._instance, threads=self._threads)
+            spec = runner.load()
+        except LoadFailed as error:
+            raise HandlerFailed(str(error)) from error
+        self._runner = runner
+        return spec
+
+    def lease(self, nbytes: int) -> arena.Block:
+        """See `Executor.lease`."""
+        return arena.lease(nbytes)
+
+    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
+        """See `Executor.run`; a deadline cannot end a handler that runs here."""
+        if self._runner is None:
+            raise HandlerFailed(f"the model {self._source.name} is not loaded.")
+        try:
+            return self._runner.run(batch)
+        except KsrvError:
+            raise
+        except MemoryError as error:
+            raise HandlerFailed("the server ran out of memory while the handler ran.") from error
+
+    def on_death(self, callback: Callable[[str], None]) -> None:
+        """See `Executor.on_death`; there is no process that could die."""
+
+    def close(self) -> None:
+        """See `Executor.close`."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()

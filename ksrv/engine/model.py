@@ -1,0 +1,350 @@
+"""One loaded version of a model: its queue, its instances, its checks and its state."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from ksrv._native import queue as native
+from ksrv.engine import warmup
+from ksrv.engine.admission import Admission
+from ksrv.engine.assemble import Assembly, RowImages
+from ksrv.engine.executors import Executor
+from ksrv.engine.instance import Instance
+from ksrv.engine.settings import EngineSettings
+from ksrv.engine.split import join
+from ksrv.engine.ticket import JoinedTicket, QueuedTicket, Ticket
+from ksrv.errors import (
+    BodyTooLarge,
+    DeadlineExceeded,
+    HandlerFailed,
+    KsrvError,
+    NotReady,
+    Overloaded,
+)
+from ksrv.observe.statistics import ModelStatistics, total
+from ksrv.request import InferRequest, InferResponse, Tensor
+from ksrv.source import ModelConfig, ModelSource
+
+log = logging.getLogger("ksrv.engine")
+
+State: TypeAlias = Literal["LOADING", "READY", "UNLOADING", "UNAVAILABLE"]
+ExecutorFactory: TypeAlias = Callable[[ModelSource, int, int], Executor]
+"""Makes the executor of an instance from the source, the instance's number and its threads."""
+
+MILLISECOND = 1_000_000
+
+
+class Retired(Exception):
+    """The version no longer accepts requests; its successor does."""
+
+
+class LoadedModel:
+    """One version of a model, from the start of its load to the end of its last request.
+
+    Args:
+        source: The version on disk; it has settings.
+        settings: The engine's.
+        make_executor: Makes the executors of its instances.
+
+    Attributes:
+        spec: The description, completed once the model is loaded.
+        state: Where it stands.
+        reason: Why it is not ready.
+    """
+
+    def __init__(
+        self, source: ModelSource, settings: EngineSettings, make_executor: ExecutorFactory
+    ) -> None:
+        config = source.config
+        if config is None:
+            raise ValueError(f"the model {source.name} has no settings")
+        self.source = source
+        self.config: ModelConfig = config
+        self.spec = config.spec(source.name, source.version)
+        self.state: State = "LOADING"
+        self.reason = ""
+        self.queue = native.Queue(config.queue_size, source.name)
+        self.retry = config.retry
+        self.timeout_ns = config.timeout_ms * MILLISECOND
+        batching = config.batching
+        self.delay_ns = int(batching.max_delay_ms * MILLISECOND) if batching else 0
+        self._settings = settings
+        self._images: dict[str, RowImages] = {}
+        self._admission = Admission(self.spec)
+        self._offered: deque[Assembly] = deque()
+        self._lost: list[str] = []
+        self._closing = threading.Lock()
+        share = config.threads or max(1, settings.usable_cores() // config.instances)
+        executors = [make_executor(source, number, share) for number in range(config.instances)]
+        self._lease = executors[0].lease
+        self._instances = [
+            Instance(self, number, executor) for number, executor in enumerate(executors)
+        ]
+
+    # ---- loading ----------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Load and warm up every instance, then serve.
+
+        Raises:
+            KsrvError: Why it cannot serve; everything is freed again.
+        """
+        try:
+            for instance in self._instances:
+                instance.start()
+            specs = [instance.started.result() for instance in self._instances]
+            self.spec = specs[0]
+            self._images = image_preparers(self)
+            split = bool(self.config.batching and self.config.batching.split)
+            self._admission = Admission(self.spec, dict(self._images), split=split)
+            for instance in self._instances:
+                instance.serve(self._warm_up)
+            for instance in self._instances:
+                instance.warm.result()
+        except Exception as error:
+            self.reason = error.message if isinstance(error, KsrvError) else f"{error!r}"
+            self._give_up()
+            if isinstance(error, KsrvError):
+                raise
+            raise HandlerFailed(
+                f"the model {self.source.name} cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
+        self.state = "READY"
+
+    def _warm_up(self, instance: Instance) -> None:
+        for batch in warmup.batches(self.spec, self.config, self.source.folder):
+            outputs = instance.execute(batch)
+            for error in outputs.failures.values():
+                raise error
+
+    def _give_up(self) -> None:
+        self.state = "UNAVAILABLE"
+        self.queue.close()
+        for instance in self._instances:
+            instance.stop()
+        for instance in self._instances:
+            instance.join()
+
+    # ---- requests ---------------------------------------------------------------------------
+
+    def submit(self, request: InferRequest) -> Ticket:
+        """Check a request and queue it.
+
+        Args:
+            request: The parsed request.
+
+        Raises:
+            Retired: Another version has taken over; submit it there.
+            KsrvError: It is refused.
+        """
+        rows, group = self._admission.admit(request)
+        most = self.spec.max_batch_size
+        if most and rows > most:
+            return self._submit_parts(request, rows, group)
+        ticket = QueuedTicket(
+            request, rows, group, request.priority, self._deadline(request), _nbytes(request)
+        )
+        pushed = self.queue.push(ticket)
+        if pushed != native.OK:
+            raise self._refusal(pushed, ticket)
+        return ticket
+
+    def infer(self, request: InferRequest) -> InferResponse:
+        """Check a request, run it and wait for its answer.
+
+        Args:
+            request: The parsed request.
+
+        Raises:
+            Retired: Another version has taken over; submit it there.
+            KsrvError: Why there is no answer.
+        """
+        rows, group = self._admission.admit(request)
+        most = self.spec.max_batch_size
+        if most and rows > most:
+            return self._submit_parts(request, rows, group).wait()
+        ticket = QueuedTicket(
+            request, rows, group, request.priority, self._deadline(request), _nbytes(request)
+        )
+        pushed = self.queue.push_and_join(ticket)
+        if pushed != native.OK:
+            raise self._refusal(pushed, ticket)
+        return ticket.outcome()
+
+    def _submit_parts(self, request: InferRequest, rows: int, group: int) -> JoinedTicket:
+        most = self.spec.max_batch_size
+        deadline = self._deadline(request)
+        parts: list[QueuedTicket] = []
+        for start in range(0, rows, most):
+            end = min(start + most, rows)
+            part = _part(request, start, end)
+            ticket = QueuedTicket(
+                part, end - start, group, request.priority, deadline, _nbytes(part)
+            )
+            pushed = self.queue.push(ticket)
+            if pushed != native.OK:
+                for earlier in parts:
+                    earlier.cancel()
+                raise self._refusal(pushed, ticket)
+            parts.append(ticket)
+        return JoinedTicket(parts, join)
+
+    def _deadline(self, request: InferRequest) -> int | None:
+        deadline = request.deadline_ns
+        if not self.timeout_ns:
+            return deadline
+        own = time.monotonic_ns() + self.timeout_ns
+        return own if deadline is None or own < deadline else deadline
+
+    def _refusal(self, pushed: int, ticket: QueuedTicket) -> Exception:
+        name = self.spec.name
+        if pushed == native.CLOSED:
+            return Retired()
+        if pushed == native.EXPIRED:
+            return DeadlineExceeded(
+                f"the deadline of the request to the model {name} had passed when it arrived."
+            )
+        if pushed == native.FULL:
+            return Overloaded(
+                f"the queue of the model {name} is full: {self.config.queue_size} requests wait "
+                f"(queue_size)."
+            )
+        nbytes, bound = _nbytes(ticket.request), native.in_flight_bound()
+        if pushed == native.BYTES_IN_FLIGHT and nbytes > bound:
+            return BodyTooLarge(
+                f"the request holds {nbytes} bytes; all requests together may hold {bound} "
+                f"(limits.in_flight)."
+            )
+        if pushed == native.BYTES_IN_FLIGHT:
+            return Overloaded(
+                f"the requests in flight hold {native.bytes_in_flight()} bytes; with this one they "
+                f"would hold more than {bound} (limits.in_flight)."
+            )
+        return Overloaded("the server has no memory for another request.")
+
+    # ---- what instances ask -----------------------------------------------------------------
+
+    def assembly(self) -> Assembly:
+        """See `Home.assembly`."""
+        return Assembly(self.spec, self._images, self._lease)
+
+    def take_offer(self) -> Assembly:
+        """See `Home.take_offer`."""
+        return self._offered.popleft()
+
+    def offer(self, assembly: Assembly) -> None:
+        """See `Home.offer`."""
+        self._offered.append(assembly)
+        self.queue.offer()
+
+    def instance_lost(self, reason: str) -> None:
+        """See `Home.instance_lost`. Once none is left, what waits is refused."""
+        self._lost.append(reason)
+        if len(self._lost) < len(self._instances):
+            return
+        self.reason = reason
+        self.state = "UNAVAILABLE"
+        self.queue.close()
+        self._fail_waiting(NotReady(f"the model {self.spec.name} is not ready: {reason}"))
+
+    def _fail_waiting(self, error: KsrvError) -> None:
+        tickets = [ticket for batch in self._offered for ticket in batch.tickets]
+        self._offered.clear()
+        tickets += self.queue.take_all()
+        self.queue.finish(tickets, [error] * len(tickets))
+
+    # ---- state ------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is loaded and warm, and an instance is there to run a batch."""
+        return self.state == "READY" and any(one.available for one in self._instances)
+
+    def statistics(self) -> ModelStatistics:
+        """Return its counts and times."""
+        result = total(
+            self.spec.name,
+            self.spec.version,
+            (instance.tally for instance in self._instances),
+            self.queue.counts(),
+        )
+        result.pending = self.queue.waiting
+        result.restarts = sum(instance.restarts for instance in self._instances)
+        return result
+
+    # ---- the end ----------------------------------------------------------------------------
+
+    def retire(self, timeout: float | None) -> bool:
+        """Accept nothing more, finish what was accepted, and free everything.
+
+        Args:
+            timeout: Seconds after which the requests that are left are failed; None waits for all.
+
+        Returns:
+            Whether every accepted request was finished.
+        """
+        with self._closing:
+            if self.state == "READY":
+                self.state = "UNLOADING"
+            self.queue.close()
+            until = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
+            finished = self.queue.wait_empty(until)
+            for instance in self._instances:
+                instance.stop()
+            if not finished:
+                self._fail_waiting(NotReady(f"the model {self.spec.name} was unloaded."))
+            ended = [instance.join(None if finished else 1.0) for instance in self._instances]
+            self.state = "UNAVAILABLE"
+            self.reason = self.reason or "unloaded"
+            return finished and all(ended)
+
+
+def image_preparers(model: LoadedModel) -> dict[str, RowImages]:
+    """Return how the images of a model's inputs are prepared, by input name.
+
+    Args:
+        model: A model whose description is complete.
+    """
+    declared = [entry for entry in model.spec.inputs if entry.image is not None]
+    if not declared:
+        return {}
+    from ksrv.engine.images import ImagePreparer  # loads cv2, which other models do without
+
+    limits = model._settings.limits
+    return {entry.name: ImagePreparer(entry, limits, entry.name) for entry in declared}
+
+
+def _nbytes(request: InferRequest) -> int:
+    return request.nbytes or sum(tensor.nbytes for tensor in request.inputs)
+
+
+def _part(request: InferRequest, start: int, end: int) -> InferRequest:
+    """Return rows of a request as a request of their own."""
+    inputs = []
+    for tensor in request.inputs:
+        width = 1
+        for size in tensor.shape[1:]:
+            width *= size
+        rows = (
+            tensor.data[start * width : end * width]
+            if isinstance(tensor.data, list)
+            else (tensor.data[start:end])
+        )
+        shape = (end - start, *tensor.shape[1:])
+        inputs.append(Tensor(tensor.name, tensor.datatype, shape, rows, tensor.parameters))
+    return InferRequest(
+        request.model_name,
+        request.model_version,
+        request.id,
+        inputs,
+        request.outputs,
+        request.parameters,
+        request.binary_output,
+        request.headers,
+        request.deadline_ns,
+        request.priority,
+        request.explain,
+    )

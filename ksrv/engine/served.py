@@ -1,0 +1,339 @@
+"""Which versions of which models serve, and how that changes: load, unload, reload.
+
+A new version is built and warmed up aside, while the old one serves; then it takes over in one
+assignment, and the old one finishes what it accepted and is freed. A load that fails leaves the old
+one where it is and keeps the reason. Readers take no lock: the table is replaced, never changed.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ksrv.engine.model import LoadedModel, State
+from ksrv.errors import HandlerFailed, KsrvError, NotFound, NotReady, quote
+from ksrv.repository.layout import ModelEntry, Repository
+from ksrv.source import ModelSource
+
+log = logging.getLogger("ksrv.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """One line of the repository's index.
+
+    Attributes:
+        state: "LOADING", "READY", "UNLOADING" or "UNAVAILABLE".
+        reason: Why it is not ready, or "".
+    """
+
+    name: str
+    version: str
+    state: State
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The versions of one model.
+
+    Attributes:
+        versions: Those that serve, in rising order.
+        states: Those that do not, by version.
+        wanted: Whether readiness waits for the model: configured, and not unloaded on purpose.
+        fingerprints: What each version on disk looked like when it was last loaded or tried.
+    """
+
+    versions: Mapping[str, LoadedModel] = field(default_factory=dict)
+    states: Mapping[str, ModelState] = field(default_factory=dict)
+    wanted: bool = True
+    fingerprints: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def default(self) -> LoadedModel | None:
+        """The version that serves requests that name none: the highest."""
+        return next(reversed(list(self.versions.values())), None)
+
+
+class ServedModels:
+    """The table of models.
+
+    Args:
+        repository: What is on disk.
+        make: Makes a model that is not loaded yet.
+        drain_seconds: How long an old version may take to finish what it accepted.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        make: Callable[[ModelSource], LoadedModel],
+        drain_seconds: float,
+    ) -> None:
+        self._repository = repository
+        self._make = make
+        self._drain_seconds = drain_seconds
+        self._table: dict[str, Served] = {}
+        self._changing = threading.Lock()
+        self._retiring: list[threading.Thread] = []
+
+    # ---- reading ----------------------------------------------------------------------------
+
+    def find(self, name: str, version: str = "") -> LoadedModel:
+        """Return the version that serves a request.
+
+        Args:
+            name: The model's name.
+            version: The version's, or "" for the highest.
+
+        Raises:
+            NotFound: There is no such model or version.
+            NotReady: It does not serve now.
+        """
+        served = self._table.get(name)
+        if served is None:
+            raise NotFound(f"Request for unknown model: {quote(name)} is not found")
+        model = served.versions.get(version) if version else served.default
+        if model is not None:
+            return model
+        state = served.states.get(version) if version else None
+        if version and state is None:
+            known = ", ".join(quote(one) for one in served.versions if one) or "no version folders"
+            raise NotFound(
+                f"Request for unknown model: {quote(name)} version {quote(version)} is not found; "
+                f"it has {known}"
+            )
+        if state is None:
+            state = next(reversed(list(served.states.values())), None)
+        why = f": {state.reason}" if state and state.reason else "."
+        stands = state.state.lower() if state else "unavailable"
+        raise NotReady(f"the model {name} is not ready, it is {stands}{why}")
+
+    def models(self, name: str = "", version: str = "") -> list[LoadedModel]:
+        """Return the versions that serve.
+
+        Args:
+            name: A model's name, or "" for all.
+            version: A version's, or "" for all.
+
+        Raises:
+            NotFound: There is no such model or version.
+        """
+        if name and version:
+            return [self.find(name, version)]
+        if name and name not in self._table:
+            self.find(name)
+        chosen = [self._table[name]] if name else list(self._table.values())
+        return [model for served in chosen for model in served.versions.values()]
+
+    def served(self) -> Mapping[str, Served]:
+        """Return the table as it is now."""
+        return self._table
+
+    def index(self) -> list[ModelState]:
+        """Return the state of every version of every model."""
+        lines = []
+        for name in sorted(self._table):
+            served = self._table[name]
+            lines += [
+                ModelState(name, version, model.state, model.reason)
+                for version, model in served.versions.items()
+            ]
+            lines += [
+                state for version, state in served.states.items() if version not in served.versions
+            ]
+        return lines
+
+    # ---- changing ---------------------------------------------------------------------------
+
+    def load_all(self) -> None:
+        """Load everything that the repository holds; failures are kept as states."""
+        with self._changing:
+            entries = self._repository.scan()
+            for name, entry in entries.items():
+                states = {
+                    version: ModelState(name, version, "LOADING") for version in entry.versions
+                }
+                self._put(name, Served(states=states))
+            for name, entry in entries.items():
+                self._refresh(name, entry, always=True)
+
+    def load(self, name: str) -> None:
+        """Load a model, or load it anew; the old versions serve meanwhile.
+
+        Args:
+            name: The model's name.
+
+        Raises:
+            NotFound: The repository holds no such model.
+            KsrvError: A version cannot be loaded.
+        """
+        with self._changing:
+            entry = self._repository.scan().get(name)
+            if entry is None:
+                raise NotFound(f"the repository holds no model {quote(name)}.")
+            failed = self._refresh(name, entry, always=True)
+        if failed:
+            raise failed[0]
+
+    def unload(self, name: str) -> None:
+        """Take a model out of service; its requests are finished first.
+
+        Args:
+            name: The model's name.
+
+        Raises:
+            NotFound: There is no such model.
+        """
+        with self._changing:
+            served = self._table.get(name)
+            if served is None:
+                raise NotFound(f"Request for unknown model: {quote(name)} is not found")
+            versions = list(served.versions) or list(served.states)
+            states = {
+                version: ModelState(name, version, "UNAVAILABLE", "unloaded")
+                for version in versions
+            }
+            self._put(name, Served(states=states, wanted=False))
+            self._retire(served.versions.values())
+
+    def reload_changed(self) -> bool:
+        """Load what has changed on disk, and unload what is gone.
+
+        Returns:
+            Whether anything had changed.
+        """
+        changed = False
+        with self._changing:
+            entries = self._repository.scan()
+            for name in [name for name in self._table if name not in entries]:
+                old = self._table[name]
+                self._table = {key: one for key, one in self._table.items() if key != name}
+                self._retire(old.versions.values())
+                changed = True
+            for name, entry in entries.items():
+                served = self._table.get(name)
+                if served is not None and not served.wanted:
+                    continue
+                found = {version: fingerprint(one) for version, one in entry.versions.items()}
+                if served is None or found != served.fingerprints:
+                    changed = True
+                    self._refresh(name, entry, always=False)
+        return changed
+
+    def close(self, timeout: float | None) -> None:
+        """Retire every version.
+
+        Args:
+            timeout: Seconds to wait for accepted requests; None waits for all.
+        """
+        with self._changing:
+            models = [
+                model for served in self._table.values() for model in served.versions.values()
+            ]
+            retiring = [
+                threading.Thread(target=model.retire, args=(timeout,), daemon=True)
+                for model in models
+            ]
+            for thread in retiring:
+                thread.start()
+            for thread in (*retiring, *self._retiring):
+                thread.join()
+
+    def _refresh(self, name: str, entry: ModelEntry, *, always: bool) -> list[KsrvError]:
+        """Bring one model up to date with the disk; returns what failed."""
+        before = self._table.get(name) or Served()
+        found = {version: fingerprint(source) for version, source in entry.versions.items()}
+        versions: dict[str, LoadedModel] = {}
+        states: dict[str, ModelState] = {}
+        failed: list[KsrvError] = []
+        fresh = [
+            source
+            for version, source in entry.versions.items()
+            if always
+            or version not in before.versions
+            or before.fingerprints.get(version) != found[version]
+        ]
+        loaded = self._load_aside(fresh)
+        for version in entry.versions:
+            result = loaded.get(version)
+            if isinstance(result, LoadedModel):
+                versions[version] = result
+                continue
+            if result is not None:
+                failed.append(result)
+                states[version] = ModelState(name, version, "UNAVAILABLE", result.message)
+                log.error("the model %s version %s: %s", name, version or "-", result.message)
+            if version in before.versions:
+                versions[version] = before.versions[version]
+        if entry.error:
+            error = HandlerFailed(entry.error)
+            failed.append(error)
+            log.error("the model %s: %s", name, entry.error)
+            states.setdefault("", ModelState(name, "", "UNAVAILABLE", error.message))
+            versions = {**before.versions, **versions}
+        self._put(name, Served(versions, states, True, found))
+        kept = set(map(id, versions.values()))
+        self._retire(model for model in before.versions.values() if id(model) not in kept)
+        return failed
+
+    def _load_aside(self, sources: list[ModelSource]) -> dict[str, LoadedModel | KsrvError]:
+        return {source.version: self._load_one(source) for source in sources}
+
+    def _load_one(self, source: ModelSource) -> LoadedModel | KsrvError:
+        if source.config is None or source.error:
+            return HandlerFailed(source.error or f"{source.folder} has no settings")
+        model = self._make(source)
+        try:
+            model.load()
+        except KsrvError as error:
+            return error
+        return model
+
+    def _put(self, name: str, served: Served) -> None:
+        self._table = {**self._table, name: served}
+
+    def _retire(self, models: Iterable[LoadedModel]) -> None:
+        self._retiring = [thread for thread in self._retiring if thread.is_alive()]
+        for model in models:
+            thread = threading.Thread(
+                target=model.retire, args=(self._drain_seconds,), name="ksrv-retire", daemon=True
+            )
+            thread.start()
+            self._retiring.append(thread)
+
+
+def fingerprint(source: ModelSource) -> object:
+    """Return what tells a version on disk from a changed one: its files' sizes and times.
+
+    Args:
+        source: The version on disk.
+    """
+    config = source.config
+    files: set[Path] = set()
+    if config is not None and config.handler is None and config.model is not None:
+        files.add(Path(config.model))  # a bare file's folder holds other models
+        if Path(config.model).parent != source.folder or (source.root / "model.yaml").exists():
+            files.update(_files(source))
+    else:
+        files.update(_files(source))
+    marks = []
+    for path in sorted(files):
+        try:
+            status = path.stat()
+        except OSError:
+            continue  # gone between listing and looking: the next look sees that
+        marks.append((str(path), status.st_size, status.st_mtime_ns))
+    return (tuple(marks), source.error)
+
+
+def _files(source: ModelSource) -> list[Path]:
+    found = [path for path in source.folder.rglob("*") if path.is_file() and _counts(path)]
+    if source.root != source.folder:
+        found += [path for path in source.root.iterdir() if path.is_file() and _counts(path)]
+    return found
+
+
+def _counts(path: Path) -> bool:
+    return "__pycache__" not in path.parts and not path.name.startswith(".")

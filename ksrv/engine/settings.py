@@ -1,0 +1,39 @@
+"""What can be set on an engine as a whole; each model brings its own settings with its source."""
+
+import os
+from typing import Literal
+
+import msgspec
+
+from ksrv.limits import Limits
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine's settings.
+
+    Attributes:
+        limits: What clients may send.
+        ready_when: "all": ready once every configured model serves; "any": once one does.
+        watch_seconds: How often the repository is looked at for changes; 0 never.
+        cores: CPU cores that the instances of a model share; 0 for all that the process may use.
+        drain_seconds: How long an old version may take to finish what it accepted.
+        run_on_caller: Whether `Engine.infer` may run a handler that has proven quick on the thread
+            that calls it, which saves two changes of thread for each request.
+    """
+
+    limits: Limits = Limits()
+    ready_when: Literal["all", "any"] = "all"
+    watch_seconds: float = 0.0
+    cores: int = 0
+    drain_seconds: float = 60.0
+    run_on_caller: bool = True
+
+    def usable_cores(self) -> int:
+        """Return how many cores the instances of a model share."""
+        return self.cores or len(os.sched_getaffinity(0))
+
+    def bytes_in_flight(self) -> int:
+        """Return the bound on what all accepted requests hold: a quarter of the memory unless set."""
+        if self.limits.in_flight:
+            return self.limits.in_flight
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4

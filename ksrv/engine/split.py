@@ -1,0 +1,152 @@
+"""Makes each request's answer out of a batch's outputs.
+
+An answer may go to the socket from the memory in which the handler left it only where nobody else
+can still write to that memory: where this batch's outputs hold the last reference to the array and
+to what it is a view of. Everything else is copied, and counted. So a handler that returns the same
+array every time, or keeps one, never changes an answer that is being sent.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ksrv._native import arena
+from ksrv.engine.classification import classify
+from ksrv.engine.ticket import QueuedTicket
+from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, quote
+from ksrv.request import BatchOutputs, InferRequest, InferResponse, Tensor
+from ksrv.spec import ModelSpec
+
+
+def split(
+    spec: ModelSpec,
+    tickets: Sequence[QueuedTicket],
+    outputs: BatchOutputs,
+    timings: dict[str, int],
+) -> list[InferResponse | KsrvError]:
+    """Return one answer for each request of a batch.
+
+    Args:
+        spec: The model's description.
+        tickets: The batch's requests, in row order.
+        outputs: What the executor answered.
+        timings: Nanoseconds by stage of the whole batch.
+
+    Returns:
+        Responses and errors, in the order of `tickets`.
+    """
+    if not tickets:
+        return []
+    answers: list[InferResponse | KsrvError] = []
+    tensors = own(outputs)
+    row = 0
+    for place, ticket in enumerate(tickets):
+        end = row + ticket.rows
+        failure = outputs.failures.get(place)
+        if failure is not None:
+            answers.append(failure)
+        else:
+            mine = tensors if len(tickets) == 1 else [_rows(one, row, end) for one in tensors]
+            answers.append(_response(spec, ticket, place, mine, outputs, timings))
+        row = end
+    return answers
+
+
+def own(outputs: BatchOutputs) -> list[Tensor]:
+    """Return the outputs in memory that nobody else can write to."""
+    return [_owned(tensor) for tensor in outputs.tensors]
+
+
+def _owned(tensor: Tensor) -> Tensor:
+    data = tensor.data
+    if not isinstance(data, np.ndarray):
+        return tensor
+    arena.count_copy(data.nbytes)
+    return Tensor(tensor.name, tensor.datatype, tensor.shape, data.copy(), tensor.parameters)
+
+
+def _rows(tensor: Tensor, row: int, end: int) -> Tensor:
+    """One request's rows; the split of a joined batch keeps the first dimension."""
+    data = tensor.data
+    shape = (end - row, *tensor.shape[1:])
+    if isinstance(data, np.ndarray):
+        return Tensor(tensor.name, tensor.datatype, shape, data[row:end], tensor.parameters)
+    width = len(data) // tensor.shape[0] if tensor.shape[0] else 0
+    part = data[row * width : end * width]
+    return Tensor(tensor.name, tensor.datatype, shape, part, tensor.parameters)
+
+
+def _response(
+    spec: ModelSpec,
+    ticket: QueuedTicket,
+    place: int,
+    tensors: list[Tensor],
+    outputs: BatchOutputs,
+    timings: dict[str, int],
+) -> InferResponse | KsrvError:
+    request: InferRequest = ticket.request
+    if request.outputs:
+        try:
+            tensors = _wanted(spec, request, tensors)
+        except KsrvError as error:
+            return error
+    return InferResponse(
+        spec.name,
+        spec.version,
+        request.id,
+        tensors,
+        outputs.parameters.get(place, {}),
+        {"queue": ticket.started_ns - ticket.enqueued_ns, **timings},
+        outputs.headers.get(place, {}),
+    )
+
+
+def _wanted(spec: ModelSpec, request: InferRequest, tensors: list[Tensor]) -> list[Tensor]:
+    by_name = {tensor.name: tensor for tensor in tensors}
+    chosen = []
+    for wanted in request.outputs:
+        tensor = by_name.get(wanted.name)
+        if tensor is None and spec.outputs and not request.explain:
+            raise HandlerFailed(
+                f"the handler of the model {spec.name} returned no output {wanted.name!r}, which "
+                f"the model declares."
+            )
+        if tensor is None:
+            known = ", ".join(quote(name) for name in by_name)
+            raise InvalidRequest(
+                f"the model {spec.name} has no output {quote(wanted.name)}; it answered {known}."
+            )
+        if wanted.classification:
+            tensor = classify(tensor, wanted.classification, spec.labels)
+        chosen.append(tensor)
+    return chosen
+
+
+def join(responses: list[InferResponse]) -> InferResponse:
+    """Return one response for a request that was split into several.
+
+    Args:
+        responses: Those of its parts, in order.
+    """
+    first = responses[0]
+    tensors = []
+    for index, like in enumerate(first.outputs):
+        parts = [response.outputs[index] for response in responses]
+        rows = sum(part.shape[0] for part in parts)
+        shape = (rows, *like.shape[1:])
+        if isinstance(like.data, np.ndarray):
+            data = np.concatenate([part.data for part in parts])
+            arena.count_copy(data.nbytes)
+            tensors.append(Tensor(like.name, like.datatype, shape, data, like.parameters))
+        else:
+            elements = [element for part in parts for element in part.data]
+            tensors.append(Tensor(like.name, like.datatype, shape, elements, like.parameters))
+    return InferResponse(
+        first.model_name,
+        first.model_version,
+        first.id,
+        tensors,
+        first.parameters,
+        first.timings,
+        first.headers,
+    )

@@ -1,0 +1,117 @@
+"""What `Engine.submit` returns: a handle to wait for an answer, to cancel it, or to be called back."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ksrv._native import queue
+from ksrv.errors import Cancelled, DeadlineExceeded, KsrvError
+from ksrv.request import InferResponse
+
+MILLISECOND = 1_000_000
+
+
+class Ticket(Protocol):
+    """One accepted request."""
+
+    def wait(self) -> InferResponse:
+        """Sleep until the request has ended.
+
+        Returns:
+            The response.
+
+        Raises:
+            KsrvError: Why there is none.
+        """
+
+    def cancel(self) -> bool:
+        """Give the request up: it frees its place, or is detached from the batch that runs.
+
+        Returns:
+            Whether this ended it; False when it had ended before.
+        """
+
+    def done(self) -> bool:
+        """Tell whether the request has ended."""
+
+    def add_done_callback(self, callback: "Callable[[Ticket], None]") -> None:
+        """Have `callback` called once the request has ended, on the thread that ended it."""
+
+
+class QueuedTicket(queue.Ticket):
+    """A request that the native queue carries."""
+
+    __slots__ = ()
+
+    def wait(self) -> InferResponse:
+        """See `Ticket.wait`."""
+        self.join()
+        return self.outcome()
+
+    def outcome(self) -> InferResponse:
+        """Return the response of a request that has ended, or raise its error."""
+        answer = self.answer
+        if isinstance(answer, InferResponse):
+            return answer
+        if isinstance(answer, KsrvError):
+            raise answer.with_traceback(None)
+        raise self._ended_without_answer()
+
+    def _ended_without_answer(self) -> KsrvError:
+        model = self.request.model_name
+        if self.state == "cancelled":
+            return Cancelled(f"the request to the model {model} was cancelled.")
+        if self.state == "expired":
+            waited = (self.ended_ns - self.enqueued_ns) // MILLISECOND
+            where = (
+                "while the handler ran" if self.ended_running else "before a handler could start it"
+            )
+            return DeadlineExceeded(
+                f"the deadline of the request to the model {model} passed after {waited} ms, {where}."
+            )
+        raise RuntimeError(f"the request to the model {model} is {self.state}, not answered")
+
+
+class JoinedTicket:
+    """A request that was split, because it has more rows than a batch may hold.
+
+    Args:
+        parts: The tickets of its parts, in order.
+        join: Makes one response of theirs.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[QueuedTicket],
+        join: Callable[[list[InferResponse]], InferResponse],
+    ) -> None:
+        self._parts = parts
+        self._join = join
+
+    def wait(self) -> InferResponse:
+        """See `Ticket.wait`. The first part that fails ends the others."""
+        try:
+            return self._join([part.wait() for part in self._parts])
+        except KsrvError:
+            self.cancel()
+            raise
+
+    def cancel(self) -> bool:
+        """See `Ticket.cancel`."""
+        ended = [part.cancel() for part in self._parts]
+        return any(ended)
+
+    def done(self) -> bool:
+        """See `Ticket.done`."""
+        return all(part.done() for part in self._parts)
+
+    def add_done_callback(self, callback: Callable[[Ticket], None]) -> None:
+        """See `Ticket.add_done_callback`."""
+        left = itertools.count(len(self._parts) - 1, -1)
+
+        def ended(_part: Ticket) -> None:
+            if next(left) == 0:
+                callback(self)
+
+        for part in self._parts:
+            part.add_done_callback(ended)

@@ -1,0 +1,111 @@
+"""Models for the engine's tests: sources without files, and executors that tests drive by hand."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.engine.executors import Executor
+from ksrv.repository.layout import ModelEntry
+from ksrv.request import BatchInputs, BatchOutputs, InferRequest, Tensor
+from ksrv.source import Batching, ModelConfig, ModelSource
+from ksrv.spec import ModelSpec, TensorSpec
+
+X = TensorSpec("x", "FP32", (-1, 4))
+Y = TensorSpec("y", "FP32", (-1, 4))
+
+
+def source(name: str = "m", version: str = "", **settings: object) -> ModelSource:
+    """A version whose settings are given as keywords; `batch` and `delay` make its batching."""
+    batch = settings.pop("batch", 0)
+    delay = settings.pop("delay", 0.0)
+    split = settings.pop("split", False)
+    if batch:
+        settings["batching"] = Batching(max_batch_size=batch, max_delay_ms=delay, split=split)
+    settings.setdefault("inputs", (X,))
+    settings.setdefault("outputs", (Y,))
+    settings.setdefault("warmup", False)
+    return ModelSource(
+        name=name,
+        version=version,
+        folder=Path("/nonexistent"),
+        root=Path("/nonexistent"),
+        config=ModelConfig(**settings),
+    )
+
+
+class Models:
+    """Stands for a repository; a test changes what it holds."""
+
+    def __init__(self, *sources: ModelSource) -> None:
+        self.entries: dict[str, ModelEntry] = {}
+        self.put(*sources)
+
+    def put(self, *sources: ModelSource) -> None:
+        for one in sources:
+            entry = self.entries.setdefault(one.name, ModelEntry(one.name))
+            entry.versions[one.version] = one
+
+    def scan(self) -> dict[str, ModelEntry]:
+        return dict(self.entries)
+
+
+class FunctionExecutor:
+    """Runs a function on the arrays of a batch."""
+
+    any_thread = True
+
+    def __init__(self, source: ModelSource, run: Callable[[BatchInputs], object]) -> None:
+        self.source = source
+        self._run = run
+        self.alive = False
+        self.closed = False
+
+    def start(self) -> ModelSpec:
+        self.alive = True
+        return self.source.config.spec(self.source.name, self.source.version)
+
+    def lease(self, nbytes: int) -> object:
+        from ksrv._native import arena
+
+        return arena.lease(nbytes)
+
+    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
+        result = self._run(batch)
+        if isinstance(result, BatchOutputs):
+            return result
+        return BatchOutputs([tensor("y", result)])
+
+    def on_death(self, callback: Callable[[str], None]) -> None:
+        pass
+
+    def close(self) -> None:
+        self.alive = False
+        self.closed = True
+
+
+def tensor(name: str, data: object) -> Tensor:
+    array = np.ascontiguousarray(data, np.float32)
+    return Tensor(name, "FP32", array.shape, array)
+
+
+def request(rows: int = 1, value: float = 1.0, model: str = "m", **fields: object) -> InferRequest:
+    data = np.full((rows, 4), value, np.float32)
+    return InferRequest(model, inputs=[tensor("x", data)], **fields)
+
+
+def engine(
+    *sources: ModelSource,
+    run: Callable[[BatchInputs], object] = lambda batch: batch.tensors["x"].data * 2,
+    make: Callable[[ModelSource, int, int], Executor] | None = None,
+    **settings: object,
+) -> Engine:
+    """A started engine over models that all run one function."""
+    made = Engine(
+        Models(*(sources or (source(),))),
+        EngineSettings(**settings),
+        make_executor=make or (lambda one, number, threads: FunctionExecutor(one, run)),
+    )
+    made.start()
+    return made

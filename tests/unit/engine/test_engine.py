@@ -1,0 +1,302 @@
+"""The engine as its callers see it: answers, refusals, time, and the life of models."""
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from models import engine, request, source, tensor
+
+from ksrv._native import queue
+from ksrv.errors import (
+    BodyTooLarge,
+    Cancelled,
+    DeadlineExceeded,
+    HandlerFailed,
+    InferenceError,
+    InvalidRequest,
+    NotFound,
+    NotReady,
+    Overloaded,
+)
+from ksrv.limits import Limits
+from ksrv.request import BatchOutputs
+
+
+@pytest.fixture
+def gate():
+    """Holds handlers back until the test lets them go."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def held(gate, entered=None, result=lambda batch: batch.tensors["x"].data * 2):
+    def run(batch):
+        if entered is not None:
+            entered.append(batch)
+        gate.wait(30)
+        return result(batch)
+
+    return run
+
+
+def until(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition never came true"
+        time.sleep(0.001)
+
+
+def test_a_request_is_answered():
+    served = engine()
+    response = served.infer(request(3, 2.0, id="a"))
+    assert response.id == "a"
+    assert response.outputs[0].data.tolist() == [[4.0] * 4] * 3
+    assert set(response.timings) >= {"queue", "assemble"}
+    served.close()
+
+
+def test_an_unknown_model_and_version_are_not_found():
+    served = engine(source(version="1"))
+    with pytest.raises(NotFound, match="'nope'"):
+        served.infer(request(model="nope"))
+    with pytest.raises(NotFound, match="'9'"):
+        served.infer(request(model_version="9"))
+    assert served.infer(request(model_version="1")).model_version == "1"
+    served.close()
+
+
+def test_queued_requests_are_joined_in_order(gate):
+    entered = []
+    served = engine(source(batch=4), run=held(gate, entered))
+    first = served.submit(request(1, 0.0))
+    until(lambda: entered)
+    tickets = [served.submit(request(1, float(n))) for n in range(1, 7)]
+    gate.set()
+    assert [t.wait().outputs[0].data[0, 0] for t in [first, *tickets]] == [
+        2.0 * n for n in range(7)
+    ]
+    assert [batch.rows for batch in entered] == [1, 4, 2]
+    assert entered[1].tensors["x"].data[:, 0].tolist() == [1.0, 2.0, 3.0, 4.0]
+    served.close()
+
+
+def test_a_full_queue_refuses_at_once(gate):
+    entered = []
+    served = engine(source(queue_size=2), run=held(gate, entered))
+    running = served.submit(request())
+    until(lambda: entered)
+    waiting = [served.submit(request()) for _ in range(2)]
+    with pytest.raises(Overloaded, match="2 requests wait"):
+        served.submit(request())
+    assert waiting[0].cancel()
+    waiting.append(served.submit(request()))
+    with pytest.raises(Cancelled):
+        waiting[0].wait()
+    gate.set()
+    for ticket in [running, *waiting[1:]]:
+        ticket.wait()
+    assert served.statistics()[0].rejected["full"] == 1
+    served.close()
+
+
+def test_the_bytes_in_flight_are_bounded(gate):
+    entered = []
+    served = engine(run=held(gate, entered), limits=Limits(in_flight=100))
+    with pytest.raises(BodyTooLarge, match=r"160 bytes.*100"):
+        served.submit(request(10))
+    running = served.submit(request(5))
+    with pytest.raises(Overloaded, match=r"limits\.in_flight"):
+        served.submit(request(2))
+    gate.set()
+    running.wait()
+    until(lambda: queue.bytes_in_flight() == 0)
+    served.infer(request(6))
+    served.close()
+
+
+def test_a_deadline_ends_a_waiting_request_that_no_handler_sees(gate):
+    entered = []
+    served = engine(run=held(gate, entered))
+    running = served.submit(request())
+    until(lambda: entered)
+    late = served.submit(request(deadline_ns=time.monotonic_ns() + 20_000_000))
+    with pytest.raises(DeadlineExceeded, match="before a handler"):
+        late.wait()
+    gate.set()
+    running.wait()
+    served.infer(request(id="next"))
+    assert [batch.requests[0].id for batch in entered] == ["", "next"]
+    served.close()
+
+
+def test_a_deadline_ends_a_running_request_and_its_late_answer_is_dropped(gate):
+    served = engine(source(timeout_ms=30), run=held(gate))
+    with pytest.raises(DeadlineExceeded, match="while the handler ran"):
+        served.infer(request())
+    gate.set()
+    assert served.infer(request(value=3.0)).outputs[0].data[0, 0] == 6.0
+    assert served.statistics()[0].expired == 1
+    served.close()
+
+
+def test_a_deadline_in_the_past_is_refused():
+    served = engine()
+    with pytest.raises(DeadlineExceeded):
+        served.submit(request(deadline_ns=time.monotonic_ns() - 1))
+    served.close()
+
+
+def test_failures_reach_their_request_alone(gate):
+    entered = []
+
+    def result(batch):
+        outputs = BatchOutputs([tensor("y", batch.tensors["x"].data)])
+        for place, part in enumerate(batch.requests):
+            if part.id == "bad":
+                outputs.failures[place] = InferenceError("a bad row", 422)
+        return outputs
+
+    served = engine(source(batch=4), run=held(gate, entered, result))
+    first = served.submit(request())
+    until(lambda: entered)
+    bad = served.submit(request(id="bad"))
+    good = served.submit(request(value=5.0))
+    gate.set()
+    with pytest.raises(InferenceError, match="a bad row"):
+        bad.wait()
+    assert good.wait().outputs[0].data[0, 0] == 5.0
+    first.wait()
+    served.close()
+
+
+def test_an_executor_that_raises_fails_the_batch_and_serves_the_next():
+    calls = []
+
+    def run(batch):
+        calls.append(batch)
+        if len(calls) == 1:
+            raise ZeroDivisionError("inside")
+        return batch.tensors["x"].data
+
+    served = engine(run=run)
+    with pytest.raises(HandlerFailed, match="ZeroDivisionError"):
+        served.infer(request())
+    served.infer(request())
+    served.close()
+
+
+def test_a_request_above_the_maximum_is_refused_with_both_numbers():
+    served = engine(source(batch=4))
+    with pytest.raises(InvalidRequest, match=r"5 rows.*at most 4"):
+        served.infer(request(5))
+    served.close()
+
+
+def test_a_request_above_the_maximum_is_split_where_that_is_set():
+    sizes = []
+
+    def run(batch):
+        sizes.append(batch.rows)
+        return batch.tensors["x"].data + 1
+
+    served = engine(source(batch=4, split=True), run=run)
+    big = request(10)
+    big.inputs[0].data[:] = np.arange(40, dtype=np.float32).reshape(10, 4)
+    expected = big.inputs[0].data + 1
+    response = served.infer(big)
+    assert np.array_equal(response.outputs[0].data, expected)
+    assert response.outputs[0].shape == (10, 4)
+    assert max(sizes) <= 4
+    served.close()
+
+
+def test_a_callback_comes_for_answers_and_for_expiry(gate):
+    entered, ended = [], []
+    served = engine(run=held(gate, entered))
+    running = served.submit(request())
+    running.add_done_callback(lambda ticket: ended.append("running"))
+    until(lambda: entered)
+    late = served.submit(request(deadline_ns=time.monotonic_ns() + 10_000_000))
+    late.add_done_callback(lambda ticket: ended.append("late"))
+    until(lambda: ended == ["late"])
+    gate.set()
+    until(lambda: ended == ["late", "running"])
+    running.add_done_callback(lambda ticket: ended.append("again"))
+    assert ended[-1] == "again"
+    served.close()
+
+
+def test_a_reload_swaps_without_losing_what_was_accepted(gate):
+    entered = []
+    served = engine(run=held(gate, entered))
+    old = served.submit(request(id="old"))
+    until(lambda: entered)
+    served.load("m")
+    new = served.submit(request(id="new"))
+    gate.set()
+    assert old.wait().id == "old"
+    assert new.wait().id == "new"
+    served.close()
+
+
+def test_a_failed_reload_leaves_the_old_one_serving():
+    from models import FunctionExecutor
+
+    fail = []
+
+    def make(one, number, threads):
+        executor = FunctionExecutor(one, lambda batch: batch.tensors["x"].data)
+        if fail:
+
+            def start():
+                raise HandlerFailed("no weights")
+
+            executor.start = start
+        return executor
+
+    served = engine(make=make)
+    fail.append(True)
+    with pytest.raises(HandlerFailed, match="no weights"):
+        served.load("m")
+    served.infer(request())
+    assert served.model_ready("m")
+    served.close()
+
+
+def test_an_unloaded_model_is_not_ready_and_comes_back():
+    served = engine()
+    served.unload("m")
+    with pytest.raises(NotReady):
+        served.infer(request())
+    assert served.index()[0].state == "UNAVAILABLE"
+    assert served.index(ready_only=True) == []
+    served.load("m")
+    served.infer(request())
+    served.close()
+
+
+def test_one_model_that_fails_does_not_stop_the_others():
+    broken = source("broken")
+    served = engine(
+        source("m"),
+        broken.__class__(
+            name="broken",
+            version="",
+            folder=Path("/x"),
+            root=Path("/x"),
+            error="model.yaml: line 3",
+        ),
+    )
+    served.infer(request())
+    assert not served.ready()
+    assert any("line 3" in line.reason for line in served.index())
+    with pytest.raises(NotReady, match="line 3"):
+        served.infer(request(model="broken"))
+    served.close()
