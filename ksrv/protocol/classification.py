@@ -5,6 +5,7 @@ dimension only; an element reads `value:index` or `value:index:label`, the best 
 answer with the same.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -52,7 +53,8 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str] | None = None) ->
         InvalidRequest: The output does not hold numbers.
     """
     values = _values(tensor)
-    rows = values.reshape(1, -1) if values.ndim < 2 else values.reshape(values.shape[0], -1)
+    flat = values.ndim < 2
+    rows = values.reshape((1, values.size) if flat else (len(values), math.prod(values.shape[1:])))
     width = min(count, rows.shape[1])
     found: list[Element] = []
     for row in rows:
@@ -61,5 +63,5 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str] | None = None) ->
             _text(value, index, labels)
             for value, index in zip(row[best].tolist(), best.tolist(), strict=True)
         ]
-    shape = (width,) if values.ndim < 2 else (rows.shape[0], width)
+    shape = (width,) if flat else (len(rows), width)
     return Tensor(tensor.name, "BYTES", shape, found, tensor.parameters)
