@@ -1,4 +1,4 @@
-"""Writing answers over REST: JSON and binary outputs, NaN, BYTES and classification."""
+"""Writing answers over REST: JSON and binary outputs, NaN, BYTES."""
 
 import json
 
@@ -8,7 +8,6 @@ import pytest
 
 from ksrv._native import arena
 from ksrv.errors import InvalidRequest
-from ksrv.protocol.classification import classify
 from ksrv.protocol.rest import render_infer
 from ksrv.request import InferRequest, InferResponse, RequestedOutput, Tensor
 
@@ -168,45 +167,3 @@ class TestBinary:
             "binary_data_size": 24,
         }
         assert output.parameters == {"a": 1}
-
-
-class TestClassification:
-    def test_rows_labels_and_order(self):
-        found = classify(tensor("y", np.array([[0.1, 0.7, 0.2], [3, 1, 3]], "f4")), 2, ["a", "b"])
-        assert (found.datatype, found.shape) == ("BYTES", (2, 2))
-        assert found.data == [b"0.700000:1:b", b"0.200000:2", b"3.000000:0:a", b"3.000000:2"]
-
-    def test_one_dimension_and_more_classes_than_there_are(self):
-        found = classify(tensor("y", np.array([5, -7, 9])), 10)
-        assert found.shape == (3,) and found.data == [b"9:2", b"5:0", b"-7:1"]
-
-    def test_more_dimensions_are_flattened_behind_the_rows(self):
-        found = classify(tensor("y", np.arange(12).reshape(2, 2, 3)), 1)
-        assert found.shape == (2, 1) and found.data == [b"5:5", b"11:5"]
-
-    def test_nan_comes_last_and_unsigned_is_not_negated(self):
-        found = classify(tensor("y", np.array([np.nan, -5, 2])), 3)
-        assert [item.split(b":")[1] for item in found.data] == [b"2", b"1", b"0"]
-        found = classify(tensor("y", np.array([0, 2**64 - 1, 5], "u8")), 3)
-        assert found.data == [b"18446744073709551615:1", b"5:2", b"0:0"]
-
-    def test_other_datatypes(self):
-        half = np.array([1.0, 2.0], "f4").view("<u4") >> 16
-        assert classify(tensor("y", half.astype("u2"), "BF16"), 1).data == [b"2.000000:1"]
-        assert classify(tensor("y", np.array([False, True])), 1).data == [b"1:1"]
-        assert classify(tensor("y", np.zeros((0, 3), "f4")), 2).shape == (0, 2)
-        assert classify(tensor("y", np.zeros((2, 0), "f4")), 2).shape == (2, 0)
-        with pytest.raises(InvalidRequest, match="needs numbers"):
-            classify(tensor("s", [b"a"]), 1)
-
-    def test_in_an_answer(self):
-        asked = [RequestedOutput("y", classification=1), RequestedOutput("z")]
-        body, joined = render(tensor("y", Y), tensor("z", Z), asked=asked, labels=["a", "b", "c"])
-        y, z = document(body, joined)["outputs"]
-        assert y == {
-            "name": "y",
-            "datatype": "BYTES",
-            "shape": [2, 1],
-            "data": ["2.000000:2:c", "5.000000:2:c"],
-        }
-        assert z["data"] == Z.tolist()
