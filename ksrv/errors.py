@@ -96,6 +96,13 @@ class HeadTooLarge(KsrvError):
     grpc_code = "RESOURCE_EXHAUSTED"
 
 
+class RequestTooSlow(KsrvError):
+    """The head or the body of a request did not arrive in time."""
+
+    http_status = HTTPStatus.REQUEST_TIMEOUT
+    grpc_code = "DEADLINE_EXCEEDED"
+
+
 class UnsupportedEncoding(KsrvError):
     """A `Content-Encoding` other than identity, gzip or deflate."""
 

@@ -78,8 +78,8 @@ cdef class Recognition:
 cdef Recognition _recognition(Verdict verdict, const Head &head, const unsigned char *data):
     cdef Recognition said = Recognition.__new__(Recognition)
     said.name = said.version = ""
-    said.verdict = VERDICTS[<int>verdict]
-    said.route = ROUTES[<int>head.route]
+    said.verdict = VERDICTS[<Py_ssize_t>verdict]
+    said.route = ROUTES[<Py_ssize_t>head.route]
     if head.name.length:
         said.name = data[head.name.offset:head.name.offset + head.name.length].decode("ascii")
     if head.version.length:

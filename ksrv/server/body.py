@@ -132,14 +132,20 @@ def _receive_from_socket(environ: Environ, view: memoryview) -> bool:
     while filled < len(view):
         count = sock.recv_into(view[filled:], len(view) - filled, socket.MSG_WAITALL)
         if count == 0:
-            raise _ended_early(filled, len(view))
+            raise ended_early(filled, len(view))
         filled += count
     stream.reader.length = 0
     stream.failed = False
     return True
 
 
-def _ended_early(received: int, announced: int) -> InvalidRequest:
+def ended_early(received: int, announced: int) -> InvalidRequest:
+    """Return the error for a body that is shorter than its Content-Length.
+
+    Args:
+        received: The bytes that came.
+        announced: The Content-Length.
+    """
     return InvalidRequest(
         f"the body ended after {received} of the {announced} bytes that Content-Length announced"
     )
@@ -150,7 +156,7 @@ def _receive_in_steps(read: Read, view: memoryview) -> None:
     while filled < len(view):
         piece = read(min(STEP, len(view) - filled))
         if not piece:
-            raise _ended_early(filled, len(view))
+            raise ended_early(filled, len(view))
         view[filled : filled + len(piece)] = piece
         filled += len(piece)
 
@@ -180,7 +186,7 @@ def _pieces(read: Read, length: int | None, step: int) -> Iterator[bytes]:
         piece = read(step if length is None else min(step, length - received))
         if not piece:
             if length is not None:
-                raise _ended_early(received, length)
+                raise ended_early(received, length)
             return
         received += len(piece)
         yield piece

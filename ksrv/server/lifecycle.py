@@ -50,6 +50,7 @@ class Service:
         self._slot = -1
         self._first = False
         self._engine: Engine | None = None
+        self._access: Access | None = None
         self._app: Callable[..., Iterable[bytes]] | None = None
         self._grpc: GrpcServer | None = None
         self._leaving = threading.Event()
@@ -60,6 +61,12 @@ class Service:
         """The worker's engine; it exists once `start` has run."""
         assert self._engine is not None, "the engine exists in a started worker only"
         return self._engine
+
+    @property
+    def access(self) -> Access:
+        """The check in front of every call; it exists once `start` has run."""
+        assert self._access is not None, "the checks exist in a started worker only"
+        return self._access
 
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
@@ -87,7 +94,7 @@ class Service:
         settings = self.settings
         repository = Repository(settings.models)
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))
-        access = Access(settings)
+        access = self._access = Access(settings)
         budget = ByteBudget(settings.limits.in_flight)
         self._app = make_app(
             self._engine, settings, access=access, budget=budget, run=chosen_run(self._engine)

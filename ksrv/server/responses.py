@@ -61,25 +61,40 @@ def send_json(resp: falcon.Response, document: object, status: int = 200) -> Non
     resp.data = orjson.dumps(document)
 
 
+def error_headers(error: KsrvError) -> list[tuple[str, str]]:
+    """Return the headers that belong to an error, in the order in which they are sent."""
+    headers = usable_headers(getattr(error, "headers", {}))
+    if error.retry_after is not None:
+        headers.append(("Retry-After", str(error.retry_after)))
+    if isinstance(error, UnsupportedEncoding):
+        headers.append(("Accept-Encoding", "gzip, deflate"))
+    if error.http_status == HTTPStatus.UNAUTHORIZED:
+        headers.append(("WWW-Authenticate", "Bearer"))
+    return headers
+
+
 def send_error(resp: falcon.Response, error: KsrvError) -> None:
     """Answer with an error, its status and the headers that belong to it."""
     send_json(resp, {"error": error.message}, error.http_status)
-    set_handler_headers(resp, getattr(error, "headers", {}))
-    if error.retry_after is not None:
-        resp.set_header("Retry-After", str(error.retry_after))
-    if isinstance(error, UnsupportedEncoding):
-        resp.set_header("Accept-Encoding", "gzip, deflate")
-    if error.http_status == HTTPStatus.UNAUTHORIZED:
-        resp.set_header("WWW-Authenticate", "Bearer")
+    for name, value in error_headers(error):
+        resp.set_header(name, value)
 
 
-def set_handler_headers(resp: falcon.Response, headers: Mapping[str, str]) -> None:
-    """Set headers that a handler chose; one that would break the message is left out and logged."""
+def usable_headers(headers: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the headers that a handler chose; one that would break the message is logged instead."""
+    usable = []
     for name, value in headers.items():
         if name.lower() in _OURS or not _NAME.fullmatch(name) or not _VALUE.fullmatch(str(value)):
             log.warning("response header %.64r of a handler was left out", name)
             continue
-        resp.set_header(name, str(value))
+        usable.append((name, str(value)))
+    return usable
+
+
+def set_handler_headers(resp: falcon.Response, headers: Mapping[str, str]) -> None:
+    """Set the headers that a handler chose."""
+    for name, value in usable_headers(headers):
+        resp.set_header(name, value)
 
 
 def server_timing(response: InferResponse) -> str:

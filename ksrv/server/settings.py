@@ -71,6 +71,19 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         int,
         msgspec.Meta(ge=0, description="Seconds without a heartbeat before a worker is replaced."),
     ] = 60
+    io_threads: Annotated[
+        int,
+        msgspec.Meta(ge=2, le=4, description="Threads of a worker that own its connections."),
+    ] = 2
+    head_timeout: Annotated[
+        float, msgspec.Meta(gt=0, description="Seconds in which a request's head must arrive.")
+    ] = 10.0
+    transfer_grace: Annotated[
+        float, msgspec.Meta(gt=0, description="Seconds of a transfer before its rate counts.")
+    ] = 10.0
+    least_rate: Annotated[
+        int, msgspec.Meta(ge=1, description="Bytes per second that a transfer must make.")
+    ] = 4096
     drain_delay: Annotated[
         float,
         msgspec.Meta(

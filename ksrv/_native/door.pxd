@@ -1,0 +1,134 @@
+"""The door's C++ classes, for its Cython shell."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libcpp cimport bool as cbool
+from libcpp.atomic cimport atomic
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+from posix.time cimport timespec
+
+from ksrv._native.arena cimport CBlock
+from ksrv._native.recogniser cimport Head, HeadLimits
+
+
+cdef extern from "<sys/socket.h>" nogil:
+    ctypedef unsigned int socklen_t
+    cdef struct sockaddr_storage:
+        unsigned short ss_family
+
+
+cdef extern from "door.hpp" namespace "ksrv" nogil:
+    cdef struct Owners:
+        Owners *next
+        void *object
+
+    cdef struct Outgoing:
+        pass
+
+    cdef cppclass Connection:
+        uint32_t slot
+        int fd
+        uint16_t listener
+        cbool close_after
+        uint16_t status
+        unsigned char *buffer
+        size_t filled
+        size_t body_offset
+        size_t body_got
+        uint64_t answered_bytes
+        Head head
+        CBlock *block
+        Outgoing out
+        sockaddr_storage peer
+        socklen_t peer_length
+
+    cdef cppclass DoorConfig:
+        HeadLimits limits
+        int threads
+        uint32_t connections
+        uint64_t head_ns
+        uint64_t grace_ns
+        uint64_t rate
+        uint64_t idle_ns
+        uint64_t stop_idle_ns
+        uint64_t linger_ns
+        uint64_t room_ns
+        uint64_t in_flight
+        uint64_t most_requests
+        cbool log
+        string server
+
+    cdef cppclass DoorHooks:
+        void *owner
+        void (*serve)(void *owner) noexcept
+        CBlock *(*lease)(size_t nbytes, int backend) noexcept
+        void (*release)(CBlock *block) noexcept
+
+    cdef cppclass CReadyAnswer "ksrv::ReadyAnswer":
+        uint16_t status
+        string status_line
+        string fields
+        string body
+
+    cdef cppclass AccessRecord:
+        uint64_t duration_ns
+        uint64_t answered_bytes
+        uint16_t status
+        uint16_t listener
+        string head
+        sockaddr_storage peer
+        socklen_t peer_length
+        timespec at
+
+    cdef enum Ready:
+        READY_LIVE
+        READY_NOT_LIVE
+        READY_READY
+        READY_NOT_READY
+        READY_TOO_SLOW
+        READY_NO_ROOM
+        READY_QUEUE_FULL
+        READY_FAILED
+        READY_ANSWERS
+
+    cdef enum DoorCounter:
+        DOOR_COUNTERS
+
+    cdef cppclass Connections:
+        uint32_t open()
+
+    cdef cppclass CDoor "ksrv::Door":
+        CDoor(const DoorConfig &config, const DoorHooks &hooks) except +
+        cbool listen_on(const int *listeners, size_t count) noexcept
+        void run(int index) noexcept
+        void stop() noexcept
+        void accept_enabled(cbool enabled) noexcept
+        void drain() noexcept
+        uint64_t stuck_ns() noexcept
+        cbool answer(Connection *connection, Owners *owners) noexcept
+        void answer_ready(Connection *connection, Ready which) noexcept
+        Connection *next_to_run() noexcept
+        Connection *next_handed() noexcept
+        cbool adopt(uint32_t slot, int fd, cbool keep) noexcept
+        void release_handed(uint32_t slot) noexcept
+        Owners *take_buried() noexcept
+        void take_records(vector[AccessRecord] *out) except +
+        int notify_fd() noexcept
+        DoorConfig config
+        CReadyAnswer *ready_answers
+        atomic[cbool] live
+        atomic[cbool] ready
+        atomic[cbool] draining
+        atomic[cbool] retiring
+        atomic[uint64_t] *counters
+        atomic[uint64_t] in_flight
+        Connections connections
+
+    void forget_outgoing(Outgoing *out) noexcept
+    cbool reserve_parts(Outgoing *out, int count) noexcept
+    void add_part(Outgoing *out, const void *data, size_t length) noexcept
+    cbool put_head(
+        Outgoing *out, const char *status, size_t status_length, const char *fields,
+        size_t fields_length, const char *server, size_t server_length, cbool close
+    ) noexcept

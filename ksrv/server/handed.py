@@ -1,0 +1,116 @@
+"""Connections that the door hands to gunicorn: their socket, with the deadlines that gunicorn lacks.
+
+gunicorn's threads read and write without a time limit. The kernel's own time limits on the socket
+end a single wait, and the account kept here ends a message that trickles: like the door's own, it
+asks for a least rate after a grace time. Either shows as a reset connection, which gunicorn closes
+without a word.
+"""
+
+import errno
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gunicorn.workers.gthread import TConn
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a peer may take.
+
+    Attributes:
+        wait: Seconds for a single read or write to make any progress.
+        grace: Seconds before the rate counts.
+        rate: Bytes per second, on average, after that.
+    """
+
+    wait: float = 10.0
+    grace: float = 10.0
+    rate: int = 4096
+
+
+class HandedSocket(socket.socket):
+    """A blocking socket on which a stalled or trickling peer looks like one that reset.
+
+    Args:
+        fileno: The descriptor; the socket owns it.
+        family: Its address family.
+        patience: What is asked of the peer.
+    """
+
+    def __init__(self, fileno: int, family: int, patience: Patience) -> None:
+        super().__init__(family, socket.SOCK_STREAM, 0, fileno)
+        self._patience = patience
+        seconds = int(patience.wait)
+        limit = struct.pack("ll", seconds, int((patience.wait - seconds) * 1_000_000))
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the account of a message."""
+        self._moved = 0
+        self._waited = 0.0
+
+    def _move(self, operation: Callable[..., Result], *arguments: Any) -> Result:
+        began = time.monotonic()
+        try:
+            result = operation(*arguments)
+        except BlockingIOError as error:
+            raise ConnectionResetError(errno.ECONNRESET, "the peer made no progress") from error
+        # Only time spent waiting for the peer counts, not the time that a handler takes.
+        self._waited += time.monotonic() - began
+        self._moved += result if isinstance(result, int) else len(result)  # type: ignore[arg-type]
+        if self._waited > self._patience.grace + self._moved / self._patience.rate:
+            raise ConnectionResetError(errno.ECONNRESET, "the peer is too slow")
+        return result
+
+    def recv(self, *arguments: Any) -> bytes:
+        """See `socket.socket.recv`."""
+        return self._move(super().recv, *arguments)
+
+    def recv_into(self, *arguments: Any) -> int:
+        """See `socket.socket.recv_into`."""
+        return self._move(super().recv_into, *arguments)
+
+    def send(self, *arguments: Any) -> int:
+        """See `socket.socket.send`."""
+        return self._move(super().send, *arguments)
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        """See `socket.socket.sendall`."""
+        view = memoryview(data).cast("B")
+        while view:
+            view = view[self.send(view, flags) :]
+
+
+class HandedConnection(TConn):  # type: ignore[misc]
+    """gunicorn's connection object for a socket that came from the door.
+
+    Args:
+        cfg: gunicorn's configuration.
+        sock: The socket.
+        client: The peer's address.
+        server: The listener's address.
+        slot: The connection's place in the door.
+        received: What the door has read since the message began; the parser sees it first.
+    """
+
+    def __init__(
+        self, cfg: Any, sock: HandedSocket, client: Any, server: Any, slot: int, received: bytes
+    ) -> None:
+        super().__init__(cfg, sock, client, server)
+        self.slot = slot
+        self.init()
+        self.parser.unreader.unread(received)
+        self.data_ready = True
+
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether bytes of a next message were read ahead, which no event will tell of."""
+        return bool(self.parser.unreader.buf.getvalue())

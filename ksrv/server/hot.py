@@ -1,0 +1,170 @@
+"""The hot route's requests in Python: the way of the Falcon app without WSGI.
+
+The door has framed the message and received its body. What is left is the same as on the slow
+route: the same parser, the same engine, the same renderer, the same headers in the same order. A
+test compares the bytes.
+"""
+
+import logging
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+
+from ksrv._native.door import Exchange, ReadyAnswer
+from ksrv.errors import HandlerFailed, KsrvError, Overloaded, RequestTooSlow
+from ksrv.limits import Limits
+from ksrv.protocol import rest
+from ksrv.request import InferRequest
+from ksrv.server.body import ended_early
+from ksrv.server.responses import error_headers, server_timing, status_line, usable_headers
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+    from ksrv.engine.ticket import Ticket
+
+log = logging.getLogger(__name__)
+
+OK = b"200 OK"
+
+
+class Checks(Protocol):
+    """Who may call; see `ksrv.server.access.Access`."""
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether an ordinary call needs a token."""
+
+    def check(self, authorization: str | None) -> None:
+        """Let an ordinary call pass, or raise."""
+
+
+def header_lines(headers: list[tuple[str, str]], length: int) -> bytes:
+    """Return header lines as Falcon has gunicorn write them: lower case, the length last.
+
+    Args:
+        headers: Names and values.
+        length: Bytes of the body.
+    """
+    lines = [f"{name.lower()}: {value}\r\n" for name, value in headers]
+    return ("".join(lines) + f"content-length: {length}\r\n").encode("latin-1")
+
+
+def render_json(
+    document: object, status: int, headers: list[tuple[str, str]] | None = None
+) -> ReadyAnswer:
+    """Return a JSON answer as the door takes it.
+
+    Args:
+        document: The body.
+        status: The HTTP status.
+        headers: Headers behind the content type.
+    """
+    body = orjson.dumps(document)
+    fields = header_lines([("content-type", "application/json"), *(headers or [])], len(body))
+    return status, status_line(status).encode("latin-1"), fields, body
+
+
+def render_error(error: KsrvError) -> ReadyAnswer:
+    """Return an error's answer as the door takes it."""
+    return render_json({"error": error.message}, error.http_status, error_headers(error))
+
+
+def ready_answers(limits: Limits) -> dict[str, ReadyAnswer]:
+    """Return the answers that the door gives without Python.
+
+    Args:
+        limits: What the refusals name.
+    """
+    unready: dict[str, Any] = {"ready": False, "live": True}
+    retry = [("retry-after", "1")]
+    return {
+        "live": render_json({"live": True}, HTTPStatus.OK),
+        "not_live": render_json({"live": False}, HTTPStatus.SERVICE_UNAVAILABLE),
+        "ready": render_json({"ready": True, "live": True}, HTTPStatus.OK),
+        "not_ready": render_json(unready, HTTPStatus.SERVICE_UNAVAILABLE, retry),
+        "too_slow": render_error(
+            RequestTooSlow(
+                "the request did not arrive in time; it is given up and may be sent again"
+            )
+        ),
+        "no_room": render_error(
+            Overloaded(
+                f"the requests in flight hold the {limits.in_flight} bytes that limit 'in_flight' "
+                f"allows"
+                if limits.in_flight
+                else "the requests in flight hold the bytes that limit 'in_flight' allows"
+            )
+        ),
+        "queue_full": render_error(Overloaded("the model's queue is full")),
+        "failed": render_error(HandlerFailed("the server failed; see its log")),
+    }
+
+
+class HotRoute:
+    """Takes exchanges from the door to the engine and answers them; an instance is called.
+
+    Args:
+        engine: Where requests run.
+        limits: Bounds for the parser.
+        access: The check in front of every call.
+        nan_literals: Whether JSON answers hold NaN as a literal.
+    """
+
+    def __init__(
+        self, engine: "Engine", limits: Limits, access: Checks, *, nan_literals: bool = False
+    ) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._access = access
+        self._nan_literals = nan_literals
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Start a request; it is answered when the engine has ended it."""
+        try:
+            headers = exchange.headers
+            if len(exchange.body) < exchange.announced:
+                raise ended_early(len(exchange.body), exchange.announced)
+            if self._access.needs_token:
+                self._access.check(headers.get("authorization"))
+                headers = {name: headers[name] for name in headers if name != "authorization"}
+            request = rest.parse_infer(
+                exchange.body,
+                exchange.header_length,
+                self._engine.spec(exchange.model, exchange.version),
+                self._limits,
+                headers=headers,
+            )
+            request.model_name = exchange.model
+            request.model_version = exchange.version
+            ticket = self._engine.submit(request)
+        except Exception as error:  # noqa: BLE001  (becomes the answer)
+            self._refuse(exchange, error)
+            return
+        ticket.add_done_callback(partial(self._done, exchange, request))
+
+    def _done(self, exchange: Exchange, request: InferRequest, ticket: "Ticket") -> None:
+        """Answer a request that the engine has ended, on the thread that ended it."""
+        try:
+            response = ticket.wait()
+            rendered = rest.render_infer(response, request, nan_literals=self._nan_literals)
+            headers = [*usable_headers(response.headers), ("content-type", rendered.content_type)]
+            if rendered.header_length is not None:
+                headers.append(("inference-header-content-length", str(rendered.header_length)))
+            if response.timings:
+                headers.append(("server-timing", server_timing(response)))
+            fields = header_lines(headers, rendered.content_length)
+            exchange.answer(HTTPStatus.OK, OK, fields, rendered.parts)
+        except Exception as error:  # noqa: BLE001  (becomes the answer)
+            self._refuse(exchange, error)
+
+    def _refuse(self, exchange: Exchange, error: Exception) -> None:
+        path = f"/v2/models/{exchange.model}/infer"
+        if not isinstance(error, KsrvError):
+            log.error("POST %s failed", path, exc_info=error)
+            error = HandlerFailed(f"the server failed with {type(error).__name__}; see its log")
+        elif error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR and error.retry_after is None:
+            log.error("POST %s: %s", path, error.message)
+        status, line, fields, body = render_error(error)
+        exchange.answer(status, line, fields, [body])

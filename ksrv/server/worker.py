@@ -1,0 +1,321 @@
+"""The gunicorn worker: the door's I/O threads in front of gunicorn's threaded worker.
+
+gunicorn keeps processes, signals, settings, its parser and its thread pool. The door owns the
+listeners and the connections, serves plain inference and health requests, and hands every other
+message, unread, to the main thread here, which gives it to gunicorn's pool; a connection that stays
+alive goes back to the door. Nothing of the worker's state is touched outside the main thread.
+
+Where the door may not stand in front (TLS, the PROXY protocol, HTTP/2 in cleartext, request hooks of
+the user's, another app than ksrv's) or gunicorn is not one that this module knows, the worker is a
+plain `ThreadWorker`.
+"""
+
+import errno
+import os
+import selectors
+import sys
+import threading
+import time
+from typing import Any
+
+import gunicorn
+from gunicorn.config import Config
+from gunicorn.http import message
+from gunicorn.workers import gthread
+
+from ksrv._native.door import Door
+from ksrv._native.recogniser import HeadRules
+from ksrv.server.access_log import AccessLog
+from ksrv.server.handed import HandedConnection, HandedSocket, Patience
+from ksrv.server.hot import HotRoute, ready_answers
+
+KNOWN_MAJOR = 27
+"""The gunicorn release whose internals this module was written against."""
+
+TICK_SECONDS = 0.25
+MOST_FIELDS = 64
+
+USED_INTERNALS: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (
+        gthread.ThreadWorker,
+        (
+            "enqueue_req",
+            "finish_request",
+            "handle",
+            "handle_exit",
+            "handle_request",
+            "is_parent_alive",
+            "murder_keepalived",
+            "murder_pending",
+            "set_accept_enabled",
+            "wait_for_and_dispatch_events",
+        ),
+    ),
+    (gthread.TConn, ("init", "close")),
+    (gthread.PollableMethodQueue, ("defer", "fileno", "run_callbacks", "close")),
+    (gthread, ("_DEFER",)),
+    (message.Message, ("set_body_reader", "should_close")),
+)
+
+
+def missing_internals() -> list[str]:
+    """Return what this module uses of gunicorn and this gunicorn does not have."""
+    missing = [
+        f"{getattr(owner, '__name__', owner)}.{name}"
+        for owner, names in USED_INTERNALS
+        for name in names
+        if not hasattr(owner, name)
+    ]
+    if gunicorn.version_info[0] != KNOWN_MAJOR:
+        missing.insert(0, f"gunicorn {KNOWN_MAJOR} (this is {gunicorn.__version__})")
+    return missing
+
+
+def head_rules(cfg: Config, *, body: int, head: int, compression: bool = False) -> HeadRules:
+    """Return which heads are plain, never above what gunicorn's parser would take.
+
+    Args:
+        cfg: gunicorn's configuration.
+        body: The limit on bodies.
+        head: The limit on heads.
+        compression: Whether answers may be compressed.
+    """
+    line = cfg.limit_request_line
+    if line < 0 or line >= message.MAX_REQUEST_LINE or line == 0:
+        line = message.MAX_REQUEST_LINE
+    fields = cfg.limit_request_fields
+    if not 0 < fields <= message.MAX_HEADERS:
+        fields = message.MAX_HEADERS
+    size = cfg.limit_request_field_size
+    if size <= 0:
+        size = message.DEFAULT_MAX_HEADERFIELD_SIZE
+    return HeadRules(
+        body=body,
+        head=min(head, 16384),
+        fields=min(fields, MOST_FIELDS),
+        request_line=line,
+        field_size=size,
+        compression=compression,
+        scheme_names=tuple(cfg.secure_scheme_headers),
+    )
+
+
+def why_plain(cfg: Config, app: Any) -> str | None:
+    """Say why the door may not stand in front of this worker, or None where it may.
+
+    Args:
+        cfg: gunicorn's configuration.
+        app: The WSGI callable.
+    """
+    missing = missing_internals()
+    if missing:
+        return f"it needs {', '.join(missing)}"
+    hooks = [name for name in ("pre_request", "post_request") if _is_users_hook(cfg, name)]
+    reasons = (
+        (getattr(app, "engine", None) is None, "the app is not ksrv's"),
+        (cfg.is_ssl, "TLS is configured"),
+        (cfg.proxy_protocol != "off", "proxy_protocol is on"),
+        (getattr(cfg, "http2_cleartext", "off") != "off", "http2_cleartext is on"),
+        (getattr(cfg, "protocol", "http") != "http", "the protocol is not HTTP"),
+        (bool(hooks), f"the hook {' and '.join(hooks)} is set"),
+        ("SCRIPT_NAME" in os.environ, "SCRIPT_NAME is set"),
+        (len(cfg.secure_scheme_headers) > 8, "more than 8 secure_scheme_headers are set"),
+    )
+    return next((reason for holds, reason in reasons if holds), None)
+
+
+def _is_users_hook(cfg: Config, name: str) -> bool:
+    hook = getattr(cfg, name)
+    default = cfg.settings[name].default
+    return getattr(hook, "__code__", hook) is not getattr(default, "__code__", default)
+
+
+class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
+    """gunicorn's threaded worker with the door in front of it."""
+
+    alive: bool
+    door: Door | None = None
+
+    def run(self) -> None:
+        """Serve until the worker is told to stop; then finish what was accepted."""
+        reason = why_plain(self.cfg, self.wsgi)
+        if reason is not None:
+            self.log.warning("serving as a plain threaded worker: %s", reason)
+            super().run()
+            return
+        self._open_door()
+        assert self.door is not None
+        self.set_accept_enabled(True)
+        while self.alive:
+            self._beat()
+            self.wait_for_and_dispatch_events(timeout=TICK_SECONDS)
+            if not self.is_parent_alive():
+                break
+            self._count_requests()
+        self._leave()
+
+    # ---- the door -------------------------------------------------------------------------------
+
+    def _open_door(self) -> None:
+        service: Any = self.wsgi
+        settings = service.settings
+        limits = settings.limits
+        logs = bool(getattr(self.log, "access_log_enabled", False))
+        compression = bool(settings.compress)
+        self._servers = [listener.getsockname() for listener in self.sockets]
+        self._patience = Patience(
+            settings.head_timeout, settings.transfer_grace, settings.least_rate
+        )
+        self.door = door = Door(
+            head_rules(self.cfg, body=limits.body, head=limits.head, compression=compression),
+            HotRoute(service.engine, limits, service.access, nan_literals=settings.nan_literals),
+            ready_answers(limits),
+            threads=settings.io_threads,
+            connections=self.worker_connections,
+            head=settings.head_timeout,
+            grace=settings.transfer_grace,
+            rate=settings.least_rate,
+            idle=self.cfg.keepalive,
+            in_flight=limits.in_flight or None,
+            log=logs,
+        )
+        for listener in self.sockets:
+            listener.setblocking(False)
+        door.listen([listener.fileno() for listener in self.sockets])
+        self._publish_health()
+        self._threads = [
+            threading.Thread(target=door.run, args=(index,), name=f"ksrv-io-{index}", daemon=True)
+            for index in range(settings.io_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._access_log = AccessLog(door, self.log) if logs else None
+        if self._access_log is not None:
+            self._access_log.start()
+        self.poller.register(
+            self.method_queue.fileno(), selectors.EVENT_READ, self.method_queue.run_callbacks
+        )
+        self.poller.register(door.fileno(), selectors.EVENT_READ, self._collect)
+
+    def set_accept_enabled(self, enabled: bool) -> None:
+        """Begin or stop accepting; with a door, the door does."""
+        if self.door is None:
+            super().set_accept_enabled(enabled)
+            return
+        self.door.accept(enabled)
+        self._accepting = enabled
+
+    def _publish_health(self) -> None:
+        engine: Any = self.wsgi.engine
+        assert self.door is not None
+        self.door.set_health(live=True, ready=engine.ready())
+
+    def _beat(self) -> None:
+        """Tell the master that this worker lives: while every I/O thread makes progress."""
+        assert self.door is not None
+        self._publish_health()
+        if not self.cfg.timeout or self.door.stuck() < self.cfg.timeout:
+            self.notify()
+
+    def _count_requests(self) -> None:
+        if self.max_requests == sys.maxsize or not self.alive:
+            return
+        assert self.door is not None
+        if self.nr + self.door.counters()["answered"] >= self.max_requests:
+            self.log.info("Autorestarting worker after current request.")
+            self.alive = False
+
+    # ---- connections between the door and gunicorn ----------------------------------------------
+
+    def _collect(self, _fileobj: Any) -> None:
+        """Give gunicorn's pool the connections whose next message is not the door's."""
+        assert self.door is not None
+        for slot, fd, index, peer, received in self.door.collect():
+            sock = HandedSocket(fd, self.sockets[index].family, self._patience)
+            conn = HandedConnection(self.cfg, sock, peer, self._servers[index], slot, received)
+            self.nr_conns += 1
+            self.enqueue_req(conn)
+
+    def enqueue_req(self, conn: Any) -> None:
+        """Submit a connection to the thread pool."""
+        if isinstance(conn, HandedConnection):
+            conn.sock.begin()
+        super().enqueue_req(conn)
+
+    def handle_request(self, req: Any, conn: Any) -> Any:
+        """Answer one request; a body above the limit is neither asked for nor read."""
+        if self._announced(req) > self._body_limit():
+            req._expected_100_continue = False
+            req.force_close()
+        return super().handle_request(req, conn)
+
+    def _body_limit(self) -> int:
+        settings = getattr(self.wsgi, "settings", None)
+        return sys.maxsize if settings is None else int(settings.limits.body)
+
+    def _announced(self, req: Any) -> int:
+        return next((int(value) for name, value in req.headers if name == "CONTENT-LENGTH"), 0)
+
+    def finish_request(self, conn: Any, fs: Any) -> None:
+        """Take a connection back from the thread pool, on the main thread."""
+        if not isinstance(conn, HandedConnection) or self.door is None:
+            super().finish_request(conn, fs)
+            return
+        try:
+            keep = not fs.cancelled() and fs.result() is True
+        except Exception:
+            self.log.exception("a request on the slow route failed")
+            keep = False
+        if keep and conn.holds_bytes:
+            self.enqueue_req(conn)
+            return
+        self.nr_conns -= 1
+        try:
+            conn.sock.setblocking(False)
+            fd = conn.sock.detach()
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                self.log.debug("a handed-over connection was gone: %s", error)
+            self.door.release(conn.slot)
+            return
+        if fd < 0:
+            self.door.release(conn.slot)
+        else:
+            self.door.adopt(conn.slot, fd, keep=keep)
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        door = self.door
+        assert door is not None
+        self._accept_the_rest()
+        self.set_accept_enabled(False)
+        for listener in self.sockets:
+            listener.close()
+        door.drain()
+        deadline = time.monotonic() + self.cfg.graceful_timeout
+        while door.open_connections > 0 and time.monotonic() < deadline:
+            self._beat()
+            self.wait_for_and_dispatch_events(timeout=0.05)
+        if door.open_connections:
+            self.log.warning(
+                "%d connections were still open after graceful_timeout", door.open_connections
+            )
+        door.stop()
+        for thread in self._threads:
+            thread.join(timeout=1.0)
+        if self._access_log is not None:
+            self._access_log.close()
+        self.tpool.shutdown(wait=False)
+        self.poller.close()
+        self.method_queue.close()
+
+    def _accept_the_rest(self) -> None:
+        """Wait, a moment at most, until the door has accepted what the kernel already did."""
+        waiting = selectors.DefaultSelector()
+        for listener in self.sockets:
+            waiting.register(listener, selectors.EVENT_READ)
+        deadline = time.monotonic() + 1.0
+        with waiting:
+            while waiting.select(0) and time.monotonic() < deadline:
+                time.sleep(0.001)

@@ -1,0 +1,202 @@
+// The door: I/O threads that own a worker's connections, without Python and without the GIL.
+//
+// Strategy: one epoll instance for all threads, connections armed one-shot, so that the thread with
+// the event runs the connection to completion. Complete infer requests wait in the run queue; one
+// thread at a time takes them into Python, while the others stay with the sockets: a Python thread
+// that hogs the GIL delays that one thread and nobody else. What is not plain goes to gunicorn.
+//
+// door_connection.hpp is what a connection is, door_receive.hpp how messages come in,
+// door_send.hpp how answers go out, door_loop.hpp the threads, accepting and deadlines.
+
+#pragma once
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "door_answer.hpp"
+#include "door_connection.hpp"
+
+namespace ksrv {
+
+struct DoorConfig {
+    HeadLimits limits;
+    int threads = 2;
+    uint32_t connections = 1000;
+    uint64_t head_ns = 10000000000u;      // a head must be complete by then
+    uint64_t grace_ns = 10000000000u;     // bodies and answers: the rate counts from here on
+    uint64_t rate = 4096;                 // bytes per second, received or taken by the peer
+    uint64_t idle_ns = 75000000000u;      // between messages; 0: every answer closes
+    uint64_t stop_idle_ns = 2000000000u;  // the same while draining
+    uint64_t linger_ns = 2000000000u;     // for the peer to take an answer that closes
+    uint64_t room_ns = 1000000000u;       // waiting for bytes in flight, before 503
+    uint64_t in_flight = UINT64_MAX;
+    uint64_t most_requests = UINT64_MAX;  // then `retiring` is set
+    bool log = false;
+    std::string server = "gunicorn";
+};
+
+// What the door calls. `serve` takes the GIL and pops the run queue until it is empty.
+struct DoorHooks {
+    void *owner = nullptr;
+    void (*serve)(void *owner) = nullptr;
+    Block *(*lease)(size_t nbytes, int backend) = nullptr;
+    void (*release)(Block *block) = nullptr;
+};
+
+// One answered request, for the access log.
+struct AccessRecord {
+    uint64_t duration_ns;
+    uint64_t answered_bytes;
+    uint16_t status;
+    uint16_t listener;
+    std::string head;
+    sockaddr_storage peer;
+    socklen_t peer_length;
+    timespec at;
+};
+
+enum DoorCounter : int {
+    DOOR_ACCEPTED,
+    DOOR_INFER,          // infer requests that took the hot route
+    DOOR_HEALTH,
+    DOOR_HANDED,
+    DOOR_ANSWERED,
+    DOOR_TOO_SLOW,
+    DOOR_NO_ROOM,
+    DOOR_QUEUE_FULL,
+    DOOR_IDLE_CLOSED,
+    DOOR_VANISHED,       // the peer went before its answer was sent
+    DOOR_ACCEPT_PAUSED,
+    DOOR_COUNTERS,
+};
+
+class Door {
+  public:
+    Door(const DoorConfig &config, const DoorHooks &hooks);
+    ~Door();
+
+    // ---- set up and the threads' life (door_loop.hpp) ----
+    bool listen_on(const int *listeners, size_t count) noexcept;
+    void run(int index) noexcept;  // one I/O thread; returns after stop()
+    void stop() noexcept;
+    void accept_enabled(bool enabled) noexcept;
+    void drain() noexcept;         // answers close, idle connections end soon
+    uint64_t stuck_ns() noexcept;  // how long the busiest thread has not been back in epoll
+
+    // ---- answers ----
+    // Sends `connection->out`. True: it is over and `owners` are the caller's to give back; false:
+    // the socket is full, and the door keeps them. The connection is not the caller's any more.
+    bool answer(Connection *connection, Owners *owners) noexcept;
+    void answer_ready(Connection *connection, Ready which) noexcept;  // the same, ready-made
+
+    // ---- requests that wait for Python ----
+    Connection *next_to_run() noexcept;
+
+    // ---- gunicorn's side ----
+    Connection *next_handed() noexcept;
+    bool adopt(uint32_t slot, int fd, bool keep) noexcept;
+    void release_handed(uint32_t slot) noexcept;
+
+    Owners *take_buried() noexcept;
+    void take_records(std::vector<AccessRecord> *out);
+    int notify_fd() const noexcept { return notify_; }
+
+    DoorConfig config;
+    DoorHooks hooks;
+    ReadyAnswer ready_answers[READY_ANSWERS];
+    std::atomic<bool> live{true}, ready{false};
+    std::atomic<bool> draining{false}, retiring{false};
+    std::atomic<uint64_t> counters[DOOR_COUNTERS] = {};
+    std::atomic<uint64_t> in_flight{0};
+    Connections connections;
+    Deadlines deadlines;
+
+  private:
+    static constexpr int EVENTS = 16;
+    static constexpr int ACCEPTS = 16;          // connections taken per wake-up
+    static constexpr int MESSAGES = 16;         // pipelined messages served per turn
+    static constexpr size_t TURN_BYTES = 8u << 20;  // received per turn of a huge body
+    static constexpr uint64_t SWEEP_NS = 100000000u;
+    static constexpr uint64_t ROOM_RETRY_NS = 20000000u;
+    static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
+    static constexpr uint32_t LISTENER_TAG = 0x80000000u;
+    static constexpr uint32_t WAKE_TAG = 0xffffffffu;
+    static constexpr uint32_t READING = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT;
+
+    struct alignas(64) Thread {
+        std::atomic<uint64_t> busy_since{0};
+    };
+
+    void count(DoorCounter which) noexcept {
+        counters[which].fetch_add(1, std::memory_order_relaxed);
+    }
+
+    // door_loop.hpp
+    void accept_some(uint16_t listener, uint64_t now) noexcept;
+    void pause_accept(uint64_t until) noexcept;
+    void resume_accept(uint64_t now) noexcept;
+    bool watch_listeners(bool on) noexcept;
+    void on_event(Connection *connection, uint32_t events, uint64_t now) noexcept;
+    void sweep(uint64_t now) noexcept;
+    void expire(Connection *connection, uint64_t now) noexcept;
+    void serve() noexcept;
+    void arm(Connection *connection, uint32_t events) noexcept;
+    void arm_for_phase(Connection *connection, uint64_t now) noexcept;
+    void drop(Connection *connection) noexcept;
+    void notify() noexcept;
+    void bury(Owners *owners) noexcept;
+
+    // door_receive.hpp
+    void advance(Connection *connection, uint64_t now) noexcept;
+    bool start_body(Connection *connection, uint64_t now) noexcept;
+    void receive_body(Connection *connection, uint64_t now) noexcept;
+    void hand_over(Connection *connection) noexcept;
+    void wait_for_room(Connection *connection, uint64_t now) noexcept;
+
+    // door_send.hpp
+    bool put_ready(Connection *connection, Ready which) noexcept;
+    bool refuse(Connection *connection, Ready which, DoorCounter counter) noexcept;
+    bool finish(Connection *connection, uint64_t now) noexcept;
+    Sent flush(Connection *connection) noexcept;
+    void drain_lingering(Connection *connection, uint64_t now) noexcept;
+    void record(Connection *connection, uint64_t now) noexcept;
+    uint64_t rate_deadline(uint64_t since, uint64_t bytes) const noexcept {
+        return since + config.grace_ns + bytes * 1000000u / (config.rate ? config.rate : 1) * 1000u;
+    }
+
+    int epoll_ = -1, wake_ = -1, notify_ = -1;
+    std::vector<int> listeners_;
+    std::unique_ptr<Thread[]> threads_;
+    std::atomic<bool> stopping_{false};
+    std::atomic<uint64_t> next_sweep_{0};
+
+    std::mutex accept_mutex_;
+    bool wanted_ = false, watching_ = false;
+    std::atomic<bool> paused_{false};
+    uint64_t paused_until_ = 0;
+
+    std::mutex run_mutex_;
+    Connection *run_first_ = nullptr, *run_last_ = nullptr;
+    std::atomic<uint32_t> to_run_{0};
+    std::atomic<bool> serving_{false};
+
+    std::mutex handed_mutex_;
+    Connection *handed_first_ = nullptr, *handed_last_ = nullptr;
+    std::atomic<Owners *> buried_{nullptr};
+
+    std::mutex records_mutex_;
+    std::vector<AccessRecord> records_;
+};
+
+}  // namespace ksrv
+
+#include "door_loop.hpp"
+#include "door_receive.hpp"
+#include "door_send.hpp"

@@ -1,0 +1,241 @@
+// A connection of the door and the table that holds all of them.
+//
+// Strategy: a connection belongs to exactly one side at a time. While it is ARMED the kernel holds
+// it (epoll, one-shot) and either an I/O thread with its event or the sweep with its deadline takes
+// it by one compare-and-swap; while it is OWNED only that thread touches it. Connections are never
+// freed while the door lives, so a stale event may look at one: its generation tells.
+
+#pragma once
+
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "arena.hpp"
+#include "recogniser.hpp"
+
+namespace ksrv {
+
+enum class Phase : uint8_t {
+    free,
+    idle,    // between messages, nothing received
+    head,    // a head is incomplete
+    hold,    // not mine: waiting for the rest of a small body before the hand-over
+    room,    // plain, but the bytes in flight are at their bound
+    body,    // receiving into the block
+    run,     // a request is with the engine; not armed
+    send,    // an answer waits for the socket
+    linger,  // answered and shut down; what still comes is thrown away
+    handed,  // gunicorn has it
+};
+
+enum Claim : uint8_t { OWNED, ARMING, ARMED };
+
+constexpr size_t HEAD_BUFFER = 16384;
+constexpr size_t ANSWER_HEAD = 768;
+constexpr int ANSWER_PARTS = 64;
+
+// What an answer's parts belong to; given back by whoever has the GIL once the last byte was sent.
+struct Owners {
+    Owners *next = nullptr;
+    void *object = nullptr;
+};
+
+// A message to be sent: iovecs, how far it has come, and what must live until then.
+struct Outgoing {
+    iovec *parts = nullptr;
+    int count = 0;
+    int at = 0;
+    iovec inline_parts[4];
+    iovec *spilled = nullptr;   // malloc'ed when there are more than fit inline
+    char head[ANSWER_HEAD];
+    char *long_head = nullptr;  // malloc'ed when the head is longer than `head`
+    Owners *owners = nullptr;
+    uint64_t total = 0;
+    uint64_t sent = 0;
+    uint64_t started_ns = 0;
+};
+
+struct Connection {
+    // Read by events that may be stale, hence atomic.
+    std::atomic<uint32_t> generation{0};
+    std::atomic<uint8_t> claim{OWNED};
+    std::atomic<Phase> phase{Phase::free};
+
+    uint32_t slot = 0;
+    int fd = -1;
+    uint16_t listener = 0;
+    bool registered = false;      // known to epoll
+    bool close_after = false;     // the answer says Connection: close
+    bool touched = false;         // has sent at least one byte
+    uint16_t status = 0;
+
+    unsigned char *buffer = nullptr;  // HEAD_BUFFER bytes, more while holding
+    size_t capacity = 0;
+    size_t filled = 0;
+    size_t searched = 0;
+    size_t hold_until = 0;        // bytes in the buffer at which a held message is complete
+    Head head;
+
+    Block *block = nullptr;
+    size_t body_offset = 0;       // where the body begins in the block
+    size_t body_got = 0;
+    uint64_t counted = 0;         // bytes counted as in flight
+    uint64_t message_ns = 0;      // when the message's first byte was seen
+    uint64_t stage_ns = 0;        // when head, body or answer began: what deadlines count from
+
+    Outgoing out;
+    uint64_t answered_bytes = 0;
+
+    Connection *next = nullptr;   // in the run queue, the room queue or the hand-over queue
+    sockaddr_storage peer;
+    socklen_t peer_length = 0;
+
+    ~Connection() { free(buffer); }
+
+    bool claim_for_event() noexcept {
+        for (;;) {
+            uint8_t seen = ARMED;
+            if (claim.compare_exchange_strong(seen, OWNED, std::memory_order_acq_rel)) return true;
+            if (seen == OWNED) return false;
+            sched_yield();  // another thread is just arming it: the event came before it was done
+        }
+    }
+
+    bool claim_for_sweep() noexcept {
+        uint8_t seen = ARMED;
+        return claim.compare_exchange_strong(seen, OWNED, std::memory_order_acq_rel);
+    }
+
+    bool reserve(size_t nbytes) noexcept {
+        if (nbytes <= capacity) return true;
+        void *grown = realloc(buffer, nbytes);
+        if (!grown) return false;
+        buffer = static_cast<unsigned char *>(grown);
+        capacity = nbytes;
+        return true;
+    }
+
+    void reset_message() noexcept {
+        head = Head{};
+        searched = 0;
+        hold_until = 0;
+        body_got = 0;
+        body_offset = 0;
+        status = 0;
+        answered_bytes = 0;
+    }
+
+    // Throws away the first `count` bytes of the buffer: a message that is done with.
+    void consume(size_t count) noexcept {
+        filled -= count;
+        if (filled) memmove(buffer, buffer + count, filled);
+        searched = 0;
+    }
+};
+
+// Deadlines by slot. A deadline changes several times in a request and is almost never reached, so
+// setting one is a plain store and the sweep reads them all: 4,096 of them are 32 KiB.
+class Deadlines {
+  public:
+    static constexpr uint64_t NONE = UINT64_MAX;
+
+    explicit Deadlines(size_t slots) noexcept
+        : count_(slots), at_(new (std::nothrow) std::atomic<uint64_t>[slots]) {
+        for (size_t i = 0; at_ && i < count_; ++i) at_[i].store(NONE, std::memory_order_relaxed);
+    }
+
+    bool made() const noexcept { return at_ != nullptr; }
+
+    void set(uint32_t slot, uint64_t when) noexcept {
+        at_[slot].store(when, std::memory_order_relaxed);
+    }
+
+    void lower(uint32_t slot, uint64_t when) noexcept {
+        uint64_t seen = at_[slot].load(std::memory_order_relaxed);
+        while (when < seen && !at_[slot].compare_exchange_weak(seen, when)) {
+        }
+    }
+
+    bool due(uint32_t slot, uint64_t now) const noexcept {
+        return at_[slot].load(std::memory_order_relaxed) <= now;
+    }
+
+    // Calls `reached(slot)` for each deadline at or before `now`.
+    template <typename Reached> void sweep(size_t used, uint64_t now, Reached reached) noexcept {
+        for (size_t i = 0; i < used && i < count_; ++i)
+            if (due(static_cast<uint32_t>(i), now)) reached(static_cast<uint32_t>(i));
+    }
+
+  private:
+    size_t count_;
+    std::unique_ptr<std::atomic<uint64_t>[]> at_;
+};
+
+// All connections: at most `most`, made when they are first needed and then used again.
+class Connections {
+  public:
+    explicit Connections(uint32_t most) : most_(most), table_(most) {}
+
+    ~Connections() {
+        for (Connection *connection : table_) delete connection;
+    }
+
+    // NULL when there are `most` already, or no memory.
+    Connection *take() noexcept {
+        std::lock_guard<std::mutex> guard(mutex_);
+        Connection *connection = nullptr;
+        if (free_) {
+            connection = free_;
+            free_ = connection->next;
+        } else {
+            const uint32_t used = used_.load(std::memory_order_relaxed);
+            if (used == most_) return nullptr;
+            connection = new (std::nothrow) Connection;
+            if (!connection) return nullptr;
+            connection->slot = used;
+            table_[used] = connection;
+            used_.store(used + 1, std::memory_order_release);
+        }
+        connection->next = nullptr;
+        open_.fetch_add(1, std::memory_order_relaxed);
+        return connection;
+    }
+
+    void give_back(Connection *connection) noexcept {
+        connection->generation.fetch_add(1, std::memory_order_release);
+        connection->phase.store(Phase::free, std::memory_order_release);
+        std::lock_guard<std::mutex> guard(mutex_);
+        connection->next = free_;
+        free_ = connection;
+        open_.fetch_sub(1, std::memory_order_relaxed);
+    }
+
+    Connection *at(uint32_t slot) noexcept {
+        return slot < used_.load(std::memory_order_acquire) ? table_[slot] : nullptr;
+    }
+
+    uint32_t used() const noexcept { return used_.load(std::memory_order_acquire); }
+    uint32_t open() const noexcept { return open_.load(std::memory_order_relaxed); }
+    uint32_t most() const noexcept { return most_; }
+
+  private:
+    const uint32_t most_;
+    std::mutex mutex_;
+    std::vector<Connection *> table_;
+    Connection *free_ = nullptr;
+    std::atomic<uint32_t> used_{0};
+    std::atomic<uint32_t> open_{0};
+};
+
+}  // namespace ksrv

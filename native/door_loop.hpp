@@ -1,0 +1,369 @@
+// The door's threads: waiting, accepting, deadlines, and the one thread at a time that enters Python.
+
+#pragma once
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include "door.hpp"
+
+namespace ksrv {
+
+inline Door::Door(const DoorConfig &wanted, const DoorHooks &with)
+    : config(wanted),
+      hooks(with),
+      connections(wanted.connections),
+      deadlines(wanted.connections),
+      threads_(new Thread[static_cast<size_t>(wanted.threads)]) {
+    epoll_ = epoll_create1(EPOLL_CLOEXEC);
+    wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    notify_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+}
+
+inline Door::~Door() {
+    for (uint32_t slot = 0; slot < connections.used(); ++slot) {
+        Connection *connection = connections.at(slot);
+        if (connection->phase.load() == Phase::free) continue;
+        if (connection->fd >= 0) close(connection->fd);
+        if (connection->block) hooks.release(connection->block);
+        forget_outgoing(&connection->out);
+    }
+    for (int fd : {epoll_, wake_, notify_})
+        if (fd >= 0) close(fd);
+}
+
+inline bool Door::listen_on(const int *listeners, size_t count) noexcept {
+    if (epoll_ < 0 || wake_ < 0 || notify_ < 0 || !deadlines.made()) return false;
+    try {
+        listeners_.assign(listeners, listeners + count);
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
+    for (int fd : listeners_) {
+        const int on = 1;  // inherited by what is accepted; fails on unix sockets, which need none
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    }
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = WAKE_TAG;
+    return epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0;
+}
+
+inline void Door::run(int index) noexcept {
+    Thread &self = threads_[static_cast<size_t>(index)];
+    epoll_event events[EVENTS];
+    while (!stopping_.load(std::memory_order_acquire)) {
+        self.busy_since.store(0, std::memory_order_relaxed);
+        const bool timed = connections.open() != 0 || paused_.load(std::memory_order_relaxed);
+        const int ready_count = epoll_wait(epoll_, events, EVENTS, timed ? 100 : 1000);
+        const uint64_t now = door_clock();
+        self.busy_since.store(now, std::memory_order_relaxed);
+        for (int i = 0; i < ready_count; ++i) {
+            const uint32_t low = static_cast<uint32_t>(events[i].data.u64);
+            if (low == WAKE_TAG) continue;
+            if (low & LISTENER_TAG) {
+                accept_some(static_cast<uint16_t>(low & ~LISTENER_TAG), now);
+                continue;
+            }
+            Connection *connection = connections.at(low);
+            const uint32_t generation = static_cast<uint32_t>(events[i].data.u64 >> 32);
+            if (!connection || connection->generation.load(std::memory_order_acquire) != generation)
+                continue;
+            if (connection->claim_for_event()) on_event(connection, events[i].events, now);
+        }
+        uint64_t due = next_sweep_.load(std::memory_order_relaxed);
+        if (now >= due && next_sweep_.compare_exchange_strong(due, now + SWEEP_NS)) sweep(now);
+        serve();
+    }
+    self.busy_since.store(0, std::memory_order_relaxed);
+}
+
+inline void Door::stop() noexcept {
+    stopping_.store(true, std::memory_order_release);
+    const uint64_t one = 1;
+    while (write(wake_, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+inline uint64_t Door::stuck_ns() noexcept {
+    const uint64_t now = door_clock();
+    uint64_t longest = 0;
+    for (int i = 0; i < config.threads; ++i) {
+        const uint64_t since = threads_[static_cast<size_t>(i)].busy_since.load();
+        if (since && now > since && now - since > longest) longest = now - since;
+    }
+    return longest;
+}
+
+inline void Door::notify() noexcept {
+    const uint64_t one = 1;
+    while (write(notify_, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+// Requests go into Python one thread at a time. Whoever finds nobody there goes, and stays until the
+// queue is empty; the check after leaving catches what came between the last look and the leaving.
+inline void Door::serve() noexcept {
+    while (to_run_.load() != 0) {
+        if (serving_.exchange(true)) return;
+        hooks.serve(hooks.owner);
+        serving_.store(false);
+    }
+}
+
+inline Connection *Door::next_to_run() noexcept {
+    std::lock_guard<std::mutex> guard(run_mutex_);
+    Connection *connection = run_first_;
+    if (!connection) return nullptr;
+    run_first_ = connection->next;
+    if (!run_first_) run_last_ = nullptr;
+    connection->next = nullptr;
+    to_run_.fetch_sub(1, std::memory_order_relaxed);
+    return connection;
+}
+
+// ---- accepting ------------------------------------------------------------------------------
+
+inline void Door::accept_some(uint16_t listener, uint64_t now) noexcept {
+    for (int i = 0; i < ACCEPTS; ++i) {
+        Connection *connection = connections.take();
+        if (!connection) {
+            pause_accept(Deadlines::NONE);
+            return;
+        }
+        connection->peer_length = sizeof connection->peer;
+        const int fd = accept4(listeners_[listener], reinterpret_cast<sockaddr *>(&connection->peer),
+                               &connection->peer_length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            const int error = errno;
+            deadlines.set(connection->slot, Deadlines::NONE);
+            connections.give_back(connection);
+            if (error == EINTR || error == ECONNABORTED || error == EPROTO) continue;
+            if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM)
+                pause_accept(now + DESCRIPTOR_PAUSE_NS);
+            return;
+        }
+        count(DOOR_ACCEPTED);
+        connection->fd = fd;
+        connection->listener = listener;
+        connection->registered = false;
+        connection->close_after = connection->touched = false;
+        connection->filled = 0;
+        connection->block = nullptr;
+        connection->counted = 0;
+        connection->reset_message();
+        forget_outgoing(&connection->out);
+        connection->out.owners = nullptr;
+        connection->stage_ns = now;
+        connection->phase.store(Phase::idle, std::memory_order_release);
+        advance(connection, now);
+    }
+}
+
+inline bool Door::watch_listeners(bool on) noexcept {
+    if (watching_ == on) return true;
+    watching_ = on;
+    bool done = true;
+    for (size_t i = 0; i < listeners_.size(); ++i) {
+        epoll_event event{};
+        event.events = EPOLLIN | EPOLLEXCLUSIVE;
+        event.data.u64 = LISTENER_TAG | static_cast<uint32_t>(i);
+        done &= epoll_ctl(epoll_, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listeners_[i], &event) == 0;
+    }
+    return done;
+}
+
+inline void Door::accept_enabled(bool enabled) noexcept {
+    std::lock_guard<std::mutex> guard(accept_mutex_);
+    wanted_ = enabled;
+    if (!enabled || !paused_.load()) watch_listeners(enabled);
+}
+
+inline void Door::pause_accept(uint64_t until) noexcept {
+    std::lock_guard<std::mutex> guard(accept_mutex_);
+    if (!paused_.load()) count(DOOR_ACCEPT_PAUSED);
+    paused_until_ = until;
+    paused_.store(true);
+    watch_listeners(false);
+}
+
+// At the limit of connections the first one that closes resumes; without descriptors, the time.
+inline void Door::resume_accept(uint64_t now) noexcept {
+    std::lock_guard<std::mutex> guard(accept_mutex_);
+    if (!paused_.load() || connections.open() >= connections.most()) return;
+    if (paused_until_ != Deadlines::NONE && now < paused_until_) return;
+    paused_.store(false);
+    if (wanted_) watch_listeners(true);
+}
+
+// ---- arming and dropping --------------------------------------------------------------------
+
+// Gives the connection to the kernel. Its deadline must be set; it must not be touched afterwards.
+inline void Door::arm(Connection *connection, uint32_t events) noexcept {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = (static_cast<uint64_t>(connection->generation.load(std::memory_order_relaxed)) << 32) |
+                     connection->slot;
+    const int operation = connection->registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+    connection->registered = true;
+    connection->claim.store(ARMING, std::memory_order_release);
+    if (epoll_ctl(epoll_, operation, connection->fd, &event) != 0) {
+        connection->claim.store(OWNED, std::memory_order_release);
+        drop(connection);
+        return;
+    }
+    connection->claim.store(ARMED, std::memory_order_release);
+}
+
+inline void Door::arm_for_phase(Connection *connection, uint64_t now) noexcept {
+    const uint32_t slot = connection->slot;
+    switch (connection->phase.load(std::memory_order_relaxed)) {
+    case Phase::idle: {
+        const bool stopping = draining.load(std::memory_order_relaxed);
+        const uint64_t patience = !connection->touched ? config.head_ns
+                                  : stopping && config.stop_idle_ns < config.idle_ns
+                                      ? config.stop_idle_ns
+                                      : config.idle_ns;
+        deadlines.set(slot, now + patience);
+        arm(connection, READING);
+        return;
+    }
+    case Phase::head: {
+        // Bytes that nobody looked at yet make no event: being writable stands in for it.
+        const bool unread = connection->searched != connection->filled;
+        deadlines.set(slot, connection->message_ns + config.head_ns);
+        arm(connection, unread ? READING | EPOLLOUT : READING);
+        return;
+    }
+    case Phase::hold:
+        deadlines.set(slot, rate_deadline(connection->stage_ns, connection->filled));
+        arm(connection, READING);
+        return;
+    case Phase::body:
+        deadlines.set(slot, rate_deadline(connection->stage_ns, connection->body_got));
+        arm(connection, READING);
+        return;
+    case Phase::send:
+        deadlines.set(slot, rate_deadline(connection->stage_ns, connection->out.sent));
+        arm(connection, EPOLLOUT | EPOLLONESHOT);
+        return;
+    case Phase::linger:
+        deadlines.set(slot, connection->stage_ns + config.linger_ns);
+        arm(connection, READING);
+        return;
+    default:
+        drop(connection);
+    }
+}
+
+inline void Door::drop(Connection *connection) noexcept {
+    deadlines.set(connection->slot, Deadlines::NONE);
+    if (connection->fd >= 0) close(connection->fd);
+    connection->fd = -1;
+    connection->registered = false;
+    if (connection->block) hooks.release(connection->block);
+    connection->block = nullptr;
+    in_flight.fetch_sub(connection->counted, std::memory_order_relaxed);
+    connection->counted = 0;
+    bury(connection->out.owners);
+    connection->out.owners = nullptr;
+    forget_outgoing(&connection->out);
+    if (connection->capacity > HEAD_BUFFER) {
+        free(connection->buffer);
+        connection->buffer = nullptr;
+        connection->capacity = 0;
+    }
+    connections.give_back(connection);
+    if (paused_.load(std::memory_order_relaxed)) resume_accept(door_clock());
+}
+
+// Python objects whose bytes were sent; the main thread gives them back, for this one has no GIL.
+inline void Door::bury(Owners *owners) noexcept {
+    if (!owners) return;
+    Owners *last = owners;
+    while (last->next) last = last->next;
+    Owners *seen = buried_.load(std::memory_order_relaxed);
+    do {
+        last->next = seen;
+    } while (!buried_.compare_exchange_weak(seen, owners, std::memory_order_release));
+    notify();
+}
+
+inline Owners *Door::take_buried() noexcept {
+    return buried_.exchange(nullptr, std::memory_order_acquire);
+}
+
+// ---- events and deadlines -------------------------------------------------------------------
+
+inline void Door::on_event(Connection *connection, uint32_t events, uint64_t now) noexcept {
+    switch (connection->phase.load(std::memory_order_relaxed)) {
+    case Phase::send: {
+        const Sent sent = flush(connection);
+        if (sent == Sent::blocked) {
+            arm_for_phase(connection, now);
+        } else if (sent == Sent::broken) {
+            count(DOOR_VANISHED);
+            drop(connection);
+        } else {
+            bury(connection->out.owners);
+            connection->out.owners = nullptr;
+            if (finish(connection, now)) advance(connection, now);
+        }
+        return;
+    }
+    case Phase::linger:
+        drain_lingering(connection, now);
+        return;
+    default:
+        (void)events;  // a reset or a half-closed peer shows in recv
+        advance(connection, now);
+    }
+}
+
+inline void Door::sweep(uint64_t now) noexcept {
+    if (paused_.load(std::memory_order_relaxed)) resume_accept(now);
+    deadlines.sweep(connections.used(), now, [this, now](uint32_t slot) {
+        Connection *connection = connections.at(slot);
+        if (!connection || !connection->claim_for_sweep()) return;
+        if (!deadlines.due(slot, now)) {  // it moved on between the look and the claim
+            arm_for_phase(connection, now);
+            return;
+        }
+        expire(connection, now);
+    });
+}
+
+inline void Door::expire(Connection *connection, uint64_t now) noexcept {
+    switch (connection->phase.load(std::memory_order_relaxed)) {
+    case Phase::room:
+        wait_for_room(connection, now);
+        return;
+    case Phase::head:
+    case Phase::hold:
+    case Phase::body:
+        refuse(connection, READY_TOO_SLOW, DOOR_TOO_SLOW);
+        return;
+    case Phase::idle:
+        count(DOOR_IDLE_CLOSED);
+        drop(connection);
+        return;
+    case Phase::send:
+        count(DOOR_TOO_SLOW);
+        drop(connection);
+        return;
+    default:
+        drop(connection);
+    }
+}
+
+inline void Door::drain() noexcept {
+    draining.store(true, std::memory_order_release);
+    const uint64_t soon = door_clock() + config.stop_idle_ns;
+    for (uint32_t slot = 0; slot < connections.used(); ++slot)
+        if (connections.at(slot)->phase.load(std::memory_order_relaxed) == Phase::idle)
+            deadlines.lower(slot, soon);
+}
+
+}  // namespace ksrv

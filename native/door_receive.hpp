@@ -1,0 +1,249 @@
+// How messages come in: recognise, then receive into a block, or hand the connection to gunicorn.
+
+#pragma once
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include "door.hpp"
+
+namespace ksrv {
+
+// Goes on with an owned connection until it is armed, in the run queue, handed over or dropped.
+inline void Door::advance(Connection *connection, uint64_t now) noexcept {
+    int messages = 0;
+    bool drained = false;  // the last recv took everything there was
+    for (;;) {
+        const Phase phase = connection->phase.load(std::memory_order_relaxed);
+        if (phase == Phase::body) {
+            receive_body(connection, now);
+            return;
+        }
+        const bool holding = phase == Phase::hold;
+        Verdict verdict = Verdict::need_more;
+        if (holding) {
+            if (connection->filled >= connection->hold_until) {
+                hand_over(connection);
+                return;
+            }
+        } else if (connection->filled) {
+            verdict = recognise(connection->buffer, connection->filled, &connection->searched,
+                                config.limits, &connection->head);
+        }
+        if (verdict == Verdict::plain) {
+            if (connection->head.route == Route::infer) {
+                if (!start_body(connection, now)) return;
+                continue;
+            }
+            count(DOOR_HEALTH);
+            const bool is_live = connection->head.route == Route::live;
+            const bool good = is_live ? live.load(std::memory_order_relaxed)
+                                      : ready.load(std::memory_order_relaxed) &&
+                                            !draining.load(std::memory_order_relaxed);
+            const Ready which = is_live ? (good ? READY_LIVE : READY_NOT_LIVE)
+                                        : (good ? READY_READY : READY_NOT_READY);
+            if (!put_ready(connection, which)) {
+                drop(connection);
+                return;
+            }
+            const Sent sent = flush(connection);
+            if (sent == Sent::broken) {
+                drop(connection);
+                return;
+            }
+            if (sent == Sent::blocked) {
+                connection->stage_ns = now;
+                connection->phase.store(Phase::send, std::memory_order_relaxed);
+                arm_for_phase(connection, now);
+                return;
+            }
+            if (!finish(connection, now)) return;
+            if (++messages == MESSAGES) {
+                arm_for_phase(connection, now);  // the others first
+                return;
+            }
+            continue;
+        }
+        if (verdict == Verdict::not_mine) {
+            const uint64_t hold = connection->head.hold;
+            connection->hold_until = connection->head.length + hold;
+            if (hold == 0 || connection->filled >= connection->hold_until) {
+                hand_over(connection);
+                return;
+            }
+            connection->stage_ns = now;
+            connection->phase.store(Phase::hold, std::memory_order_relaxed);
+            continue;
+        }
+        if (drained) {
+            arm_for_phase(connection, now);
+            return;
+        }
+        const size_t wanted = holding ? connection->hold_until : HEAD_BUFFER;
+        if (!connection->reserve(wanted < HEAD_BUFFER ? HEAD_BUFFER : wanted)) {
+            drop(connection);
+            return;
+        }
+        const size_t space = wanted - connection->filled;
+        const ssize_t got = recv(connection->fd, connection->buffer + connection->filled, space, 0);
+        if (got < 0) {
+            if (errno == EINTR) continue;
+            if (errno != EAGAIN && errno != EWOULDBLOCK) {
+                drop(connection);
+                return;
+            }
+            arm_for_phase(connection, now);
+            return;
+        }
+        if (got == 0) {  // an unfinished message of a peer that will send no more
+            if (holding) {
+                hand_over(connection);
+            } else {
+                drop(connection);
+            }
+            return;
+        }
+        if (phase == Phase::idle) {
+            connection->phase.store(Phase::head, std::memory_order_relaxed);
+            connection->message_ns = now;
+            connection->touched = true;
+        }
+        connection->filled += static_cast<size_t>(got);
+        drained = static_cast<size_t>(got) < space;
+    }
+}
+
+// Takes the block for a plain infer request and moves what came with the head into it. False: the
+// connection is not the caller's any more.
+inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
+    const uint64_t need = connection->head.content_length;
+    const uint64_t before = in_flight.fetch_add(need, std::memory_order_relaxed);
+    connection->counted = need;
+    if (before != 0 && before + need > config.in_flight) {
+        in_flight.fetch_sub(need, std::memory_order_relaxed);
+        connection->counted = 0;
+        if (connection->phase.load(std::memory_order_relaxed) != Phase::room) {
+            connection->stage_ns = now;
+            connection->phase.store(Phase::room, std::memory_order_relaxed);
+        }
+        deadlines.set(connection->slot, now + ROOM_RETRY_NS);
+        connection->claim.store(ARMED, std::memory_order_release);  // for the sweep alone
+        return false;
+    }
+    // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
+    connection->body_offset =
+        connection->head.has_json_length ? (0 - connection->head.json_length) & 63 : 0;
+    connection->block = hooks.lease(connection->body_offset + need, BACKEND_HEAP);
+    if (!connection->block) {
+        refuse(connection, READY_NO_ROOM, DOOR_NO_ROOM);
+        return false;
+    }
+    const size_t with_head = connection->filled - connection->head.length;
+    const size_t taken = with_head < need ? with_head : static_cast<size_t>(need);
+    memcpy(connection->block->data + connection->body_offset,
+           connection->buffer + connection->head.length, taken);
+    connection->body_got = taken;
+    connection->hold_until = connection->head.length + taken;  // to be consumed when answered
+    connection->stage_ns = now;
+    connection->phase.store(Phase::body, std::memory_order_relaxed);
+    return true;
+}
+
+inline void Door::wait_for_room(Connection *connection, uint64_t now) noexcept {
+    if (now - connection->stage_ns >= config.room_ns) {
+        refuse(connection, READY_NO_ROOM, DOOR_NO_ROOM);
+        return;
+    }
+    if (start_body(connection, now)) advance(connection, now);
+}
+
+// Receives until the request can go to Python, the body complete or cut short, or the socket is empty.
+inline void Door::receive_body(Connection *connection, uint64_t now) noexcept {
+    const size_t need = static_cast<size_t>(connection->head.content_length);
+    unsigned char *const body = connection->block->data + connection->body_offset;
+    size_t turn = 0;
+    while (connection->body_got < need) {
+        const size_t left = need - connection->body_got;
+        const ssize_t got = recv(connection->fd, body + connection->body_got, left, 0);
+        if (got < 0) {
+            if (errno == EINTR) continue;
+            if (errno != EAGAIN && errno != EWOULDBLOCK) {
+                drop(connection);
+                return;
+            }
+            arm_for_phase(connection, now);
+            return;
+        }
+        if (got == 0) {  // the peer may still read: it is told, as on the slow route
+            connection->close_after = true;
+            break;
+        }
+        connection->body_got += static_cast<size_t>(got);
+        turn += static_cast<size_t>(got);
+        if (connection->body_got < need && (static_cast<size_t>(got) < left || turn >= TURN_BYTES)) {
+            arm_for_phase(connection, now);
+            return;
+        }
+    }
+    count(DOOR_INFER);
+    deadlines.set(connection->slot, Deadlines::NONE);
+    connection->phase.store(Phase::run, std::memory_order_relaxed);
+    std::lock_guard<std::mutex> guard(run_mutex_);
+    connection->next = nullptr;
+    (run_last_ ? run_last_->next : run_first_) = connection;
+    run_last_ = connection;
+    to_run_.fetch_add(1);
+}
+
+// ---- gunicorn's side ------------------------------------------------------------------------
+
+// Everything read since the message began goes along; epoll forgets the descriptor.
+inline void Door::hand_over(Connection *connection) noexcept {
+    count(DOOR_HANDED);
+    deadlines.set(connection->slot, Deadlines::NONE);
+    if (connection->registered) epoll_ctl(epoll_, EPOLL_CTL_DEL, connection->fd, nullptr);
+    connection->registered = false;
+    connection->phase.store(Phase::handed, std::memory_order_release);
+    {
+        std::lock_guard<std::mutex> guard(handed_mutex_);
+        connection->next = nullptr;
+        (handed_last_ ? handed_last_->next : handed_first_) = connection;
+        handed_last_ = connection;
+    }
+    notify();
+}
+
+inline Connection *Door::next_handed() noexcept {
+    std::lock_guard<std::mutex> guard(handed_mutex_);
+    Connection *connection = handed_first_;
+    if (!connection) return nullptr;
+    handed_first_ = connection->next;
+    if (!handed_first_) handed_last_ = nullptr;
+    connection->next = nullptr;
+    return connection;
+}
+
+// gunicorn has closed the connection, or keeps it for good.
+inline void Door::release_handed(uint32_t slot) noexcept {
+    Connection *connection = connections.at(slot);
+    if (connection && connection->phase.load(std::memory_order_acquire) == Phase::handed)
+        drop(connection);
+}
+
+// Takes a connection back between two messages, to keep it or to close it.
+inline bool Door::adopt(uint32_t slot, int fd, bool keep) noexcept {
+    Connection *connection = connections.at(slot);
+    if (!connection || connection->phase.load(std::memory_order_acquire) != Phase::handed) return false;
+    connection->fd = fd;
+    connection->filled = 0;
+    connection->close_after = false;
+    connection->touched = true;
+    connection->reset_message();
+    connection->stage_ns = door_clock();
+    if (!keep) shutdown(fd, SHUT_WR);
+    connection->phase.store(keep ? Phase::idle : Phase::linger, std::memory_order_relaxed);
+    arm_for_phase(connection, connection->stage_ns);
+    return true;
+}
+
+}  // namespace ksrv

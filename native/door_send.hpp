@@ -1,0 +1,158 @@
+// How answers go out, and what happens to the connection behind them.
+
+#pragma once
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include "door.hpp"
+
+namespace ksrv {
+
+inline Sent Door::flush(Connection *connection) noexcept {
+    return send_now(connection->fd, &connection->out);
+}
+
+// Sets up a ready-made answer; the connection closes behind it where it must.
+inline bool Door::put_ready(Connection *connection, Ready which) noexcept {
+    const ReadyAnswer &made = ready_answers[which];
+    Outgoing *out = &connection->out;
+    forget_outgoing(out);
+    if (!reserve_parts(out, 1)) return false;
+    connection->status = made.status;
+    connection->close_after |= draining.load(std::memory_order_relaxed) || config.idle_ns == 0;
+    if (!put_head(out, made.status_line.data(), made.status_line.size(), made.fields.data(),
+                  made.fields.size(), config.server.data(), config.server.size(),
+                  connection->close_after))
+        return false;
+    add_part(out, made.body.data(), made.body.size());
+    connection->answered_bytes = made.body.size();
+    return true;
+}
+
+// Answers a message whose rest is not read, and closes. True when the answer is on its way.
+inline bool Door::refuse(Connection *connection, Ready which, DoorCounter counter) noexcept {
+    count(counter);
+    if (connection->block) hooks.release(connection->block);
+    connection->block = nullptr;
+    connection->close_after = true;
+    const uint64_t now = door_clock();
+    if (!put_ready(connection, which)) {
+        drop(connection);
+        return false;
+    }
+    connection->stage_ns = now;
+    const Sent sent = flush(connection);
+    if (sent == Sent::broken) {
+        drop(connection);
+        return false;
+    }
+    if (sent == Sent::blocked) {
+        connection->phase.store(Phase::send, std::memory_order_relaxed);
+        arm_for_phase(connection, now);
+        return true;
+    }
+    finish(connection, now);
+    return true;
+}
+
+// The engine's answer, from whatever thread it comes.
+inline bool Door::answer(Connection *connection, Owners *owners) noexcept {
+    const uint64_t now = door_clock();
+    const Sent sent = flush(connection);
+    if (sent == Sent::blocked) {
+        connection->out.owners = owners;
+        connection->stage_ns = now;
+        connection->phase.store(Phase::send, std::memory_order_relaxed);
+        arm_for_phase(connection, now);
+        return false;
+    }
+    if (sent == Sent::broken) {
+        count(DOOR_VANISHED);
+        drop(connection);
+        return true;
+    }
+    if (finish(connection, now)) arm_for_phase(connection, now);
+    return true;
+}
+
+inline void Door::answer_ready(Connection *connection, Ready which) noexcept {
+    if (!put_ready(connection, which)) {
+        drop(connection);
+        return;
+    }
+    answer(connection, nullptr);
+}
+
+// The answer is out: closes, or makes the connection ready for its next message. True: it is still
+// the caller's, in Phase::idle with what had come behind the message.
+inline bool Door::finish(Connection *connection, uint64_t now) noexcept {
+    const uint64_t answered = counters[DOOR_ANSWERED].fetch_add(1, std::memory_order_relaxed) + 1;
+    if (answered >= config.most_requests && !retiring.exchange(true)) notify();
+    if (config.log) record(connection, now);
+    if (connection->block) hooks.release(connection->block);
+    connection->block = nullptr;
+    in_flight.fetch_sub(connection->counted, std::memory_order_relaxed);
+    connection->counted = 0;
+    forget_outgoing(&connection->out);
+    if (connection->close_after) {
+        shutdown(connection->fd, SHUT_WR);
+        connection->filled = 0;
+        connection->stage_ns = now;
+        connection->phase.store(Phase::linger, std::memory_order_relaxed);
+        arm_for_phase(connection, now);
+        return false;
+    }
+    const bool infer = connection->head.route == Route::infer;
+    connection->consume(infer ? connection->hold_until : connection->head.length);
+    connection->reset_message();
+    connection->phase.store(Phase::idle, std::memory_order_relaxed);
+    if (connection->filled) {  // the next message was sent without waiting for this answer
+        connection->message_ns = now;
+        connection->phase.store(Phase::head, std::memory_order_relaxed);
+    }
+    return true;
+}
+
+// Closing while the peer still sends would reset the connection and could take the answer with it.
+inline void Door::drain_lingering(Connection *connection, uint64_t now) noexcept {
+    unsigned char waste[16384];
+    for (int turns = 0; turns < 16; ++turns) {
+        const ssize_t got = recv(connection->fd, waste, sizeof waste, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+        if (got <= 0) {
+            drop(connection);
+            return;
+        }
+    }
+    arm_for_phase(connection, now);
+}
+
+inline void Door::record(Connection *connection, uint64_t now) noexcept {
+    try {
+        AccessRecord entry;
+        entry.duration_ns = now > connection->message_ns ? now - connection->message_ns : 0;
+        entry.answered_bytes = connection->answered_bytes;
+        entry.status = connection->status;
+        entry.listener = connection->listener;
+        const size_t length = connection->head.length < connection->filled ? connection->head.length
+                                                                           : connection->filled;
+        entry.head.assign(reinterpret_cast<char *>(connection->buffer), length);
+        entry.peer = connection->peer;
+        entry.peer_length = connection->peer_length;
+        clock_gettime(CLOCK_REALTIME, &entry.at);
+        std::lock_guard<std::mutex> guard(records_mutex_);
+        if (records_.size() < 65536) records_.push_back(std::move(entry));
+    } catch (const std::bad_alloc &) {
+        // A line of the access log is not worth a request.
+    }
+}
+
+inline void Door::take_records(std::vector<AccessRecord> *out) {
+    std::lock_guard<std::mutex> guard(records_mutex_);
+    out->swap(records_);
+    records_.clear();
+}
+
+}  // namespace ksrv

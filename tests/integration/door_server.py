@@ -1,0 +1,190 @@
+"""Starts gunicorn with the door in front of the echo service, for the door's tests."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+
+CONFIGURATION = """
+from tests.integration.door_service import post_worker_init
+http_parser = "python"
+control_socket_disable = True
+worker_class = "{worker_class}"
+"""
+
+DOOR = "ksrv.server.worker.KsrvWorker"
+STOCK = "gthread"
+
+
+class DoorServer:
+    """A gunicorn master with its workers, on a port of its own; used as a context.
+
+    Args:
+        folder: Where its configuration and log are written.
+        worker_class: The worker class.
+        settings: Settings of ksrv's app.
+        hog: Whether a thread of the worker keeps the GIL busy.
+        options: Further gunicorn settings.
+    """
+
+    def __init__(
+        self, folder, *, worker_class=DOOR, settings=None, hog=False, bind="127.0.0.1:0", **options
+    ):
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._bind = bind
+        text = CONFIGURATION.format(worker_class=worker_class)
+        text += "".join(f"{name} = {value!r}\n" for name, value in options.items())
+        (self._folder / "gunicorn_conf.py").write_text(text)
+        self._environment = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "DOOR_TEST_SETTINGS": json.dumps(settings or {}),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if hog:
+            self._environment["DOOR_TEST_HOG"] = "1"
+
+    @property
+    def log(self):
+        return (self._folder / "log").read_text(errors="replace")
+
+    def start(self):
+        with (self._folder / "log").open("wb") as output:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "gunicorn", "-c", str(self._folder / "gunicorn_conf.py"),
+                    "-b", self._bind, "tests.integration.door_service:service",
+                ],
+                cwd=ROOT, env=self._environment, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+        deadline = time.monotonic() + 30
+        while True:
+            found = re.search(r"Listening at: (\S+)", self.log)
+            if found and self._answers(found[1]):
+                return self
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"gunicorn did not start:\n{self.log}")
+            time.sleep(0.02)
+
+    def _answers(self, listening):
+        if listening.startswith("unix:"):
+            self.family, self.address = socket.AF_UNIX, listening.removeprefix("unix:")
+        else:
+            host, _, port = listening.split("//", 1)[1].rpartition(":")
+            self.family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+            self.address = (host.strip("[]"), int(port))
+        try:
+            with self.connect() as client:
+                client.sendall(b"GET /pid HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                return bool(client.recv(1))
+        except OSError:
+            return False
+
+    def connect(self, timeout=20):
+        client = socket.socket(self.family, socket.SOCK_STREAM)
+        client.settimeout(timeout)
+        try:
+            client.connect(self.address)
+        except OSError:
+            client.close()
+            raise
+        return client
+
+    @property
+    def url(self):
+        host, port = self.address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def exchange(self, data):
+        """Send bytes on a new connection and return everything until the server closes it."""
+        with self.connect() as client:
+            client.sendall(data)
+            client.shutdown(socket.SHUT_WR)
+            return read_all(client)
+
+    def counters(self):
+        """What the door of the worker that answers has counted."""
+        answer = self.exchange(b"GET /door HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        return json.loads(answer.partition(b"\r\n\r\n")[2])
+
+    def stop(self, timeout=30):
+        """End the server with SIGTERM; return the master's exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+    def kill(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, kind, error, trace):
+        try:
+            status = self.stop() if self.process.poll() is None else self.process.returncode
+            assert error is not None or status == 0, f"gunicorn ended with {status}:\n{self.log}"
+        finally:
+            self.kill()
+
+
+def read_all(client):
+    """Read until the peer closes."""
+    pieces = []
+    while piece := client.recv(1 << 20):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def read_answer(client, rest=b""):
+    """Read one answer with a Content-Length; return head, body and what came behind it."""
+    data = rest
+    while b"\r\n\r\n" not in data:
+        piece = client.recv(65536)
+        if not piece:
+            raise EOFError(data)
+        data += piece
+    head, _, data = data.partition(b"\r\n\r\n")
+    length = int(re.search(rb"(?i)\r\ncontent-length: (\d+)", head)[1])
+    while len(data) < length:
+        piece = client.recv(1 << 20)
+        if not piece:
+            raise EOFError(data)
+        data += piece
+    return head, data[:length], data[length:]
+
+
+def infer_head(json_length, length, *fields, model="add"):
+    """The head of an infer request; without a JSON length the whole body is JSON."""
+    lines = [
+        f"POST /v2/models/{model}/infer HTTP/1.1",
+        "Host: x",
+        *fields,
+        f"Content-Length: {length}",
+    ]
+    if json_length is not None:
+        lines.append(f"Inference-Header-Content-Length: {json_length}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def infer(count=16, *fields, model="add", **parameters):
+    """A whole infer request for FP32 [1, count], in and out as binary."""
+    document = {
+        "inputs": [
+            {"name": "x", "datatype": "FP32", "shape": [1, count],
+             "parameters": {"binary_data_size": 4 * count}}
+        ],
+        "parameters": {"binary_data_output": True, **parameters},
+    }  # fmt: skip
+    text = json.dumps(document).encode()
+    body = text + bytes(range(256)) * (4 * count // 256) + bytes(range(4 * count % 256))
+    return infer_head(len(text), len(body), *fields, model=model) + body

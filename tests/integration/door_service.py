@@ -1,0 +1,138 @@
+"""A gunicorn app for the door's tests: ksrv's own Falcon app over an engine that echoes.
+
+Run it with `gunicorn tests.integration.door_service:service`. What a request's parameters say
+happens to it: `sleep` (seconds), `fail` (a status), `break` (an exception), `header` (set by the
+handler). The environment's `DOOR_TEST_SETTINGS` is a JSON object of server settings.
+"""
+
+import json
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from ksrv.errors import InferenceError, NotFound, NotReady, Overloaded, quote
+from ksrv.request import InferResponse
+from ksrv.server.access import Access
+from ksrv.server.app import make_app
+from ksrv.server.settings import ServerSettings
+from ksrv.spec import ModelSpec
+
+
+class EchoTicket:
+    """A request in the thread pool."""
+
+    def __init__(self, future):
+        self._future = future
+
+    def wait(self):
+        return self._future.result()
+
+    def cancel(self):
+        self._future.cancel()
+
+    def done(self):
+        return self._future.done()
+
+    def add_done_callback(self, callback):
+        self._future.add_done_callback(lambda _: callback(self))
+
+
+class EchoEngine:
+    """Answers with the inputs. The models `add` and `full` exist; the queue of `full` is full."""
+
+    def __init__(self):
+        self._pool = ThreadPoolExecutor(64)
+        self._draining = False
+        self.requests = 0
+
+    def spec(self, name, version=""):
+        if name not in ("add", "full") or version not in ("", "1"):
+            raise NotFound(f"there is no model {quote(name)}")
+        return ModelSpec(name, version)
+
+    def submit(self, request):
+        if request.model_name == "full":
+            raise Overloaded("the queue of the model 'full' holds 0 requests, as many as it may")
+        if self._draining and request.parameters.get("refused"):
+            raise NotReady("the server is going away")
+        return EchoTicket(self._pool.submit(self._answer, request))
+
+    def infer(self, request):
+        return self.submit(request).wait()
+
+    def _answer(self, request):
+        self.requests += 1
+        parameters = request.parameters
+        time.sleep(float(parameters.get("sleep", 0)))
+        if "fail" in parameters:
+            raise InferenceError("as you wish", int(parameters["fail"]))
+        if "break" in parameters:
+            raise ValueError("broken")
+        headers = {"X-Handler": str(parameters["header"])} if "header" in parameters else {}
+        seen = {"seen": ",".join(sorted(request.headers))} if "headers" in parameters else {}
+        return InferResponse(
+            request.model_name, request.model_version, request.id, request.inputs, seen,
+            headers=headers,
+        )  # fmt: skip
+
+    def live(self):
+        return True
+
+    def ready(self):
+        return not self._draining
+
+    def drain(self):
+        self._draining = True
+
+
+class HogThread(threading.Thread):
+    """Keeps the GIL busy, as a handler in pure Python would."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+
+    def run(self):
+        while True:
+            sum(range(1000))
+
+
+class Service:
+    """The app with what the worker looks for; the engine is made after the fork."""
+
+    def __init__(self):
+        text = os.environ.get("DOOR_TEST_SETTINGS", "{}")
+        self.settings = msgspec.json.decode(text, type=ServerSettings)
+        self.access = Access(self.settings)
+        self._engine = None
+        self._app = None
+
+    @property
+    def engine(self):
+        if self._engine is None:
+            self._engine = EchoEngine()
+            self._app = make_app(self._engine, self.settings, access=self.access)
+            if os.environ.get("DOOR_TEST_HOG"):
+                HogThread().start()
+        return self._engine
+
+    def __call__(self, environ, start_response):
+        assert self.engine is not None
+        if environ["PATH_INFO"] in ("/pid", "/door"):
+            door = WORKERS[-1].door
+            said = {"pid": os.getpid(), "open": door.open_connections if door else 0}
+            body = json.dumps(said | (door.counters() if door else {})).encode()
+            start_response("200 OK", [("Content-Length", str(len(body)))])
+            return [body]
+        return self._app(environ, start_response)
+
+
+WORKERS = []
+service = Service()
+
+
+def post_worker_init(worker):
+    """gunicorn's hook; given by the configuration file that the tests write."""
+    WORKERS.append(worker)

@@ -1,0 +1,184 @@
+"""The default heads of common clients take the hot route: recorded from the installed packages."""
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import subprocess
+import threading
+import urllib.request
+
+import numpy as np
+import pytest
+
+from ksrv._native.recogniser import HeadRules, recognise_head
+from tests.integration.door_server import DoorServer, infer
+
+PATH = "/v2/models/add/infer"
+REQUEST = infer(16)
+BODY = REQUEST.partition(b"\r\n\r\n")[2]
+JSON_LENGTH = REQUEST.split(b"Inference-Header-Content-Length: ")[1].split(b"\r\n")[0].decode()
+FIELDS = {
+    "Inference-Header-Content-Length": JSON_LENGTH,
+    "Content-Type": "application/octet-stream",
+}
+RULES = HeadRules(body=1 << 30)
+
+
+def by_requests(address):
+    import requests
+
+    assert requests.post(f"http://{address}{PATH}", data=BODY, headers=FIELDS).status_code == 200
+
+
+def by_requests_json(address):
+    import requests
+
+    document = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}
+    assert requests.post(f"http://{address}{PATH}", json=document).status_code == 200
+
+
+def by_httpx(address):
+    import httpx
+
+    assert httpx.post(f"http://{address}{PATH}", content=BODY, headers=FIELDS).status_code == 200
+
+
+def by_aiohttp(address):
+    import aiohttp
+
+    async def post():
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"http://{address}{PATH}", data=BODY, headers=FIELDS) as answer,
+        ):
+            return answer.status
+
+    assert asyncio.run(post()) == 200
+
+
+def by_urllib3(address):
+    import urllib3
+
+    answer = urllib3.PoolManager().request(
+        "POST", f"http://{address}{PATH}", body=BODY, headers=FIELDS
+    )
+    assert answer.status == 200
+
+
+def by_curl(address):
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    fields = [part for name, value in FIELDS.items() for part in ("-H", f"{name}: {value}")]
+    command = ["curl", "-sf", "--data-binary", "@-", *fields, f"http://{address}{PATH}"]
+    subprocess.run(command, input=BODY, check=True, capture_output=True, timeout=30)
+
+
+def triton_input(module):
+    given = module.InferInput("x", [1, 16], "FP32")
+    given.set_data_from_numpy(np.zeros((1, 16), np.float32), binary_data=True)
+    return given
+
+
+def by_tritonclient(address):
+    import tritonclient.http as triton
+
+    with contextlib.closing(triton.InferenceServerClient(address)) as client:
+        answer = client.infer("add", [triton_input(triton)])
+        assert answer.as_numpy("x").shape == (1, 16)
+
+
+def by_tritonclient_aio(address):
+    import tritonclient.http.aio as triton
+
+    async def infer_once():
+        async with triton.InferenceServerClient(address) as client:
+            answer = await client.infer("add", [triton_input(triton)])
+            return answer.as_numpy("x").shape
+
+    assert asyncio.run(infer_once()) == (1, 16)
+
+
+CLIENTS = {
+    "requests": by_requests,
+    "requests, JSON": by_requests_json,
+    "httpx": by_httpx,
+    "aiohttp": by_aiohttp,
+    "urllib3": by_urllib3,
+    "curl": by_curl,
+    "tritonclient": by_tritonclient,
+    "tritonclient aio": by_tritonclient_aio,
+}
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory):
+    with DoorServer(tmp_path_factory.mktemp("door")) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def recorder():
+    """A socket that records the first head it is sent and answers nothing useful."""
+    heads = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+
+        def record():
+            connection, _ = listener.accept()
+            with connection:
+                data = b""
+                while b"\r\n\r\n" not in data:
+                    data += connection.recv(65536)
+                heads.append(data[: data.index(b"\r\n\r\n") + 4])
+
+        thread = threading.Thread(target=record)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}", heads, thread
+        thread.join()
+
+
+@pytest.mark.parametrize("send", CLIENTS.values(), ids=CLIENTS)
+def test_the_recorded_head_is_plain(send):
+    with recorder() as (address, heads, thread):
+        with pytest.raises(Exception):  # noqa: B017  (each client says in its own way that nobody answered)
+            send(address)
+        thread.join()
+    said = recognise_head(heads[0], RULES)
+    assert said.verdict == "plain", heads[0]
+    assert said.name == "add"
+
+
+@pytest.mark.parametrize("send", CLIENTS.values(), ids=CLIENTS)
+def test_the_client_is_served_on_the_hot_route(door, send):
+    before = door.counters()
+    send("{}:{}".format(*door.address))
+    after = door.counters()
+    assert after["infer"] == before["infer"] + 1
+    assert after["handed"] == before["handed"] + 1  # the first look at the counters
+
+
+def test_urllib_closes_and_is_left_to_gunicorn(door):
+    before = door.counters()
+    request = urllib.request.Request(
+        "http://{}:{}{}".format(*door.address, PATH), data=BODY, headers=FIELDS
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert answer.status == 200
+    after = door.counters()
+    assert after["infer"] == before["infer"]
+    assert after["handed"] == before["handed"] + 2
+
+
+def test_curl_expects_for_large_bodies_and_is_left_to_gunicorn(door):
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    large = infer(400_000)
+    length = large.split(b"Inference-Header-Content-Length: ")[1].split(b"\r\n")[0].decode()
+    before = door.counters()
+    subprocess.run(
+        ["curl", "-sf", "--data-binary", "@-", "-H", f"Inference-Header-Content-Length: {length}",
+         "http://{}:{}{}".format(*door.address, PATH)],
+        input=large.partition(b"\r\n\r\n")[2], check=True, capture_output=True, timeout=30,
+    )  # fmt: skip
+    assert door.counters()["infer"] == before["infer"]

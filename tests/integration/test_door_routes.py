@@ -1,0 +1,273 @@
+"""The two routes give one answer: hot and slow compared, hostile framing, splits and pipelines."""
+
+import json
+import re
+import time
+
+import pytest
+
+from tests.heads import HOSTILE
+from tests.integration.door_server import (
+    STOCK,
+    DoorServer,
+    infer,
+    infer_head,
+    read_all,
+    read_answer,
+)
+
+SLOWLY = "TE: trailers"
+"""A field that says nothing here, and that the recogniser leaves to gunicorn."""
+
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory):
+    with DoorServer(tmp_path_factory.mktemp("door"), keepalive=5) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory):
+    with DoorServer(tmp_path_factory.mktemp("stock"), worker_class=STOCK, keepalive=5) as server:
+        yield server
+
+
+def without_date(head):
+    return re.sub(rb"\r\nDate: [^\r]+", b"", head)
+
+
+def json_infer(document, *fields, model="add"):
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return infer_head(None, len(body), *fields, model=model) + body
+
+
+def tensor(datatype="FP32", shape=(1, 2), data=(1, 2), **more):
+    return {"name": "x", "datatype": datatype, "shape": list(shape), "data": list(data), **more}
+
+
+REQUESTS = {
+    "binary": lambda *f: infer(16, *f),
+    "binary, unaligned": lambda *f: infer(3, *f, note="odd"),
+    "large": lambda *f: infer(400_000, *f),
+    "JSON": lambda *f: json_infer({"id": "42", "inputs": [tensor()]}, *f),
+    "BYTES": lambda *f: json_infer({"inputs": [tensor("BYTES", (2,), ["a", "é"])]}, *f),
+    "handler's header": lambda *f: infer(4, *f, header="yes"),
+    "handler's bad header": lambda *f: infer(4, *f, header="no\r\nway"),
+    "outputs named": lambda *f: json_infer({"inputs": [tensor()], "outputs": [{"name": "x"}]}, *f),
+    "not JSON": lambda *f: json_infer(b"{", *f),
+    "empty object": lambda *f: json_infer(b"{}", *f),
+    "null": lambda *f: json_infer(b"null", *f),
+    "count differs": lambda *f: json_infer({"inputs": [tensor(shape=(1, 3))]}, *f),
+    "deep": lambda *f: json_infer(b"[" * 1000, *f),
+    "bytes missing": lambda *f: infer_head(2, 2, *f) + b"{}",
+    "header too short": lambda *f: infer_head(1, 2, *f) + b"{}",
+    "unknown model": lambda *f: infer(4, *f, model="nope"),
+    "full": lambda *f: infer(4, *f, model="full"),
+    "handler's error": lambda *f: infer(4, *f, fail=422),
+    "handler's fault": lambda *f: infer(4, *f, **{"break": True}),
+}
+
+
+@pytest.mark.parametrize("make", REQUESTS.values(), ids=REQUESTS)
+def test_both_routes_answer_the_same(door, make):
+    before = door.counters()
+    with door.connect() as client:
+        client.sendall(make())
+        hot = read_answer(client)
+        client.sendall(make(SLOWLY))
+        slow = read_answer(client)
+    after = door.counters()
+    assert after["infer"] - before["infer"] == 1
+    assert hot[1] == slow[1]
+    assert without_date(hot[0]) == without_date(slow[0])
+
+
+@pytest.mark.parametrize("request_", [LIVE, READY], ids=["live", "ready"])
+def test_health_answers_the_same(door, request_):
+    with door.connect() as client:
+        client.sendall(request_)
+        hot = read_answer(client)
+        client.sendall(request_.replace(b"Host: x", b"Host: x\r\n" + SLOWLY.encode()))
+        slow = read_answer(client)
+    assert without_date(hot[0]) == without_date(slow[0])
+    assert hot[1] == slow[1]
+
+
+def test_headers_reach_the_handler_on_both_routes(door):
+    fields = ("X-One: a", "x-two:b", "X-One: c", "Content-Type: application/octet-stream")
+    answers = []
+    for more in ((), (SLOWLY,)):
+        with door.connect() as client:
+            client.sendall(infer(4, *fields, *more, headers=True))
+            answers.append(read_answer(client)[1])
+    seen = [
+        json.loads(answer[: answer.index(b"}}") + 2] + b"]}") if False else answer
+        for answer in answers
+    ]
+    assert (
+        b"content-length,content-type,host,inference-header-content-length,x-one,x-two" in seen[0]
+    )
+    assert b"x-one,x-two" in seen[1]
+
+
+def status_of(answer):
+    return [int(code) for code in re.findall(rb"HTTP/1\.1 (\d{3})", answer)]
+
+
+@pytest.mark.parametrize("head", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_framing_ends_as_under_gunicorn(door, stock, head):
+    data = head + b"{}"
+    assert status_of(door.exchange(data)) == status_of(stock.exchange(data))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"FFFFFFFFFFFFFFFFF\r\n{}\r\n0\r\n\r\n",
+        b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"2\n{}\r\n0\r\n\r\n",
+        b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{",
+        infer(16)[:-1],
+        infer(16)[:40],
+        b"",
+        b"\r\n" + LIVE,
+        b"\x16\x03\x01\x02\x00",
+    ],
+    ids=[
+        "huge chunk",
+        "chunk with LF",
+        "chunk cut",
+        "body cut",
+        "head cut",
+        "nothing",
+        "line",
+        "TLS",
+    ],
+)
+def test_broken_messages_end_as_under_gunicorn(door, stock, data):
+    assert status_of(door.exchange(data)) == status_of(stock.exchange(data))
+
+
+def test_byte_by_byte(door):
+    request_ = infer(4) + LIVE + infer(4, SLOWLY)
+    with door.connect() as client:
+        for index in range(len(request_)):
+            client.sendall(request_[index : index + 1])
+        rest = b""
+        for _ in range(3):
+            head, _, rest = read_answer(client, rest)
+            assert head.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_pipelined_mixes_are_answered_in_order(door):
+    mix = [
+        infer(4, sleep=0.05),
+        LIVE,
+        b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
+        infer(4, SLOWLY),
+        READY,
+        infer(5000),
+        b"GET /pid HTTP/1.1\r\nHost: x\r\n\r\n",
+        infer(8),
+    ] * 5
+    with door.connect() as client:
+        client.sendall(b"".join(mix))
+        rest, bodies = b"", []
+        for _ in mix:
+            head, body, rest = read_answer(client, rest)
+            assert head.startswith(b"HTTP/1.1 200 OK"), head
+            bodies.append(body)
+        assert rest == b""
+    keys = ("extensions", "binary_data_size", "ready", "live", "pid")
+    kinds = [next(key for key in keys if f'"{key}"'.encode() in body) for body in bodies]
+    assert kinds == [
+        "binary_data_size", "live", "extensions", "binary_data_size", "ready", "binary_data_size",
+        "pid", "binary_data_size",
+    ] * 5  # fmt: skip
+    assert [len(body) > 20_000 for body in bodies] == [kind == 5 for kind in [*range(8)] * 5]
+
+
+def test_many_pipelined_health_requests_do_not_keep_a_thread(door):
+    with door.connect() as client, door.connect() as other:
+        client.sendall(LIVE * 2000)
+        other.sendall(LIVE)
+        assert read_answer(other)[0].startswith(b"HTTP/1.1 200")
+        rest = b""
+        for _ in range(2000):
+            _, body, rest = read_answer(client, rest)
+            assert body == b'{"live":true}'
+
+
+def test_a_half_closed_peer_gets_its_answer(door):
+    answer = door.exchange(infer(4, sleep=0.2))
+    assert status_of(answer) == [200]
+
+
+def test_a_vanished_peer_is_forgotten(door):
+    before = door.counters()["open"]
+    for _ in range(20):
+        client = door.connect()
+        client.sendall(infer(4, sleep=0.1))
+        client.close()
+    deadline = time.monotonic() + 10
+    while door.counters()["open"] > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert door.counters()["open"] <= before
+
+
+def test_a_reader_that_pauses_gets_everything(door):
+    request_ = infer(2_000_000)
+    with door.connect() as client:
+        client.sendall(request_)
+        time.sleep(0.5)
+        other = door.exchange(LIVE)
+        head, body, _ = read_answer(client)
+    assert status_of(other) == [200]
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert len(body) > 8_000_000
+    assert body[-256:] == bytes(range(256))
+
+
+def test_a_body_above_the_limit_is_413_before_it_is_sent(tmp_path):
+    with DoorServer(tmp_path, settings={"limits": {"body": 1000}}) as server:
+        for fields in ((), ("Expect: 100-continue",)):
+            with server.connect() as client:
+                client.sendall(infer_head(None, 10**9, *fields))
+                head, body, _ = read_answer(client)
+                assert head.startswith(b"HTTP/1.1 413 "), head
+                assert b"1000" in body
+                assert b"1000000000" in body
+                assert b"\r\nConnection: close" in head
+
+
+def test_expectations_are_met_by_the_slow_route(door):
+    request_ = infer(4, "Expect: 100-continue")
+    head, _, body = request_.partition(b"\r\n\r\n")
+    with door.connect() as client:
+        client.sendall(head + b"\r\n\r\n")
+        assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(body)
+        assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+
+
+def test_chunked_bodies_take_the_slow_route(door):
+    body = infer(4).partition(b"\r\n\r\n")[2]
+    length = infer(4).split(b"Inference-Header-Content-Length: ")[1].split(b"\r\n")[0]
+    head = (
+        b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+        b"Inference-Header-Content-Length: " + length + b"\r\n\r\n"
+    )
+    answer = door.exchange(head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+    assert status_of(answer) == [200]
+
+
+def test_an_answer_on_a_closing_server_says_so(tmp_path):
+    with DoorServer(tmp_path, keepalive=0) as server, server.connect() as client:
+        client.sendall(infer(4))
+        head, _, _ = read_answer(client)
+        assert b"\r\nConnection: close" in head
+        assert read_all(client) == b""
