@@ -8,7 +8,7 @@ answer is a list of parts to be written one after the other; tensors are never j
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from ksrv._native.datatype import item_size
 from ksrv._native.elements import ElementsError
 from ksrv.errors import BodyTooLarge, InvalidRequest, quote
 from ksrv.limits import Limits
-from ksrv.protocol.classification import classify
 from ksrv.protocol.header_errors import body_fault, json_too_large
 from ksrv.protocol.json_data import read_data
 from ksrv.request import Array, Element, InferRequest, InferResponse, RequestedOutput, Tensor
@@ -290,15 +289,13 @@ def render_infer(
     request: InferRequest,
     *,
     nan_literals: bool = False,
-    labels: Sequence[str] | None = None,
 ) -> RenderedBody:
     """Write the answer to a request.
 
     Args:
         response: The answer; its outputs are written in their order.
-        request: The request, which says what is binary and what is classified.
+        request: The request, which says what is binary.
         nan_literals: Write NaN and Infinity as the words that JSON does not know, instead of null.
-        labels: The model's class labels, for classification outputs.
 
     Returns:
         The body as parts; binary tensors are views of the response's arrays.
@@ -313,11 +310,8 @@ def render_infer(
     for tensor in response.outputs:
         asked = wanted.get(tensor.name)
         binary = request.binary_output
-        if asked is not None:
-            if asked.binary is not None:
-                binary = asked.binary
-            if asked.classification:
-                tensor = classify(tensor, asked.classification, labels)
+        if asked is not None and asked.binary is not None:
+            binary = asked.binary
         entry: dict[str, Any] = {
             "name": tensor.name,
             "datatype": tensor.datatype,

@@ -1,0 +1,169 @@
+"""Writing answers over REST: JSON and binary outputs, NaN, BYTES."""
+
+import json
+
+import numpy as np
+import orjson
+import pytest
+
+from ksrv._native import arena
+from ksrv.errors import InvalidRequest
+from ksrv.protocol.rest import render_infer
+from ksrv.request import InferRequest, InferResponse, RequestedOutput, Tensor
+
+Y = np.arange(6, dtype=np.float32).reshape(2, 3)
+Z = np.array([9007199254740993, -1])
+
+
+def tensor(name, data, datatype=None, **fields):
+    names = {"f4": "FP32", "f8": "FP64", "i8": "INT64", "f2": "FP16", "b1": "BOOL", "u8": "UINT64"}
+    if isinstance(data, list):
+        return Tensor(name, "BYTES", (len(data),), data, **fields)
+    return Tensor(name, datatype or names[data.dtype.str[1:]], data.shape, data, **fields)
+
+
+def render(*outputs, asked=(), binary_output=False, id="", version="", parameters=None, **options):
+    request = InferRequest("m", outputs=list(asked), binary_output=binary_output)
+    response = InferResponse("m", version, id, list(outputs), parameters or {})
+    body = render_infer(response, request, **options)
+    joined = b"".join(body.parts)
+    assert len(joined) == body.content_length
+    return body, joined
+
+
+def document(body, joined):
+    return orjson.loads(joined[: body.header_length or len(joined)])
+
+
+def refusal(*args, **kwargs):
+    with pytest.raises(InvalidRequest) as caught:
+        render(*args, **kwargs)
+    return str(caught.value)
+
+
+class TestJson:
+    def test_whole_answer(self):
+        body, joined = render(
+            tensor("y", Y), tensor("z", Z), id="42", version="3", parameters={"a": 1.5}
+        )
+        assert body.content_type == "application/json" and body.header_length is None
+        assert document(body, joined) == {
+            "model_name": "m",
+            "model_version": "3",
+            "id": "42",
+            "parameters": {"a": 1.5},
+            "outputs": [
+                {"name": "y", "datatype": "FP32", "shape": [2, 3], "data": Y.ravel().tolist()},
+                {"name": "z", "datatype": "INT64", "shape": [2], "data": Z.tolist()},
+            ],
+        }
+
+    def test_absent_fields_are_left_out(self):
+        assert document(*render()) == {"model_name": "m", "outputs": []}
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            np.array([[1, 2], [3, 4]], "<f8").T,
+            np.arange(12, dtype="<i8")[::2],
+            np.array([1.5, 2.5], ">f4"),
+            np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+            np.array(7.0),
+            np.zeros((0, 3), "f4"),
+            np.array([True, False]),
+            np.array([0, 2**64 - 1], "u8"),
+        ],
+    )
+    def test_arrays_of_every_layout(self, data):
+        (output,) = document(*render(tensor("y", data)))["outputs"]
+        assert output["shape"] == list(data.shape)
+        assert output["data"] == data.ravel().tolist()
+
+    def test_values_are_exact(self):
+        data = np.array([0.1, 1e-45, 3.4028235e38], "f4")
+        (output,) = document(*render(tensor("y", data)))["outputs"]
+        np.testing.assert_array_equal(np.array(output["data"], "f4"), data)
+
+    def test_nan_is_null_or_a_literal(self):
+        data = np.array([np.nan, np.inf, -np.inf, 1.5], "f4")
+        _, joined = render(tensor("y", data))
+        assert orjson.loads(joined)["outputs"][0]["data"] == [None, None, None, 1.5]
+        _, joined = render(tensor("y", data), tensor("z", Z), nan_literals=True)
+        assert b"[NaN,Infinity,-Infinity,1.5]" in joined
+        assert json.loads(joined)["outputs"][1]["data"] == Z.tolist()
+
+    def test_strings(self):
+        data = [b"a", "é".encode(), memoryview(b'"\n'), b""]
+        (output,) = document(*render(tensor("s", data)))["outputs"]
+        assert output["data"] == ["a", "é", '"\n', ""] and output["datatype"] == "BYTES"
+
+    def test_what_json_cannot_carry_points_to_binary_data(self):
+        text = refusal(tensor("s", [b"a", b"\xff"]))
+        assert "element 1 of output 's' is not UTF-8" in text and "'binary_data'" in text
+        assert "output 'h' is FP16" in refusal(tensor("h", np.zeros(1, "f2")))
+        assert "'binary_data'" in refusal(tensor("h", np.zeros(1, "u2"), "BF16"))
+
+
+class TestBinary:
+    def test_all_outputs(self):
+        body, joined = render(tensor("y", Y), tensor("z", Z), binary_output=True)
+        assert body.content_type == "application/octet-stream"
+        found = document(body, joined)
+        sizes = [output["parameters"]["binary_data_size"] for output in found["outputs"]]
+        assert sizes == [24, 16] and "data" not in found["outputs"][0]
+        assert joined[body.header_length :] == Y.tobytes() + Z.tobytes()
+
+    def test_each_output_as_asked(self):
+        asked = [RequestedOutput("z", binary=False), RequestedOutput("y", binary=True)]
+        body, joined = render(tensor("z", Z), tensor("y", Y), asked=asked)
+        z, y = document(body, joined)["outputs"]
+        assert z["data"] == Z.tolist() and y["parameters"] == {"binary_data_size": 24}
+        assert joined[body.header_length :] == Y.tobytes()
+
+    def test_output_overrides_the_request(self):
+        asked = [RequestedOutput("y", binary=False), RequestedOutput("z")]
+        body, joined = render(tensor("y", Y), tensor("z", Z), asked=asked, binary_output=True)
+        y, z = document(body, joined)["outputs"]
+        assert "data" in y and z["parameters"] == {"binary_data_size": 16}
+
+    def test_parts_are_views_without_a_copy(self):
+        before = arena.copied_bytes()
+        body, _ = render(tensor("y", Y), tensor("z", Z), binary_output=True)
+        assert len(body.parts) == 3
+        assert np.shares_memory(np.frombuffer(body.parts[1], "f4"), Y)
+        assert arena.copied_bytes() == before
+
+    def test_strided_output_is_copied_and_counted(self):
+        before = arena.copied_bytes()
+        _, joined = render(tensor("y", Y.T), binary_output=True)
+        assert joined.endswith(Y.T.tobytes()) and arena.copied_bytes() - before == Y.nbytes
+
+    @pytest.mark.parametrize("datatype", ["FP16", "BF16", "BOOL"])
+    def test_two_and_one_byte_types(self, datatype):
+        data = np.array([1, 0, 1]).astype({"FP16": "f2", "BF16": "u2", "BOOL": "?"}[datatype])
+        _, joined = render(tensor("y", data, datatype), binary_output=True)
+        assert joined.endswith(data.tobytes())
+
+    def test_strings_are_prefixed(self):
+        body, joined = render(tensor("s", [b"\xff", memoryview(b"abc")]), binary_output=True)
+        assert joined[body.header_length :] == b"\1\0\0\0\xff\3\0\0\0abc"
+
+    def test_empty_outputs_are_binary_too(self):
+        body, joined = render(
+            tensor("y", np.zeros((0, 4), "f4")), tensor("s", []), binary_output=True
+        )
+        assert body.content_type == "application/octet-stream"
+        assert body.header_length == len(joined) and len(body.parts) == 1
+        assert [o["parameters"]["binary_data_size"] for o in document(body, joined)["outputs"]] == [
+            0,
+            0,
+        ]
+
+    def test_tensor_parameters_are_kept(self):
+        output = tensor("y", Y, parameters={"a": 1})
+        body, joined = render(output, binary_output=True)
+        assert document(body, joined)["outputs"][0]["parameters"] == {
+            "a": 1,
+            "binary_data_size": 24,
+        }
+        assert output.parameters == {"a": 1}
