@@ -1,0 +1,225 @@
+"""One gRPC call, seen by ksrv: its metadata, its peer, its deadline, and how it is refused.
+
+`grpc` is imported inside the functions, because it must not be loaded before gunicorn has forked.
+"""
+
+import logging
+import math
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn, Protocol
+
+from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Overloaded
+
+log = logging.getLogger(__name__)
+
+SECOND_NS = 1_000_000_000
+FOREVER_S = 1e9
+"""A deadline further away than this is none: grpc tells "no deadline" as a distant one."""
+
+Context = Any
+"""A `grpc.ServicerContext`."""
+
+Behavior = Callable[[Any, Context], Any]
+Check = Callable[[Context], None]
+
+
+class Gate(Protocol):
+    """Who may call; `ksrv.server.access.Access` is one."""
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether an ordinary call needs a token."""
+
+    def check(self, authorization: str | None) -> None:
+        """Let an ordinary call pass or raise."""
+
+    def check_control(
+        self, authorization: str | None, *, peer: str, forwarded: bool, origin: str | None
+    ) -> None:
+        """Let a call that changes the repository pass or raise."""
+
+
+def metadata_of(context: Context) -> dict[str, str]:
+    """Return a call's text metadata, names in lower case; binary entries are left out."""
+    return {
+        entry.key: entry.value
+        for entry in context.invocation_metadata()
+        if isinstance(entry.value, str)
+    }
+
+
+def peer_of(context: Context) -> str:
+    """Return the caller's IP address, or "" for a unix socket."""
+    kind, _, rest = str(context.peer()).partition(":")
+    if kind == "ipv4":
+        return rest.rpartition(":")[0]
+    if kind == "ipv6":
+        return urllib.parse.unquote(rest).rpartition(":")[0].strip("[]")
+    return ""
+
+
+def deadline_of(context: Context) -> int | None:
+    """Return the `time.monotonic_ns` of a call's deadline, or None."""
+    left = context.time_remaining()
+    if left is None or not math.isfinite(left) or left > FOREVER_S:
+        return None
+    return time.monotonic_ns() + int(left * SECOND_NS)
+
+
+def earlier(first: int | None, second: int | None) -> int | None:
+    """Return the earlier of two deadlines, of which each may be missing."""
+    if first is None or second is None:
+        return second if first is None else first
+    return min(first, second)
+
+
+def open_to_all(context: Context) -> None:
+    """The check of health calls: everybody may ask."""
+
+
+def needs_token(gate: Gate) -> Check:
+    """Return the check of ordinary calls."""
+
+    def check(context: Context) -> None:
+        if gate.needs_token:
+            gate.check(metadata_of(context).get("authorization"))
+
+    return check
+
+
+def needs_control(gate: Gate) -> Check:
+    """Return the check of calls that change the repository."""
+
+    def check(context: Context) -> None:
+        metadata = metadata_of(context)
+        authorization = metadata.get("authorization")
+        gate.check_control(
+            authorization,
+            peer=peer_of(context),
+            forwarded="x-forwarded-for" in metadata or "forwarded" in metadata,
+            origin=metadata.get("origin"),
+        )
+        gate.check(authorization)
+
+    return check
+
+
+def failure_of(error: Exception) -> KsrvError:
+    """Return what the client is told of an error; one that nobody foresaw goes into the log."""
+    if isinstance(error, KsrvError):
+        return error
+    log.error("a gRPC call failed", exc_info=error)
+    return HandlerFailed("the server failed to answer this call; its log says why")
+
+
+def set_status(context: Context, error: KsrvError) -> None:
+    """Give a call the status that belongs to an error."""
+    import grpc
+
+    context.set_code(getattr(grpc.StatusCode, error.grpc_code))
+    context.set_details(error.message)
+    trailers = trailing(getattr(error, "headers", None) or {})
+    if error.retry_after is not None:
+        trailers.append(("retry-after", str(error.retry_after)))
+    if trailers:
+        context.set_trailing_metadata(tuple(trailers))
+
+
+def trailing(headers: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return a handler's response headers as metadata.
+
+    Names are lower case there, and names or values that gRPC cannot carry are left out with a
+    warning.
+    """
+    kept = []
+    for name, value in headers.items():
+        key = name.lower()
+        if _is_key(key) and value.isascii() and value.isprintable():
+            kept.append((key, value))
+        else:
+            log.warning("response header %a cannot travel as gRPC metadata", name[:64])
+    return kept
+
+
+def _is_key(key: str) -> bool:
+    if not key or key.startswith("grpc-") or key.endswith("-bin"):
+        return False
+    return key.isascii() and key.replace("-", "").replace("_", "").replace(".", "").isalnum()
+
+
+def abort(context: Context, error: KsrvError) -> NoReturn:
+    """End a call with an error."""
+    import grpc
+
+    set_status(context, error)
+    context.abort(getattr(grpc.StatusCode, error.grpc_code), error.message)
+    raise AssertionError("abort returned")
+
+
+def parsed(kind: type[Any], message: bytes) -> Any:
+    """Return the request that a call received.
+
+    grpcio's own deserialising would answer malformed bytes with INTERNAL.
+
+    Raises:
+        InvalidRequest: The bytes are no such message.
+    """
+    from google.protobuf.message import DecodeError
+
+    try:
+        return kind.FromString(message)
+    except DecodeError as error:
+        raise InvalidRequest(f"the request is not a {kind.DESCRIPTOR.name}: {error}") from error
+
+
+def guarded(behavior: Behavior, check: Check, kind: type[Any]) -> Behavior:
+    """Return a unary call that is checked first and whose errors become statuses.
+
+    Args:
+        behavior: Takes the request and the context, returns the answer or raises.
+        check: Who may call.
+        kind: The request's class.
+    """
+
+    def call(message: bytes, context: Context) -> Any:
+        try:
+            check(context)
+            return behavior(parsed(kind, message), context)
+        except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
+            failure = failure_of(error)
+        abort(context, failure)
+
+    return call
+
+
+def streaming(
+    behavior: Callable[[Any, Context], Iterator[Any]], check: Check, places: threading.Semaphore
+) -> Callable[[Any, Context], Iterator[Any]]:
+    """Return a call with a stream of answers that is checked, counted, and fails with a status.
+
+    Args:
+        behavior: Takes the request or requests and the context, yields answers or raises.
+        check: Who may call.
+        places: One is taken for each open stream.
+    """
+
+    def call(request: Any, context: Context) -> Iterator[Any]:
+        taken = False
+        try:
+            check(context)
+            taken = places.acquire(blocking=False)
+            if not taken:
+                raise Overloaded("as many streams are open as this server serves at a time")
+            yield from behavior(request, context)
+            return
+        except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
+            failure = failure_of(error)
+        finally:
+            if taken:
+                places.release()
+        abort(context, failure)
+
+    return call

@@ -1,0 +1,94 @@
+"""grpc.health.v1.Health: is the server ready, is a model ready, and tell me when that changes.
+
+The service name "" and the inference service's own name stand for the server; any other name is a
+model, or a model's version as `name/version`.
+"""
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ksrv.errors import KsrvError, NotFound, quote
+from ksrv.protocol.messages import HEALTH, INFERENCE, REFLECTION, message_class
+from ksrv.server.grpc_calls import Context, parsed
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+SERVING = 1
+NOT_SERVING = 2
+SERVICE_UNKNOWN = 3
+
+POLL_SECONDS = 0.25
+"""How often a watched state is looked at."""
+
+_SERVER_NAMES = frozenset({"", INFERENCE, HEALTH, REFLECTION})
+
+
+class Health:
+    """The health calls of one server.
+
+    Args:
+        engine: What is asked.
+        closing: Set when the server stops; watchers are told and let go.
+    """
+
+    def __init__(self, engine: "Engine", closing: threading.Event) -> None:
+        self._engine = engine
+        self._closing = closing
+
+    def check(self, request: Any, context: Context) -> Any:
+        """Answer the state of one service.
+
+        Raises:
+            NotFound: There is no such service.
+        """
+        status = self._status(request.service)
+        if status == SERVICE_UNKNOWN:
+            raise NotFound(
+                f"service {quote(request.service)} is neither the server's nor a model's"
+            )
+        return _response(status)
+
+    def list(self, request: Any, context: Context) -> Any:
+        """Answer the state of the server and of every model."""
+        answer = message_class("grpc.health.v1.HealthListResponse")()
+        for name in ["", INFERENCE, *{state.name for state in self._engine.index()}]:
+            answer.statuses[name].status = self._status(name)
+        return answer
+
+    def watch(self, message: bytes, context: Context) -> Iterator[Any]:
+        """Answer the state of one service now and after each change.
+
+        Raises:
+            InvalidRequest: The message is no HealthCheckRequest.
+        """
+        request = parsed(message_class("grpc.health.v1.HealthCheckRequest"), message)
+        told = None
+        while context.is_active():
+            status = self._status(request.service)
+            if status != told:
+                told = status
+                yield _response(status)
+            if self._closing.is_set():
+                return
+            self._closing.wait(POLL_SECONDS)
+
+    def _status(self, service: str) -> int:
+        if self._closing.is_set():
+            return NOT_SERVING
+        if service in _SERVER_NAMES:
+            return SERVING if self._engine.ready() else NOT_SERVING
+        before, slash, after = service.rpartition("/")
+        for name, version in [(service, ""), (before, after)][: 2 if slash else 1]:
+            try:
+                return SERVING if self._engine.model_ready(name, version) else NOT_SERVING
+            except NotFound:
+                continue
+            except KsrvError:
+                return NOT_SERVING
+        return SERVICE_UNKNOWN
+
+
+def _response(status: int) -> Any:
+    return message_class("grpc.health.v1.HealthCheckResponse")(status=status)

@@ -1,0 +1,224 @@
+"""ModelInfer: bytes in, bytes out, on one of two ways to wait.
+
+The scan and the writer take and give `bytes`, so grpcio (de)serialises nothing. A pool thread waits
+for the answer while few requests are under way, which costs the least. When many are, a request is
+deferred: its thread leaves at once and comes back with the answer, so that the engine's queue, not a
+pool of threads, bounds what is accepted, and a full queue is told at once.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from ksrv.errors import KsrvError
+from ksrv.limits import Limits
+from ksrv.protocol import grpc as protocol
+from ksrv.request import InferRequest, InferResponse, Parameter
+from ksrv.server.grpc_calls import (
+    Check,
+    Context,
+    abort,
+    deadline_of,
+    earlier,
+    failure_of,
+    metadata_of,
+    set_status,
+    trailing,
+)
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+    from ksrv.engine.ticket import Ticket
+
+Send = Callable[[bytes | None], None]
+
+
+class Places:
+    """How many requests may hold a thread while they wait.
+
+    Args:
+        most: The bound.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._taken = 0
+
+    def take(self) -> "Place | None":
+        """Return a place, or None where all are taken."""
+        with self._lock:
+            if self._taken >= self._most:
+                return None
+            self._taken += 1
+        return Place(self)
+
+    def give_back(self) -> None:
+        """Free one place."""
+        with self._lock:
+            self._taken -= 1
+
+
+class Place:
+    """One taken place; freed by `free`, or when the call that it was meant for never came."""
+
+    __slots__ = ("_places",)
+
+    def __init__(self, places: Places) -> None:
+        self._places: Places | None = places
+
+    def free(self) -> None:
+        """Give the place back; further calls do nothing."""
+        places, self._places = self._places, None
+        if places is not None:
+            places.give_back()
+
+    def __del__(self) -> None:
+        self.free()
+
+
+class InferCalls:
+    """The inference calls of one server.
+
+    Args:
+        engine: Where requests run.
+        limits: Bounds for the parser.
+        check: Who may call.
+        hides_credentials: Whether the `authorization` entry is kept from handlers.
+        pool: Where deferred requests are answered.
+    """
+
+    def __init__(
+        self,
+        engine: "Engine",
+        limits: Limits,
+        check: Check,
+        *,
+        hides_credentials: bool,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._check = check
+        self._hides_credentials = hides_credentials
+        self._pool = pool
+
+    def read(self, message: bytes, context: Context) -> InferRequest:
+        """Read a request.
+
+        Args:
+            message: A serialized ModelInferRequest.
+            context: Its call, which gives metadata and deadline.
+
+        Raises:
+            KsrvError: Whatever the client is to be told.
+        """
+        self._check(context)
+        metadata = metadata_of(context)
+        if self._hides_credentials:
+            metadata.pop("authorization", None)
+        request = protocol.parse_infer(message, self._engine.spec, self._limits, metadata=metadata)
+        request.deadline_ns = earlier(request.deadline_ns, deadline_of(context))
+        return request
+
+    def submit(self, request: InferRequest) -> "Ticket":
+        """Hand a request to the engine.
+
+        Raises:
+            KsrvError: It is not accepted.
+        """
+        return self._engine.submit(request)
+
+    def infer(  # noqa: RET503 - abort raises
+        self, place: Place, message: bytes, context: Context
+    ) -> bytes:
+        """Answer a request on this thread.
+
+        Args:
+            place: Allows this thread to wait.
+            message: A serialized ModelInferRequest.
+            context: Its call.
+        """
+        try:
+            request = self.read(message, context)
+            ticket = self.submit(request)
+            cancel_with(context, ticket)
+            return self.finish(context, request, ticket)
+        except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
+            failure = failure_of(error)
+        finally:
+            place.free()
+        abort(context, failure)
+
+    def infer_later(self, message: bytes, context: Context, send: Send) -> None:
+        """Accept a request, and answer it from the pool once it is done.
+
+        Args:
+            message: A serialized ModelInferRequest.
+            context: Its call.
+            send: Sends the answer; None after it ends the call.
+        """
+        try:
+            request = self.read(message, context)
+            ticket = self.submit(request)
+        except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
+            set_status(context, failure_of(error))
+            send(None)
+            return
+        cancel_with(context, ticket)
+        ticket.add_done_callback(
+            lambda done: self._pool.submit(self._answer, context, request, done, send)
+        )
+
+    def _answer(
+        self, context: Context, request: InferRequest, ticket: "Ticket", send: Send
+    ) -> None:
+        try:
+            message = self.finish(context, request, ticket)
+        except Exception as error:  # noqa: BLE001 - nobody else would see it in this thread
+            set_status(context, failure_of(error))
+        else:
+            send(message)
+        send(None)
+
+    def finish(self, context: Context, request: InferRequest, ticket: "Ticket") -> bytes:
+        """Wait for an answer and serialize it.
+
+        Raises:
+            KsrvError: Whatever the client is to be told.
+        """
+        response = ticket.wait()
+        if response.headers:
+            context.set_trailing_metadata(tuple(trailing(response.headers)))
+        return protocol.render_infer(response, request)
+
+
+def cancel_with(context: Context, ticket: "Ticket") -> None:
+    """Give a request up when its call ends before it is answered."""
+
+    def ended() -> None:
+        if not ticket.done():
+            ticket.cancel()
+
+    if not context.add_callback(ended):
+        ended()
+
+
+def stream_message(
+    response: InferResponse, request: InferRequest, parameters: Mapping[str, Parameter] | None
+) -> bytes:
+    """Serialize an answer for a stream."""
+    return protocol.render_infer(response, request, parameters=parameters, stream=True)
+
+
+def stream_error(error: KsrvError, id: str, parameters: Mapping[str, Parameter]) -> bytes:
+    """Serialize an error for a stream; it carries the request's id where that was readable."""
+    from ksrv.protocol.messages import message_class
+
+    made = message_class("inference.ModelStreamInferResponse")(error_message=error.message)
+    made.infer_response.id = id
+    for name, value in parameters.items():
+        made.infer_response.parameters[name].bool_param = bool(value)
+    encoded: bytes = made.SerializeToString()
+    return encoded

@@ -1,0 +1,267 @@
+"""The gRPC front end: one grpcio server in a worker, its services, thread pools and channel options.
+
+grpcio's sync server was chosen over its aio server, and identity (de)serialisers over generated
+classes, by measurement (`benchmarks/grpc_servers.py`; see `grpc_infer` for the two ways to wait).
+`grpc` is imported when the server starts, which is after gunicorn has forked, and never before.
+"""
+
+import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from ksrv._native.message import MAX_MESSAGE
+from ksrv.protocol.messages import (
+    HEALTH,
+    INFERENCE,
+    REFLECTION,
+    REFLECTION_ALPHA,
+    methods,
+)
+from ksrv.server.access import Access
+from ksrv.server.extensions import EXTENSIONS
+from ksrv.server.grpc_calls import (
+    Context,
+    Gate,
+    guarded,
+    needs_control,
+    needs_token,
+    open_to_all,
+    streaming,
+)
+from ksrv.server.grpc_health import Health
+from ksrv.server.grpc_infer import InferCalls, Places, Send
+from ksrv.server.grpc_reflection import reflection
+from ksrv.server.grpc_servicer import CONTROL, OPEN, Servicer
+from ksrv.server.grpc_stream import StreamCalls
+from ksrv.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+MAX_STREAMS = 64
+"""Open streams of all kinds together; each holds a thread, an inference stream two."""
+
+MAX_CALLS = 2048
+"""Calls that grpcio holds at a time, their messages included; the engine's queue is far shorter."""
+
+HEALTH_THREADS = 2
+CALL_THREADS = 4
+CONTROL_THREADS = 2
+
+
+def channel_options(body: int, head: int, *, shared: bool) -> list[tuple[str, int]]:
+    """Return grpcio's options.
+
+    Args:
+        body: The most bytes of a message, in both directions.
+        head: The most bytes of a call's metadata.
+        shared: Whether several workers share the port on purpose.
+    """
+    message = min(body, MAX_MESSAGE)
+    return [
+        ("grpc.max_receive_message_length", message),
+        ("grpc.max_send_message_length", message),
+        ("grpc.max_concurrent_streams", 128),
+        ("grpc.max_metadata_size", head),
+        ("grpc.absolute_max_metadata_size", head),
+        # Without this a second server would share the port silently.
+        ("grpc.so_reuseport", int(shared)),
+        # Triton's keepalive, except that clients may ping every 10 s, also without a call.
+        ("grpc.keepalive_time_ms", 7_200_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 2),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.max_ping_strikes", 2),
+    ]
+
+
+class GrpcServer:
+    """A gRPC server over an engine.
+
+    Args:
+        engine: Where requests run and what is described.
+        settings: Limits, threads and credentials.
+        access: Who may call; made from the settings if left out.
+    """
+
+    def __init__(
+        self, engine: "Engine", settings: ServerSettings, *, access: Gate | None = None
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._gate = access if access is not None else Access(settings)
+        self._closing = threading.Event()
+        self._places = threading.BoundedSemaphore(MAX_STREAMS)
+        self._pools: list[ThreadPoolExecutor] = []
+        self._streams: StreamCalls | None = None
+        self._server: Any = None
+        self._stopped: threading.Event | None = None
+
+    def start(self, address: str, *, shared: bool = False) -> int:
+        """Listen and serve.
+
+        Args:
+            address: "host:port" or "unix:path"; port 0 lets the system choose.
+            shared: Whether other workers listen on the same port.
+
+        Returns:
+            The port; 1 for a unix socket.
+
+        Raises:
+            RuntimeError: The address is taken or does not exist.
+        """
+        import grpc
+
+        limits = self._settings.limits
+        self._server = grpc.server(
+            self._pool("call", CALL_THREADS),
+            options=channel_options(limits.body, limits.head, shared=shared),
+            maximum_concurrent_rpcs=MAX_CALLS,
+        )
+        streams = self._pool("stream", MAX_STREAMS)
+        self._server.add_generic_rpc_handlers(
+            (
+                self._inference(streams),
+                self._health(streams),
+                self._reflection(REFLECTION, streams),
+                self._reflection(REFLECTION_ALPHA, streams),
+            )
+        )
+        port = int(self._server.add_insecure_port(address))
+        self._server.start()
+        return port
+
+    def begin_stop(self, grace: float) -> None:
+        """Stop accepting calls; those accepted have `grace` seconds to finish.
+
+        Streams end once they have answered what they accepted, and watchers of health are told.
+        """
+        if self._server is not None and self._stopped is None:
+            self._closing.set()
+            if self._streams is not None:
+                self._streams.close()
+            self._stopped = self._server.stop(grace)
+
+    def stop(self, grace: float) -> None:
+        """Stop, and return when no call is left; further calls do nothing."""
+        self.begin_stop(grace)
+        if self._stopped is not None:
+            self._stopped.wait()
+        for pool in self._pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        self._pools.clear()
+
+    def _pool(self, name: str, threads: int) -> ThreadPoolExecutor:
+        pool = ThreadPoolExecutor(threads, thread_name_prefix=f"ksrv-grpc-{name}")
+        self._pools.append(pool)
+        return pool
+
+    def _inference(self, streams: ThreadPoolExecutor) -> Any:
+        import grpc
+
+        gate = self._gate
+        settings = self._settings
+        infer_pool = self._pool("infer", 2 * settings.threads)
+        ready_pool = self._pool("ready", HEALTH_THREADS)
+        control_pool = self._pool("control", CONTROL_THREADS)
+        calls = InferCalls(
+            self._engine,
+            settings.limits,
+            needs_token(gate),
+            hides_credentials=gate.needs_token,
+            pool=infer_pool,
+        )
+        self._streams = StreamCalls(calls, self._pool("read", MAX_STREAMS))
+
+        servicer = Servicer(self._engine, settings.limits, EXTENSIONS)
+        handlers = {}
+        for name, behavior in servicer.behaviors().items():
+            check, pool = needs_token(gate), None
+            if name in OPEN:
+                check, pool = open_to_all, ready_pool
+            elif name in CONTROL:
+                check, pool = needs_control(gate), control_pool
+            request, response = methods(INFERENCE)[name]
+            handlers[name] = grpc.unary_unary_rpc_method_handler(
+                _in_pool(guarded(behavior, check, request), pool),
+                response_serializer=response.SerializeToString,
+            )
+        stream = streaming(
+            self._streams.stream, open_to_all, self._places
+        )  # each request is checked
+        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+            _in_pool(stream, streams)
+        )
+        others = grpc.method_handlers_generic_handler(INFERENCE, handlers)
+        # On the wire a unary answer is a stream of one message.
+        deferred = grpc.unary_stream_rpc_method_handler(_deferred(calls, infer_pool))
+        path = f"/{INFERENCE}/ModelInfer"
+        places = Places(settings.threads)
+
+        class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
+            """Chooses for each ModelInfer how its answer is waited for."""
+
+            def service(self, handler_call_details: Any) -> Any:
+                if handler_call_details.method != path:
+                    return others.service(handler_call_details)
+                place = places.take()
+                if place is None:
+                    return deferred
+                waiting = functools.partial(calls.infer, place)
+                waiting.experimental_thread_pool = infer_pool  # type: ignore[attr-defined]
+                return grpc.unary_unary_rpc_method_handler(waiting)
+
+        return Handler()
+
+    def _health(self, streams: ThreadPoolExecutor) -> Any:
+        import grpc
+
+        health = Health(self._engine, self._closing)
+        pool = self._pool("health", HEALTH_THREADS)
+        handlers = {}
+        for name, behavior in {"Check": health.check, "List": health.list}.items():
+            request, response = methods(HEALTH)[name]
+            handlers[name] = grpc.unary_unary_rpc_method_handler(
+                _in_pool(guarded(behavior, open_to_all, request), pool),
+                response_serializer=response.SerializeToString,
+            )
+        _, response = methods(HEALTH)["Watch"]
+        handlers["Watch"] = grpc.unary_stream_rpc_method_handler(
+            _in_pool(streaming(health.watch, open_to_all, self._places), streams),
+            response_serializer=response.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler(HEALTH, handlers)
+
+    def _reflection(self, service: str, streams: ThreadPoolExecutor) -> Any:
+        import grpc
+
+        _, response = methods(service)["ServerReflectionInfo"]
+        call = streaming(reflection(service), needs_token(self._gate), self._places)
+        handler = grpc.stream_stream_rpc_method_handler(
+            _in_pool(call, streams), response_serializer=response.SerializeToString
+        )
+        return grpc.method_handlers_generic_handler(service, {"ServerReflectionInfo": handler})
+
+
+def _in_pool(behavior: Any, pool: ThreadPoolExecutor | None) -> Any:
+    """Return a behavior that grpcio runs in `pool` rather than in the server's own."""
+
+    def call(request: Any, context: Context) -> Any:
+        return behavior(request, context)
+
+    if pool is not None:
+        call.experimental_thread_pool = pool  # type: ignore[attr-defined]
+    return call
+
+
+def _deferred(calls: InferCalls, pool: ThreadPoolExecutor) -> Any:
+    """Return the ModelInfer whose thread does not wait for the answer."""
+
+    def call(message: bytes, context: Context, send_response_callback: Send) -> None:
+        calls.infer_later(message, context, send_response_callback)
+
+    call.experimental_non_blocking = True  # type: ignore[attr-defined]
+    call.experimental_thread_pool = pool  # type: ignore[attr-defined]
+    return call

@@ -1,0 +1,144 @@
+"""The calls of GRPCInferenceService beside inference: state, description, repository, and refusals.
+
+Each method takes the request message and returns the answer's message; who may call, and what an
+error becomes, is decided around them (`grpc_calls.guarded`).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ksrv.errors import InvalidRequest, NotImplementedByKsrv, quote
+from ksrv.limits import Limits
+from ksrv.protocol import metadata
+from ksrv.protocol.messages import message_class
+from ksrv.server.grpc_calls import Behavior, Context
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+_CUDA = "CUDA shared memory is not offered: ksrv's tensors travel in the messages"
+_SYSTEM = "system shared memory is not offered: ksrv's tensors travel in the messages"
+_TRACE = "trace settings are not offered over gRPC: tracing is configured when the server starts"
+_LOG = "log settings are not offered over gRPC: logging is configured when the server starts"
+
+REFUSED = {
+    "SystemSharedMemoryStatus": _SYSTEM,
+    "SystemSharedMemoryRegister": _SYSTEM,
+    "SystemSharedMemoryUnregister": _SYSTEM,
+    "CudaSharedMemoryStatus": _CUDA,
+    "CudaSharedMemoryRegister": _CUDA,
+    "CudaSharedMemoryUnregister": _CUDA,
+    "TraceSetting": _TRACE,
+    "LogSettings": _LOG,
+}
+"""The calls that exist to say why they do nothing."""
+
+OPEN = frozenset({"ServerLive", "ServerReady", "ModelReady"})
+"""The calls that need no credentials."""
+
+CONTROL = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
+"""The calls that change what is served."""
+
+
+class Servicer:
+    """The answers of one server.
+
+    Args:
+        engine: What is asked.
+        limits: What clients may send; told in model metadata.
+        extensions: The protocol's extensions that work here.
+    """
+
+    def __init__(self, engine: "Engine", limits: Limits, extensions: tuple[str, ...]) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._extensions = extensions
+
+    def behaviors(self) -> dict[str, Behavior]:
+        """Return every unary call but ModelInfer by its name."""
+        answered: dict[str, Behavior] = {
+            "ServerLive": self._server_live,
+            "ServerReady": self._server_ready,
+            "ModelReady": self._model_ready,
+            "ServerMetadata": self._server_metadata,
+            "ModelMetadata": self._model_metadata,
+            "ModelConfig": self._model_config,
+            "ModelStatistics": self._model_statistics,
+            "RepositoryIndex": self._repository_index,
+            "RepositoryModelLoad": self._repository_model_load,
+            "RepositoryModelUnload": self._repository_model_unload,
+        }
+        return answered | {name: _refusing(text) for name, text in REFUSED.items()}
+
+    def _server_live(self, request: Any, context: Context) -> Any:
+        return message_class("inference.ServerLiveResponse")(live=True)
+
+    def _server_ready(self, request: Any, context: Context) -> Any:
+        return message_class("inference.ServerReadyResponse")(ready=self._engine.ready())
+
+    def _model_ready(self, request: Any, context: Context) -> Any:
+        ready = self._engine.model_ready(request.name, request.version)
+        return message_class("inference.ModelReadyResponse")(ready=ready)
+
+    def _server_metadata(self, request: Any, context: Context) -> Any:
+        document = metadata.server_metadata(self._extensions)
+        return metadata.to_message("inference.ServerMetadataResponse", document)
+
+    def _model_metadata(self, request: Any, context: Context) -> Any:
+        spec = self._engine.spec(request.name, request.version)
+        document = metadata.model_metadata(spec, self._engine.versions(request.name), self._limits)
+        return metadata.to_message("inference.ModelMetadataResponse", document)
+
+    def _model_config(self, request: Any, context: Context) -> Any:
+        document = metadata.model_config(self._engine.spec(request.name, request.version))
+        return metadata.to_message("inference.ModelConfigResponse", {"config": document})
+
+    def _model_statistics(self, request: Any, context: Context) -> Any:
+        found = self._engine.statistics(request.name, request.version)
+        return metadata.to_message(
+            "inference.ModelStatisticsResponse", metadata.model_statistics(found)
+        )
+
+    def _repository_index(self, request: Any, context: Context) -> Any:
+        _check_repository(request.repository_name)
+        answer = message_class("inference.RepositoryIndexResponse")()
+        for state in self._engine.index(ready_only=request.ready):
+            answer.models.add(
+                name=state.name, version=state.version, state=state.state, reason=state.reason
+            )
+        return answer
+
+    def _repository_model_load(self, request: Any, context: Context) -> Any:
+        _check_repository(request.repository_name)
+        _check_parameters(request.parameters)
+        self._engine.load(request.model_name)
+        return message_class("inference.RepositoryModelLoadResponse")()
+
+    def _repository_model_unload(self, request: Any, context: Context) -> Any:
+        _check_repository(request.repository_name)
+        _check_parameters(request.parameters)
+        self._engine.unload(request.model_name)
+        return message_class("inference.RepositoryModelUnloadResponse")()
+
+
+def _refusing(text: str) -> Behavior:
+    def refuse(request: Any, context: Context) -> Any:
+        raise NotImplementedByKsrv(text)
+
+    return refuse
+
+
+def _check_repository(name: str) -> None:
+    if name:
+        raise NotImplementedByKsrv(
+            f"repository {quote(name)}: repositories have no names here; leave repository_name empty"
+        )
+
+
+def _check_parameters(parameters: Any) -> None:
+    for name, value in parameters.items():
+        if name != "unload_dependents":
+            raise InvalidRequest(
+                f"parameter {quote(name)} is not accepted: a call loads what the repository holds"
+            )
+        if value.WhichOneof("parameter_choice") != "bool_param":
+            raise InvalidRequest("parameter 'unload_dependents' must be true or false")

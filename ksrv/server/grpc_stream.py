@@ -1,0 +1,160 @@
+"""ModelStreamInfer in Triton's wire form: many requests on one call, answered in their order.
+
+A reader thread takes requests off the stream and hands them to the engine, so that they can join one
+batch; the call's own thread answers them in the order in which they came. A request that fails is
+answered with `error_message`, and the stream goes on.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ksrv.errors import KsrvError, NotReady
+from ksrv.request import InferRequest, Parameter
+from ksrv.server.grpc_calls import Context, failure_of
+from ksrv.server.grpc_infer import InferCalls, stream_error, stream_message
+
+if TYPE_CHECKING:
+    from ksrv.engine.ticket import Ticket
+
+DEPTH = 64
+"""Requests of one stream that are under way at a time; the reader waits beyond."""
+
+FINAL = "triton_final_response"
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One request of a stream: under way, or refused."""
+
+    request: InferRequest | None = None
+    ticket: "Ticket | None" = None
+    error: KsrvError | None = None
+
+
+class _Line:
+    """The requests of a stream that are not answered yet, in order."""
+
+    def __init__(self) -> None:
+        self._entries: deque[_Entry] = deque()
+        self._changed = threading.Condition()
+        self._answered: _Entry | None = None
+        self._ended = False
+        self._closed = False
+
+    def put(self, entry: _Entry) -> bool:
+        """Append, waiting for room; False once nobody answers any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._entries) < DEPTH or self._closed)
+            if not self._closed:
+                self._entries.append(entry)
+                self._changed.notify_all()
+            return not self._closed
+
+    def end(self) -> None:
+        """Say that no further entry comes."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def take(self) -> _Entry | None:
+        """Return the next entry, waiting for it; None after the last."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._entries) or self._ended)
+            self._answered = self._entries.popleft() if self._entries else None
+            self._changed.notify_all()
+            return self._answered
+
+    def close(self) -> None:
+        """Stop answering: let the reader go and give up what is under way."""
+        with self._changed:
+            self._closed = self._ended = True
+            left = [self._answered, *self._entries]
+            self._entries.clear()
+            self._changed.notify_all()
+        for entry in left:
+            if entry is not None and entry.ticket is not None and not entry.ticket.done():
+                entry.ticket.cancel()
+
+
+class StreamCalls:
+    """The streams of one server.
+
+    Args:
+        infer: Reads requests and hands them to the engine.
+        pool: Where the readers run; it must have a thread for each stream besides the calls' own.
+    """
+
+    def __init__(self, infer: InferCalls, pool: ThreadPoolExecutor) -> None:
+        self._infer = infer
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._lines: set[_Line] = set()
+        self._closing = False
+
+    def stream(self, messages: Iterator[bytes], context: Context) -> Iterator[bytes]:
+        """Answer the requests of one stream.
+
+        Raises:
+            NotReady: The server stopped before the client ended the stream.
+        """
+        line = _Line()
+        with self._lock:
+            self._lines.add(line)
+        context.add_callback(line.close)
+        try:
+            self._pool.submit(self._read, messages, context, line)
+            while (entry := line.take()) is not None:
+                yield self._answer(entry)
+        finally:
+            line.close()
+            with self._lock:
+                self._lines.discard(line)
+        if self._closing:
+            raise NotReady("the server is stopping; open a new stream elsewhere")
+
+    def close(self) -> None:
+        """End all streams once they have answered what they accepted."""
+        with self._lock:
+            self._closing = True
+            lines = list(self._lines)
+        for line in lines:
+            line.end()
+
+    def _read(self, messages: Iterator[bytes], context: Context, line: _Line) -> None:
+        import grpc
+
+        try:
+            for message in messages:
+                if self._closing or not line.put(self._begin(message, context)):
+                    break
+        except grpc.RpcError:
+            line.close()  # the client cancelled the call, or its connection is gone
+        finally:
+            line.end()
+
+    def _begin(self, message: bytes, context: Context) -> _Entry:
+        entry = _Entry()
+        try:
+            entry.request = self._infer.read(message, context)
+            entry.ticket = self._infer.submit(entry.request)
+        except Exception as error:  # noqa: BLE001 - it is told on the stream
+            entry.error = failure_of(error)
+        return entry
+
+    def _answer(self, entry: _Entry) -> bytes:
+        request = entry.request
+        marks: Mapping[str, Parameter] = {}
+        if request is not None and request.mark_final:
+            marks = {FINAL: True}
+        error = entry.error
+        if request is not None and entry.ticket is not None:
+            try:
+                return stream_message(entry.ticket.wait(), request, marks)
+            except Exception as raised:  # noqa: BLE001 - it is told on the stream
+                error = failure_of(raised)
+        assert error is not None, "an entry is under way or refused"
+        return stream_error(error, request.id if request is not None else "", marks)

@@ -1,0 +1,192 @@
+"""An engine of a few lines for the gRPC tests: real threads and tickets, models that are functions."""
+
+import threading
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+
+from ksrv.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InferenceError,
+    NotFound,
+    NotReady,
+    Overloaded,
+)
+from ksrv.request import InferResponse, Tensor
+from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
+
+FP32 = TensorSpec("x", "FP32", (-1, 4))
+SPECS = {
+    spec.name: spec
+    for spec in (
+        ModelSpec("echo"),
+        ModelSpec("add", "", "python", (FP32,), (TensorSpec("y", "FP32", (-1, 4)),), None, 8),
+        ModelSpec("image", inputs=(TensorSpec("image", "FP32", (-1, 8, 8, 3), ImageSpec()),)),
+        ModelSpec("slow"),
+        ModelSpec("failing"),
+        ModelSpec("broken"),
+        ModelSpec("full"),
+        ModelSpec("headers"),
+        ModelSpec("seen"),
+    )
+}
+
+
+@dataclass
+class State:
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class Ticket:
+    def __init__(self, request):
+        self.request = request
+        self._ended = threading.Event()
+        self._outcome = None
+        self._callbacks = []
+        self._lock = threading.Lock()
+        self.cancelled = False
+
+    def wait(self):
+        self._ended.wait()
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+    def done(self):
+        return self._ended.is_set()
+
+    def cancel(self):
+        self.cancelled = True
+        self.finish(Cancelled("the request was cancelled"))
+
+    def add_done_callback(self, callback):
+        with self._lock:
+            if not self._ended.is_set():
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def finish(self, outcome):
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self._outcome = outcome
+            self._ended.set()
+            callbacks = list(self._callbacks)
+        for callback in callbacks:
+            callback(self)
+
+
+class StandInEngine:
+    """What `GrpcServer` asks of an engine."""
+
+    def __init__(self):
+        self.is_ready = True
+        self.unready_models = set()
+        self.tickets = []
+        self.release = threading.Event()  # lets "slow" answer
+        self.loaded = []
+        self.most_at_once = 0
+        self._lock = threading.Lock()
+
+    def spec(self, name, version=""):
+        if name not in SPECS or version not in ("", "1"):
+            raise NotFound(f"Request for unknown model: '{name}' is not found")
+        if name in self.unready_models:
+            raise NotReady(f"model '{name}' is not ready")
+        return SPECS[name]
+
+    def submit(self, request):
+        self.spec(request.model_name, request.model_version)
+        if request.model_name == "full":
+            raise Overloaded("the queue of model 'full' holds 1 requests, which is its limit")
+        ticket = Ticket(request)
+        with self._lock:
+            self.tickets.append(ticket)
+            self.most_at_once = max(
+                self.most_at_once, sum(not ticket.done() for ticket in self.tickets)
+            )
+        threading.Thread(target=self._run, args=(ticket,), daemon=True).start()
+        return ticket
+
+    def _run(self, ticket):
+        request = ticket.request
+        if request.model_name == "slow":
+            while not self.release.wait(0.01):
+                if ticket.done():
+                    return
+                if request.deadline_ns and time.monotonic_ns() > request.deadline_ns:
+                    ticket.finish(DeadlineExceeded("the deadline passed"))
+                    return
+        try:
+            ticket.finish(self._answer(request))
+        except Exception as error:
+            ticket.finish(error)
+
+    def _answer(self, request):
+        outputs = request.inputs
+        headers = {}
+        match request.model_name:
+            case "failing":
+                raise InferenceError("no such cat", 404, {"X-Cat": "none"})
+            case "broken":
+                raise ZeroDivisionError("a secret")
+            case "add":
+                y = request.inputs[0].data + 1
+                outputs = [Tensor("y", "FP32", y.shape, y)]
+            case "image":
+                sizes = np.array([len(element) for element in request.inputs[0].data])
+                outputs = [Tensor("size", "INT64", sizes.shape, sizes)]
+            case "headers":
+                headers = {"X-Took": "5", "Bad Name": "x"}
+            case "seen":
+                text = repr((dict(request.headers), dict(request.parameters))).encode()
+                outputs = [Tensor("seen", "BYTES", (1,), [text])]
+        return InferResponse(
+            request.model_name, "1", request.id, outputs, {"k": True}, headers=headers
+        )
+
+    def ready(self):
+        return self.is_ready
+
+    def model_ready(self, name, version=""):
+        if name in self.unready_models:
+            return False
+        self.spec(name, version)
+        return True
+
+    def versions(self, name):
+        return ["1"]
+
+    def index(self, ready_only=False):
+        states = [State(name, "1", "READY", "") for name in sorted(SPECS)]
+        return [*states, *([] if ready_only else [State("bad", "", "UNAVAILABLE", "no file")])]
+
+    def load(self, name):
+        self.spec(name)
+        self.loaded.append(name)
+
+    def unload(self, name):
+        self.spec(name)
+        self.loaded.remove(name)
+
+    def statistics(self, name="", version=""):
+        once = SimpleNamespace(count=1, ns=10)
+        fields = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+        return [
+            SimpleNamespace(
+                name=name or "echo",
+                version="1",
+                last_inference_ms=5,
+                inference_count=1,
+                execution_count=1,
+                batches=[],
+                **dict.fromkeys(fields, once),
+            )
+        ]

@@ -1,0 +1,290 @@
+"""ModelInfer over a real socket: answers, errors, deadlines, cancellation, sizes, bad bytes."""
+
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+from engine_stand_in import StandInEngine
+from grpc_fixtures import connect, infer_request, running, small_limits, stub_infer
+
+from ksrv.protocol.messages import INFERENCE, message_class
+from ksrv.server.grpc_server import GrpcServer
+from ksrv.server.settings import ServerSettings
+
+
+@pytest.fixture
+def engine():
+    return StandInEngine()
+
+
+@pytest.fixture
+def address(engine):
+    with running(engine, threads=2) as found:
+        yield found
+
+
+@pytest.fixture
+def channel(address):
+    with connect(address) as found:
+        yield found
+
+
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def code_of(future_or_call):
+    with pytest.raises(grpc.RpcError) as caught:
+        future_or_call()
+    return caught.value
+
+
+ROW = np.arange(4, dtype=np.float32).reshape(1, 4)
+ADD = infer_request("add", ("x", "FP32", [1, 4]), raw=[ROW.tobytes()], id="7")
+
+
+def test_answer_carries_raw_contents_id_and_parameters(channel):
+    found = stub_infer(channel)(ADD, timeout=20)
+    assert (found.model_name, found.model_version, found.id) == ("add", "1", "7")
+    assert np.frombuffer(found.raw_output_contents[0], np.float32).tolist() == [1, 2, 3, 4]
+    assert found.parameters["k"].bool_param
+
+
+def test_images_pass_in_every_form(channel):
+    jpeg = b"\xff\xd8\xff\xe0" + bytes(100)
+    typed = infer_request("image", ("image", "BYTES", [2]))
+    typed.inputs[0].contents.bytes_contents.extend([jpeg, jpeg[:50]])
+    bare = infer_request("image", ("image", "BYTES", [1]), raw=[jpeg])
+    infer = stub_infer(channel)
+    assert np.frombuffer(infer(typed).raw_output_contents[0], np.int64).tolist() == [104, 50]
+    assert np.frombuffer(infer(bare).raw_output_contents[0], np.int64).tolist() == [104]
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "text"),
+    [
+        (infer_request("nope"), "NOT_FOUND", "'nope'"),
+        (infer_request("full"), "RESOURCE_EXHAUSTED", "queue"),
+        (infer_request("failing"), "NOT_FOUND", "no such cat"),
+        (infer_request("broken"), "INTERNAL", "its log says why"),
+        (
+            infer_request("add", ("x", "FP32", [1, 4]), raw=[b"123"]),
+            "INVALID_ARGUMENT",
+            "Expected 16, got 3",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.isupper() else "",
+)
+@pytest.mark.parametrize("busy", [False, True], ids=["waiting", "deferred"])
+def test_errors_have_their_code_and_text(engine, channel, request_, code, text, busy):
+    infer = stub_infer(channel)
+    held = []
+    if busy:
+        held = [infer.future(infer_request("slow")) for _ in range(4)]
+        wait_until(lambda: len(engine.tickets) == 4)
+    error = code_of(lambda: infer(request_, timeout=20))
+    assert error.code().name == code
+    assert text in error.details()
+    assert "secret" not in error.details()
+    engine.release.set()
+    for future in held:
+        future.result(20)
+
+
+def test_handler_headers_become_trailing_metadata(channel):
+    _, done = stub_infer(channel).with_call(infer_request("headers"), timeout=20)
+    assert ("x-took", "5") in done.trailing_metadata()
+    assert "bad name" not in dict(done.trailing_metadata())
+    error = code_of(lambda: stub_infer(channel)(infer_request("failing"), timeout=20))
+    assert ("x-cat", "none") in error.trailing_metadata()
+
+
+def test_metadata_and_parameters_reach_the_engine(channel):
+    found = stub_infer(channel)(
+        infer_request("seen", parameters={"mine": "v", "timeout": 5_000_000}),
+        metadata=(("x-mine", "1"), ("x-bin", b"\x00")),
+    )
+    (text,) = found.raw_output_contents
+    assert b"'x-mine': '1'" in text
+    assert b"x-bin" not in text
+    assert b"{'mine': 'v'}" in text
+
+
+def test_many_requests_at_once_are_all_accepted(engine, channel):
+    infer = stub_infer(channel)
+    futures = [infer.future(infer_request("slow", id=str(i)), timeout=60) for i in range(60)]
+    wait_until(lambda: len(engine.tickets) == 60)
+    assert engine.most_at_once == 60  # two pool threads wait, the others are deferred
+    engine.release.set()
+    assert [future.result(30).id for future in futures] == [str(i) for i in range(60)]
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["waiting", "deferred"])
+def test_deadline_reaches_the_engine(engine, channel, busy):
+    infer = stub_infer(channel)
+    held = []
+    if busy:
+        held = [infer.future(infer_request("slow")) for _ in range(4)]
+        wait_until(lambda: len(engine.tickets) == 4)
+    before = time.monotonic_ns()
+    error = code_of(lambda: infer(infer_request("slow"), timeout=0.3))
+    assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    ticket = engine.tickets[-1]
+    assert before < ticket.request.deadline_ns < before + 10_000_000_000
+    wait_until(ticket.done)
+    assert engine.tickets[0].request.deadline_ns is None if busy else True
+    engine.release.set()
+    for future in held:
+        future.result(20)
+
+
+def test_timeout_parameter_beats_a_later_deadline(engine, channel):
+    request = infer_request("slow", parameters={"timeout": 200_000})
+    error = code_of(lambda: stub_infer(channel)(request, timeout=30))
+    assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "deadline" in error.details()
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["waiting", "deferred"])
+def test_cancellation_reaches_the_engine(engine, channel, busy):
+    infer = stub_infer(channel)
+    held = []
+    if busy:
+        held = [infer.future(infer_request("slow")) for _ in range(4)]
+        wait_until(lambda: len(engine.tickets) == 4)
+    future = infer.future(infer_request("slow", id="gone"))
+    wait_until(lambda: any(ticket.request.id == "gone" for ticket in engine.tickets))
+    future.cancel()
+    (ticket,) = [ticket for ticket in engine.tickets if ticket.request.id == "gone"]
+    wait_until(lambda: ticket.cancelled)
+    engine.release.set()
+    for kept in held:
+        kept.result(20)
+    assert stub_infer(channel)(ADD, timeout=20).id == "7"
+
+
+def test_twenty_megabytes_both_ways(channel):
+    values = np.arange(5_000_000, dtype=np.float32)
+    request = infer_request("echo", ("x", "FP32", [5_000_000]), raw=[values.tobytes()])
+    found = stub_infer(channel)(request, timeout=60)
+    assert found.raw_output_contents[0] == values.tobytes()
+
+
+def test_message_above_the_body_limit_is_refused(engine):
+    with running(engine, **small_limits(body=100_000)) as address, connect(address) as channel:
+        request = infer_request("echo", ("x", "UINT8", [200_000]), raw=[bytes(200_000)])
+        error = code_of(lambda: stub_infer(channel)(request, timeout=20))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert stub_infer(channel)(ADD, timeout=20).id == "7"
+
+
+def test_compressed_requests_are_read(channel):
+    infer = stub_infer(channel)
+    assert infer(ADD, compression=grpc.Compression.Gzip, timeout=20).id == "7"
+
+
+def test_mutated_messages_are_answered_with_client_errors_only(channel):
+    infer = channel.unary_unary(f"/{INFERENCE}/ModelInfer")
+    seed = random.Random(5)
+    typed = infer_request("add", ("x", "FP32", [1, 4]), id="t", parameters={"p": 1})
+    typed.inputs[0].contents.fp32_contents.extend([1, 2, 3, 4])
+    sources = [ADD.SerializeToString(), typed.SerializeToString()]
+    seen = set()
+    for _ in range(400):
+        message = bytearray(seed.choice(sources))
+        for _ in range(seed.randint(1, 4)):
+            at = seed.randrange(len(message))
+            match seed.randrange(3):
+                case 0:
+                    message[at] = seed.randrange(256)
+                case 1:
+                    del message[at]
+                case _:
+                    message.insert(at, seed.randrange(256))
+        try:
+            infer(bytes(message), timeout=20)
+            seen.add("OK")
+        except grpc.RpcError as error:
+            seen.add(error.code().name)
+    assert seen <= {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "DEADLINE_EXCEEDED"}
+    assert "INVALID_ARGUMENT" in seen
+    assert stub_infer(channel)(ADD, timeout=20).id == "7"
+
+
+def test_garbage_on_the_socket_does_not_hurt_the_server(address, channel):
+    import socket
+
+    host, _, port = address.rpartition(":")
+    seed = random.Random(6)
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    for start in (b"", preface, b"GET / HTTP/1.1\r\n\r\n"):
+        for _ in range(10):
+            with socket.create_connection((host, int(port)), timeout=10) as raw:
+                raw.sendall(start + seed.randbytes(seed.randint(1, 2000)))
+    assert stub_infer(channel)(ADD, timeout=20).id == "7"
+
+
+def test_concurrent_clients_get_their_own_answers(channel):
+    infer = stub_infer(channel)
+    wrong = []
+
+    def client(number):
+        for turn in range(20):
+            values = np.full((1, 4), number * 100 + turn, np.float32)
+            request = infer_request("add", ("x", "FP32", [1, 4]), raw=[values.tobytes()])
+            request.id = f"{number}.{turn}"
+            found = infer(request, timeout=60)
+            answer = np.frombuffer(found.raw_output_contents[0], np.float32)
+            if found.id != request.id or answer[0] != number * 100 + turn + 1:
+                wrong.append(found)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_importing_the_front_end_does_not_import_grpc():
+    code = (
+        "import sys; import ksrv.server.grpc_server;"
+        "assert 'grpc' not in sys.modules and 'google.protobuf' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_second_server_on_the_port_fails_loudly(address):
+    second = GrpcServer(StandInEngine(), ServerSettings())
+    with pytest.raises(RuntimeError):
+        second.start(address)
+
+
+def test_stop_lets_accepted_requests_finish(engine):
+    server = GrpcServer(engine, ServerSettings())
+    port = server.start("127.0.0.1:0")
+    with connect(f"127.0.0.1:{port}") as channel:
+        future = stub_infer(channel).future(infer_request("slow", id="kept"))
+        wait_until(lambda: len(engine.tickets) == 1)
+        server.begin_stop(30)
+        engine.release.set()
+        assert future.result(20).id == "kept"
+        server.stop(30)
+        server.stop(30)
+
+
+def test_request_message_is_the_clients_own_class_or_ours():
+    triton = pytest.importorskip("tritonclient.grpc")
+    assert (
+        triton.service_pb2.ModelInferRequest.FromString(ADD.SerializeToString()).SerializeToString()
+        == ADD.SerializeToString()
+    )
+    assert message_class("inference.ModelInferRequest") is not triton.service_pb2.ModelInferRequest
