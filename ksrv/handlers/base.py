@@ -16,6 +16,7 @@ from ksrv.handlers.batch import Batch
 from ksrv.handlers.compile import compile_model
 from ksrv.handlers.context import Context
 from ksrv.loaders.torch_device import torch_device
+from ksrv.spec import ModelSpec
 
 
 class BaseHandler:
@@ -55,6 +56,18 @@ class BaseHandler:
         loaded = context.load_model()
         if loaded is not None:
             self.model = compile_model(loaded, context)
+
+    def declare(self, spec: ModelSpec) -> ModelSpec:
+        """Declare inputs and outputs that model.yaml leaves open; called after `initialize`.
+
+        Args:
+            spec: What model.yaml declares.
+
+        Returns:
+            The spec, with what this handler knows. By default as it is; what is still open comes
+            from the model file, as far as the handler keeps the default stages.
+        """
+        return spec
 
     def preprocess(self, batch: Batch) -> Any:
         """Turn the batch into what `inference` takes.

@@ -1,7 +1,8 @@
 """Turns what a handler returns into the tensors of the answer.
 
 What is accepted: a mapping of output names to arrays, tensors or lists; one array or tensor; a
-tuple of them, in the order of the declared outputs; or a list with one value for each row.
+tuple of them, in the order of the declared outputs (a list as well, where several are declared);
+or a list with one value for each row.
 
 Declared outputs give the names, the datatypes and the shapes. A value of another datatype is cast
 when it stays of its kind: floats to any float (unless finite values become infinite), integers to
@@ -87,7 +88,8 @@ def _by_name(result: Any, declared: Sequence[TensorSpec]) -> dict[str, Any]:
     names = [entry.name for entry in declared]
     if isinstance(result, Mapping):
         return _ordered(result, names)
-    if isinstance(result, tuple) and not hasattr(result, "_fields"):
+    listed = isinstance(result, list) and len(result) == len(names) > 1
+    if listed or (isinstance(result, tuple) and not hasattr(result, "_fields")):
         wanted = names or _numbered(len(result))
         if len(wanted) != len(result):
             raise HandlerFailed(

@@ -91,7 +91,7 @@ class Runner:
                 handler.context = context
             if hasattr(handler, "initialize"):
                 handler.initialize(context)
-            context.spec = complete_spec(context.spec, config, context)
+            context.spec = complete_spec(handler, context)
         except Exception as error:
             context.modules.close()
             raise LoadFailed(
@@ -186,23 +186,32 @@ def _device_of(handler: Any, context: Context) -> Any:
     return context.device if device is None else device
 
 
-def complete_spec(spec: ModelSpec, config: ModelConfig, context: Context) -> ModelSpec:
-    """Return the declared spec with what the model file knows filled in.
+def complete_spec(handler: Any, context: Context) -> ModelSpec:
+    """Return the declared spec with what the handler and the model file know filled in.
 
     Args:
-        spec: What model.yaml declares.
-        config: The settings.
-        context: The context after `initialize`.
+        handler: The handler, initialized.
+        context: Its context.
 
     Returns:
         The complete spec.
     """
-    loaded = context.loaded
+    spec, loaded = context.spec, context.loaded
+    if isinstance(handler, BaseHandler):
+        spec = handler.declare(spec)
     if loaded is None:
         return replace(spec, platform="python")
     return replace(
         spec,
         platform=loaded.platform,
-        inputs=spec.inputs or loaded.inputs,
-        outputs=spec.outputs or (loaded.outputs if config.handler is None else ()),
+        inputs=spec.inputs or (loaded.inputs if _keeps(handler, "preprocess") else ()),
+        outputs=spec.outputs or (loaded.outputs if _keeps(handler, "postprocess") else ()),
+    )
+
+
+def _keeps(handler: Any, stage: str) -> bool:
+    """Whether a handler leaves a stage, and what is around it, as they are."""
+    return all(
+        getattr(type(handler), name, None) is getattr(BaseHandler, name)
+        for name in (stage, "inference", "handle")
     )

@@ -89,8 +89,8 @@ class PositionalCall:
         self.keywords = keywords
 
     def __call__(self, *args: Any, **tensors: Any) -> Any:
-        if not tensors and not self.keywords:
-            return self.run(*args)
+        if set(tensors) == set(self.keywords):
+            return self.run(*args, **tensors)
         if set(tensors) == set(self.order):
             values = [*args, *(tensors[name] for name in self.order)]
         else:

@@ -8,7 +8,7 @@ import json
 import logging
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -109,13 +109,9 @@ def _exported(program: Any, request: LoadRequest) -> LoadedModel:
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     names = program.graph_signature.user_inputs
     inputs = _specs(names, [values.get(name) for name in names], program.range_constraints)
-    outputs: tuple[TensorSpec, ...] = ()
     results = [values.get(name) for name in program.graph_signature.user_outputs]
-    if len(results) == 1:
-        outputs = _specs(["output"], results, program.range_constraints)
-    else:
-        numbered = [f"output_{index}" for index in range(len(results))]
-        outputs = _specs(numbered, results, program.range_constraints)
+    result_names = _result_names(program.call_spec.out_spec)
+    outputs = _specs(result_names, results, program.range_constraints) if result_names else ()
     arguments, keywords = program.call_spec.in_spec.children()
     call = PositionalCall(
         program.module(),
@@ -124,6 +120,17 @@ def _exported(program: Any, request: LoadRequest) -> LoadedModel:
         keywords=tuple(keywords.context),
     )
     return LoadedModel(call, True, "pytorch_export", inputs, outputs)
+
+
+def _result_names(spec: Any) -> list[str]:
+    """The names of a flat result's parts: ksrv's own for a tuple, the keys of a mapping."""
+    if spec.is_leaf():
+        return ["output"]
+    if not all(child.is_leaf() for child in spec.children()):
+        return []
+    if issubclass(spec.type, Mapping):
+        return [str(key) for key in spec.context]
+    return [f"output_{index}" for index in range(spec.num_leaves)]
 
 
 def _load_compiled(request: LoadRequest, path: Path) -> LoadedModel:

@@ -1,0 +1,43 @@
+"""`handler: image_segmenter`: the likeliest class of each pixel, and its probability.
+
+Outputs, of which the first two are answered unless model.yaml declares others:
+
+- `class`, INT32 [-1, H, W], and `probability`, FP32 [-1, H, W];
+- `output`, BYTES [-1]: for each image the nested JSON list [H][W][class, probability] that
+  TorchServe answers, which is some hundred times larger.
+
+The model gives scores [rows, classes, H, W], alone or as the entry `out` of a mapping.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from ksrv.handlers import scores
+from ksrv.handlers.vision import VisionHandler
+from ksrv.spec import TensorSpec
+
+
+class ImageSegmenter(VisionHandler):
+    """Answers with a mask of classes and one of probabilities."""
+
+    offered = (
+        TensorSpec("class", "INT32", (-1, -1, -1)),
+        TensorSpec("probability", "FP32", (-1, -1, -1)),
+        TensorSpec("output", "BYTES", (-1,)),
+    )
+    usual = 2
+
+    def postprocess(self, outputs: Any) -> dict[str, Any]:
+        """Find the likeliest class of each pixel."""
+        probabilities = scores.softmax(scores.main_output(outputs, "out"))
+        probability, classes = scores.best(probabilities)
+        return self.choose(
+            {
+                "class": lambda: classes,
+                "probability": lambda: probability,
+                "output": lambda: np.stack(
+                    [classes.astype(probability.dtype), probability], axis=-1
+                ).tolist(),
+            }
+        )
