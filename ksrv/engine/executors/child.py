@@ -17,9 +17,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ksrv.engine.executors import payloads, tensors
-from ksrv.engine.executors.channel import Channel, ChannelClosed, ChannelError
-from ksrv.engine.executors.frames import Frame, Kind, Link
+from ksrv._native import records
+from ksrv._native.link import Channel, ChannelClosed, ChannelError, Frame, Link
+from ksrv.engine.executors import payloads
+from ksrv.engine.executors.kinds import Kind
 from ksrv.engine.executors.payloads import LoadNote, LogNote
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.runner import LoadFailed, Runner, make_runner
@@ -94,8 +95,8 @@ class Child:
             The exit status.
         """
         frame = self._link.receive()
-        if frame.kind is not Kind.LOAD:
-            raise ChannelError(f"the first message was {frame.kind.name}, not LOAD")
+        if frame.kind != Kind.LOAD:
+            raise ChannelError(f"the first message was {frame.kind}, not LOAD")
         note = payloads.load(LoadNote, frame.payload, frame.lenient)
         root = logging.getLogger()
         root.setLevel(note.level)
@@ -131,10 +132,10 @@ class Child:
     def _step(self, runner: Runner) -> bool:
         """Take one message; False when it ends the process."""
         frame = self._link.receive()
-        if frame.kind is Kind.CLOSE:
+        if frame.kind == Kind.CLOSE:
             return False
-        if frame.kind is not Kind.RUN:
-            raise ChannelError(f"a message was {frame.kind.name}, not RUN or CLOSE")
+        if frame.kind != Kind.RUN:
+            raise ChannelError(f"a message was {frame.kind}, not RUN or CLOSE")
         self._sequence = frame.sequence
         try:
             self._run(runner, frame)
@@ -159,14 +160,12 @@ class Child:
         self._answer(Kind.CHUNK, outputs)
 
     def _answer(self, kind: Kind, outputs: BatchOutputs) -> None:
-        written = tensors.write(outputs.tensors, self._link.own)
+        written, blocks = records.write(outputs.tensors, self._link.own)
         payload, lenient = payloads.pack_answer(outputs, written)
         # Emptied before sending, because the message says which input blocks nobody refers to, and
         # an output may be a view of an input.
         outputs.tensors.clear()
-        self._link.send(
-            kind, payload, sequence=self._sequence, numbers=written.numbers, lenient=lenient
-        )
+        self._link.send(kind, payload, sequence=self._sequence, blocks=blocks, lenient=lenient)
 
     def _fail(self, error: KsrvError) -> None:
         payload, lenient = payloads.dump(payloads.fault_of(error))

@@ -9,15 +9,14 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from ksrv import errors
-from ksrv.engine.executors import tensors
-from ksrv.engine.executors.blocks import BlockError, PeerBlocks
-from ksrv.engine.executors.frames import Frame, FrameError
-from ksrv.engine.executors.tensors import Written
+from ksrv._native import records
+from ksrv._native.link import ChannelError, Frame
+from ksrv._native.shared_blocks import BlockError, PeerBlocks
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Parameter, Tensor
 from ksrv.spec import ModelSpec
@@ -26,6 +25,9 @@ _PREFIX = struct.Struct("<II")
 """Number of tensors, bytes of their records; the JSON follows them."""
 
 _TENSORS = 65_536
+
+Read: TypeAlias = tuple[str, tuple[int, ...], Any]
+"""Datatype, shape and data of a tensor; its name is in the JSON beside the records."""
 
 Note = TypeVar("Note", bound=msgspec.Struct)
 
@@ -135,47 +137,45 @@ def dump(
     return json.dumps(msgspec.to_builtins(note, str_keys=True)).encode("ascii"), True
 
 
-def load(kind: type[Note], text: memoryview | bytes, lenient: bool) -> Note:
+def load(kind: type[Note], text: bytes, lenient: bool) -> Note:
     """Return the note that `dump` wrote.
 
     Raises:
-        FrameError: It is not JSON of that form.
+        ChannelError: It is not JSON of that form.
     """
     try:
         if lenient:
-            return msgspec.convert(json.loads(bytes(text)), kind, str_keys=True)
+            return msgspec.convert(json.loads(text), kind, str_keys=True)
         note: Note = _DECODERS[kind].decode(text)
         return note
     except (ValueError, RecursionError) as error:
-        raise FrameError(f"the other side sent no {kind.__name__}: {error}") from error
+        raise ChannelError(f"the other side sent no {kind.__name__}: {error}") from error
 
 
-def _join(count: int, written: Written, text: bytes) -> bytes:
-    return b"".join((_PREFIX.pack(count, len(written.records)), written.records, text))
+def _join(count: int, written: bytes, text: bytes) -> bytes:
+    return b"".join((_PREFIX.pack(count, len(written)), written, text))
 
 
-def _split(frame: Frame, peer: PeerBlocks) -> tuple[list[tensors.Read], memoryview]:
+def _split(frame: Frame, peer: PeerBlocks) -> tuple[list[Read], bytes]:
     try:
         count, length = _PREFIX.unpack_from(frame.payload)
+        if count > _TENSORS:
+            raise ValueError(f"{count} tensors are too many")
         start = _PREFIX.size
-        if count > _TENSORS or start + length > len(frame.payload):
-            raise ValueError(f"{count} tensors have {length} bytes of records")
-        found = tensors.read(frame.payload[start : start + length], count, peer)
+        found = records.read(frame.payload, start, length, count, peer)
         return found, frame.payload[start + length :]
     except (ValueError, BlockError, struct.error) as error:
-        raise FrameError(f"the other side sent tensors that do not add up: {error}") from error
+        raise ChannelError(f"the other side sent tensors that do not add up: {error}") from error
 
 
 def _named(
-    names: Sequence[str],
-    found: Sequence[tensors.Read],
-    parameters: Mapping[int, dict[str, Parameter]],
+    names: Sequence[str], found: Sequence[Read], parameters: Mapping[int, dict[str, Parameter]]
 ) -> list[Tensor]:
     if len(names) != len(found):
-        raise FrameError(f"the other side sent {len(found)} tensors and {len(names)} names")
+        raise ChannelError(f"the other side sent {len(found)} tensors and {len(names)} names")
     return [
-        Tensor(name, each.datatype, each.shape, each.data, parameters.get(index, {}))
-        for index, (name, each) in enumerate(zip(names, found, strict=True))
+        Tensor(name, kind, shape, data, parameters.get(index, {}))
+        for index, (name, (kind, shape, data)) in enumerate(zip(names, found, strict=True))
     ]
 
 
@@ -183,12 +183,12 @@ def _tensor_parameters(named: Sequence[Tensor]) -> dict[int, dict[str, Parameter
     return {index: dict(each.parameters) for index, each in enumerate(named) if each.parameters}
 
 
-def pack_batch(batch: BatchInputs, written: Written) -> tuple[bytes, bool]:
+def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
     """Return the payload of RUN, and whether its JSON is the standard library's.
 
     Args:
         batch: The batch.
-        written: Its tensors, as `tensors.write` put them into blocks.
+        written: The records of its tensors.
     """
     note = RunNote(
         names=list(batch.tensors),
@@ -217,7 +217,7 @@ def unpack_batch(frame: Frame, peer: PeerBlocks) -> BatchInputs:
     """Return the batch of a RUN message; its arrays are views of the other side's blocks.
 
     Raises:
-        FrameError: The message does not add up.
+        ChannelError: The message does not add up.
     """
     found, text = _split(frame, peer)
     note = load(RunNote, text, frame.lenient)
@@ -235,12 +235,12 @@ def unpack_batch(frame: Frame, peer: PeerBlocks) -> BatchInputs:
     )
 
 
-def pack_answer(outputs: BatchOutputs, written: Written) -> tuple[bytes, bool]:
+def pack_answer(outputs: BatchOutputs, written: bytes) -> tuple[bytes, bool]:
     """Return the payload of ANSWER or CHUNK, and whether its JSON is the standard library's.
 
     Args:
         outputs: What the handler answered.
-        written: Its tensors, as `tensors.write` put them into blocks.
+        written: The records of its tensors.
     """
     note = AnswerNote(
         names=[tensor.name for tensor in outputs.tensors],
@@ -263,13 +263,13 @@ def unpack_answer(frame: Frame, peer: PeerBlocks, requests: int) -> BatchOutputs
         requests: How many requests the batch has.
 
     Raises:
-        FrameError: The message does not add up.
+        ChannelError: The message does not add up.
     """
     found, text = _split(frame, peer)
     note = load(AnswerNote, text, frame.lenient)
     for index in (*note.failures, *note.headers, *note.parameters):
         if not 0 <= index < requests:
-            raise FrameError(f"the answer speaks of request {index} of {requests}")
+            raise ChannelError(f"the answer speaks of request {index} of {requests}")
     return BatchOutputs(
         tensors=_named(note.names, found, note.tensor_parameters),
         failures={index: error_of(fault) for index, fault in note.failures.items()},
@@ -291,10 +291,10 @@ def error_of(fault: Fault) -> KsrvError:
     """Return the error that `fault_of` was given.
 
     Raises:
-        FrameError: The status is not an error's.
+        ChannelError: The status is not an error's.
     """
     if not 400 <= fault.status <= 599:
-        raise FrameError(f"a failure has the status {fault.status}")
+        raise ChannelError(f"a failure has the status {fault.status}")
     if fault.kind == InferenceError.__name__:
         return InferenceError(fault.message, fault.status, fault.headers)
     kind = getattr(errors, fault.kind, None)
@@ -316,7 +316,7 @@ def unpack_spec(frame: Frame) -> ModelSpec:
     """Return the description in a LOADED message.
 
     Raises:
-        FrameError: It is not one.
+        ChannelError: It is not one.
     """
     return load(_SpecNote, frame.payload, frame.lenient).spec
 
@@ -330,6 +330,6 @@ def unpack_metrics(frame: Frame) -> list[dict[str, Any]]:
     """Return the records of a METRICS message.
 
     Raises:
-        FrameError: They are not a list of objects.
+        ChannelError: They are not a list of objects.
     """
     return load(_ListNote, frame.payload, frame.lenient).records

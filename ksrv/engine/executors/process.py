@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ksrv._native import arena, records
 from ksrv._native.arena import Block
-from ksrv.engine.executors import ExecutorDied, payloads, tensors
+from ksrv._native.link import Channel, ChannelClosed, ChannelError, Frame, Link
+from ksrv.engine.executors import ExecutorDied, payloads
 from ksrv.engine.executors.backoff import Backoff
-from ksrv.engine.executors.channel import Channel, ChannelClosed, ChannelError
 from ksrv.engine.executors.environment import handler_environment
-from ksrv.engine.executors.frames import Frame, Kind, Link
+from ksrv.engine.executors.kinds import Kind
 from ksrv.engine.executors.output import ProcessLog
 from ksrv.engine.executors.payloads import Fault, LoadNote, LogNote
 from ksrv.engine.executors.supervision import Ending, HandlerProcess
@@ -154,7 +155,7 @@ class ProcessExecutor:
             payload, lenient = payloads.dump(note)
             link.send(Kind.LOAD, payload, lenient=lenient)
             frame = link.receive(deadline_ns)
-            if frame.kind is Kind.LOADED:
+            if frame.kind == Kind.LOADED:
                 return payloads.unpack_spec(frame)
             raise self._failure(frame)
         except TimeoutError as error:
@@ -170,12 +171,15 @@ class ProcessExecutor:
     def lease(self, nbytes: int) -> Block:
         """Return a block of at least `nbytes` that the process will see without a copy.
 
+        Without a process it is a block of the arena, which `run` copies.
+
         Raises:
-            ExecutorDied: There is no process.
             Overloaded: There is no memory for it.
         """
-        link, _ = self._living()
+        link = self._link
         try:
+            if link is None:
+                return arena.lease(nbytes)
             return link.own.lease(nbytes)
         except MemoryError as error:
             raise Overloaded(str(error)) from error
@@ -200,7 +204,7 @@ class ProcessExecutor:
         with self._lock:
             link, process = self._living()
             try:
-                written = tensors.write(list(batch.tensors.values()), link.own)
+                written, blocks = records.write(batch.tensors.values(), link.own)
                 payload, lenient = payloads.pack_batch(batch, written)
             except MemoryError as error:
                 raise Overloaded(str(error)) from error
@@ -210,7 +214,7 @@ class ProcessExecutor:
                     Kind.RUN,
                     payload,
                     sequence=self._sequence,
-                    numbers=written.numbers,
+                    blocks=blocks,
                     lenient=lenient,
                     wait=False,
                 )
@@ -240,9 +244,9 @@ class ProcessExecutor:
             frame = link.receive(deadline_ns)
             if frame.sequence != self._sequence:
                 raise ChannelError(f"it answered batch {frame.sequence}, not {self._sequence}")
-            if frame.kind is Kind.ANSWER:
+            if frame.kind == Kind.ANSWER:
                 return payloads.unpack_answer(frame, link.peer, len(batch.requests))
-            if frame.kind is not Kind.CHUNK:
+            if frame.kind != Kind.CHUNK:
                 return self._failure(frame)
             chunk = payloads.unpack_answer(frame, link.peer, len(batch.requests))
             if batch.emit is not None:
@@ -308,19 +312,19 @@ class ProcessExecutor:
         return ExecutorDied(f"{self._label} sent an answer that cannot be read, and was ended")
 
     def _failure(self, frame: Frame) -> KsrvError:
-        if frame.kind is not Kind.FAILED:
-            raise ChannelError(f"a message of the kind {frame.kind.name} has no place here")
+        if frame.kind != Kind.FAILED:
+            raise ChannelError(f"a message of the kind {frame.kind} has no place here")
         return payloads.error_of(payloads.load(Fault, frame.payload, frame.lenient))
 
     def _take_event(self, frame: Frame) -> None:
-        if frame.kind is Kind.LOG:
+        if frame.kind == Kind.LOG:
             self._log.record(payloads.load(LogNote, frame.payload, frame.lenient))
-        elif frame.kind is Kind.METRICS:
+        elif frame.kind == Kind.METRICS:
             records = payloads.unpack_metrics(frame)
             if self._on_metrics is not None:
                 self._on_metrics(records)
         else:
-            raise ChannelError(f"a message of the kind {frame.kind.name} is no event")
+            raise ChannelError(f"a message of the kind {frame.kind} is no event")
 
     def _note_end(self, link: Link, ending: Ending) -> None:
         """Wake a waiting `run` and tell whoever asked; called by the watching thread."""

@@ -158,6 +158,20 @@ def test_a_death_between_batches_is_told(ways):
     assert not ways.alive
 
 
+def test_a_batch_assembled_while_the_process_is_dead_runs_in_the_next(ways):
+    if not ways.alive:
+        ways.start()
+    early = arena.array(ways.lease(400), "<f4", (1, 100))
+    early[...] = 0
+    with pytest.raises(ExecutorDied):
+        ways.run(way(1), None)
+    late = arena.array(ways.lease(400), "<f4", (1, 100))
+    late[...] = 0
+    ways.start()
+    for array in (early, late):
+        assert (ways.run(batch_of(array), None).tensors[0].data == 0).all()
+
+
 def test_a_death_does_not_disturb_answers_given_before(ways):
     if not ways.alive:
         ways.start()
@@ -298,7 +312,7 @@ def _runs(pid: int) -> bool:
 
 LIES = {
     "a head that is none": "link.channel.send(b'nonsense')",
-    "an empty frame": "link.channel.send(b'\\0' * 28)",
+    "an empty frame": "link.channel.send(b'\\0' * 32)",
     "another batch": "answer(sequence=99)",
     "an unknown block": "answer(records(number=77, nbytes=40, shape=(10,)), names=['y'])",
     "bytes beyond the block": "answer(records(number=own(40), offset=2**40, nbytes=40, shape=(10,)), names=['y'])",
@@ -340,7 +354,7 @@ LIAR = """
 import fcntl, gc, json, os, struct
 import numpy as np
 from ksrv._native import arena, datatype
-from ksrv.engine.executors import frames
+from ksrv.engine.executors.kinds import Kind
 from ksrv.request import BatchOutputs
 from ksrv.spec import ModelSpec
 
@@ -368,11 +382,10 @@ def answer(records=b"", names=(), sequence=1, count=None, text=None, **note):
     text = json.dumps({"names": list(names), **note}).encode() if text is None else text
     count = len(names) if count is None and records else count or 0
     payload = struct.pack("<II", count, len(records)) + records + text
-    numbers = [link.own.number_of(block) for block in keep]
-    link.send(frames.Kind.ANSWER, payload, sequence=sequence, numbers=numbers)
+    link.send(Kind.ANSWER, payload, sequence=sequence, blocks=keep)
 
 def head(kind=17, flags=0, announced=(), returned=(), fds=(), payload=b"", length=None):
-    message = struct.pack("<4sBBHHHQQ", b"ksv1", kind, flags, len(announced), len(returned), 0, 1,
+    message = struct.pack("<4sBBHHHxxxxQQ", b"ksv1", kind, flags, len(announced), len(returned), 0, 1,
         len(payload) if length is None else length)
     for number, size in announced:
         message += struct.pack("<QQ", number, size)

@@ -1,0 +1,12 @@
+from collections.abc import Buffer, Iterable
+from typing import Any
+
+from ksrv._native.arena import Block
+from ksrv._native.shared_blocks import OwnBlocks, PeerBlocks
+
+ELEMENT_VIEW_BYTES: int
+
+def write(tensors: Iterable[Any], own: OwnBlocks) -> tuple[bytes, list[Block]]: ...
+def read(
+    payload: Buffer, start: int, length: int, count: int, peer: PeerBlocks
+) -> list[tuple[str, tuple[int, ...], Any]]: ...
