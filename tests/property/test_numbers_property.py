@@ -1,0 +1,176 @@
+"""The reader of JSON numbers against Python's own, on numbers of every length and size."""
+
+import json
+import random
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ksrv._native import numbers
+from ksrv._native.numbers import NumbersError
+
+
+def read(text, datatype, count):
+    """The values, or the error that refuses them."""
+    body = text.encode()
+    try:
+        return numbers.read(body, 0, len(body), datatype, count)
+    except NumbersError as error:
+        return error
+
+
+def expect(token, datatype):
+    value = float(token)
+    with np.errstate(over="ignore"):
+        return np.dtype("f4" if datatype == "FP32" else "f8").type(value)
+
+
+def check(tokens, datatype):
+    expected = np.array([expect(token, datatype) for token in tokens])
+    got = read(f"[{','.join(tokens)}]", datatype, len(tokens))
+    if isinstance(got, NumbersError):
+        assert got.code == "range" and np.isinf(expected[got.count])
+        assert np.isfinite(expected[: got.count]).all()
+        return
+    # Bit for bit, the sign of zero included.
+    assert got.tobytes() == expected.tobytes()
+
+
+DIGITS = st.text("0123456789", min_size=1, max_size=40)
+WHOLE = st.one_of(st.just("0"), st.builds(lambda a, b: a + b, st.sampled_from("123456789"), DIGITS))
+TOKEN = st.builds(
+    lambda sign, whole, fraction, exponent: sign + whole + fraction + exponent,
+    st.sampled_from(("", "-")),
+    WHOLE,
+    st.one_of(st.just(""), DIGITS.map(lambda d: "." + d)),
+    st.one_of(
+        st.just(""),
+        st.builds("{}{}".format, st.sampled_from(("e", "E+", "e-")), st.integers(0, 400)),
+    ),
+)
+
+
+@given(st.lists(TOKEN, min_size=1, max_size=10), st.sampled_from(("FP32", "FP64")))
+@example(["9007199254740993"], "FP64")
+@example(["0.1", "1e23", "8.5e22", "4.9e-324", "2.4703282292062327e-324"], "FP64")
+@example(["3.4028235677973366e38"], "FP32")
+@example(["0." + "0" * 400 + "1e401"], "FP64")
+@example(["1" + "0" * 400 + "e-400"], "FP64")
+@example(["0e999999999999999999999"], "FP64")
+@example(["1e-999999999999999999999"], "FP64")
+def test_decimal_strings(tokens, datatype):
+    check(tokens, datatype)
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "FP64"])
+def test_many_random_numbers(datatype):
+    rng = random.Random(1)
+    tokens = []
+    for _ in range(20_000):
+        match rng.randrange(4):
+            case 0:
+                (value,) = struct.unpack("d", rng.randbytes(8))
+                tokens.append(repr(value) if np.isfinite(value) and abs(value) < 1e38 else "0")
+            case 1:
+                tokens.append(repr(rng.random() * 10 ** rng.randint(-8, 8)))
+            case 2:
+                # Halfway between two neighbours, written out: the hardest to round.
+                low = np.float64(rng.random())
+                high = np.nextafter(low, 2)
+                tokens.append(f"{int(low * 2**60) + int(high * 2**60)}e0".replace("e0", ""))
+            case _:
+                tokens.append(f"{rng.uniform(-1, 1):.{rng.randint(1, 25)}f}")
+    check(tokens, datatype)
+
+
+RANGES = {
+    "UINT8": (0, 2**8),
+    "INT8": (-(2**7), 2**7),
+    "UINT16": (0, 2**16),
+    "INT16": (-(2**15), 2**15),
+    "UINT32": (0, 2**32),
+    "INT32": (-(2**31), 2**31),
+    "UINT64": (0, 2**64),
+    "INT64": (-(2**63), 2**63),
+}
+
+
+@given(st.sampled_from(list(RANGES)), st.data())
+def test_integers_are_exact_or_out_of_range(datatype, data):
+    low, high = RANGES[datatype]
+    near = st.one_of(st.integers(low - 3, low + 3), st.integers(high - 4, high + 3))
+    values = data.draw(
+        st.lists(st.one_of(near, st.integers(-(10**25), 10**25), st.integers(low, high)))
+    )
+    bad = next((i for i, value in enumerate(values) if not low <= value < high), None)
+    got = read(json.dumps(values), datatype, len(values))
+    if isinstance(got, NumbersError):
+        assert (got.code, got.count) == ("range", bad)
+    else:
+        assert bad is None and got.tolist() == values
+
+
+NESTED = st.recursive(
+    st.integers(0, 99), lambda inner: st.lists(inner, max_size=4), max_leaves=30
+).filter(lambda value: isinstance(value, list))
+
+
+def flatten(value):
+    for item in value:
+        if isinstance(item, list):
+            yield from flatten(item)
+        else:
+            yield item
+
+
+@given(NESTED, st.sampled_from((None, 1, "\t")), st.integers(-2, 2))
+def test_nesting_and_white_space(value, indent, off):
+    expected = list(flatten(value))
+    count = max(len(expected) + off, 0)
+    text = json.dumps(value, indent=indent)
+    got = read(text, "UINT8", count)
+    if isinstance(got, NumbersError):
+        assert (got.code, got.count) == ("count", len(expected)) and count != len(expected)
+    else:
+        assert got.tolist() == expected
+
+
+def plain(text):
+    """Whether Python reads the text as an array of numbers, and which."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, list):
+        return None
+    found = list(flatten(value))
+    if not all(isinstance(item, int | float) and not isinstance(item, bool) for item in found):
+        return None
+    return found
+
+
+@given(st.text('[]],,0123456789.eE+- \n"tNaN', max_size=25).map(lambda text: f"[{text}]"))
+def test_any_text(text):
+    expected = plain(text)
+    got = read(text, "FP64", len(expected) if expected is not None else 1)
+    if isinstance(got, NumbersError):
+        if expected is not None:
+            assert got.code == "range" and not np.isfinite(np.array(expected, "f8")).all()
+    else:
+        assert expected is not None
+        np.testing.assert_array_equal(got, np.array(expected, "f8"))
+
+
+def test_span_is_checked():
+    for begin, end in ((0, 4), (2, 1), (4, 4)):
+        with pytest.raises(ValueError, match="does not lie within"):
+            numbers.read(b"[1]", begin, end, "FP32", 1)
+    for datatype in ("BYTES", "FP16", "BF16", "nonsense", ""):
+        with pytest.raises(ValueError, match="has no JSON form"):
+            numbers.read(b"[1]", 0, 3, datatype, 1)
+    for text in (b"", b"1", b"[1", b"[", b"]"):
+        with pytest.raises(NumbersError):
+            numbers.read(text, 0, len(text), "FP32", 1)
