@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from conformance_models import write_repository
+
 from ksrv.testing import Server
 
 WORKERS = ("gthread", "ksrv.server.worker:KsrvWorker")
@@ -85,7 +86,7 @@ def repository(tmp_path_factory):
 
 @pytest.fixture(scope="session", params=WORKERS, ids=("gthread", "door"))
 def server(request, repository):
-    with Server(repository, worker_class=request.param) as running:
+    with Server(repository, worker_class=request.param, wait_ready=False) as running:
         yield running
 
 

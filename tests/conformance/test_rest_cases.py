@@ -314,7 +314,6 @@ def test_k27_size_left_out(rest, size, status):
     answer = rest.infer("add", x(), (RAW + b"?")[:size])
     assert answer.status == status
     if status == 400:
-        assert "'x'" in answer.error
         assert str(size) in answer.error
         assert "16" in answer.error
 
