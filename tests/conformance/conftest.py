@@ -86,7 +86,7 @@ def repository(tmp_path_factory):
 
 @pytest.fixture(scope="session", params=WORKERS, ids=("gthread", "door"))
 def server(request, repository):
-    with Server(repository, worker_class=request.param, wait_ready=False) as running:
+    with Server(repository, worker_class=request.param) as running:
         yield running
 
 
