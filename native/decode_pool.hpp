@@ -15,6 +15,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <vector>
 

@@ -103,11 +103,13 @@ KSRV_INLINE void compute_run(const S *__restrict source, T *__restrict target, s
 
 // ---- storing --------------------------------------------------------------------------------
 
-// Rounds to the nearest even, as OpenCV and numpy do; values of 2^22 and more are whole already.
+// Rounds to the nearest even, as OpenCV and numpy do: adding 2^23 with the value's sign drops the
+// fraction. Values of 2^23 and more are whole already.
 KSRV_INLINE float round_even(float value) noexcept {
-    constexpr float magic = 12582912.0f;  // 1.5 * 2^23: adding it drops the fraction
+    constexpr float whole = 8388608.0f;
+    const float magic = value < 0.0f ? -whole : whole;
     const float rounded = (value + magic) - magic;
-    return value < 4194304.0f && value > -4194304.0f ? rounded : value;
+    return value < whole && value > -whole ? rounded : value;
 }
 
 template <typename I>
