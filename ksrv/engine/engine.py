@@ -99,8 +99,8 @@ class Engine:
 
     def _run(self, target: object, name: str) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def _heed_notices(self) -> None:
         while not self._closing.is_set():
@@ -227,6 +227,10 @@ class Engine:
             ready_only: Whether to leave out those that do not serve.
         """
         return [line for line in self._models.index() if not ready_only or line.state == "READY"]
+
+    def loaded(self) -> list[LoadedModel]:
+        """Return every version that serves, with how it was loaded."""
+        return self._models.models()
 
     def statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
         """Return counts and times of the versions that serve.
