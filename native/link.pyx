@@ -341,7 +341,14 @@ cdef class Link:
             memcpy(at, &number, sizeof(uint64_t))
             at += sizeof(uint64_t)
         memcpy(at, tail, tail_bytes)
-        self.channel._send(PyBytes_AS_STRING(message), total, descriptors, count, wait)
+        try:
+            self.channel._send(PyBytes_AS_STRING(message), total, descriptors, count, wait)
+        except BlockingIOError:
+            for shared in unknown:
+                shared.announced = shared.lent = False
+            self._returns[:0] = returned
+            self._retired[:0] = retired
+            raise
 
     def receive(self, deadline_ns=None) -> Frame:
         """Wait for a message and take in the blocks that came with it.

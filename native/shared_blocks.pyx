@@ -254,7 +254,8 @@ cdef class PeerBlocks:
 
     cdef int adopt(self, uint64_t number, uint64_t nbytes, int descriptor) except -1:
         """Map a block that was announced; its descriptor stays the caller's if that fails."""
-        if number in self._by_number or len(self._by_number) >= <Py_ssize_t>PEER_BLOCKS or number == 0:
+        cdef bint full = len(self._by_number) >= <Py_ssize_t>PEER_BLOCKS
+        if number in self._by_number or full or number == 0:
             raise BlockError(f"block {number} was announced twice, or is one too many")
         try:
             block = arena.adopt_fd(descriptor, nbytes)

@@ -70,6 +70,7 @@ class ProcessExecutor:
         self._link: Link | None = None
         self._sequence = 0
         self._loaded = False
+        self._spec: ModelSpec | None = None
 
     @property
     def alive(self) -> bool:
@@ -90,6 +91,9 @@ class ProcessExecutor:
     def start(self) -> ModelSpec:
         """Start the process and have it load the handler; see `Executor.start`.
 
+        A process that had loaded the handler and ends is replaced without being asked, between
+        batches as well; then this waits for the replacement, or returns at once when it is there.
+
         Returns:
             The model's description, completed by what the model file says.
 
@@ -97,6 +101,8 @@ class ProcessExecutor:
             KsrvError: The handler's own error, the process's end, or that loading took too long.
         """
         with self._lock:
+            if self.alive and self._spec is not None:
+                return self._spec
             self._drop_process()
             if self._closing.wait(self._backoff.pause()):
                 raise NotReady(f"{self._label} is being closed")
@@ -104,7 +110,7 @@ class ProcessExecutor:
             try:
                 link, process = self._spawn()
                 self._link, self._process = link, process
-                spec = self._load(link, process)
+                self._spec = self._load(link, process)
             except BaseException:
                 self._backoff.ended()
                 self._drop_process()
@@ -112,7 +118,7 @@ class ProcessExecutor:
             self._loaded = True
             if process.ending is not None:  # too early for the watching thread to tell anybody
                 raise self._died(process, "as soon as it had loaded the model")
-            return spec
+            return self._spec
 
     def _spawn(self) -> tuple[Link, HandlerProcess]:
         config = self._source.config or ModelConfig()
@@ -201,6 +207,7 @@ class ProcessExecutor:
         """
         if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
             raise DeadlineExceeded("the request's deadline passed before its batch ran")
+        self._living()  # nobody waits here while the process is replaced
         with self._lock:
             link, process = self._living()
             try:
@@ -255,11 +262,10 @@ class ProcessExecutor:
     def close(self) -> None:
         """Let the handler clean up and end the process; a batch that still runs is given up."""
         self._closing.set()
-        process = self._process
-        if not self._lock.acquire(timeout=CLOSE_TIMEOUT_S):
+        while not self._lock.acquire(timeout=CLOSE_TIMEOUT_S):
+            process = self._process
             if process is not None:
-                self._kill(process, "it still ran a batch when the model was closed")
-            self._lock.acquire()
+                self._kill(process, "it was still busy when the model was closed")
         try:
             link, process = self._link, self._process
             if link is not None and process is not None and process.ending is None:
@@ -334,5 +340,17 @@ class ProcessExecutor:
         link.channel.shutdown()
         if loaded and not self._closing.is_set():
             self._backoff.ended()
+            name = f"ksrv-replace-{self._source.name}-{self._instance}"
+            threading.Thread(target=self._replace, name=name, daemon=True).start()
             for callback in self._callbacks:
                 callback(f"{self._label} {ending}")
+
+    def _replace(self) -> None:
+        """Start a process until one has loaded the handler or the executor is closed."""
+        while not self._closing.is_set():
+            try:
+                self.start()
+                return
+            except KsrvError as error:
+                if not self._closing.is_set():
+                    self._log.say(logging.ERROR, f"it cannot be replaced yet: {error.message}")
