@@ -11,6 +11,9 @@
 // requests ahead while every instance is busy, tops its open batch up as long as they are, and then
 // offers it; the queue knows only the batch's group and hands the offer over before anything else.
 //
+// Each instance has a seat. While it is idle and nothing waits, the seat may be lent to a thread that
+// pushes a request: that thread runs it on the instance itself, and no other thread is woken.
+//
 // Nothing here throws or knows Python. `push` may find no memory and says so.
 
 #pragma once
@@ -69,6 +72,7 @@ enum Push : int {
     PUSH_CLOSED,   // the version no longer accepts; look for its successor
     PUSH_EXPIRED,  // the deadline had passed already
     PUSH_MEMORY,
+    PUSH_LENT,     // nothing waits and an instance is idle: the caller runs the request on it
 };
 
 enum Take : int {
@@ -76,6 +80,8 @@ enum Take : int {
     TAKE_OFFER,   // a batch that somebody assembled is there to be run
     TAKE_CLOSED,  // closed, and nothing is left
     TAKE_READY,   // (assembler) an instance is idle: offer the open batch now
+    TAKE_NUDGED,  // somebody wants the instance's thread to look at its executor
+    TAKE_NOTHING,
 };
 
 enum Counter : int {
@@ -95,14 +101,22 @@ class Queue {
     std::atomic<std::uint64_t> counters[COUNTERS] = {};
     std::atomic<long> refs{1};
     std::atomic<bool> may_take_ahead{false};
+    std::atomic<bool> may_lend{false};
 
-    // Accepts the entry, or says why not. An accepted entry is held by the queue as well.
-    Push push(Entry *entry) noexcept;
+    // Makes a seat for an instance; SIZE_MAX when there is no memory.
+    std::size_t add_seat() noexcept;
+
+    // Accepts the entry, or says why not. An accepted entry is held by the queue as well. With
+    // `seat`, an idle instance's seat may be lent: the entry then runs already.
+    Push push(Entry *entry, std::size_t *seat = nullptr) noexcept;
 
     // Takes a batch for an idle instance; blocks. At most `room` entries and `max_rows` rows, but
     // one entry always. `delay_ns` is how long the oldest of a batch waits for a full one.
-    Take take(Entry **out, std::size_t room, std::size_t *count, std::uint64_t max_rows,
-              std::int64_t delay_ns) noexcept;
+    Take take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
+              std::uint64_t max_rows, std::int64_t delay_ns) noexcept;
+
+    // Has `take` return on the instance's own thread, once its seat is not lent.
+    void nudge(std::size_t seat) noexcept;
 
     // The assembler's turn; blocks. `rows` are those already in its open batch (0: none is open)
     // and `oldest_ns` is when the oldest of them arrived.
@@ -122,6 +136,9 @@ class Queue {
     // Ends a batch. `won[i]` is 1 where the caller now answers and publishes the entry; the others
     // had ended before.
     void finish(Entry **entries, std::size_t count, unsigned char *won) noexcept;
+
+    // Ends the lending of a seat.
+    void return_seat(std::size_t seat) noexcept;
 
     // Ends one entry that is still open, as cancelled. False when it had ended before.
     bool cancel(Entry *entry) noexcept;
@@ -149,6 +166,11 @@ class Queue {
     struct Line {
         Entry *first = nullptr, *last = nullptr;
     };
+    struct Seat {
+        bool idle = false;  // its instance's thread is inside `take`
+        bool lent = false;
+        bool nudged = false;
+    };
     struct Group {
         std::uint64_t key, rows;
         std::int64_t oldest_ns;
@@ -164,6 +186,16 @@ class Queue {
         return entry->priority == 0 ? UINT32_MAX : entry->priority;
     }
 
+    // A thread that sleeps on a lent seat would swallow a wake-up meant for another one.
+    void wake_instance() noexcept {
+        if (lent_ > 0) {
+            instances_.notify_all();
+        } else {
+            instances_.notify_one();
+        }
+    }
+    Push accept(Entry *entry, std::size_t *seat, std::int64_t now) noexcept;
+    bool lend(Entry *entry, std::size_t *seat, std::int64_t now) noexcept;
     void unlink(Entry *entry) noexcept;
     void leave_place(Entry *entry) noexcept;
     void let_go(Entry *entry) noexcept;
@@ -184,6 +216,9 @@ class Queue {
     void sift_down(std::size_t index) noexcept;
     void forget_deadline(Entry *entry) noexcept;
 
+    Take try_take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
+                  std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t *wake) noexcept;
+
     static void wait_until(std::condition_variable &condition, std::unique_lock<std::mutex> &lock,
                            std::int64_t until) noexcept {
         if (until == NEVER) {
@@ -202,7 +237,9 @@ class Queue {
     std::size_t queued_ = 0;   // in the lines
     std::size_t places_ = 0;   // queued, or taken and not yet running
     std::size_t open_ = 0;     // accepted, and still held by the queue or a batch
-    std::size_t idle_ = 0;     // instances inside `take`
+    std::size_t idle_ = 0;     // instances inside `take` whose seats are not lent
+    std::size_t lent_ = 0;
+    std::vector<Seat> seats_;
     std::size_t offered_ = 0;
     bool closed_ = false;
     bool assembling_ = false;
@@ -380,7 +417,83 @@ inline void Queue::forget_deadline(Entry *entry) noexcept {
 
 // ---- entering and leaving -------------------------------------------------------------------
 
-inline Push Queue::push(Entry *entry) noexcept {
+inline std::size_t Queue::add_seat() noexcept {
+    std::lock_guard<std::mutex> guard(mutex_);
+    try {
+        seats_.emplace_back();
+    } catch (const std::bad_alloc &) {
+        return SIZE_MAX;
+    }
+    return seats_.size() - 1;
+}
+
+// The entry becomes a running one without having waited. The caller holds the mutex.
+inline bool Queue::lend(Entry *entry, std::size_t *seat, std::int64_t now) noexcept {
+    if (idle_ == 0 || queued_ > 0 || offered_ > 0 || assembling_) return false;
+    for (std::size_t i = seats_.size(); i-- > 0;) {
+        if (!seats_[i].idle || seats_[i].lent || seats_[i].nudged) continue;
+        seats_[i].lent = true;
+        ++lent_;
+        --idle_;
+        entry->started_ns = now;
+        entry->in_hand = true;
+        entry->state.store(STATE_RUNNING, std::memory_order_release);
+        *seat = i;
+        return true;
+    }
+    return false;
+}
+
+inline void Queue::return_seat(std::size_t seat) noexcept {
+    std::lock_guard<std::mutex> guard(mutex_);
+    seats_[seat].lent = false;
+    --lent_;
+    ++idle_;
+    if (assembling_) assembler_.notify_one();
+    if (queued_ > 0 || offered_ > 0 || closed_ || seats_[seat].nudged) instances_.notify_all();
+}
+
+inline void Queue::nudge(std::size_t seat) noexcept {
+    std::lock_guard<std::mutex> guard(mutex_);
+    seats_[seat].nudged = true;
+    instances_.notify_all();
+}
+
+// Puts an entry into the lines, or lends it a seat. The caller holds the mutex.
+inline Push Queue::accept(Entry *entry, std::size_t *seat, std::int64_t now) noexcept {
+    if (closed_) return PUSH_CLOSED;
+    if (places_ >= capacity_) return PUSH_FULL;
+    Line *line = nullptr;
+    try {
+        line = &lines_[level(entry)];
+        if (entry->deadline_ns != NEVER) deadlines_.push_back(entry);
+    } catch (const std::bad_alloc &) {
+        return PUSH_MEMORY;
+    }
+    if (entry->deadline_ns != NEVER) sift_up(deadlines_.size() - 1);
+    entry->enqueued_ns = now;
+    entry->queue = this;
+    retain(entry);
+    retain(this);  // until the entry is freed
+    ++open_;
+    counters[COUNT_PUSHED].fetch_add(1, std::memory_order_relaxed);
+    if (seat != nullptr && may_lend.load(std::memory_order_relaxed) && lend(entry, seat, now))
+        return PUSH_LENT;
+    entry->previous = line->last;
+    entry->next = nullptr;
+    (line->last != nullptr ? line->last->next : line->first) = entry;
+    line->last = entry;
+    entry->placed = true;
+    entry->state.store(STATE_QUEUED, std::memory_order_release);
+    ++queued_;
+    ++places_;
+    if (idle_ > 0) wake_instance();
+    if (assembling_ || (idle_ == 0 && may_take_ahead.load(std::memory_order_relaxed)))
+        assembler_.notify_one();
+    return PUSH_OK;
+}
+
+inline Push Queue::push(Entry *entry, std::size_t *seat) noexcept {
     const std::int64_t now = now_ns();
     if (entry->deadline_ns <= now) {
         counters[COUNT_EXPIRED_QUEUED].fetch_add(1, std::memory_order_relaxed);
@@ -390,51 +503,18 @@ inline Push Queue::push(Entry *entry) noexcept {
         counters[COUNT_BYTES].fetch_add(1, std::memory_order_relaxed);
         return PUSH_BYTES;
     }
-    Push refused = PUSH_OK;
+    Push pushed;
     {
         std::lock_guard<std::mutex> guard(mutex_);
-        if (closed_) {
-            refused = PUSH_CLOSED;
-        } else if (places_ >= capacity_) {
-            refused = PUSH_FULL;
-        } else {
-            try {
-                Line &line = lines_[level(entry)];
-                if (entry->deadline_ns != NEVER) deadlines_.push_back(entry);
-                entry->previous = line.last;
-                entry->next = nullptr;
-                (line.last != nullptr ? line.last->next : line.first) = entry;
-                line.last = entry;
-            } catch (const std::bad_alloc &) {
-                refused = PUSH_MEMORY;
-            }
-        }
-        if (refused == PUSH_OK) {
-            if (entry->deadline_ns != NEVER) sift_up(deadlines_.size() - 1);
-            entry->enqueued_ns = now;
-            entry->queue = this;
-            entry->placed = true;
-            entry->state.store(STATE_QUEUED, std::memory_order_release);
-            retain(entry);
-            retain(this);  // until the entry is freed
-            ++queued_;
-            ++places_;
-            ++open_;
-            counters[COUNT_PUSHED].fetch_add(1, std::memory_order_relaxed);
-            if (idle_ > 0) {
-                instances_.notify_one();
-            }
-            if (assembling_ || (idle_ == 0 && may_take_ahead.load(std::memory_order_relaxed)))
-                assembler_.notify_one();
-        }
+        pushed = accept(entry, seat, now);
     }
-    if (refused != PUSH_OK) {
+    if (pushed == PUSH_OK || pushed == PUSH_LENT) {
+        if (entry->deadline_ns != NEVER) process_timer().expect(entry->deadline_ns);
+    } else {
         in_flight().give_back(entry->nbytes);
-        if (refused == PUSH_FULL) counters[COUNT_FULL].fetch_add(1, std::memory_order_relaxed);
-        return refused;
+        if (pushed == PUSH_FULL) counters[COUNT_FULL].fetch_add(1, std::memory_order_relaxed);
     }
-    if (entry->deadline_ns != NEVER) process_timer().expect(entry->deadline_ns);
-    return PUSH_OK;
+    return pushed;
 }
 
 inline void Queue::unlink(Entry *entry) noexcept {
@@ -548,42 +628,59 @@ inline bool Queue::choose(std::uint64_t max_rows, std::int64_t delay_ns, std::in
     return false;
 }
 
-inline Take Queue::take(Entry **out, std::size_t room, std::size_t *count, std::uint64_t max_rows,
-                        std::int64_t delay_ns) noexcept {
+inline Take Queue::take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
+                        std::uint64_t max_rows, std::int64_t delay_ns) noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
     *count = 0;
     ++idle_;
+    seats_[seat].idle = true;
     if (assembling_) assembler_.notify_one();
     for (;;) {
-        if (offered_ > 0) {
-            --offered_;
-            --idle_;
-            return TAKE_OFFER;
-        }
-        std::uint64_t group = 0;
         std::int64_t wake = NEVER;
-        if (choose(max_rows, delay_ns, delay_ns > 0 ? now_ns() : 0, &group, &wake)) {
-            bool full = false;
-            *count = collect(group, out, room, max_rows, 0, &full);
-            --idle_;
-            // More may be there for another instance, or for the assembler.
-            if (queued_ > 0) {
-                if (idle_ > 0) {
-                    instances_.notify_one();
-                } else if (may_take_ahead.load(std::memory_order_relaxed)) {
-                    assembler_.notify_one();
+        if (!seats_[seat].lent) {
+            const Take taken = try_take(seat, out, room, count, max_rows, delay_ns, &wake);
+            if (taken != TAKE_NOTHING) {
+                --idle_;
+                seats_[seat].idle = false;
+                // More may be there for another instance, or for the assembler.
+                if (queued_ > 0 || offered_ > 0) {
+                    if (idle_ > 0) {
+                        wake_instance();
+                    } else if (may_take_ahead.load(std::memory_order_relaxed)) {
+                        assembler_.notify_one();
+                    }
                 }
+                return taken;
             }
-            return TAKE_ENTRIES;
-        }
-        if (closed_ && queued_ == 0 && !assembling_) {
-            --idle_;
-            instances_.notify_all();
-            assembler_.notify_all();
-            return TAKE_CLOSED;
         }
         wait_until(instances_, lock, wake);
     }
+}
+
+// One look for work, by an instance whose seat is its own. The caller holds the mutex.
+inline Take Queue::try_take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
+                            std::uint64_t max_rows, std::int64_t delay_ns,
+                            std::int64_t *wake) noexcept {
+    if (seats_[seat].nudged) {
+        seats_[seat].nudged = false;
+        return TAKE_NUDGED;
+    }
+    if (offered_ > 0) {
+        --offered_;
+        return TAKE_OFFER;
+    }
+    std::uint64_t group = 0;
+    if (choose(max_rows, delay_ns, delay_ns > 0 ? now_ns() : 0, &group, wake)) {
+        bool full = false;
+        *count = collect(group, out, room, max_rows, 0, &full);
+        return TAKE_ENTRIES;
+    }
+    if (closed_ && queued_ == 0 && !assembling_) {
+        instances_.notify_all();
+        assembler_.notify_all();
+        return TAKE_CLOSED;
+    }
+    return TAKE_NOTHING;
 }
 
 inline Take Queue::take_ahead(Entry **out, std::size_t room, std::size_t *count,
@@ -631,7 +728,7 @@ inline void Queue::close_open_batch(bool offer) noexcept {
 inline void Queue::offer() noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     ++offered_;
-    instances_.notify_one();
+    wake_instance();
 }
 
 // ---- running and ending ---------------------------------------------------------------------

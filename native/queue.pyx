@@ -1,10 +1,10 @@
 """The native queues as Python sees them: tickets go in, batches of tickets come out.
 
 A `Ticket` owns one reference to its entry. While the queue holds the ticket, the entry in turn owns
-A `Ticket` owns one reference to its entry. While the queue holds the ticket, the entry in turn
-owns one reference to the ticket; it passes to the batch that takes it. When a thread without the GIL
-(the timer, say) ends a waiting request, that reference is left on a list of notices: a thread that
+one reference to the ticket; it passes to the batch that takes it. When the timer, or another thread
+without the GIL, ends a waiting request, that reference is left on a list of notices: a thread that
 sits in `wait_notices`, or the next one that waits for or cancels a ticket, lets it go and runs the
+ticket's callbacks. Whoever sleeps in `Ticket.join` is woken before that and without the GIL.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -20,6 +20,7 @@ cdef extern from "queue.hpp" namespace "ksrv" nogil:
         TAKE_OFFER
         TAKE_CLOSED
         TAKE_READY
+        TAKE_NUDGED
 
     cdef enum Counter:
         COUNT_PUSHED
@@ -160,9 +161,13 @@ cdef extern from "queue.hpp" namespace "ksrv" nogil:
     cdef cppclass QueueMethods "ksrv::Queue":
         AtomicCount counters[6]
         AtomicFlag may_take_ahead
-        Push push(Entry *entry) noexcept
-        Take take(Entry **out, size_t room, size_t *count, uint64_t max_rows,
+        AtomicFlag may_lend
+        size_t add_seat() noexcept
+        Push push(Entry *entry, size_t *seat) noexcept
+        Take take(size_t seat, Entry **out, size_t room, size_t *count, uint64_t max_rows,
                   int64_t delay_ns) noexcept
+        void nudge(size_t seat) noexcept
+        void return_seat(size_t seat) noexcept
         Take take_ahead(Entry **out, size_t room, size_t *count, uint64_t max_rows, uint64_t rows,
                         int64_t oldest_ns, int64_t delay_ns) noexcept
         void close_open_batch(bint offer) noexcept
@@ -200,8 +205,8 @@ cdef void ksrv_queue_release(CQueue *queue) noexcept nogil:
     release_queue(queue)
 
 
-cdef Push ksrv_push(CQueue *queue, Entry *entry) noexcept nogil:
-    return (<QueueMethods *>queue).push(entry)
+cdef Push ksrv_push(CQueue *queue, Entry *entry, size_t *seat) noexcept nogil:
+    return (<QueueMethods *>queue).push(entry, seat)
 
 
 cdef bint ksrv_cancel(Entry *entry) noexcept nogil:
@@ -465,45 +470,88 @@ cdef class Queue:
             raise ValueError("a ticket is pushed once")
         # A short critical section: releasing the GIL for it costs more than it gives.
         Py_INCREF(ticket)
-        cdef Push pushed = _q(self).push(ticket.entry)
+        cdef Push pushed = _q(self).push(ticket.entry, NULL)
         if pushed != PUSH_OK:
             Py_DECREF(ticket)
         return <int>pushed
 
-    def push_and_join(self, Ticket ticket not None) -> int:
+    def push_and_join(self, Ticket ticket not None, bint may_lend=False) -> int:
         """Push a ticket and, where it is accepted, sleep until it has ended.
 
-        As `push` and `join`, with the GIL released once for both.
+        As `push` and `join`, with the GIL released once for both. Where an idle instance's seat is
+        lent, the caller runs the ticket on that instance, finishes it and calls `return_seat`.
+
+        Args:
+            ticket: A new ticket.
+            may_lend: Whether the caller can run the request itself.
+
+        Returns:
+            As `push`; or -1 - n when seat n was lent.
         """
+        cdef Push pushed
+        cdef size_t seat = 0
+        cdef Waited waited = WAIT_DONE
         if ticket.entry.state.load() != STATE_NEW:
             raise ValueError("a ticket is pushed once")
-        cdef Push pushed
-        cdef Waited waited = WAIT_DONE
         Py_INCREF(ticket)
-        with nogil:
-            pushed = _q(self).push(ticket.entry)
-            if pushed == PUSH_OK:
-                waited = wait_done(ticket.entry, NEVER)
+        if may_lend and _q(self).may_lend.load():
+            # Where it is lent nobody is woken, so that nobody waits for the GIL.
+            pushed = _q(self).push(ticket.entry, &seat)
+            if pushed == PUSH_LENT:
+                Py_DECREF(ticket)  # the caller's own reference is the batch's
+                return -1 - <int>seat
+        else:
+            with nogil:
+                pushed = _q(self).push(ticket.entry, NULL)
+                if pushed == PUSH_OK:
+                    waited = wait_done(ticket.entry, NEVER)
         if pushed != PUSH_OK:
             Py_DECREF(ticket)
-        elif waited != WAIT_DONE:
+            return <int>pushed
+        if waited != WAIT_DONE:
             PyErr_CheckSignals()
-            ticket.join()
-        elif ticket.entry.state.load() != STATE_ANSWERED:
-            _heed_notices()
+        ticket.join()
         return <int>pushed
 
-    def take(self, size_t room, uint64_t max_rows, int64_t delay_ns=0):
+    def push_or_borrow(self, Ticket ticket not None) -> int:
+        """As `push`, but an idle instance's seat may be lent (see `push_and_join`)."""
+        cdef Push pushed
+        cdef size_t seat = 0
+        if ticket.entry.state.load() != STATE_NEW:
+            raise ValueError("a ticket is pushed once")
+        Py_INCREF(ticket)
+        pushed = _q(self).push(ticket.entry, &seat)
+        if pushed != PUSH_OK:
+            Py_DECREF(ticket)
+        return -1 - <int>seat if pushed == PUSH_LENT else <int>pushed
+
+    def return_seat(self, size_t seat) -> None:
+        """Give a lent seat back to its instance."""
+        _q(self).return_seat(seat)
+
+    def nudge(self, size_t seat) -> None:
+        """Have `take` return no tickets on the thread of an instance, once it is idle."""
+        _q(self).nudge(seat)
+
+    def add_seat(self) -> int:
+        """Return the number of a new seat; each instance has one."""
+        cdef size_t seat = _q(self).add_seat()
+        if seat == <size_t>-1:
+            raise MemoryError
+        return seat
+
+    def take(self, size_t seat, size_t room, uint64_t max_rows, int64_t delay_ns=0):
         """Wait for work as an idle instance.
 
         Args:
+            seat: The instance's.
             room: The most requests that one batch joins.
             max_rows: The most rows of a batch; one request is taken whatever its rows.
             delay_ns: How long the oldest request of a batch waits for a full one.
 
         Returns:
-            The tickets of a batch in order, True when an offered batch is to be run, or None when
-            the queue is closed and nothing is left.
+            The tickets of a batch in order (none after a nudge), True when an offered batch is to
+            be run, or None when the queue is closed and nothing is left.
         """
         cdef vector[Entry *] entries
         cdef size_t count = 0
@@ -511,7 +559,7 @@ cdef class Queue:
         entries.resize(room)
         with nogil:
             publish_all()
-            taken = _q(self).take(entries.data(), room, &count, max_rows, delay_ns)
+            taken = _q(self).take(seat, entries.data(), room, &count, max_rows, delay_ns)
         if taken == TAKE_OFFER:
             return True
         if taken == TAKE_CLOSED:
@@ -661,6 +709,15 @@ cdef class Queue:
     @may_take_ahead.setter
     def may_take_ahead(self, bint value):
         _q(self).may_take_ahead.store(value)
+
+    @property
+    def may_lend(self):
+        """Whether seats may be lent to threads that push a request."""
+        return _q(self).may_lend.load()
+
+    @may_lend.setter
+    def may_lend(self, bint value):
+        _q(self).may_lend.store(value)
 
     @property
     def waiting(self):

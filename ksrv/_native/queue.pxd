@@ -26,6 +26,7 @@ cdef extern from "queue.hpp" namespace "ksrv":
         PUSH_CLOSED
         PUSH_EXPIRED
         PUSH_MEMORY
+        PUSH_LENT
 
     cdef cppclass CQueue "ksrv::Queue":
         pass
@@ -73,7 +74,9 @@ cdef CQueue *ksrv_queue_retain(Queue queue) noexcept
 cdef void ksrv_queue_release(CQueue *queue) noexcept nogil
 
 # The caller fills an entry's first block of fields (see entry.hpp) and holds one reference to it.
-cdef Push ksrv_push(CQueue *queue, Entry *entry) noexcept nogil
+# With a seat that is not NULL the answer may be PUSH_LENT: the caller then runs the entry, as a ticket
+# over it and with the GIL, on the instance of that seat (Queue.run_lent).
+cdef Push ksrv_push(CQueue *queue, Entry *entry, size_t *seat) noexcept nogil
 cdef bint ksrv_cancel(Entry *entry) noexcept nogil
 cdef void ksrv_entry_release(Entry *entry) noexcept nogil
 cdef bint ksrv_reserve_bytes(uint64_t nbytes) noexcept nogil

@@ -92,6 +92,17 @@ class Assembly:
             self._copy_raw()
         self.spent_ns += time.monotonic_ns() - began
 
+    def truncate(self, count: int) -> None:
+        """Forget all but the first requests, when others could not be added.
+
+        Args:
+            count: How many to keep.
+        """
+        del self.tickets[count:]
+        self.failed.clear()
+        self.rows = sum(ticket.rows for ticket in self.tickets)
+        self._copied = min(self._copied, count)
+
     def keep(self, alive: Sequence[QueuedTicket]) -> None:
         """Drop the rows of requests that ended before the batch started.
 

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Callable
 
 from ksrv._native import queue as native
 from ksrv.engine.executors import Executor
@@ -99,8 +100,8 @@ class Engine:
 
     def _run(self, target: object, name: str) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)  # type: ignore[arg-type]
-        thread.start()
         self._threads.append(thread)
+        thread.start()
 
     def _heed_notices(self) -> None:
         while not self._closing.is_set():
@@ -132,7 +133,13 @@ class Engine:
         """
         return self._models.find(name, version).spec
 
-    def submit(self, request: InferRequest) -> Ticket:
+    def submit(
+        self,
+        request: InferRequest,
+        callback: Callable[[Ticket], None] | None = None,
+        *,
+        may_run: bool = False,
+    ) -> Ticket:
         """Check a request and queue it; this never waits.
 
         The request belongs to the engine until the ticket is done: neither it nor the memory of its
@@ -140,6 +147,11 @@ class Engine:
 
         Args:
             request: The parsed request.
+            callback: Called with the ticket once the request has ended, on the thread that ended
+                it; for one that expires that is a thread of the engine's.
+            may_run: Whether a request to a handler that has proven quick may be run before this
+                returns, on the calling thread. Only for a thread that others can stand in for: a
+                handler that hangs keeps it, though the request is still ended at its deadline.
 
         Returns:
             The ticket to wait for.
@@ -150,7 +162,7 @@ class Engine:
         while True:
             model = self._models.find(request.model_name, request.model_version)
             try:
-                return model.submit(request)
+                return model.submit(request, callback, may_run=may_run)
             except Retired:
                 self._check_successor(model, request)
 
@@ -227,10 +239,6 @@ class Engine:
             ready_only: Whether to leave out those that do not serve.
         """
         return [line for line in self._models.index() if not ready_only or line.state == "READY"]
-
-    def loaded(self) -> list[LoadedModel]:
-        """Return every version that serves, with how it was loaded."""
-        return self._models.models()
 
     def statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
         """Return counts and times of the versions that serve.

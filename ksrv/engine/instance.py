@@ -1,23 +1,32 @@
-"""One instance of a model version: a thread of its own that loads the handler and runs batches.
+"""One instance of a model version: a handler, and a thread of its own that runs batches on it.
 
-The handler is loaded, warmed up and run on this one thread, because what handlers stand on may keep
-state for its thread. A batch whose executor dies is offered to whichever instance is idle first; this
-one starts its executor anew, at the pace that the executor sets.
+The handler is loaded, warmed up and normally run on this one thread, because what handlers stand on
+may keep state for its thread. A batch whose executor dies is offered to whichever instance is idle
+first; this one starts its executor anew, at the pace that the executor sets.
+
+Two changes of thread cost more than a small handler. So once a handler has proven quick, a thread
+that submits a request while nothing else waits may be lent the instance's seat and run the request
+itself (`run_lent`). Slow runs end that. Executors that keep deadlines by themselves need no
+proof.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 
+import numpy as np
+
+from ksrv._native import ownership
 from ksrv._native import queue as native
 from ksrv.engine.assemble import Assembly
+from ksrv.engine.assembler import fill
 from ksrv.engine.executors import Executor, ExecutorDied
 from ksrv.engine.split import split
 from ksrv.engine.ticket import QueuedTicket
-from ksrv.errors import HandlerFailed, InferenceError, KsrvError
+from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.observe.statistics import Tally
 from ksrv.request import BatchInputs, BatchOutputs, InferResponse
 from ksrv.spec import ModelSpec
@@ -26,6 +35,14 @@ log = logging.getLogger("ksrv.engine")
 
 STARTS_IN_A_ROW = 5
 MOST_JOINED = 1024
+QUICK_NS = 1_000_000
+STALL_NS = 50_000_000
+TRUSTED = 1000
+"""So many quick runs let a seat be lent; one that is not quick takes back fifty, a stall takes all."""
+AHEAD_NS = 2_000_000
+"""Above this a batch takes long enough for the next one to be assembled meanwhile."""
+
+Answers = list[InferResponse | KsrvError]
 
 
 class Home(Protocol):
@@ -36,9 +53,10 @@ class Home(Protocol):
     retry: bool
     timeout_ns: int
     delay_ns: int
+    lends: bool
 
-    def assembly(self) -> Assembly:
-        """Return an empty batch."""
+    def assembly(self, room: int = 0, instance: int = 0) -> Assembly:
+        """Return an empty batch, its blocks leased from an instance's executor."""
 
     def take_offer(self) -> Assembly:
         """Return the batch that was offered first."""
@@ -57,22 +75,31 @@ class Instance:
         home: The model version.
         number: The instance's number.
         executor: What drives the handler.
+
+    Attributes:
+        started: The description that the handler completed, once it is loaded.
+        warm: Done once the instance takes batches.
+        restarts: How often the executor was started anew.
+        tally: What the instance has done.
     """
 
     def __init__(self, home: Home, number: int, executor: Executor) -> None:
         self._home = home
         self._number = number
         self._executor = executor
+        self._seat = home.queue.add_seat()
         self._go = threading.Event()
         self._warm_up: Callable[[Instance], None] | None = None
         self._closing = False
         self._busy_since = 0
+        self._trust = 0
         self.started: Future[ModelSpec] = Future()
         self.warm: Future[None] = Future()
         self.restarts = 0
         self.tally = Tally()
         name = f"ksrv-{home.spec.name}-{number}"
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        executor.on_death(lambda _reason: home.queue.nudge(self._seat))
 
     def start(self) -> None:
         """Begin loading; `started` tells how it went."""
@@ -105,12 +132,21 @@ class Instance:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def abandon(self) -> None:
+        """Close the executor under a batch that does not end."""
+        self._executor.close()
+
     @property
     def available(self) -> bool:
         """Whether it can be expected to run a batch: alive, and not stuck in one."""
         busy_since = self._busy_since
         stuck = busy_since and time.monotonic_ns() - busy_since > self._home.timeout_ns > 0
         return self._thread.is_alive() and self._executor.alive and not stuck
+
+    @property
+    def keeps_deadlines(self) -> bool:
+        """Whether a lent run returns at its deadline."""
+        return self._executor.keeps_deadlines
 
     def execute(self, batch: BatchInputs, deadline_ns: int | None = None) -> BatchOutputs:
         """Run a batch that no client sent, for warming up.
@@ -121,11 +157,12 @@ class Instance:
         """
         return self._executor.run(batch, deadline_ns)
 
+    # ---- the thread -------------------------------------------------------------------------
+
     def _live(self) -> None:
         try:
-            if not self._load():
-                return
-            self._serve()
+            if self._load():
+                self._serve()
         finally:
             self._executor.close()
 
@@ -153,39 +190,45 @@ class Instance:
         queue = home.queue
         most = home.spec.max_batch_size
         room = MOST_JOINED if most else 1
-        take, delay = queue.take, home.delay_ns
+        take, seat, delay = queue.take, self._seat, home.delay_ns
+        if home.lends and self._executor.keeps_deadlines:
+            queue.may_lend = True
         while True:
-            taken = take(room, most, delay)
+            taken = take(seat, room, most, delay)
             if taken is None:
                 break
             if taken is True:
-                assembly = home.take_offer()
-            else:
-                assembly = home.assembly()
-                self._fill(assembly, taken)
-            self.run(assembly)
+                self._run(home.take_offer(), True)
+            elif taken:
+                assembly = home.assembly(0, self._number)
+                fill(assembly, taken, queue)
+                self._run(assembly, True)
             if not self._executor.alive and not self._revive():
                 break
         native.wake_waiters()
 
-    def _fill(self, assembly: Assembly, tickets: Sequence[QueuedTicket]) -> None:
-        """Assemble, and fail the requests where that cannot be done."""
-        try:
-            assembly.add(tickets)
-        except Exception as error:  # noqa: BLE001  a fault here must not end the instance
-            shown = _shown(error, self._home.spec)
-            self._home.queue.finish(list(tickets), [shown] * len(tickets))
-            assembly.tickets.clear()
-            assembly.failed.clear()
+    def run_lent(self, ticket: QueuedTicket) -> None:
+        """Run a request on the thread that submitted it, which was lent this instance's seat.
 
-    def run(self, assembly: Assembly) -> None:
-        """Run a batch and answer its requests."""
+        Args:
+            ticket: The request. It may still be open afterwards: a death of the executor lets
+                another instance run it again.
+        """
         queue = self._home.queue
-        if assembly.failed:
-            lost = [ticket for ticket, _ in assembly.failed]
-            queue.finish(lost, [error for _, error in assembly.failed])
-            self.tally.failed(len(lost))
-            assembly.failed = []
+        try:
+            assembly = self._home.assembly(0, self._number)
+            fill(assembly, [ticket], queue)
+            self._run(assembly, False)
+        finally:
+            if not self._executor.alive:
+                queue.nudge(self._seat)
+            queue.return_seat(self._seat)
+
+    # ---- a batch ----------------------------------------------------------------------------
+
+    def _run(self, assembly: Assembly, later: bool) -> None:
+        """Run a batch and answer its requests; their waiters are woken `later`, or now."""
+        queue = self._home.queue
         if not assembly.tickets:
             return
         tickets = queue.start(assembly.tickets)
@@ -194,33 +237,61 @@ class Instance:
             if not tickets:
                 return
         answers = self._answers(assembly)
-        if answers is not None:
-            won = queue.finish(tickets, answers, True)
-            assembly.ended_ms = time.time_ns() // 1_000_000
-            self.tally.batch(tickets, answers, won, assembly)
+        if answers is None:
+            return
+        assembly.ended_ms = time.time_ns() // 1_000_000
+        won = queue.finish(tickets, answers, later)
+        self.tally.batch(tickets, answers, won, assembly)
+        self._note_pace(assembly.ran_ns)
 
-    def _answers(self, assembly: Assembly) -> "list[InferResponse | KsrvError] | None":
+    def _answers(self, assembly: Assembly) -> Answers | None:
         """Return the batch's answers, or None when it has been offered to be run again."""
         tickets = assembly.tickets
         deadline = max([ticket.deadline_ns for ticket in tickets])
         began = self._busy_since = time.monotonic_ns()
         try:
+            batch = assembly.inputs()
+            inputs = [
+                tensor.data
+                for tensor in batch.tensors.values()
+                if isinstance(tensor.data, np.ndarray)
+            ]
+            before = ownership.counts(inputs)
             outputs = self._executor.run(
-                assembly.inputs(), None if deadline == native.NO_DEADLINE else deadline
+                batch, None if deadline == native.NO_DEADLINE else deadline
             )
-            assembly.ran_ns = time.monotonic_ns() - began
             assembly.timings = {"assemble": assembly.spent_ns, **outputs.timings}
-            return split(self._home.spec, tickets, outputs, assembly.timings)
+            return split(self._home.spec, tickets, outputs, assembly.timings, inputs, before)
         except ExecutorDied as error:
             return self._died(assembly, error)
-        except Exception as error:  # noqa: BLE001  a fault here must not end the instance
-            return [_shown(error, self._home.spec)] * len(tickets)
+        except KsrvError as error:
+            return [error] * len(tickets)
+        except Exception as error:
+            name = self._home.spec.name
+            log.error("a batch of the model %s failed", name, exc_info=error)
+            failed = HandlerFailed(f"a batch of the model {name} failed: {type(error).__name__}.")
+            return [failed] * len(tickets)
         finally:
             self._busy_since = 0
+            assembly.ran_ns = time.monotonic_ns() - began
 
-    def _died(
-        self, assembly: Assembly, error: ExecutorDied
-    ) -> list[InferResponse | KsrvError] | None:
+    def _note_pace(self, ran_ns: int) -> None:
+        queue = self._home.queue
+        if ran_ns < QUICK_NS:
+            self._trust = min(self._trust + 1, 2 * TRUSTED)
+        else:
+            self._trust = max(self._trust - 50, 0) if ran_ns < STALL_NS else 0
+        if self._home.lends and not self._executor.keeps_deadlines:
+            if self._trust == TRUSTED and not queue.may_lend:
+                queue.may_lend = True
+            elif self._trust < TRUSTED // 2 and queue.may_lend:
+                queue.may_lend = False
+        if queue.may_take_ahead != (ran_ns >= AHEAD_NS):
+            queue.may_take_ahead = ran_ns >= AHEAD_NS
+
+    # ---- deaths -----------------------------------------------------------------------------
+
+    def _died(self, assembly: Assembly, error: ExecutorDied) -> Answers | None:
         name = self._home.spec.name
         log.error("the model %s, instance %d: %s", name, self._number, error.message)
         if not self._home.retry:
@@ -233,36 +304,28 @@ class Instance:
             return [refused] * len(assembly.tickets)
         # Each alone, so that one that kills its process takes no other with it.
         for ticket in assembly.tickets:
-            again = self._home.assembly()
+            again = self._home.assembly(0, self._number)
             again.attempts = 1
-            again.add([ticket])
-            self._home.offer(again)
+            fill(again, [ticket], self._home.queue)
+            if again.tickets:
+                self._home.offer(again)
         return None
 
     def _revive(self) -> bool:
         """Start the executor anew after a death; False when that is given up."""
+        home = self._home
         reason = ""
+        native.wake_waiters()
         for _ in range(STARTS_IN_A_ROW):
-            if self._closing or (self._home.queue.closed and not self._home.queue.open):
+            if self._closing or (home.queue.closed and not home.queue.open):
                 return False
-            native.wake_waiters()
             try:
                 self._executor.start()
             except KsrvError as error:
                 reason = error.message
-                log.error("the model %s cannot be started again: %s", self._home.spec.name, reason)
+                log.error("the model %s cannot be started again: %s", home.spec.name, reason)
             else:
                 self.restarts += 1
                 return True
-        self._home.instance_lost(
-            f"{STARTS_IN_A_ROW} starts in a row failed, the last one: {reason}"
-        )
+        home.instance_lost(f"{STARTS_IN_A_ROW} starts in a row failed, the last one: {reason}")
         return False
-
-
-def _shown(error: Exception, spec: ModelSpec) -> KsrvError:
-    """Return what the clients of a failed batch read."""
-    if isinstance(error, InferenceError | KsrvError):
-        return error
-    log.error("a batch of the model %s failed", spec.name, exc_info=error)
-    return HandlerFailed(f"a batch of the model {spec.name} failed: {type(error).__name__}.")

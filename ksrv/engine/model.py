@@ -11,6 +11,7 @@ from ksrv._native import queue as native
 from ksrv.engine import warmup
 from ksrv.engine.admission import Admission
 from ksrv.engine.assemble import Assembly, RowImages
+from ksrv.engine.assembler import Assembler
 from ksrv.engine.executors import Executor
 from ksrv.engine.instance import Instance
 from ksrv.engine.settings import EngineSettings
@@ -53,8 +54,6 @@ class LoadedModel:
         spec: The description, completed once the model is loaded.
         state: Where it stands.
         reason: Why it is not ready.
-        load_ns: How long its instances took to load; 0 until they have.
-        warm_up_ns: How long they took to warm up; 0 until they have.
     """
 
     def __init__(
@@ -68,8 +67,6 @@ class LoadedModel:
         self.spec = config.spec(source.name, source.version)
         self.state: State = "LOADING"
         self.reason = ""
-        self.load_ns = 0
-        self.warm_up_ns = 0
         self.queue = native.Queue(config.queue_size, source.name)
         self.retry = config.retry
         self.timeout_ns = config.timeout_ms * MILLISECOND
@@ -81,9 +78,16 @@ class LoadedModel:
         self._offered: deque[Assembly] = deque()
         self._lost: list[str] = []
         self._closing = threading.Lock()
+        self._assembler: Assembler | None = None
         share = config.threads or max(1, settings.usable_cores() // config.instances)
         executors = [make_executor(source, number, share) for number in range(config.instances)]
-        self._lease = executors[0].lease
+        self._leases = [executor.lease for executor in executors]
+        self.lends = (
+            settings.run_on_caller
+            and not self.delay_ns
+            and all(executor.any_thread for executor in executors)
+        )
+        self._bounded = all(executor.keeps_deadlines for executor in executors)
         self._instances = [
             Instance(self, number, executor) for number, executor in enumerate(executors)
         ]
@@ -96,7 +100,6 @@ class LoadedModel:
         Raises:
             KsrvError: Why it cannot serve; everything is freed again.
         """
-        begun = time.monotonic_ns()
         try:
             for instance in self._instances:
                 instance.start()
@@ -105,13 +108,13 @@ class LoadedModel:
             self._images = image_preparers(self)
             split = bool(self.config.batching and self.config.batching.split)
             self._admission = Admission(self.spec, dict(self._images), split=split)
-            loaded = time.monotonic_ns()
-            self.load_ns = loaded - begun
             for instance in self._instances:
                 instance.serve(self._warm_up)
             for instance in self._instances:
                 instance.warm.result()
-            self.warm_up_ns = time.monotonic_ns() - loaded
+            if self._assembles_ahead():
+                self._assembler = Assembler(self)
+                self._assembler.start()
         except Exception as error:
             self.reason = error.message if isinstance(error, KsrvError) else f"{error!r}"
             self._give_up()
@@ -121,6 +124,10 @@ class LoadedModel:
                 f"the model {self.source.name} cannot be loaded: {type(error).__name__}: {error}"
             ) from error
         self.state = "READY"
+
+    def _assembles_ahead(self) -> bool:
+        """Whether assembling can take time: where requests are joined, or images decoded."""
+        return self.spec.max_batch_size > 1 or bool(self._images)
 
     def _warm_up(self, instance: Instance) -> None:
         for batch in warmup.batches(self.spec, self.config, self.source.folder):
@@ -138,11 +145,19 @@ class LoadedModel:
 
     # ---- requests ---------------------------------------------------------------------------
 
-    def submit(self, request: InferRequest) -> Ticket:
+    def submit(
+        self,
+        request: InferRequest,
+        callback: Callable[[Ticket], None] | None = None,
+        *,
+        may_run: bool = False,
+    ) -> Ticket:
         """Check a request and queue it.
 
         Args:
             request: The parsed request.
+            callback: Called once the request has ended.
+            may_run: Whether the request may be run before this returns, on the calling thread.
 
         Raises:
             Retired: Another version has taken over; submit it there.
@@ -151,12 +166,19 @@ class LoadedModel:
         rows, group = self._admission.admit(request)
         most = self.spec.max_batch_size
         if most and rows > most:
-            return self._submit_parts(request, rows, group)
+            parts = self._submit_parts(request, rows, group)
+            if callback is not None:
+                parts.add_done_callback(callback)
+            return parts
         ticket = QueuedTicket(
             request, rows, group, request.priority, self._deadline(request), _nbytes(request)
         )
-        pushed = self.queue.push(ticket)
-        if pushed != native.OK:
+        if callback is not None:
+            ticket.add_done_callback(callback)
+        pushed = self.queue.push_or_borrow(ticket) if may_run else self.queue.push(ticket)
+        if pushed < 0:
+            self._instances[-1 - pushed].run_lent(ticket)
+        elif pushed != native.OK:
             raise self._refusal(pushed, ticket)
         return ticket
 
@@ -177,7 +199,11 @@ class LoadedModel:
         ticket = QueuedTicket(
             request, rows, group, request.priority, self._deadline(request), _nbytes(request)
         )
-        pushed = self.queue.push_and_join(ticket)
+        # Its own deadline is kept by the timer, but the caller cannot leave a handler that it runs.
+        pushed = self.queue.push_and_join(ticket, request.deadline_ns is None or self._bounded)
+        if pushed < 0:
+            self._instances[-1 - pushed].run_lent(ticket)
+            return ticket.wait()
         if pushed != native.OK:
             raise self._refusal(pushed, ticket)
         return ticket.outcome()
@@ -235,9 +261,9 @@ class LoadedModel:
 
     # ---- what instances ask -----------------------------------------------------------------
 
-    def assembly(self) -> Assembly:
+    def assembly(self, room: int = 0, instance: int = 0) -> Assembly:
         """See `Home.assembly`."""
-        return Assembly(self.spec, self._images, self._lease)
+        return Assembly(self.spec, self._images, self._leases[instance], room)
 
     def take_offer(self) -> Assembly:
         """See `Home.take_offer`."""
@@ -247,6 +273,11 @@ class LoadedModel:
         """See `Home.offer`."""
         self._offered.append(assembly)
         self.queue.offer()
+
+    def offer_open(self, assembly: Assembly) -> None:
+        """See `assembler.Home.offer_open`."""
+        self._offered.append(assembly)
+        self.queue.close_open_batch(True)
 
     def instance_lost(self, reason: str) -> None:
         """See `Home.instance_lost`. Once none is left, what waits is refused."""
@@ -304,7 +335,11 @@ class LoadedModel:
                 instance.stop()
             if not finished:
                 self._fail_waiting(NotReady(f"the model {self.spec.name} was unloaded."))
+                for instance in self._instances:
+                    instance.abandon()
             ended = [instance.join(None if finished else 1.0) for instance in self._instances]
+            if self._assembler is not None:
+                ended.append(self._assembler.join(None if finished else 1.0))
             self.state = "UNAVAILABLE"
             self.reason = self.reason or "unloaded"
             return finished and all(ended)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ksrv._native import arena
+from ksrv._native import arena, ownership
 from ksrv.engine.classification import classify
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, quote
-from ksrv.request import BatchOutputs, InferRequest, InferResponse, Tensor
+from ksrv.request import Array, BatchOutputs, InferRequest, InferResponse, Tensor
 from ksrv.spec import ModelSpec
 
 
@@ -23,6 +23,8 @@ def split(
     tickets: Sequence[QueuedTicket],
     outputs: BatchOutputs,
     timings: dict[str, int],
+    inputs: list[Array],
+    before: dict[int, int],
 ) -> list[InferResponse | KsrvError]:
     """Return one answer for each request of a batch.
 
@@ -31,6 +33,8 @@ def split(
         tickets: The batch's requests, in row order.
         outputs: What the executor answered.
         timings: Nanoseconds by stage of the whole batch.
+        inputs: The arrays of the batch's inputs.
+        before: What `ownership.counts` returned for them before the batch ran.
 
     Returns:
         Responses and errors, in the order of `tickets`.
@@ -38,7 +42,16 @@ def split(
     if not tickets:
         return []
     answers: list[InferResponse | KsrvError] = []
-    tensors = own(outputs)
+    tensors = (
+        [
+            tensor if unshared else _copy(tensor)
+            for tensor, unshared in zip(
+                outputs.tensors, ownership.unshared(outputs.tensors, before, inputs), strict=True
+            )
+        ]
+        if not outputs.exclusive
+        else outputs.tensors
+    )
     row = 0
     for place, ticket in enumerate(tickets):
         end = row + ticket.rows
@@ -52,15 +65,9 @@ def split(
     return answers
 
 
-def own(outputs: BatchOutputs) -> list[Tensor]:
-    """Return the outputs in memory that nobody else can write to."""
-    return [_owned(tensor) for tensor in outputs.tensors]
-
-
-def _owned(tensor: Tensor) -> Tensor:
+def _copy(tensor: Tensor) -> Tensor:
     data = tensor.data
-    if not isinstance(data, np.ndarray):
-        return tensor
+    assert isinstance(data, np.ndarray)  # elements are never shared
     arena.count_copy(data.nbytes)
     return Tensor(tensor.name, tensor.datatype, tensor.shape, data.copy(), tensor.parameters)
 

@@ -38,7 +38,7 @@ class ModelStatistics:
     """One model version's statistics, in the terms of the protocol's statistics extension.
 
     Attributes:
-        last_inference: Milliseconds since the epoch of the last answer; 0 for none.
+        last_inference_ms: Milliseconds since the epoch of the last answer; 0 for none.
         inference_count: Rows that were answered.
         execution_count: Batches that were run.
         success: Requests answered, from their arrival to their answer.
@@ -57,7 +57,7 @@ class ModelStatistics:
 
     name: str
     version: str
-    last_inference: int = 0
+    last_inference_ms: int = 0
     inference_count: int = 0
     execution_count: int = 0
     success: Duration = field(default_factory=Duration)
@@ -122,7 +122,7 @@ class Tally:
         """
         total = self._sum
         total.execution_count += 1
-        total.last_inference = run.ended_ms
+        total.last_inference_ms = run.ended_ms
         timings = run.timings
         taken_in = timings.get("assemble", 0) + timings.get("preprocess", 0)
         inferred = timings.get("inference", run.ran_ns)
@@ -167,7 +167,7 @@ def total(
     batches: dict[int, BatchStatistics] = {}
     for tally in tallies:
         one = tally._sum
-        result.last_inference = max(result.last_inference, one.last_inference)
+        result.last_inference_ms = max(result.last_inference_ms, one.last_inference_ms)
         result.inference_count += one.inference_count
         result.execution_count += one.execution_count
         for part in (

@@ -200,9 +200,7 @@ def _tensor(entry: Input) -> Tensor:
 
 def _is_image(spec: ModelSpec, name: str) -> bool:
     declared = spec.input(name)
-    # Files sent to an input of numbers are framed like images too: admission then says why the
-    # input takes none, which is more use than a word on length prefixes.
-    return declared is not None and (declared.image is not None or declared.datatype != "BYTES")
+    return declared is not None and declared.image is not None
 
 
 def _typed_data(found: Request, entry: Input, count: int, is_image: bool) -> Array | list[Element]:

@@ -21,7 +21,15 @@ class ExecutorDied(HandlerFailed):
 
 
 class Executor(Protocol):
-    """One instance of a model: the handler and whatever it runs in."""
+    """One instance of a model: the handler and whatever it runs in.
+
+    Attributes:
+        any_thread: Whether `run` may be called from any thread, one at a time.
+        keeps_deadlines: Whether `run` returns at its deadline, whatever the handler does.
+    """
+
+    any_thread: bool
+    keeps_deadlines: bool
 
     @property
     def alive(self) -> bool:

@@ -22,6 +22,8 @@ class InlineExecutor:
         threads: CPU threads that the handler may use; 0 leaves the framework's choice.
     """
 
+    keeps_deadlines = False
+
     def __init__(self, source: ModelSource, *, instance: int = 0, threads: int = 0) -> None:
         self._source = source
         self._instance = instance

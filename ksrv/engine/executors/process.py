@@ -46,6 +46,9 @@ class ProcessExecutor:
         on_metrics: Called with the metrics that the handler emits, from another thread.
     """
 
+    any_thread = True
+    keeps_deadlines = True
+
     def __init__(
         self,
         source: ModelSource,

@@ -55,6 +55,7 @@ class FunctionExecutor:
     """Runs a function on the arrays of a batch."""
 
     any_thread = True
+    keeps_deadlines = False
 
     def __init__(self, source: ModelSource, run: Callable[[BatchInputs], object]) -> None:
         self.source = source

@@ -1,0 +1,338 @@
+"""Instances: lent seats, assembling ahead, deaths of executors, and whose memory an answer is."""
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from models import FunctionExecutor, engine, request, source, tensor
+
+from ksrv._native import arena
+from ksrv.engine import instance
+from ksrv.engine.executors import ExecutorDied
+from ksrv.errors import DeadlineExceeded, HandlerFailed
+from ksrv.request import BatchOutputs, InferRequest
+
+
+def until(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition never came true"
+        time.sleep(0.001)
+
+
+def queue_of(served):
+    return served._models.find("m").queue
+
+
+@pytest.fixture
+def gate():
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+# ---- lent seats -------------------------------------------------------------------------------
+
+
+def test_a_quick_handler_comes_to_run_on_the_thread_that_asks(monkeypatch):
+    monkeypatch.setattr(instance, "TRUSTED", 10)
+    monkeypatch.setattr(instance, "QUICK_NS", 10**12)
+    threads = []
+
+    def run(batch):
+        threads.append(threading.current_thread())
+        return batch.tensors["x"].data + 1
+
+    served = engine(run=run)
+    for n in range(15):
+        assert served.infer(request(value=float(n))).outputs[0].data[0, 0] == n + 1
+    assert threads[0] is not threading.current_thread()
+    assert threads[-1] is threading.current_thread()
+    # A client's own deadline must be kept, so its request goes to the instance's thread.
+    served.infer(request(deadline_ns=time.monotonic_ns() + 10**10))
+    assert threads[-1] is not threading.current_thread()
+    monkeypatch.setattr(instance, "QUICK_NS", 0)
+    monkeypatch.setattr(instance, "STALL_NS", 0)
+    until(lambda: served.infer(request()) and threads[-1] is not threading.current_thread())
+    served.close()
+
+
+def test_requests_that_come_while_a_seat_is_lent_are_served_after_it(gate):
+    entered = []
+
+    def run(batch):
+        entered.append(threading.current_thread())
+        if batch.requests[0].id == "slow":
+            gate.wait(30)
+        return batch.tensors["x"].data
+
+    served = engine(source(batch=8), run=run)
+    queue_of(served).may_lend = True
+    slow = threading.Thread(target=lambda: served.infer(request(id="slow")))
+    until(lambda: queue_of(served).idle == 1)
+    slow.start()
+    until(lambda: entered)
+    assert entered[0] is slow
+    later = [served.submit(request(value=float(n))) for n in range(3)]
+    gate.set()
+    assert [ticket.wait().outputs[0].data[0, 0] for ticket in later] == [0.0, 1.0, 2.0]
+    slow.join()
+    assert len(entered) == 2
+    served.close()
+
+
+def test_a_submitted_request_may_run_at_once_and_its_callback_comes():
+    served = engine()
+    queue_of(served).may_lend = True
+    until(lambda: queue_of(served).idle == 1)
+    ended = []
+    ticket = served.submit(request(), ended.append, may_run=True)
+    assert ticket.done() and ended == [ticket]
+    served.close()
+
+
+# ---- assembling ahead -------------------------------------------------------------------------
+
+
+def test_a_batch_is_assembled_and_topped_up_while_the_handler_runs(gate):
+    entered = []
+
+    def run(batch):
+        entered.append(batch)
+        gate.wait(30)
+        return batch.tensors["x"].data
+
+    served = engine(source(batch=4, queue_size=100), run=run)
+    queue_of(served).may_take_ahead = True
+    first = served.submit(request())
+    until(lambda: entered)
+    tickets = [served.submit(request(value=1.0))]
+    until(lambda: tickets[0].state == "taken")
+    tickets += [served.submit(request(value=float(n))) for n in (2, 3)]
+    until(lambda: all(ticket.state == "taken" for ticket in tickets))
+    assert queue_of(served).waiting == 3  # they keep their places until they run
+    assert tickets[1].cancel()
+    gate.set()
+    first.wait()
+    assert tickets[0].wait().outputs[0].data[0, 0] == 1.0
+    assert tickets[2].wait().outputs[0].data[0, 0] == 3.0
+    assert [batch.rows for batch in entered] == [1, 2]
+    served.close()
+
+
+def test_what_expires_in_an_open_batch_never_reaches_the_handler(gate):
+    entered = []
+
+    def run(batch):
+        entered.append(batch)
+        gate.wait(30)
+        return batch.tensors["x"].data
+
+    served = engine(source(batch=4), run=run)
+    queue_of(served).may_take_ahead = True
+    first = served.submit(request())
+    until(lambda: entered)
+    late = served.submit(request(id="late", deadline_ns=time.monotonic_ns() + 20_000_000))
+    with pytest.raises(DeadlineExceeded, match="before a handler"):
+        late.wait()
+    good = served.submit(request(id="good"))
+    gate.set()
+    first.wait()
+    assert good.wait().id == "good"
+    assert [part.id for part in entered[1].requests] == ["good"]
+    served.close()
+
+
+# ---- deaths -----------------------------------------------------------------------------------
+
+
+class Mortal(FunctionExecutor):
+    """Dies when a request asks for it; `log` is shared by all instances."""
+
+    def __init__(self, source, number, log):
+        super().__init__(source, self.answer)
+        self.number = number
+        self.log = log
+
+    def start(self):
+        self.log.append(("start", self.number))
+        return super().start()
+
+    def answer(self, batch):
+        ids = [part.id for part in batch.requests]
+        self.log.append(("run", ids))
+        if any(name.startswith("kill") for name in ids):
+            once = [name for name in ids if name == "kill-once"]
+            if not once or ("killed", "once") not in self.log:
+                self.log.append(("killed", "once"))
+                self.alive = False
+                raise ExecutorDied("the process was killed by SIGKILL")
+        return batch.tensors["x"].data * 2
+
+
+def mortal(log, **settings):
+    return engine(source(**settings), make=lambda one, number, threads: Mortal(one, number, log))
+
+
+def test_a_batch_whose_executor_died_is_tried_once_more():
+    log = []
+    served = mortal(log)
+    assert served.infer(request(id="kill-once", value=3.0)).outputs[0].data[0, 0] == 6.0
+    assert log.count(("start", 0)) == 2
+    assert served.statistics()[0].restarts == 1
+    served.close()
+
+
+def test_a_request_that_ended_two_executors_is_refused_and_takes_no_other_with_it(gate):
+    log = []
+
+    class Held(Mortal):
+        def answer(self, batch):
+            if batch.requests[0].id == "first":
+                self.log.append("first")
+                gate.wait(30)
+            return super().answer(batch)
+
+    served = engine(source(batch=4), make=lambda one, number, threads: Held(one, number, log))
+    first = served.submit(request(id="first"))
+    until(lambda: "first" in log)
+    tickets = [served.submit(request(id=name)) for name in ("a", "kill", "b")]
+    gate.set()
+    first.wait()
+    assert tickets[0].wait().id == "a"
+    assert tickets[2].wait().id == "b"
+    with pytest.raises(HandlerFailed, match="two handler processes"):
+        tickets[1].wait()
+    assert served.infer(request(id="after")).id == "after"
+    served.close()
+
+
+def test_without_retry_a_death_fails_the_batch():
+    log = []
+    served = mortal(log, retry=False)
+    with pytest.raises(ExecutorDied):
+        served.infer(request(id="kill-once"))
+    assert served.infer(request(id="after")).id == "after"
+    served.close()
+
+
+def test_a_death_between_batches_starts_the_executor_anew():
+    log, executors = [], []
+
+    class Told(Mortal):
+        def on_death(self, callback):
+            self.tell = callback
+
+    def make(one, number, threads):
+        executors.append(Told(one, number, log))
+        return executors[-1]
+
+    served = engine(source(), make=make)
+    executors[0].alive = False
+    assert not served.model_ready("m")
+    executors[0].tell("killed")
+    until(lambda: served.model_ready("m"))
+    assert log == [("start", 0), ("start", 0)]
+    served.close()
+
+
+def test_a_model_that_cannot_be_started_again_says_so_and_refuses():
+    log = []
+
+    class Broken(Mortal):
+        def start(self):
+            if self.log:
+                raise HandlerFailed("no weights")
+            return super().start()
+
+    served = engine(source(), make=lambda one, number, threads: Broken(one, number, log))
+    waiting = served.submit(request(id="kill"))
+    with pytest.raises(Exception, match="no weights"):
+        waiting.wait()
+    assert not served.ready()
+    with pytest.raises(Exception, match="no weights"):
+        served.infer(request())
+    served.close()
+
+
+# ---- whose memory -----------------------------------------------------------------------------
+
+
+def answers_of(served, count=40, rows=2):
+    def one(n):
+        return served.submit(
+            InferRequest("m", id=str(n), inputs=[tensor("x", np.full((rows, 4), n))])
+        )
+
+    tickets = [one(n) for n in range(count)]
+    return [ticket.wait() for ticket in tickets]  # slow readers: nothing is read before the end
+
+
+@pytest.mark.parametrize("batch", [0, 4])
+def test_no_answer_carries_anothers_bytes(batch):
+    kept = np.zeros((16, 4), np.float32)
+    held = []
+
+    def same_array(inputs):
+        kept[: inputs.rows] = inputs.tensors["x"].data
+        return BatchOutputs([tensor_of(kept[: inputs.rows])])
+
+    def identity(inputs):
+        return BatchOutputs([tensor_of(inputs.tensors["x"].data)])
+
+    def holds_input(inputs):
+        for old in held:
+            old[:] = -1.0
+        held[:] = [inputs.tensors["x"].data]
+        return BatchOutputs([tensor_of(inputs.tensors["x"].data)])
+
+    for run in (same_array, identity, holds_input):
+        served = engine(source(batch=batch), run=run)
+        for n, response in enumerate(answers_of(served)):
+            assert (response.outputs[0].data == n).all(), run.__name__
+        served.close()
+
+
+def tensor_of(array):
+    made = tensor("y", np.zeros((1, 4)))
+    made.data, made.shape = array, array.shape
+    return made
+
+
+def test_a_request_alone_is_not_copied_on_its_way_in_or_out():
+    served = engine(run=lambda batch: BatchOutputs([tensor_of(batch.tensors["x"].data)]))
+    block = arena.lease(64)
+    data = arena.array(block, "<f4", (4, 4))
+    one = request()
+    one.inputs[0].data, one.inputs[0].shape = data, (4, 4)
+    before = arena.copied_bytes()
+    response = served.infer(one)
+    assert np.shares_memory(response.outputs[0].data, data)
+    assert arena.copied_bytes() == before
+    served.close()
+
+
+def test_joined_requests_are_copied_once(gate):
+    entered = []
+
+    def run(batch):
+        entered.append(batch.rows)
+        gate.wait(30)
+        return batch.tensors["x"].data * 2
+
+    served = engine(source(batch=4), run=run)
+    first = served.submit(request())
+    until(lambda: entered)
+    before = arena.copied_bytes()
+    tickets = [served.submit(request()) for _ in range(4)]
+    gate.set()
+    for ticket in [first, *tickets]:
+        ticket.wait()
+    assert arena.copied_bytes() - before == 4 * 16
+    served.close()
