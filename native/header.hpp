@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <vector>
 
 #include "datatype.hpp"
+#include "small_vector.hpp"
 
 namespace ksrv {
 
@@ -76,11 +76,11 @@ struct InferHeader {
     std::uint64_t timeout_us = 0, priority = 0;
     std::size_t json_length = 0;  // of the object itself, without white space behind it
     std::size_t parameters_first = 0, parameters_count = 0;
-    std::vector<InputHeader> inputs;
-    std::vector<OutputHeader> outputs;
-    std::vector<Parameter> parameters;  // those of the request, the inputs and the outputs
-    std::vector<std::int64_t> shapes;
-    std::vector<std::uint64_t> sizes;
+    SmallVector<InputHeader, 4> inputs;
+    SmallVector<OutputHeader, 4> outputs;
+    SmallVector<Parameter, 8> parameters;  // those of the request, the inputs and the outputs
+    SmallVector<std::int64_t, 16> shapes;
+    SmallVector<std::uint64_t, 16> sizes;
     std::unique_ptr<char[]> decoded;  // strings that had escapes
     std::size_t decoded_length = 0;
 };

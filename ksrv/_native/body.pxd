@@ -2,7 +2,6 @@
 
 from libc.stdint cimport int64_t, uint64_t
 from libcpp cimport bool as cbool
-from libcpp.vector cimport vector
 
 from ksrv._native.datatype cimport Datatype
 
@@ -66,6 +65,26 @@ cdef extern from "body.hpp" namespace "ksrv" nogil:
         size_t parameters_count
         SharedMemory shared
 
+    cdef cppclass Inputs "ksrv::SmallVector<ksrv::InputHeader, 4>":
+        size_t size()
+        InputHeader &operator[](size_t index)
+
+    cdef cppclass Outputs "ksrv::SmallVector<ksrv::OutputHeader, 4>":
+        size_t size()
+        OutputHeader &operator[](size_t index)
+
+    cdef cppclass ParameterPool "ksrv::SmallVector<ksrv::Parameter, 8>":
+        size_t size()
+        Parameter &operator[](size_t index)
+
+    cdef cppclass Shapes "ksrv::SmallVector<std::int64_t, 16>":
+        size_t size()
+        int64_t &operator[](size_t index)
+
+    cdef cppclass Sizes "ksrv::SmallVector<std::uint64_t, 16>":
+        size_t size()
+        uint64_t &operator[](size_t index)
+
     cdef cppclass InferHeader:
         Text id
         int binary_output
@@ -75,11 +94,11 @@ cdef extern from "body.hpp" namespace "ksrv" nogil:
         size_t json_length
         size_t parameters_first
         size_t parameters_count
-        vector[InputHeader] inputs
-        vector[OutputHeader] outputs
-        vector[Parameter] parameters
-        vector[int64_t] shapes
-        vector[uint64_t] sizes
+        Inputs inputs
+        Outputs outputs
+        ParameterPool parameters
+        Shapes shapes
+        Sizes sizes
 
     cdef struct HeaderLimits:
         unsigned depth

@@ -66,7 +66,10 @@ def _request_fault(error: BodyError, body: memoryview) -> str | None:
             return "the body is empty; an infer request is a JSON object"
         case "syntax":
             found = _unexpected(body, error.offset)
-            return f"the body is not valid JSON: {found} at byte {error.offset}"
+            hint = ""
+            if error.offset == 0:
+                hint = "; a body of raw bytes needs the header Inference-Header-Content-Length: 0"
+            return f"the body is not valid JSON: {found} at byte {error.offset}{hint}"
         case "end" | "control" | "escape" | "utf8":
             fault = _JSON_FAULTS[error.code]
             return f"the body is not valid JSON: {fault} at byte {error.offset}"

@@ -1,0 +1,66 @@
+// A growing array whose first elements live inside the object.
+//
+// Strategy: an infer request has one or two inputs, so its header is read without asking the
+// allocator for anything; a larger one moves to the heap. For trivially copyable elements only, which
+// is what makes moving them a memcpy.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <type_traits>
+
+namespace ksrv {
+
+template <class T, std::size_t Inside>
+class SmallVector {
+    static_assert(std::is_trivially_copyable_v<T>, "elements are moved with memcpy");
+
+public:
+    SmallVector() noexcept = default;
+    SmallVector(const SmallVector &) = delete;
+    SmallVector &operator=(const SmallVector &) = delete;
+    ~SmallVector() {
+        if (!is_inside()) std::free(data_);
+    }
+
+    void push_back(const T &value) {
+        if (size_ == capacity_) grow();
+        new (data_ + size_) T(value);
+        ++size_;
+    }
+
+    void clear() noexcept { size_ = 0; }
+    std::size_t size() const noexcept { return size_; }
+    bool empty() const noexcept { return size_ == 0; }
+    T *data() noexcept { return data_; }
+    const T *data() const noexcept { return data_; }
+    T &operator[](std::size_t index) noexcept { return data_[index]; }
+    const T &operator[](std::size_t index) const noexcept { return data_[index]; }
+    T *begin() noexcept { return data_; }
+    T *end() noexcept { return data_ + size_; }
+    const T *begin() const noexcept { return data_; }
+    const T *end() const noexcept { return data_ + size_; }
+
+private:
+    bool is_inside() const noexcept { return static_cast<const void *>(data_) == storage_; }
+
+    void grow() {
+        const std::size_t capacity = 2 * capacity_;
+        void *larger = std::malloc(capacity * sizeof(T));
+        if (larger == nullptr) throw std::bad_alloc();
+        std::memcpy(larger, static_cast<const void *>(data_), size_ * sizeof(T));
+        if (!is_inside()) std::free(data_);
+        data_ = static_cast<T *>(larger);
+        capacity_ = capacity;
+    }
+
+    alignas(T) unsigned char storage_[Inside * sizeof(T)];
+    T *data_ = reinterpret_cast<T *>(storage_);
+    std::size_t size_ = 0;
+    std::size_t capacity_ = Inside;
+};
+
+}  // namespace ksrv
