@@ -26,6 +26,7 @@ class Batch:
         inputs: What the engine assembled.
         spec: The model's declared inputs.
         device: Returns the torch device that `tensor` moves to.
+        send: Sends an intermediate answer.
 
     Attributes:
         rows: How many rows the batch has.
@@ -36,7 +37,13 @@ class Batch:
         parameters: Response parameters, by place in `requests`.
     """
 
-    def __init__(self, inputs: BatchInputs, spec: ModelSpec, device: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        inputs: BatchInputs,
+        spec: ModelSpec,
+        device: Callable[[], Any],
+        send: Callable[[Any], bool] | None = None,
+    ) -> None:
         self.rows = inputs.rows
         self.requests: list[BatchRequest] = inputs.requests
         self.explain = inputs.explain
@@ -46,6 +53,7 @@ class Batch:
         self._tensors = inputs.tensors
         self._spec = spec
         self._device = device
+        self._send = send
         self._arrays: dict[str, Array] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -164,6 +172,20 @@ class Batch:
         if not isinstance(value, (bool, int, float, str)):
             raise TypeError(f"the parameter {name!r} is a {type(value).__name__}")
         self.parameters.setdefault(self.request_of(row), {})[name] = value
+
+    def send(self, outputs: Any) -> bool:
+        """Send an intermediate answer to every request of the batch, before the final one.
+
+        Args:
+            outputs: What `postprocess` may return, with every row of the batch.
+
+        Returns:
+            Whether somebody takes it: streams do, plain requests get the final answer alone.
+
+        Raises:
+            HandlerFailed: The outputs do not fit the batch or the declared outputs.
+        """
+        return self._send is not None and self._send(outputs)
 
     def _entry(self, name: str) -> Tensor:
         try:

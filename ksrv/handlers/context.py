@@ -7,6 +7,7 @@ timings change from call to call.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from functools import cached_property
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from ksrv.handlers.device import choose_device
 from ksrv.handlers.folder_modules import FolderModules, HandlerError, resolve
+from ksrv.handlers.metrics import Metrics
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
 
@@ -50,12 +52,19 @@ class Context:
         labels: Class labels by index, or None.
         instance: The number of this handler among the model's instances.
         threads: CPU threads that this instance may use; 0 for no limit of its own.
+        metrics: Reports values of the handler's own to the metrics page.
         batch: The batch that is running, or None between batches.
         loaded: What the loader returned, or None.
     """
 
     def __init__(
-        self, source: ModelSource, config: ModelConfig, *, instance: int = 0, threads: int = 0
+        self,
+        source: ModelSource,
+        config: ModelConfig,
+        *,
+        instance: int = 0,
+        threads: int = 0,
+        metrics: Metrics | None = None,
     ) -> None:
         self.source = source
         self.config = config
@@ -68,6 +77,7 @@ class Context:
         self.labels = config.labels
         self.instance = instance
         self.threads = threads or config.threads
+        self.metrics = metrics or Metrics(source.name, source.version)
         self.batch: Batch | None = None
         self.loaded: LoadedModel | None = None
         self.modules = FolderModules(source.name, (source.folder, source.root))
@@ -80,15 +90,21 @@ class Context:
         return choose_device(self.config.device, self.instance)
 
     def apply_torch_settings(self) -> None:
-        """Set what model.yaml says of torch's process-wide settings; nothing where it is silent."""
-        if self.config.matmul_precision is None and not self.threads:
-            return
-        if self.model_file is None or self.model_file.suffix == ".onnx":
-            return
-        import torch
+        """Set torch's process-wide settings: threads, and the matmul precision of model.yaml.
 
-        if self.config.matmul_precision is not None:
-            torch.set_float32_matmul_precision(self.config.matmul_precision)
+        A model that does not use torch leaves it alone: it is not imported for this.
+        """
+        file, precision = self.model_file, self.config.matmul_precision
+        uses_torch = file is not None and file.suffix != ".onnx"
+        if not (uses_torch or precision or "torch" in sys.modules):
+            return
+        try:
+            import torch
+        except ModuleNotFoundError:
+            return  # the loader says which extra is missing
+
+        if precision is not None:
+            torch.set_float32_matmul_precision(precision)
         if self.threads and torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
 

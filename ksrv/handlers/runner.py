@@ -6,6 +6,7 @@ Both executors use it: the inline one on a thread of the server, the process one
 import logging
 from dataclasses import replace
 from importlib import import_module
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
+from ksrv.handlers.metrics import Emit, Metrics, discard
 from ksrv.handlers.outputs import output_tensors
 from ksrv.handlers.resolution import make_handler
 from ksrv.request import BatchInputs, BatchOutputs, Tensor
@@ -29,13 +31,16 @@ class LoadFailed(Exception):
     """A handler or model that could not be loaded; the text says what and why."""
 
 
-def make_runner(source: ModelSource, *, instance: int = 0, threads: int = 0) -> "Runner":
+def make_runner(
+    source: ModelSource, *, instance: int = 0, threads: int = 0, emit: Emit = discard
+) -> "Runner":
     """Return the runner that the model's settings name; ksrv's own, except for archives.
 
     Args:
         source: The version on disk.
         instance: The instance's number.
         threads: CPU threads that it may use; 0 leaves the framework's choice.
+        emit: Takes the values that the handler reports.
 
     Raises:
         LoadFailed: There is no such runner.
@@ -46,7 +51,7 @@ def make_runner(source: ModelSource, *, instance: int = 0, threads: int = 0) -> 
         make = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise LoadFailed(f"the runner {named} cannot be imported: {error}") from error
-    runner: Runner = make(source, instance=instance, threads=threads)
+    runner: Runner = make(source, instance=instance, threads=threads, emit=emit)
     return runner
 
 
@@ -57,12 +62,21 @@ class Runner:
         source: The version on disk.
         instance: The instance's number.
         threads: CPU threads that it may use; 0 leaves the framework's choice.
+        emit: Takes the values that the handler reports with `context.metrics`.
     """
 
-    def __init__(self, source: ModelSource, *, instance: int = 0, threads: int = 0) -> None:
+    def __init__(
+        self,
+        source: ModelSource,
+        *,
+        instance: int = 0,
+        threads: int = 0,
+        emit: Emit = discard,
+    ) -> None:
         self.source = source
         self._instance = instance
         self._threads = threads
+        self._metrics = Metrics(source.name, source.version, emit)
         self._handler: Any = None
         self._context: Context | None = None
 
@@ -83,10 +97,16 @@ class Runner:
         config = self.source.config
         if config is None or self.source.error:
             raise LoadFailed(self.source.error or f"{self.source.folder} has no settings")
-        context = Context(self.source, config, instance=self._instance, threads=self._threads)
+        context = Context(
+            self.source,
+            config,
+            instance=self._instance,
+            threads=self._threads,
+            metrics=self._metrics,
+        )
         try:
-            context.apply_torch_settings()
             handler = make_handler(config.handler, context.modules)
+            context.apply_torch_settings()
             if isinstance(handler, BaseHandler):
                 handler.context = context
             if hasattr(handler, "initialize"):
@@ -117,24 +137,29 @@ class Runner:
         if context is None:
             raise HandlerFailed(f"{self._shown()} is not loaded.")
         handler = self._handler
-        batch = Batch(inputs, context.spec, lambda: _device_of(handler, context))
+        arrays = [one.data for one in inputs.tensors.values() if isinstance(one.data, np.ndarray)]
+
+        def tensors_of(result: Any) -> list[Tensor]:
+            explain, rows = inputs.explain, inputs.rows
+            return output_tensors(result, rows, context.spec, explained=explain, inputs=arrays)
+
+        def send(result: Any) -> bool:
+            if inputs.emit is None:
+                return False
+            inputs.emit(BatchOutputs(tensors_of(result)))
+            return True
+
+        batch = Batch(inputs, context.spec, lambda: _device_of(handler, context), send)
         context.begin(batch)
+        start = perf_counter_ns()
         failure: KsrvError | None = None
         tensors: list[Tensor] = []
         try:
             result = handler.handle(batch, context)
             context.stage = "outputs"
-            tensors = output_tensors(
-                result,
-                batch.rows,
-                context.spec,
-                explained=batch.explain,
-                inputs=[
-                    tensor.data
-                    for tensor in inputs.tensors.values()
-                    if isinstance(tensor.data, np.ndarray)
-                ],
-            )
+            # A handler with a `handle` of its own may have run no stage that is timed.
+            context.timings = context.timings or {"inference": perf_counter_ns() - start}
+            tensors = tensors_of(result)
             del result
         except InferenceError as error:
             failure = error

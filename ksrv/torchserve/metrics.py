@@ -5,10 +5,11 @@ the function that the handler's process was given, and from there to the Prometh
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+
+from ksrv.handlers.metrics import Emit, MetricRecord, discard
 
 logger = logging.getLogger("ksrv.torchserve.metrics")
 
@@ -53,26 +54,6 @@ class Dimension:
 
     def __str__(self) -> str:
         return f"{self.name}:{self.value}"
-
-
-@dataclass(frozen=True, slots=True)
-class MetricRecord:
-    """One value on its way to the Prometheus page.
-
-    Attributes:
-        kind: "counter", "gauge" or "histogram".
-        unit: The unit in words.
-        labels: Label names and values in order.
-    """
-
-    name: str
-    kind: str
-    unit: str
-    value: float
-    labels: tuple[tuple[str, str], ...]
-
-
-Emit = Callable[[MetricRecord], None]
 
 
 class Metric:
@@ -265,7 +246,3 @@ class MetricsCacheYamlImpl(Metrics):
 def _require(unit: str, allowed: tuple[str, ...], what: str) -> None:
     if unit not in allowed:
         raise ValueError(f"the unit of a {what} is one of {', '.join(allowed)}, not {unit!r}")
-
-
-def discard(record: MetricRecord) -> Any:
-    """Take a record nowhere: for handlers that run outside a server."""

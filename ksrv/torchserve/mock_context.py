@@ -3,7 +3,8 @@
 import os
 from typing import Any
 
-from ksrv.torchserve.metrics import Metrics, discard
+from ksrv.handlers.metrics import discard
+from ksrv.torchserve.metrics import Metrics
 from ksrv.torchserve.prediction import get_yaml_config
 
 

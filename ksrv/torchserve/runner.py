@@ -12,6 +12,7 @@ from typing import Any
 
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.handlers.device import choose_device
+from ksrv.handlers.metrics import Emit, discard
 from ksrv.handlers.runner import LoadFailed
 from ksrv.request import BatchInputs, BatchOutputs, Element, Tensor
 from ksrv.source import ModelSource
@@ -20,7 +21,7 @@ from ksrv.torchserve import answers, rows, surface
 from ksrv.torchserve.context import DEFAULT_STATUS, Context, RequestProcessor
 from ksrv.torchserve.entry import Entry, find_entry
 from ksrv.torchserve.envelopes import ENVELOPES
-from ksrv.torchserve.metrics import Emit, Metrics, discard
+from ksrv.torchserve.metrics import Metrics
 
 log = logging.getLogger("ksrv.torchserve")
 

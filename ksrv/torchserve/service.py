@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 
+from ksrv.handlers.metrics import discard
 from ksrv.torchserve import surface
 from ksrv.torchserve.answers import PREDICTION_FAILED, AnswerError, checked_items
 from ksrv.torchserve.context import Context, RequestProcessor
 from ksrv.torchserve.entry import Entry, find_entry
 from ksrv.torchserve.envelopes import ENVELOPES
-from ksrv.torchserve.metrics import Metrics, discard
+from ksrv.torchserve.metrics import Metrics
 from ksrv.torchserve.prediction import PredictionException, get_yaml_config
 
 PREDICTION_METRIC = "PredictionTime"

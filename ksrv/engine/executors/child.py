@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ksrv._native import records
@@ -117,7 +118,12 @@ class Child:
         source = ModelSource.from_json(note.source.encode())
         _enter(str(source.folder))
         try:
-            runner = make_runner(source, instance=note.instance, threads=note.threads)
+            runner = make_runner(
+                source,
+                instance=note.instance,
+                threads=note.threads,
+                emit=lambda record: self._events.metrics([asdict(record)]),
+            )
             spec = runner.load()
             payload = payloads.pack_spec(spec)
         except Exception as error:

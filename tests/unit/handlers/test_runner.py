@@ -1,59 +1,22 @@
 """The runner: from a folder with a model.yaml to answers, times and errors."""
 
+import contextlib
+import gc
+import json
 import logging
-import textwrap
+import weakref
 
 import numpy as np
 import pytest
 
 from ksrv.errors import HandlerFailed, InferenceError
-from ksrv.handlers.runner import LoadFailed, Runner
-from ksrv.repository.config import load_model_config
-from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.source import ModelSource
-
-
-@pytest.fixture
-def runner_of(tmp_path):
-    """Make a loaded runner of a handler's source and the lines of a model.yaml."""
-    runners = []
-
-    def make(handler, config="", name="m"):
-        folder = tmp_path / name
-        folder.mkdir(exist_ok=True)
-        (folder / "handler.py").write_text(textwrap.dedent(handler))
-        (folder / "model.yaml").write_text("handler: handler.py\n" + textwrap.dedent(config))
-        source = ModelSource(
-            name=name, version="", folder=folder, root=folder, config=load_model_config(folder)
-        )
-        runner = Runner(source)
-        runners.append(runner)
-        runner.load()
-        return runner
-
-    yield make
-    for runner in runners:
-        runner.close()
-
-
-def batch_of(*arrays, explain=False, **named):
-    """A batch of one request a row group; arrays are the requests' parts of the input x."""
-    tensors, requests, start = {}, [], 0
-    for index, array in enumerate(arrays):
-        requests.append(BatchRequest(slice(start, start + len(array)), f"id{index}"))
-        start += len(array)
-    joined = np.concatenate(arrays)
-    tensors["x"] = Tensor("x", "FP32", joined.shape, joined)
-    for name, array in named.items():
-        tensors[name] = Tensor(name, "FP32", array.shape, array)
-    return BatchInputs(tensors, start, requests, explain)
 
 
 def ones(rows):
     return np.ones((rows, 2), np.float32)
 
 
-def test_inference_alone_is_a_whole_handler(runner_of):
+def test_inference_alone_is_a_whole_handler(runner_of, batch_of):
     runner = runner_of(
         """
         from ksrv import BaseHandler
@@ -69,7 +32,7 @@ def test_inference_alone_is_a_whole_handler(runner_of):
     assert not answer.failures
 
 
-def test_several_inputs_are_keywords(runner_of):
+def test_several_inputs_are_keywords(runner_of, batch_of):
     runner = runner_of(
         """
         from ksrv import BaseHandler
@@ -83,7 +46,7 @@ def test_several_inputs_are_keywords(runner_of):
     assert answer.tensors[0].data.tolist() == [[2, 2], [2, 2]]
 
 
-def test_a_failed_row_fails_its_request_alone(runner_of):
+def test_a_failed_row_fails_its_request_alone(runner_of, batch_of):
     runner = runner_of(
         """
         from ksrv import BaseHandler
@@ -102,7 +65,7 @@ def test_a_failed_row_fails_its_request_alone(runner_of):
     assert answer.tensors[0].shape == (4, 2)
 
 
-def test_an_inference_error_fails_the_batch(runner_of):
+def test_an_inference_error_fails_the_batch(runner_of, batch_of):
     runner = runner_of(
         """
         from ksrv import BaseHandler, InferenceError
@@ -116,7 +79,7 @@ def test_an_inference_error_fails_the_batch(runner_of):
     assert (caught.value.http_status, caught.value.message) == (409, "no")
 
 
-def test_another_exception_names_stage_and_type_and_is_logged(runner_of, caplog):
+def test_another_exception_names_stage_and_type_and_is_logged(runner_of, caplog, batch_of):
     runner = runner_of(
         """
         from ksrv import BaseHandler
@@ -135,7 +98,7 @@ def test_another_exception_names_stage_and_type_and_is_logged(runner_of, caplog)
     assert "secret of the handler" in caplog.text
 
 
-def test_a_wrong_number_of_rows_names_both(runner_of):
+def test_a_wrong_number_of_rows_names_both(runner_of, batch_of):
     runner = runner_of(
         """
         def inference(x):
@@ -146,7 +109,7 @@ def test_a_wrong_number_of_rows_names_both(runner_of):
         runner.run(batch_of(ones(3)))
 
 
-def test_a_list_has_one_value_for_each_row(runner_of):
+def test_a_list_has_one_value_for_each_row(runner_of, batch_of):
     runner = runner_of(
         """
         def inference(x):
@@ -158,22 +121,227 @@ def test_a_list_has_one_value_for_each_row(runner_of):
     assert tensor.data == [b"a", b"b", b'{"c":[1,2.5]}']
 
 
-def test_models_with_files_of_one_name_do_not_meet(runner_of, tmp_path):
-    handler = """
-    import net
-    def inference(x):
-        import late
-        return x * net.FACTOR + late.OFFSET
-    """
-    for name, factor in (("one", 2), ("two", 3)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "net.py").write_text(f"FACTOR = {factor}\n")
-        (tmp_path / name / "late.py").write_text(f"OFFSET = {factor * 10}\n")
-    one, two = runner_of(handler, name="one"), runner_of(handler, name="two")
-    assert one.run(batch_of(ones(1))).tensors[0].data.tolist() == [[22, 22]]
-    assert two.run(batch_of(ones(1))).tensors[0].data.tolist() == [[33, 33]]
+def test_explanations(runner_of, batch_of):
+    runner = runner_of(
+        """
+        from ksrv import BaseHandler
+        class Explains(BaseHandler):
+            def explain(self, batch, x):
+                return {"why": x * batch.rows}
+        """,
+        "outputs: [{name: y, datatype: FP32, shape: [-1, 2]}]",
+    )
+    answer = runner.run(batch_of(ones(2), explain=True))
+    assert [(one.name, one.data.tolist()) for one in answer.tensors] == [("why", [[2, 2], [2, 2]])]
+    assert set(answer.timings) == {"preprocess", "explain"}
 
 
-def test_a_failing_import_is_reported_as_itself(runner_of):
-    with pytest.raises(LoadFailed, match="ModuleNotFoundError: No module named 'no_such_thing'"):
-        runner_of("import no_such_thing\n")
+def test_a_handler_without_explanations_says_so(runner_of, batch_of):
+    runner = runner_of("def inference(x):\n    return x\n")
+    with pytest.raises(InferenceError, match="no explanations; use infer"):
+        runner.run(batch_of(ones(1), explain=True))
+
+
+def test_super_init_may_be_left_out(runner_of, batch_of):
+    runner = runner_of(
+        """
+        from ksrv import BaseHandler
+        class Own(BaseHandler):
+            def __init__(self):
+                self.factor = 3
+            def inference(self, x):
+                assert self.labels is None and self.model is None
+                return x * self.factor
+        """
+    )
+    assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[3, 3]]
+
+
+def test_the_context_tells_what_model_yaml_says(runner_of, batch_of, tmp_path):
+    runner = runner_of(
+        """
+        from ksrv import BaseHandler
+        class Knows(BaseHandler):
+            def initialize(self, context):
+                super().initialize(context)
+                self.seen = context
+            def inference(self, x):
+                c = self.context
+                assert c is self.seen and c.batch.rows == 2
+                return [{
+                    "name": c.model_name, "version": c.model_version, "dir": str(c.model_dir),
+                    "factor": c.parameters["factor"], "labels": self.labels, "instance": c.instance,
+                    "device": str(self.device), "id": c.batch.requests[row].id,
+                    "gpu": c.system_properties["gpu_id"],
+                } for row in range(2)]
+        """,
+        "parameters: {factor: 4}\nlabels: l.json\ndevice: cpu",
+        files={"l.json": '["a", "b"]'},
+        instance=3,
+    )
+    data = runner.run(batch_of(ones(1), ones(1))).tensors[0].data
+    assert [json.loads(text) for text in data] == [
+        {"name": "m", "version": "", "dir": str(tmp_path / "m"), "factor": 4, "labels": ["a", "b"],
+         "instance": 3, "device": "cpu", "id": f"id{row}", "gpu": None}
+        for row in range(2)
+    ]  # fmt: skip
+
+
+def test_timed_functions_appear_beside_the_stages(runner_of, batch_of):
+    runner = runner_of(
+        """
+        from ksrv import BaseHandler, timed
+
+        @timed
+        def helper(a, /, b, *, c=1):
+            "What it does."
+            return a + b + c
+
+        class Timed(BaseHandler):
+            @timed
+            def preprocess(self, batch):
+                return helper(batch["x"], 1, c=2)
+            @timed(name="second half")
+            def rest(self, y):
+                return y
+            def inference(self, x):
+                assert helper.__name__ == "helper" and helper.__doc__ == "What it does."
+                return self.rest(self.rest(x))
+        """
+    )
+    answer = runner.run(batch_of(ones(1)))
+    assert set(answer.timings) == {
+        "preprocess", "helper", "inference", "second half", "postprocess"
+    }  # fmt: skip
+    assert answer.timings["preprocess"] >= answer.timings["helper"]
+    assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[4, 4]]
+
+
+def test_a_timed_function_runs_outside_of_a_batch():
+    from ksrv import timed
+
+    assert timed(lambda: 3)() == 3
+
+
+def test_a_handle_of_its_own_is_timed_as_inference(runner_of, batch_of):
+    runner = runner_of("def handle(batch, context):\n    return batch['x']\n")
+    assert set(runner.run(batch_of(ones(1))).timings) == {"inference"}
+
+
+def test_values_are_reported(runner_of, batch_of):
+    records = []
+    runner = runner_of(
+        """
+        from ksrv import BaseHandler
+        class Counts(BaseHandler):
+            def inference(self, x):
+                metrics = self.context.metrics
+                metrics.counter("seen", 2, kind="row")
+                metrics.gauge("level", 0.5)
+                metrics.histogram("size", 3)
+                try:
+                    metrics.counter("seen", -1)
+                except ValueError:
+                    return x
+        """,
+        emit=records.append,
+    )
+    runner.run(batch_of(ones(1)))
+    shown = [(one.kind, one.name, one.value, one.labels[2:]) for one in records]
+    assert shown == [
+        ("counter", "seen", 2.0, (("kind", "row"),)),
+        ("gauge", "level", 0.5, ()),
+        ("histogram", "size", 3.0, ()),
+    ]
+    assert records[0].labels[:2] == (("model", "m"), ("version", ""))
+
+
+def test_intermediate_answers(runner_of, batch_of):
+    runner = runner_of(
+        """
+        from ksrv import BaseHandler
+        class Streams(BaseHandler):
+            def inference(self, x):
+                taken = self.context.batch.send({"part": x * 2})
+                return [str(taken)] * len(x)
+        """
+    )
+    sent = []
+    answer = runner.run(batch_of(ones(1), emit=sent.append))
+    assert [one.tensors[0].data.tolist() for one in sent] == [[[2, 2]]]
+    assert answer.tensors[0].data == [b"True"]
+    assert runner.run(batch_of(ones(1))).tensors[0].data == [b"False"]
+
+
+def test_response_headers_and_parameters(runner_of, batch_of):
+    runner = runner_of(
+        """
+        from ksrv import BaseHandler
+        class Answers(BaseHandler):
+            def preprocess(self, batch):
+                batch.set_header(1, "x-seen", "yes")
+                batch.set_parameter(0, "score", 1)
+                return batch["x"]
+            def inference(self, x):
+                return x
+        """
+    )
+    answer = runner.run(batch_of(ones(1), ones(1)))
+    assert (answer.headers, answer.parameters) == ({1: {"x-seen": "yes"}}, {0: {"score": 1}})
+
+
+def test_failures_of_single_requests_survive_an_error_of_the_batch(runner_of, batch_of):
+    runner = runner_of(
+        """
+        from ksrv import BaseHandler
+        class Both(BaseHandler):
+            def preprocess(self, batch):
+                batch.fail(0, "mine", 415)
+                raise KeyError("x")
+        """
+    )
+    answer = runner.run(batch_of(ones(1), ones(1)))
+    assert [answer.failures[place].http_status for place in (0, 1)] == [415, 500]
+    assert answer.tensors == []
+
+
+@pytest.mark.parametrize("stage", ["preprocess", "inference", "postprocess"])
+def test_the_stage_that_failed_is_named(runner_of, batch_of, stage):
+    runner = runner_of(
+        f"""
+        from ksrv import BaseHandler
+        class Broken(BaseHandler):
+            def inference(self, x):
+                return x
+            def {stage}(self, x):
+                raise SystemExit(3)
+        """
+    )
+    with pytest.raises(HandlerFailed, match=f"stage {stage} of the model m .*SystemExit"):
+        runner.run(batch_of(ones(1)))
+
+
+def test_nothing_keeps_a_batch_alive_after_its_answer(runner_of, batch_of, monkeypatch):
+    # pytest keeps every log record, and those keep their tracebacks.
+    monkeypatch.setattr(logging.getLogger("ksrv.handlers"), "disabled", True)
+    runner = runner_of(
+        """
+        from ksrv import BaseHandler
+        class Sometimes(BaseHandler):
+            def inference(self, x):
+                if x[0, 0] > 1:
+                    raise ValueError(x)
+                return x * 2
+        """
+    )
+    for value in (1, 2):
+        batch = batch_of(np.full((1, 2), value, np.float32))
+        gone = weakref.ref(batch.tensors["x"].data)
+        if value == 1:
+            runner.run(batch)
+        else:
+            with contextlib.suppress(HandlerFailed):
+                runner.run(batch)
+        del batch
+        gc.collect()
+        assert gone() is None

@@ -1,0 +1,86 @@
+"""Values that handlers report: `context.metrics`.
+
+A value travels as a `MetricRecord` to the function that the runner was given, and from there to the
+metrics page: directly from an inline handler, over the socket from a handler's process.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRecord:
+    """One value on its way to the metrics page.
+
+    Attributes:
+        kind: "counter", "gauge" or "histogram".
+        unit: The unit in words, or "".
+        labels: Label names and values in order.
+    """
+
+    name: str
+    kind: str
+    unit: str
+    value: float
+    labels: tuple[tuple[str, str], ...]
+
+
+Emit: TypeAlias = Callable[[MetricRecord], None]
+
+
+def discard(record: MetricRecord) -> None:
+    """Take a record and forget it; for handlers that nobody observes."""
+
+
+class Metrics:
+    """What a handler reports values with; `model` and `version` are labels of every one.
+
+    Args:
+        model: The model's name.
+        version: Its version, or "".
+        emit: Takes the records.
+    """
+
+    def __init__(self, model: str, version: str, emit: Emit = discard) -> None:
+        self._labels = (("model", model), ("version", version))
+        self._emit = emit
+
+    def counter(self, name: str, value: float = 1.0, **labels: str) -> None:
+        """Add to a counter.
+
+        Args:
+            name: The metric's name.
+            value: What to add.
+            labels: Further labels.
+
+        Raises:
+            ValueError: The value is negative.
+        """
+        if value < 0:
+            raise ValueError(f"the counter {name!r} cannot fall by {-value:g}")
+        self._report(name, "counter", value, labels)
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        """Set a gauge.
+
+        Args:
+            name: The metric's name.
+            value: Its value now.
+            labels: Further labels.
+        """
+        self._report(name, "gauge", value, labels)
+
+    def histogram(self, name: str, value: float, **labels: str) -> None:
+        """Observe a value of a distribution.
+
+        Args:
+            name: The metric's name.
+            value: The value.
+            labels: Further labels.
+        """
+        self._report(name, "histogram", value, labels)
+
+    def _report(self, name: str, kind: str, value: float, labels: dict[str, str]) -> None:
+        extra = tuple((key, str(text)) for key, text in labels.items())
+        self._emit(MetricRecord(name, kind, "", float(value), self._labels + extra))

@@ -1,0 +1,55 @@
+"""A loaded runner of a handler's source, and batches for it."""
+
+import textwrap
+
+import numpy as np
+import pytest
+
+from ksrv.handlers.runner import Runner
+from ksrv.repository.config import load_model_config
+from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.source import ModelSource
+
+
+@pytest.fixture
+def runner_of(tmp_path):
+    """Make a loaded runner of a handler's source and the lines of a model.yaml."""
+    runners = []
+
+    def make(handler, config="", name="m", files=(), target="handler.py", **options):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "handler.py").write_text(textwrap.dedent(handler))
+        for path, text in dict(files).items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(textwrap.dedent(text))
+        (folder / "model.yaml").write_text(f"handler: {target}\n" + textwrap.dedent(config))
+        source = ModelSource(
+            name=name, version="", folder=folder, root=folder, config=load_model_config(folder)
+        )
+        runner = Runner(source, **options)
+        runners.append(runner)
+        runner.spec = runner.load()
+        return runner
+
+    yield make
+    for runner in runners:
+        runner.close()
+
+
+@pytest.fixture
+def batch_of():
+    """A batch of one request a row group; arrays are the requests' parts of the input x."""
+
+    def make(*arrays, explain=False, emit=None, **named):
+        tensors, requests, start = {}, [], 0
+        for index, array in enumerate(arrays):
+            requests.append(BatchRequest(slice(start, start + len(array)), f"id{index}"))
+            start += len(array)
+        joined = np.concatenate(arrays)
+        tensors["x"] = Tensor("x", "FP32", joined.shape, joined)
+        for name, array in named.items():
+            tensors[name] = Tensor(name, "FP32", array.shape, array)
+        return BatchInputs(tensors, start, requests, explain, emit)
+
+    return make

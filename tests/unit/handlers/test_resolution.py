@@ -1,0 +1,170 @@
+"""Which handler a target names, and that the files of two models never meet."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ksrv.handlers.runner import LoadFailed
+
+
+def ones(rows):
+    return np.ones((rows, 2), np.float32)
+
+
+def test_models_with_files_of_one_name_do_not_meet(runner_of, tmp_path, batch_of):
+    handler = """
+    import net
+    def inference(x):
+        import late
+        return x * net.FACTOR + late.OFFSET
+    """
+    for name, factor in (("one", 2), ("two", 3)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "net.py").write_text(f"FACTOR = {factor}\n")
+        (tmp_path / name / "late.py").write_text(f"OFFSET = {factor * 10}\n")
+    one, two = runner_of(handler, name="one"), runner_of(handler, name="two")
+    assert one.run(batch_of(ones(1))).tensors[0].data.tolist() == [[22, 22]]
+    assert two.run(batch_of(ones(1))).tensors[0].data.tolist() == [[33, 33]]
+
+
+def test_a_failing_import_is_reported_as_itself(runner_of):
+    with pytest.raises(LoadFailed, match="ModuleNotFoundError: No module named 'no_such_thing'"):
+        runner_of("import no_such_thing\n")
+
+
+HANDLER = """
+from ksrv import BaseHandler
+class {name}(BaseHandler):
+    def inference(self, x):
+        return x * {factor}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "factor"),
+    [
+        (HANDLER.format(name="One", factor=2), "handler.py", 2),
+        (HANDLER.format(name="One", factor=2) + HANDLER.format(name="Two", factor=3),
+         "handler.py:Two", 3),
+        (HANDLER.format(name="One", factor=2)
+         + "class Two(One):\n    def inference(self, x):\n        return x * 5\n", "handler.py", 5),
+        ("def anything(x):\n    return x * 7\n", "handler.py:anything", 7),
+        ("def inference(x):\n    return x * 7\n", "handler.py", 7),
+        ("def handle(batch, context):\n    return batch['x'] * batch.rows * 4\n", "handler.py", 4),
+        ("class Call:\n    def __call__(self, x):\n        return x * 8\n", "handler.py:Call", 8),
+        ("class Own:\n    def handle(self, batch, context):\n        return batch['x'] * 9\n",
+         "handler.py:Own", 9),
+        ("import functools, operator\ntwice = functools.partial(operator.mul, 2)\n",
+         "handler.py:twice", 2),
+    ],
+)  # fmt: skip
+def test_targets(runner_of, batch_of, source, target, factor):
+    runner = runner_of(source, target=target)
+    assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[factor, factor]]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "words"),
+    [
+        (HANDLER.format(name="One", factor=2) + HANDLER.format(name="Two", factor=3),
+         "handler.py", "several handlers .One, Two."),
+        ("x = 3\n", "handler.py", "no subclass of BaseHandler"),
+        ("x = 3\n", "handler.py:Missing", "has no Missing"),
+        ("x = 3\n", "handler.py:x", "neither a class nor a function"),
+        ("class C:\n    pass\n", "handler.py:C", "no method handle"),
+        ("class C:\n    def __init__(self, a):\n        pass\n", "handler.py:C", "TypeError"),
+        ("def f(:\n", "handler.py", "SyntaxError"),
+        ("raise RuntimeError('on import')\n", "handler.py", "RuntimeError: on import"),
+        ("", "no_such_package.module:Name", "No module named 'no_such_package'"),
+        ("", "collections.abc:Nothing", "has no Nothing"),
+    ],
+)  # fmt: skip
+def test_bad_targets(runner_of, source, target, words):
+    with pytest.raises(LoadFailed, match=words):
+        runner_of(source, target=target)
+
+
+@pytest.mark.parametrize(
+    "target", ["ksrv_test_package.part:Installed", "ksrv_test_package.part.Installed"]
+)
+def test_a_dotted_path(runner_of, batch_of, tmp_path, monkeypatch, target):
+    package = tmp_path / "site/ksrv_test_package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "part.py").write_text(HANDLER.format(name="Installed", factor=6))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    runner = runner_of("", target=target)
+    assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[6, 6]]
+
+
+def test_every_way_of_importing_a_sibling(runner_of, batch_of):
+    runner = runner_of(
+        """
+        import json
+        import net as renamed
+        import parts.inner
+        import parts.inner as inner
+        from net import FACTOR
+        from parts import inner as third
+        from parts.inner import VALUE
+        from . import net as relative
+        from .parts.inner import VALUE as again
+
+        def inference(x):
+            assert parts.inner is inner is third
+            assert renamed is relative
+            assert json.loads("1") == 1
+            return x * FACTOR * VALUE * again
+        """,
+        files={
+            "net.py": "import parts.inner\nFACTOR = parts.inner.VALUE + 1\n",
+            "parts/__init__.py": "",
+            "parts/inner.py": "from parts.deeper import VALUE\n",
+            "parts/deeper.py": "VALUE = 2\n",
+        },
+    )
+    assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[12, 12]]
+
+
+def test_a_folder_of_data_does_not_hide_a_package(runner_of, batch_of):
+    runner = runner_of(
+        """
+        import numpy
+        import json.decoder
+        def inference(x):
+            return numpy.zeros_like(x)
+        """,
+        files={"numpy/readme.txt": "weights", "json/readme.txt": "more"},
+    )
+    assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[0, 0]]
+
+
+def test_a_handler_in_a_subfolder(runner_of, batch_of):
+    runner = runner_of(
+        "",
+        target="code/main.py",
+        files={
+            "code/main.py": "import shared\ndef inference(x):\n    return x * shared.FACTOR\n",
+            "shared.py": "FACTOR = 3\n",
+        },
+    )
+    assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[3, 3]]
+
+
+def test_modules_are_forgotten_on_close(runner_of, batch_of):
+    runner = runner_of("import net\ndef inference(x):\n    return x\n", files={"net.py": ""})
+    names = [name for name in sys.modules if name.startswith("ksrv_models.m_")]
+    assert len(names) >= 3
+    assert "net" not in sys.modules
+    runner.close()
+    assert not [name for name in names if name in sys.modules]
+
+
+def test_importing_ksrv_changes_no_import_machinery():
+    code = (
+        "import sys; before = list(sys.meta_path); import ksrv.handlers.runner;"
+        "assert sys.meta_path == before; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
