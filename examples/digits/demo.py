@@ -130,7 +130,7 @@ def draw(digits: list[Digit], predictions: np.ndarray, count: int = 6) -> str:
     lines = []
     for row in range(8):
         cells = (
-            "".join(SHADES[value * (len(SHADES) - 1) // 255] * 2 for value in digit.picture[row])
+            "".join(SHADES[int(value) * (len(SHADES) - 1) // 255] * 2 for value in digit.picture[row])
             for digit in digits[:count]
         )
         lines.append("  ".join(cells))
