@@ -35,6 +35,8 @@ def compile_flags() -> list[str]:
     flags = ["-std=c++17", "-Wall", "-Wextra", "-Wno-unused-function", "-Wno-cast-function-type"]
     # Cython's own generated code trips these two; own headers are included as system headers never.
     flags += ["-Wno-missing-field-initializers", "-Wno-unused-parameter"]
+    # a * b + c rounds twice on every processor, so that results do not depend on the machine.
+    flags += ["-ffp-contract=off"]
     if SANITIZE:
         return [*flags, "-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
     if TRACE:

@@ -73,6 +73,7 @@ class ModelSpec:
         outputs: Declared outputs; empty means whatever the handler returns.
         labels: Class labels by index for classification answers, or None.
         max_batch_size: Rows that one batch may hold; 0 when requests are never joined.
+        device: Where the handler runs, such as "cuda:0"; "" until it is loaded.
         open_inputs: Whether the inputs are an example only and any tensors reach the handler, as
             with a TorchServe archive.
     """
@@ -84,6 +85,7 @@ class ModelSpec:
     outputs: tuple[TensorSpec, ...] = ()
     labels: tuple[str, ...] | None = None
     max_batch_size: int = 0
+    device: str = ""
     parameters: Mapping[str, object] = field(default_factory=dict)
     open_inputs: bool = False
 

@@ -165,6 +165,7 @@ class Door {
     bool refuse(Connection *connection, Ready which, DoorCounter counter) noexcept;
     bool finish(Connection *connection, uint64_t now) noexcept;
     Sent flush(Connection *connection) noexcept;
+    bool still_reading(Connection *connection, uint64_t now) noexcept;
     void drain_lingering(Connection *connection, uint64_t now) noexcept;
     void record(Connection *connection, uint64_t now) noexcept;
     uint64_t rate_deadline(uint64_t since, uint64_t bytes) const noexcept {

@@ -13,7 +13,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libcpp.vector cimport vector
 
-from ksrv._native.arena cimport CBlock, Block, ksrv_lease, ksrv_release, ksrv_wrap
+from ksrv._native.arena cimport CBlock, ksrv_lease, ksrv_release, ksrv_wrap
 from ksrv._native.recogniser cimport HeadRules
 
 log = logging.getLogger(__name__)

@@ -63,7 +63,7 @@ struct Outgoing {
     Owners *owners = nullptr;
     uint64_t total = 0;
     uint64_t sent = 0;
-    uint64_t started_ns = 0;
+    uint64_t taken = 0;         // of those, acknowledged by the peer when it was last looked at
 };
 
 struct Connection {

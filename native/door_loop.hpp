@@ -246,7 +246,7 @@ inline void Door::arm_for_phase(Connection *connection, uint64_t now) noexcept {
         arm(connection, READING);
         return;
     case Phase::send:
-        deadlines.set(slot, rate_deadline(connection->stage_ns, connection->out.sent));
+        deadlines.set(slot, connection->stage_ns + config.grace_ns);
         arm(connection, EPOLLOUT | EPOLLONESHOT);
         return;
     case Phase::linger:
@@ -350,8 +350,12 @@ inline void Door::expire(Connection *connection, uint64_t now) noexcept {
         drop(connection);
         return;
     case Phase::send:
-        count(DOOR_TOO_SLOW);
-        drop(connection);
+        if (still_reading(connection, now)) {
+            arm_for_phase(connection, now);
+        } else {
+            count(DOOR_TOO_SLOW);
+            drop(connection);
+        }
         return;
     default:
         drop(connection);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <errno.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "door.hpp"
@@ -112,6 +114,21 @@ inline bool Door::finish(Connection *connection, uint64_t now) noexcept {
         connection->phase.store(Phase::head, std::memory_order_relaxed);
     }
     return true;
+}
+
+// Whether the peer has taken enough of its answer since the last look. What the kernel has accepted
+// says little, for it buffers megabytes; what the peer has not acknowledged yet is subtracted.
+inline bool Door::still_reading(Connection *connection, uint64_t now) noexcept {
+    int unacknowledged = 0;
+    if (ioctl(connection->fd, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged < 0) unacknowledged = 0;
+    const uint64_t sent = connection->out.sent;
+    const uint64_t held = static_cast<uint64_t>(unacknowledged);
+    const uint64_t taken = sent > held ? sent - held : 0;
+    const uint64_t since = taken > connection->out.taken ? taken - connection->out.taken : 0;
+    const uint64_t wanted = (now - connection->stage_ns) / 1000000u * config.rate / 1000u;
+    connection->out.taken = taken;
+    connection->stage_ns = now;
+    return since >= wanted;
 }
 
 // Closing while the peer still sends would reset the connection and could take the answer with it.

@@ -135,12 +135,17 @@ class Admission:
                     )
             elif rows == -1 and not self._counts_rows:
                 rows, first = (count if tensor.shape else 1), name
-        return max(rows, 1), shapes
+        return (1 if rows == -1 else rows), shapes
 
     def _images(self, tensor: Tensor, expected: _Input) -> tuple[int, tuple[int, ...]]:
         spec = expected.spec
         if tensor.datatype != "BYTES" or expected.images is None:
             images = " or BYTES with encoded images" if expected.images is not None else ""
+            if not images and tensor.datatype == "BYTES" and len(spec.shape) == 4:
+                images = (
+                    f": encoded images need the layout NHWC with 1 or 3 channels, and its shape is "
+                    f"{shape_text(spec.shape)}"
+                )
             raise InvalidRequest(
                 f"the input {quote(tensor.name)} has the datatype {quote(tensor.datatype)}; the "
                 f"model {self.spec.name} expects {spec.datatype}{images}."
@@ -247,8 +252,6 @@ def _checked_shape(tensor: Tensor, expected: _Input, model: str) -> tuple[int, t
             f"the input {quote(tensor.name)} has the shape {_cut_shape(shape)}; the model {model} "
             f"expects {shape_text(declared)}."
         )
-    if expected.spec.batched and shape[0] == 0:
-        raise InvalidRequest(f"the input {quote(tensor.name)} has 0 rows; expected 1 or more.")
     data = tensor.data
     if not isinstance(data, np.ndarray) or data.shape != shape or data.dtype != expected.dtype:
         _check_data(tensor)

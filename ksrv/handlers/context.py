@@ -155,6 +155,25 @@ class Context:
             "server_name": "ksrv",
         }
 
+    def file(self, name: str) -> Path:
+        """Return a file of the model by its name in the folder.
+
+        Args:
+            name: A relative path; looked for in the version's folder, then in the model's.
+
+        Returns:
+            Its path.
+
+        Raises:
+            ValueError: There is no such file, or it lies outside the model's folder.
+        """
+        root = self.source.root.resolve()
+        for folder in (self.source.folder, self.source.root):
+            path = folder / name
+            if path.is_file() and path.resolve().is_relative_to(root):
+                return path
+        raise ValueError(f"the file {name!r} is not in the model's folder {self.source.root}")
+
     def run_stage(
         self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> R:

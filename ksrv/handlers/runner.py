@@ -4,6 +4,7 @@ Both executors use it: the inline one on a thread of the server, the process one
 """
 
 import logging
+import sys
 from dataclasses import replace
 from importlib import import_module
 from time import perf_counter_ns
@@ -224,10 +225,14 @@ def complete_spec(handler: Any, context: Context) -> ModelSpec:
     spec, loaded = context.spec, context.loaded
     if isinstance(handler, BaseHandler):
         spec = handler.declare(spec)
+    # Without torch there is the CPU; asking would import it only to learn that.
+    wanted = context.config.device
+    device = context.device if wanted != "auto" or "torch" in sys.modules else "cpu"
     if loaded is None:
-        return replace(spec, platform="python")
+        return replace(spec, platform="python", device=device)
     return replace(
         spec,
+        device=device,
         platform=loaded.platform,
         inputs=spec.inputs or (loaded.inputs if _keeps(handler, "preprocess") else ()),
         outputs=spec.outputs or (loaded.outputs if _keeps(handler, "postprocess") else ()),

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from http import HTTPStatus
 from typing import Any
 
 from ksrv._native.door import Address, Door, HeadFields
+from ksrv.server.responses import status_line
 
 BATCH_SECONDS = 0.25
 
@@ -59,8 +59,7 @@ def write_records(logger: Any, records: Iterable[tuple[Any, ...]]) -> None:
     """
     for _, seconds, status, sent, _, peer, head in records:
         environ, fields = _environ(head, peer)
-        phrase = HTTPStatus(status).phrase if status in HTTPStatus else ""
-        response = LoggedResponse(f"{status} {phrase}", sent)
+        response = LoggedResponse(status_line(status), sent)
         logger.access(response, LoggedRequest(fields), environ, timedelta(seconds=seconds))
 
 

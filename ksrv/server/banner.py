@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import ksrv
@@ -19,6 +20,7 @@ from ksrv.spec import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
+    from ksrv.engine.model import LoadedModel
 
 COLUMNS = ("model", "version", "handler", "device", "inputs", "outputs", "load", "warm-up", "ready")
 
@@ -150,11 +152,53 @@ def example_line(spec: ModelSpec, url: str) -> str:
     )
 
 
-def _seconds(nanoseconds: int | None) -> str:
-    return "-" if nanoseconds is None else f"{nanoseconds / 1e9:.2f} s"
+def _seconds(nanoseconds: int) -> str:
+    return f"{nanoseconds / 1e9:.2f} s" if nanoseconds else "-"
+
+
+def _handler(model: "LoadedModel") -> str:
+    config = model.config
+    if config.handler is None:
+        return model.spec.platform
+    path, colon, name = config.handler.partition(":")
+    return f"{PurePath(path).name}{colon}{name}"
+
+
+def _row(model: "LoadedModel") -> Row:
+    spec = model.spec
+    return Row(
+        (
+            spec.name,
+            spec.version or "-",
+            _handler(model),
+            spec.device or model.config.device,
+            show_tensors(spec.inputs),
+            show_tensors(spec.outputs),
+            _seconds(model.load_ns),
+            _seconds(model.warm_up_ns),
+            "yes" if model.ready else "no",
+        ),
+        model.reason,
+    )
 
 
 def print_models(engine: "Engine", url: str | None) -> None:
-    """Print the table of models and a line to try."""
-    print("table")
+    """Print the table of models and a line to try.
+
+    Args:
+        engine: What serves, after its models were loaded.
+        url: The server's URL, or None where HTTP is off.
+    """
+    models = engine.loaded()
+    rows = [_row(model) for model in models]
+    shown = {(row.cells[0], row.cells[1]) for row in rows}
+    for state in engine.index():
+        version = state.version or "-"
+        if (state.name, version) not in shown:
+            rows.append(Row((state.name, version, *["-"] * 6, "no"), state.reason))
+    print()
+    print_table(sorted(rows, key=lambda row: row.cells[:2]))
+    ready = [model.spec for model in models if model.ready]
+    if url is not None and ready:
+        print(f"\n{example_line(ready[0], url)}")
     sys.stdout.flush()

@@ -59,7 +59,6 @@ class _Growing:
         self._offset = offset
         self._limit = limit
         self._reservation = reservation
-        self._reserved = 0
         self._view = memoryview(b"")
         self._length = 0
 
@@ -76,6 +75,7 @@ class _Growing:
                 f"the body holds more than {self._limit} bytes, which limit 'body' allows; "
                 f"{end} bytes were received"
             )
+        self._reservation.grow(len(data))
         start = self._offset + self._length
         if start + len(data) > len(self._view):
             self._grow(start + len(data))
@@ -86,8 +86,6 @@ class _Growing:
         capacity = min(
             max(needed, 2 * len(self._view), COMPRESSED_STEP), self._offset + self._limit
         )
-        self._reservation.grow(capacity - self._reserved)
-        self._reserved = capacity
         view = memoryview(arena.lease(capacity))
         if self._length:
             used = slice(self._offset, self._offset + self._length)

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from ksrv.errors import Overloaded
+from ksrv.errors import BodyTooLarge, Overloaded
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _SHARE_OF_MEMORY = 4
@@ -69,10 +69,17 @@ class Reservation:
         """Hold `nbytes` more.
 
         Raises:
+            BodyTooLarge: It would be too much even alone.
             Overloaded: The budget is spent.
         """
+        total = self._nbytes + nbytes
+        if total > self._budget.cap:
+            raise BodyTooLarge(
+                f"the request holds {total} bytes; limit 'in_flight' allows {self._budget.cap} for "
+                f"all requests together"
+            )
         self._budget.reserve(nbytes)
-        self._nbytes += nbytes
+        self._nbytes = total
 
     def close(self) -> None:
         """Give everything back; further calls do nothing."""

@@ -45,6 +45,7 @@ MAX_STREAMS = 64
 MAX_CALLS = 2048
 """Calls that grpcio holds at a time, their messages included; the engine's queue is far shorter."""
 
+SPARE_THREADS = 4
 HEALTH_THREADS = 2
 CALL_THREADS = 4
 CONTROL_THREADS = 2
@@ -120,7 +121,8 @@ class GrpcServer:
             options=channel_options(limits.body, limits.head, shared=shared),
             maximum_concurrent_rpcs=MAX_CALLS,
         )
-        streams = self._pool("stream", MAX_STREAMS)
+        # A few threads more than places, so that a stream too many is refused and does not wait.
+        streams = self._pool("stream", MAX_STREAMS + SPARE_THREADS)
         self._server.add_generic_rpc_handlers(
             (
                 self._inference(streams),

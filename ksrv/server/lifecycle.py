@@ -53,6 +53,7 @@ class Service:
         self._access: Access | None = None
         self._app: Callable[..., Iterable[bytes]] | None = None
         self._grpc: GrpcServer | None = None
+        self._url: str | None = None
         self._leaving = threading.Event()
         self._loaded = threading.Event()
 
@@ -75,10 +76,16 @@ class Service:
         assert self._app is not None, "gunicorn serves requests in a started worker only"
         return self._app(environ, start_response)
 
-    def enter(self, slot: int) -> None:
-        """Take the slot that the master gave this worker, right after the fork."""
+    def enter(self, slot: int, url: str | None) -> None:
+        """Take up the work of one worker, right after the fork.
+
+        Args:
+            slot: The slot that the master gave this worker.
+            url: Where HTTP is served, or None where it is not.
+        """
         self._slot = slot
         self._slots.set_pid(slot)
+        self._url = url
         self._first = self._slots.generation == 0 and self._slots.accepting(slot)
 
     def start(self, worker: Any) -> None:
@@ -88,11 +95,12 @@ class Service:
             worker: gunicorn's worker.
         """
         from ksrv.engine.engine import Engine, EngineSettings
+        from ksrv.repository.archived_model import ARCHIVE_READERS
         from ksrv.repository.layout import Repository
         from ksrv.server.app import make_app
 
         settings = self.settings
-        repository = Repository(settings.models)
+        repository = Repository(settings.models, ARCHIVE_READERS)
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))
         access = self._access = Access(settings)
         budget = ByteBudget(settings.limits.in_flight)
@@ -124,11 +132,8 @@ class Service:
         ready = self.engine.ready()
         self._slots.mark(self._slot, State.READY if ready else State.FAILED)
         log.info("models loaded in %.1f s, ready: %s", time.monotonic() - start, ready)
-        for state in self.engine.index():
-            if state.reason:
-                log.error("model %s is %s: %s", state.name, state.state, state.reason)
         if self._first:
-            print_models(self.engine, None)
+            print_models(self.engine, self._url)
 
     def _on_term(self, worker: Any) -> Callable[[int, FrameType | None], None]:
         def handle(number: int, frame: FrameType | None) -> None:

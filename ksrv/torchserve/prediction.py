@@ -5,16 +5,17 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 import yaml
 
+from ksrv.handlers import text_cleaning
+
 F = TypeVar("F", bound=Callable[..., Any])
 
-CLEANUP_REGEX = r"<.*?>|&([a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});"
+CLEANUP_REGEX = text_cleaning.CLEANUP_REGEX
 PT2_BACKENDS = (
     "eager", "aot_eager", "inductor", "nvfuser", "aot_nvfuser", "aot_cudagraphs", "ofi", "fx2trt",
     "onnxrt", "ipex", "torchxla_trace_once", "openvino", "tensorrt", "hpu_backend",
@@ -167,9 +168,4 @@ def deprecated(version: str, replacement: str) -> Callable[[F], F]:
 
 def ngrams_iterator(tokens: Sequence[str], ngrams: int) -> Any:
     """Yield the tokens, then their n-grams up to the given length, joined by blanks."""
-    runs = (
-        zip(*(tokens[start:] for start in range(n)), strict=False) for n in range(2, ngrams + 1)
-    )
-    yield from tokens
-    for run in chain.from_iterable(runs):
-        yield " ".join(run)
+    return text_cleaning.ngrams(tokens, ngrams)

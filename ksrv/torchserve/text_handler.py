@@ -6,25 +6,13 @@ Every row of a batch is classified, where TorchServe's reads the first only. The
 
 import json
 import os
-import re
-import string
-import unicodedata
 from collections.abc import Callable
 from typing import Any
 
+from ksrv.handlers import text_cleaning
+from ksrv.handlers.text_cleaning import UNKNOWN, basic_english
 from ksrv.torchserve.base_handler import BaseHandler
-from ksrv.torchserve.contractions import CONTRACTION_MAP
-from ksrv.torchserve.prediction import CLEANUP_REGEX, map_class_to_label, ngrams_iterator
-
-UNKNOWN = "<unk>"
-
-_BASIC_ENGLISH = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"'", " '  "), (r'"', ""), (r"\.", " . "), (r"<br \/>", " "), (r",", " , "), (r"\(", " ( "),
-        (r"\)", " ) "), (r"\!", " ! "), (r"\?", " ? "), (r"\;", " "), (r"\:", " "), (r"\s+", " "),
-    )
-]  # fmt: skip
+from ksrv.torchserve.prediction import map_class_to_label, ngrams_iterator
 
 
 def get_tokenizer(name: str | None, language: str = "en") -> Callable[[str], list[str]]:
@@ -42,14 +30,6 @@ def get_tokenizer(name: str | None, language: str = "en") -> Callable[[str], lis
     )
 
 
-def basic_english(text: str) -> list[str]:
-    """Split lower-cased text into words and punctuation marks."""
-    text = text.lower()
-    for pattern, replacement in _BASIC_ENGLISH:
-        text = pattern.sub(replacement, text)
-    return text.split()
-
-
 class TextHandler(BaseHandler):
     """Loads the vocabulary beside the model and cleans text."""
 
@@ -64,19 +44,16 @@ class TextHandler(BaseHandler):
         self.initialized = True
 
     def _remove_html_tags(self, text: str) -> str:
-        return re.sub(CLEANUP_REGEX, "", text)
+        return text_cleaning.remove_html(text)
 
     def _expand_contractions(self, text: str) -> str:
-        expanded = re.sub(
-            r"[a-z']*'[a-z']*", lambda found: CONTRACTION_MAP.get(found[0], found[0]), text
-        )
-        return expanded.replace("'", "")
+        return text_cleaning.expand_contractions(text)
 
     def _remove_accented_characters(self, text: str) -> str:
-        return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+        return text_cleaning.remove_accents(text)
 
     def _remove_punctuation(self, text: str) -> str:
-        return text.translate(str.maketrans("", "", string.punctuation))
+        return text_cleaning.remove_punctuation(text)
 
     _remove_puncutation = _remove_punctuation  # the name that TorchServe's handlers know
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from conformance_models import write_repository
+
 from ksrv.testing import Server
 
 WORKERS = ("gthread", "ksrv.server.worker:KsrvWorker")

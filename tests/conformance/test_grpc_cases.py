@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import grpc
+import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
@@ -113,7 +114,7 @@ def test_k49_health_metadata_and_infer(client):
 @pytest.mark.parametrize("datatype", FIXED_DATATYPES)
 def test_k49_every_datatype(client, datatype):
     if datatype == "BF16":
-        values = np.array([[1.0, -2.0, 0.5, 3.0]], np.float32)
+        values = np.array([[1.0, -2.0, 0.5, 3.0]], ml_dtypes.bfloat16)
     elif datatype == "FP16":
         values = np.array([[1.0, -2.0, 0.5, 3.0]], np.float16)
     else:

@@ -41,7 +41,7 @@ class EchoTicket:
 
 
 class EchoEngine:
-    """Answers with the inputs. The models `add` and `full` exist; the queue of `full` is full."""
+    """Answers with the inputs. The queue of the model `full` is full; `stuck` never returns."""
 
     def __init__(self):
         self._pool = ThreadPoolExecutor(64)
@@ -49,11 +49,13 @@ class EchoEngine:
         self.requests = 0
 
     def spec(self, name, version=""):
-        if name not in ("add", "full") or version not in ("", "1"):
+        if name not in ("add", "full", "stuck") or version not in ("", "1"):
             raise NotFound(f"there is no model {quote(name)}")
         return ModelSpec(name, version)
 
     def submit(self, request):
+        if request.model_name == "stuck":
+            threading.Event().wait()
         if request.model_name == "full":
             raise Overloaded("the queue of the model 'full' holds 0 requests, as many as it may")
         if self._draining and request.parameters.get("refused"):

@@ -28,7 +28,7 @@ def small_limits(**limits):
     return {"limits": Limits(**limits)}
 
 
-def call(channel, name, service=INFERENCE, timeout=20, metadata=None, **fields):
+def call(channel, name, service=INFERENCE, /, timeout=20, metadata=None, **fields):
     """Make a unary call and return its answer's message."""
     request, response = methods(service)[name]
     stub = channel.unary_unary(f"/{service}/{name}", request.SerializeToString, response.FromString)

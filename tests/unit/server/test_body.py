@@ -154,9 +154,13 @@ def test_inflating_can_be_switched_off():
 @pytest.mark.parametrize("chunked", [False, True])
 def test_the_bytes_in_flight_are_bounded_and_given_back(chunked):
     budget = ByteBudget(MIB)
-    with pytest.raises(Overloaded, match="limit 'in_flight' allows 1048576") as caught:
+    with pytest.raises(BodyTooLarge, match="limit 'in_flight' allows 1048576"):
         read(b"x" * (MIB + 1), chunked=chunked, budget=budget)
+    budget.reserve(MIB // 2)
+    with pytest.raises(Overloaded, match="limit 'in_flight' allows 1048576") as caught:
+        read(b"x" * (MIB - 1), chunked=chunked, budget=budget)
     assert caught.value.retry_after
+    budget.release(MIB // 2)
     assert budget.held == 0
     read(b"x" * MIB, budget=budget)
     assert budget.held == 0

@@ -1,0 +1,36 @@
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy.typing as npt
+
+@final
+class Conversion:
+    def __init__(
+        self,
+        *,
+        channels: Sequence[int] | None = None,
+        scale: float = 1.0,
+        mean: Sequence[float] = (),
+        std: Sequence[float] = (),
+        exact: bool = False,
+    ) -> None: ...
+    @property
+    def plain(self) -> bool: ...
+    def __call__(
+        self,
+        source: npt.NDArray[Any],
+        target: npt.NDArray[Any],
+        *,
+        planar: bool = False,
+        bfloat16: bool = False,
+    ) -> None: ...
+
+def resize_pillow(
+    source: npt.NDArray[Any],
+    height: int,
+    width: int,
+    target: npt.NDArray[Any] | None = None,
+    offset: tuple[int, int] = (0, 0),
+    *,
+    alpha: bool = True,
+) -> npt.NDArray[Any]: ...

@@ -1,0 +1,176 @@
+"""Where the pixels of a picture go: sizes, crops and the ways of resizing of the `image:` section.
+
+The arithmetic on sizes follows the libraries that models were trained with: torchvision's Resize and
+CenterCrop for `shorter_side`, and the detectors' letterbox.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from ksrv._native import arena, pixels
+from ksrv.engine import opencv
+from ksrv.request import Array
+from ksrv.spec import Dimension, ImageSpec
+
+Size: TypeAlias = tuple[int, int]
+"""Height and width."""
+
+LETTERBOX_GREY = 114
+REDUCTIONS = (8, 4, 2)
+
+
+def scratch(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
+    """Lease an uninitialised array that lives for one picture.
+
+    Args:
+        dtype: Its type.
+        shape: Its shape.
+
+    Returns:
+        The array; its block returns to the arena with it.
+    """
+    nbytes = dtype.itemsize
+    for side in shape:
+        nbytes *= side
+    return arena.array(arena.lease(nbytes), dtype, shape)
+
+
+def bounded(size: int, dimension: Dimension) -> int:
+    """Return the size that a declared dimension gives to a picture's side.
+
+    Args:
+        size: The first picture's side.
+        dimension: A number, -1 for any, or a range to which the side is clamped.
+    """
+    if isinstance(dimension, tuple):
+        return min(max(size, dimension[0]), dimension[1])
+    return size if dimension == -1 else dimension
+
+
+def shorter_side_size(size: Size, shorter: int) -> Size:
+    """Return the size at which the shorter side has `shorter` pixels; the longer one is cut off.
+
+    Args:
+        size: The picture's height and width.
+        shorter: The wanted shorter side.
+    """
+    height, width = size
+    if height <= width:
+        return shorter, int(shorter * width / height)
+    return int(shorter * height / width), shorter
+
+
+def center_offset(size: Size, crop: Size) -> tuple[int, int]:
+    """Return top and left of a crop from the middle; halves go to the even side.
+
+    Args:
+        size: The picture's height and width.
+        crop: The crop's height and width, not larger.
+    """
+    return round((size[0] - crop[0]) / 2.0), round((size[1] - crop[1]) / 2.0)
+
+
+def letterbox_window(size: Size, target: Size) -> tuple[Size, tuple[int, int]]:
+    """Return the size that fits into `target` with the picture's proportions, and where it lies.
+
+    Args:
+        size: The picture's height and width.
+        target: The box.
+
+    Returns:
+        Height and width of the picture in the box, and its top and left.
+    """
+    ratio = min(target[0] / size[0], target[1] / size[1])
+    height = min(max(round(size[0] * ratio), 1), target[0])
+    width = min(max(round(size[1] * ratio), 1), target[1])
+    top = max(round((target[0] - height) / 2 - 0.1), 0)
+    left = max(round((target[1] - width) / 2 - 0.1), 0)
+    return (height, width), (top, left)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How pictures of any size come to one size.
+
+    Attributes:
+        spec: The `image:` section.
+    """
+
+    spec: ImageSpec
+
+    def intermediate(self, size: Size, target: Size) -> Size:
+        """Return the size that the whole picture is resized to, before cropping or padding.
+
+        Args:
+            size: The picture's height and width.
+            target: The size that the model reads.
+        """
+        if self.spec.shorter_side is not None:
+            return shorter_side_size(size, self.spec.shorter_side)
+        if self.spec.resize == "letterbox":
+            return letterbox_window(size, target)[0]
+        return target
+
+    def fits(self, size: Size, target: Size) -> bool:
+        """Tell whether a picture needs no resizing; it may still be cropped."""
+        return self.intermediate(size, target) == size
+
+    def reduction(self, size: Size, target: Size) -> int:
+        """Return by how much the JPEG decoder may scale down: 1, 2, 4 or 8.
+
+        Args:
+            size: The picture's height and width.
+            target: The size that the model reads.
+        """
+        if self.spec.reduced != "auto" or self.spec.resize == "none":
+            return 1
+        height, width = self.intermediate(size, target)
+        ratio = min(size[0] / height, size[1] / width)
+        return next((k for k in REDUCTIONS if ratio >= k), 1)
+
+    def place(self, picture: Array, target: Array) -> None:
+        """Resize, crop or pad a picture into `target`.
+
+        Args:
+            picture: [height, width, channels].
+            target: [height, width, channels] of the same type and channels.
+        """
+        size: Size = (picture.shape[0], picture.shape[1])
+        wanted: Size = (target.shape[0], target.shape[1])
+        if self.spec.resize == "letterbox":
+            inner, (top, left) = letterbox_window(size, wanted)
+            grey = LETTERBOX_GREY * 257 if picture.dtype == np.uint16 else LETTERBOX_GREY
+            target[...] = grey
+            window = target[top : top + inner[0], left : left + inner[1]]
+            self._resized(picture, inner, (0, 0), window)
+            return
+        whole = self.intermediate(size, wanted)
+        offset = (0, 0) if self.spec.shorter_side is None else center_offset(whole, wanted)
+        self._resized(picture, whole, offset, target)
+
+    def _resized(self, picture: Array, whole: Size, offset: tuple[int, int], target: Array) -> None:
+        """Put the window at `offset` of the picture, resized to `whole`, into `target`."""
+        height, width, channels = target.shape
+        rows = slice(offset[0], offset[0] + height)
+        columns = slice(offset[1], offset[1] + width)
+        if picture.shape[:2] == whole:
+            target[...] = picture[rows, columns]
+            return
+        if self.spec.resize == "pillow":
+            pixels.resize_pillow(picture, *whole, target, offset)
+            return
+        interpolation = _interpolation(self.spec)
+        if whole == (height, width):
+            opencv.resize_into(picture, target, interpolation)
+            return
+        resized = scratch(picture.dtype, (*whole, channels))
+        opencv.resize_into(picture, resized, interpolation)
+        target[...] = resized[rows, columns]
+
+
+def _interpolation(spec: ImageSpec) -> int:
+    cv2 = opencv.load()
+    flag: int = cv2.INTER_AREA if spec.resize == "area" else cv2.INTER_LINEAR
+    return flag

@@ -1,0 +1,400 @@
+"""Encoded images into the rows of a batch: check the header, decode, resize, convert into the slot.
+
+`ImagePreparer` follows the `image:` section of one input. Its defaults are those of OpenVINO Model
+Server, which hold for an input without a section: pixels are decoded unchanged (BGR; grey keeps one
+channel, alpha the fourth, 16-bit files their depth), the number of channels must be the declared
+one, values are cast to the datatype *before* the `linear` resize where cv2 can resize that datatype
+(FP32, FP64, UINT8, UINT16, INT16; FP16 and BF16 are resized as FP32, INT8 and INT32 in the file's
+own depth, and cast afterwards), and nothing is normalised. Each key changes what it names and
+nothing else. `area`, `pillow` and `letterbox` work on the decoded 8- or 16-bit values, as in the
+libraries they come from. `channels: convert` decodes to the declared number of channels with 8 bits
+a sample, 16 for a UINT16 input.
+
+Rows lie in memory as height, width, channels. With `model_layout: NCHW` the handler sees a
+transposed view of them (`model_view`), which torch calls channels_last.
+
+The rows of a picture that cannot be decoded are zeroed, so that no byte of an earlier batch is seen.
+"""
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ksrv._native.image import FORMATS, DecodePool, Header, ImageError, probe
+from ksrv._native.pixels import Conversion
+from ksrv.engine import opencv
+from ksrv.engine.geometry import Geometry, Size, bounded, scratch
+from ksrv.errors import InvalidRequest, KsrvError
+from ksrv.limits import Limits
+from ksrv.request import Array, Element
+from ksrv.spec import Dimension, ImageSpec, TensorSpec
+
+# What a decoder needs at the least: below the threshold, waking a thread costs more than it saves.
+NANOSECONDS_PER_IMAGE = 15_000
+NANOSECONDS_PER_PIXEL = 4
+SHARED_WORK = 200_000
+
+MOST_THREADS = 8
+
+# The type in which `linear` resizes; None where it is the file's own.
+LINEAR_TYPES: dict[str, np.dtype[np.generic] | None] = {
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+    "FP16": np.dtype(np.float32),
+    "BF16": np.dtype(np.float32),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "INT16": np.dtype(np.int16),
+    "INT8": None,
+    "INT32": None,
+}
+
+_KEEP = Conversion()
+
+
+@functools.cache
+def decode_pool() -> DecodePool:
+    """Return the process's decode threads: one for each processor, at most eight."""
+    available = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return DecodePool(min(available, MOST_THREADS))
+
+
+class _Picture(NamedTuple):
+    """One picture that is about to be decoded."""
+
+    row: int
+    position: int
+    element: Element
+    header: Header
+
+
+class ImagePreparer:
+    """Turns the images of one input into rows.
+
+    Args:
+        spec: The input; 4 dimensions, in NHWC order.
+        limits: Bounds on pixels.
+        name: The input's name in error texts; the spec's own unless given.
+        pool: The threads that share the work; the process's own unless given.
+
+    Raises:
+        ValueError: The input cannot hold images, or its keys contradict each other.
+    """
+
+    def __init__(
+        self, spec: TensorSpec, limits: Limits, name: str = "", pool: DecodePool | None = None
+    ) -> None:
+        image = spec.image or ImageSpec()
+        if len(spec.shape) != 4:
+            raise ValueError(f"an image input has 4 dimensions, not {len(spec.shape)}")
+        if spec.datatype not in LINEAR_TYPES:
+            raise ValueError(f"images cannot become {spec.datatype}")
+        unknown = set(image.formats) - set(FORMATS)
+        if unknown:
+            raise ValueError(f"there is no image format {sorted(unknown)[0]!r}")
+        self.spec = spec
+        self.image = image
+        self.limits = limits
+        self.name = name or spec.name
+        self._pool = pool
+        self._height, self._width, self._channels = spec.shape[1:]
+        if image.shorter_side is not None:
+            self._check_shorter_side(image.shorter_side)
+        self._resizable = image.resize != "none" and -1 not in (self._height, self._width)
+        self._geometry = Geometry(image)
+        self._linear = LINEAR_TYPES[spec.datatype] if image.resize == "linear" else None
+        self._bfloat16 = spec.datatype == "BF16"
+        arithmetic = functools.partial(
+            Conversion,
+            scale=image.scale,
+            mean=image.mean,
+            std=image.std,
+            exact=image.arithmetic == "exact",
+        )
+        # By whether the colours are still in cv2's order, and by channels.
+        self._finish = {(False, count): arithmetic() for count in (1, 3, 4)}
+        self._swap: dict[int, Conversion] = {}
+        for order in ((2, 1, 0), (2, 1, 0, 3)):
+            if len(image.mean) in (0, 1, len(order)) and len(image.std) in (0, 1, len(order)):
+                self._finish[True, len(order)] = arithmetic(channels=order)
+            self._swap[len(order)] = Conversion(channels=order)
+
+    def _check_shorter_side(self, side: int) -> None:
+        if not isinstance(self._height, int) or not isinstance(self._width, int):
+            raise ValueError("shorter_side needs a fixed height and width")
+        if min(self._height, self._width) < 1 or side < max(self._height, self._width):
+            raise ValueError(
+                f"shorter_side is {side} and cannot hold a crop of {self._height}x{self._width}"
+            )
+        if self.image.resize in ("letterbox", "none"):
+            raise ValueError(f"shorter_side does not go with resize: {self.image.resize}")
+
+    # ---- before decoding ---------------------------------------------------------------------
+
+    def output_shape(self, elements: Sequence[Element], count: int) -> tuple[int, ...]:
+        """Check the headers of one request's images and return the tensor that they become.
+
+        No pixel is decoded, unless the number of channels is free and the first file's format does
+        not tell it. A free height or width is the first image's; a range clamps it.
+
+        Args:
+            elements: The request's images, in order.
+            count: How many images the request's shape announces.
+
+        Returns:
+            Rows, height, width, channels.
+
+        Raises:
+            InvalidRequest: A count, header, format or size that is not accepted.
+        """
+        if len(elements) != count or count == 0:
+            raise InvalidRequest(
+                f"the input '{self.name}' holds {len(elements)} images and its shape says {count}"
+            )
+        headers = [self._header(element, index) for index, element in enumerate(elements)]
+        pixels = sum(header.width * header.height for header in headers)
+        if pixels > self.limits.request_pixels:
+            raise InvalidRequest(
+                f"the images of the input '{self.name}' have {pixels} pixels together, above the"
+                f" limit request_pixels of {self.limits.request_pixels}"
+            )
+        first = self._size(headers[0])
+        target = bounded(first[0], self._height), bounded(first[1], self._width)
+        channels = self._target_channels(elements[0], headers[0])
+        for index, header in enumerate(headers):
+            self._check_channels(header.channels, channels, index)
+            self._check_size(self._size(header), target, index)
+        return (count, *target, channels)
+
+    def model_view(self, rows: Array) -> Array:
+        """Return rows as the handler sees them: channels first with `model_layout: NCHW`.
+
+        Args:
+            rows: [rows, height, width, channels].
+        """
+        return rows.transpose(0, 3, 1, 2) if self.image.model_layout == "NCHW" else rows
+
+    def _header(self, element: Element, index: int) -> Header:
+        """Read and check what can be known of one image without decoding it."""
+        try:
+            header = probe(element)
+        except ImageError as error:
+            raise self._refusal(index, f"cannot be read: {error}") from None
+        if header.format not in self.image.formats:
+            accepted = ", ".join(self.image.formats)
+            raise self._refusal(
+                index, f"is {header.format}, and the accepted formats are {accepted}"
+            )
+        if header.width == 0 or header.height == 0:
+            raise self._refusal(index, f"has no pixels: it is {header.width}x{header.height}")
+        pixels = header.width * header.height
+        if pixels > self.limits.image_pixels:
+            raise self._refusal(
+                index,
+                f"has {header.width}x{header.height} pixels, above the limit image_pixels of"
+                f" {self.limits.image_pixels}",
+            )
+        return header
+
+    def _size(self, header: Header) -> Size:
+        if self.image.exif == "apply" and header.orientation >= 5:
+            return header.width, header.height
+        return header.height, header.width
+
+    def _target_channels(self, element: Element, header: Header) -> int:
+        """Return the channels of the tensor; the first image decides where they are free."""
+        if isinstance(self._channels, int) and self._channels != -1:
+            return self._channels
+        if self.image.color == "GRAY":
+            return 1
+        if self.image.channels == "convert":
+            return 3
+        found = header.channels
+        if found == 0:  # the format's header does not tell
+            pixels = self._decoded(_Picture(0, 0, element, header), 1, 0)
+            found = pixels.shape[2]
+        if not _allows(self._channels, found):
+            raise self._refusal(0, f"has {found} channels, outside of {self._channels}")
+        return found
+
+    def _check_channels(self, found: int, wanted: int, index: int) -> None:
+        if self.image.channels == "strict" and found not in (0, wanted):
+            raise self._refusal(index, f"has {found} channels, and {wanted} are expected")
+
+    def _check_size(self, size: Size, target: Size, index: int) -> None:
+        if not self._resizable and size != target:
+            raise self._refusal(
+                index,
+                f"is {size[1]}x{size[0]}, and {target[1]}x{target[0]} is expected, since the images"
+                " of this input are not resized",
+            )
+
+    def _refusal(self, index: int, problem: str) -> InvalidRequest:
+        return InvalidRequest(f"image {index} of the input '{self.name}' {problem}")
+
+    # ---- decoding ----------------------------------------------------------------------------
+
+    def prepare(
+        self, elements: Sequence[Element], out: Array, first_row: int = 0
+    ) -> list[KsrvError | None]:
+        """Decode images into rows of a batch, on several threads when that pays.
+
+        Args:
+            elements: The images.
+            out: [rows, height, width, channels] of the input's datatype (BF16 as uint16), C-ordered.
+            first_row: The row of the first image; the others follow.
+
+        Returns:
+            For each image None, or what is wrong with it; the row of such an image is all zero.
+        """
+        errors: list[KsrvError | None] = [None] * len(elements)
+        pictures: list[_Picture] = []
+        work = 0
+        for index, element in enumerate(elements):
+            try:
+                header = self._header(element, index)
+            except InvalidRequest as error:
+                errors[index] = error
+                out[first_row + index] = 0
+                continue
+            pictures.append(_Picture(first_row + index, index, element, header))
+            work += NANOSECONDS_PER_IMAGE + NANOSECONDS_PER_PIXEL * header.width * header.height
+
+        def run(start: int, stop: int) -> None:
+            for picture in pictures[start:stop]:
+                slot = out[picture.row]
+                try:
+                    self._fill(picture, slot)
+                except KsrvError as error:
+                    errors[picture.position] = error
+                    slot[...] = 0
+                except BaseException:
+                    slot[...] = 0
+                    raise
+
+        if len(pictures) < 2 or work < SHARED_WORK:
+            run(0, len(pictures))
+        else:
+            pool = self._pool or decode_pool()
+            # Two chunks a thread even out pictures of different cost.
+            chunks = min(len(pictures), 2 * pool.threads, max(2, 2 * work // SHARED_WORK))
+            pool.run(run, len(pictures), chunks if pool.threads > 1 else 1)
+        return errors
+
+    def _fill(self, picture: _Picture, slot: Array) -> None:
+        """Decode, resize and convert one picture into its row."""
+        header = picture.header
+        target: Size = (slot.shape[0], slot.shape[1])
+        channels = slot.shape[2]
+        size = self._size(header)
+        self._check_channels(header.channels, channels, picture.position)
+        self._check_size(size, target, picture.position)
+        reduction = self._geometry.reduction(size, target) if header.format == "jpeg" else 1
+        pixels = self._decoded(picture, reduction, channels)
+        if pixels.shape[2] != channels:
+            self._check_channels(pixels.shape[2], channels, picture.position)
+            raise self._refusal(
+                picture.position, f"decodes to {pixels.shape[2]} channels, not {channels}"
+            )
+        if self.image.exif == "apply" and header.orientation != 1:
+            pixels = _with_channels(opencv.upright(pixels, header.orientation))
+        swap = self.image.color == "RGB" and channels >= 3 and not self._decodes_rgb(picture.header)
+        self._place(picture, pixels, swap, slot)
+
+    def _place(self, picture: _Picture, pixels: Array, swap: bool, slot: Array) -> None:
+        """Bring decoded pixels to the slot's size, colour order, values and datatype."""
+        channels = pixels.shape[2]
+        if self.image.resize == "pillow" and pixels.dtype != np.uint8:
+            raise self._refusal(picture.position, "has 16 bits a sample, and `pillow` resizes 8")
+        size: Size = (pixels.shape[0], pixels.shape[1])
+        target: Size = (slot.shape[0], slot.shape[1])
+        if not (self._geometry.fits(size, target) and size == target):
+            if self._linear is not None and pixels.dtype != self._linear:
+                cast = scratch(self._linear, pixels.shape)
+                (self._swap[channels] if swap else _KEEP)(pixels, cast)
+                pixels, swap = cast, False
+            direct = pixels.dtype == slot.dtype and not self._bfloat16
+            placed = slot if direct else scratch(pixels.dtype, slot.shape)
+            self._geometry.place(pixels, placed)
+            pixels = placed
+        finish = self._finish[swap, channels]
+        if pixels is not slot or swap or not finish.plain:
+            finish(pixels, slot, bfloat16=self._bfloat16)
+
+    def _decodes_rgb(self, header: Header) -> bool:
+        """Whether the decoder itself puts red first: for all but files that are kept unchanged."""
+        return self.image.channels == "convert" or (
+            header.format == "jpeg" and header.channels == 3 and header.bit_depth == 8
+        )
+
+    def _decoded(self, picture: _Picture, reduction: int, channels: int) -> Array:
+        """Decode to [height, width, channels]; `channels` 0 keeps what the file has."""
+        header = picture.header
+        pixels = opencv.decode(picture.element, self._flags(header, reduction, channels))
+        if pixels is None:
+            raise self._refusal(
+                picture.position, f"is not a whole {header.format.upper()}: it cannot be decoded"
+            )
+        pixels = _with_channels(pixels)
+        # A decoder that sees another size than the header check did is not to be trusted.
+        height, width = -(-header.height // reduction), -(-header.width // reduction)
+        if pixels.shape[:2] != (height, width):
+            raise self._refusal(
+                picture.position,
+                f"decodes to {pixels.shape[1]}x{pixels.shape[0]}, and its header says"
+                f" {width}x{height}",
+            )
+        if self.image.channels == "convert" and channels == 4:
+            pixels = _with_alpha(pixels, self.image.color == "RGB")
+        return pixels
+
+    def _flags(self, header: Header, reduction: int, channels: int) -> int:
+        cv2 = opencv.load()
+        upright: int = cv2.IMREAD_IGNORE_ORIENTATION
+        convert = self.image.channels == "convert"
+        if convert and channels == 4:
+            return int(cv2.IMREAD_UNCHANGED)
+        colour = channels >= 3 if convert else header.channels != 1
+        rgb = colour and self.image.color == "RGB" and self._decodes_rgb(header)
+        if reduction > 1:
+            flags = int(getattr(cv2, f"IMREAD_REDUCED_GRAYSCALE_{reduction}"))
+            if not colour:
+                return flags | upright
+            return flags | upright | int(cv2.IMREAD_COLOR_RGB if rgb else cv2.IMREAD_COLOR)
+        if rgb:
+            flags = int(cv2.IMREAD_COLOR_RGB)
+        elif convert:
+            flags = int(cv2.IMREAD_COLOR if colour else cv2.IMREAD_GRAYSCALE)
+        else:
+            return int(cv2.IMREAD_UNCHANGED)
+        keeps_depth = convert and self.spec.datatype == "UINT16" and self.image.resize != "pillow"
+        return flags | upright | (int(cv2.IMREAD_ANYDEPTH) if keeps_depth else 0)
+
+
+def _allows(dimension: Dimension, size: int) -> bool:
+    if isinstance(dimension, tuple):
+        return dimension[0] <= size <= dimension[1]
+    return dimension in (-1, size)
+
+
+def _with_channels(pixels: Array) -> Array:
+    return pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
+
+
+def _with_alpha(pixels: Array, rgb: bool) -> Array:
+    """Return 8-bit pixels of one, three or four channels with four, opaque where alpha is missing."""
+    cv2 = opencv.load()
+    if pixels.dtype == np.uint16:
+        pixels = (pixels >> 8).astype(np.uint8)
+    channels = pixels.shape[2]
+    if channels == 1:
+        return cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGRA)  # type: ignore[no-any-return]
+    if channels == 3:
+        flag = cv2.COLOR_BGR2RGBA if rgb else cv2.COLOR_BGR2BGRA
+        return cv2.cvtColor(pixels, flag)  # type: ignore[no-any-return]
+    return cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGBA) if rgb else pixels

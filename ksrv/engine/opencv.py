@@ -1,0 +1,107 @@
+"""The one place that imports cv2, and the decoding call with its traps handled.
+
+cv2 reads two environment variables while it is imported, so they are set here, before the first
+import, unless the operator has set them: OPENCV_LOG_LEVEL, because codecs would report every damaged
+upload on standard error, and OPENCV_IO_MAX_IMAGE_PIXELS, a second wall behind the header check of
+`ksrv._native.image`. Importing ksrv does not import cv2; the first `load()` does.
+"""
+
+import functools
+import os
+from typing import Any
+
+import numpy as np
+
+from ksrv.request import Array, Element
+
+PIXEL_WALL = 1 << 28
+
+
+@functools.cache
+def load() -> Any:
+    """Import cv2 with ksrv's settings, once.
+
+    Returns:
+        The module.
+    """
+    os.environ.setdefault("OPENCV_LOG_LEVEL", "OFF")
+    os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(PIXEL_WALL))
+    import cv2
+
+    return cv2
+
+
+def own_process() -> None:
+    """Keep cv2 from starting threads of its own, in a process that belongs to ksrv.
+
+    ksrv decodes images in parallel itself, and two pools get into each other's way. The setting
+    holds for the whole process, so the worker and the executor's child call this when they start;
+    nobody calls it in a process of the user's.
+    """
+    load().setNumThreads(1)
+
+
+def decode(element: Element, flags: int) -> Array | None:
+    """Decode one encoded picture.
+
+    Args:
+        element: The whole file; not empty.
+        flags: cv2's IMREAD flags.
+
+    Returns:
+        The pixels, [height, width] or [height, width, channels], or None when cv2 cannot read them.
+    """
+    cv2 = load()
+    try:
+        pixels = cv2.imdecode(np.frombuffer(element, np.uint8), flags)
+    except cv2.error:  # some damage raises, some gives None: both mean the same
+        return None
+    return None if pixels is None or pixels.size == 0 else pixels
+
+
+def upright(pixels: Array, orientation: int) -> Array:
+    """Turn pixels the way that an EXIF orientation asks for.
+
+    Args:
+        pixels: The picture as stored.
+        orientation: From 1 to 8.
+
+    Returns:
+        The picture as it should be seen.
+    """
+    cv2 = load()
+    match orientation:
+        case 2:
+            return cv2.flip(pixels, 1)  # type: ignore[no-any-return]
+        case 3:
+            return cv2.rotate(pixels, cv2.ROTATE_180)  # type: ignore[no-any-return]
+        case 4:
+            return cv2.flip(pixels, 0)  # type: ignore[no-any-return]
+        case 5:
+            return cv2.transpose(pixels)  # type: ignore[no-any-return]
+        case 6:
+            return cv2.rotate(pixels, cv2.ROTATE_90_CLOCKWISE)  # type: ignore[no-any-return]
+        case 7:
+            return cv2.rotate(cv2.transpose(pixels), cv2.ROTATE_180)  # type: ignore[no-any-return]
+        case 8:
+            return cv2.rotate(pixels, cv2.ROTATE_90_COUNTERCLOCKWISE)  # type: ignore[no-any-return]
+    return pixels
+
+
+def resize_into(pixels: Array, target: Array, interpolation: int) -> None:
+    """Resize with cv2 so that the result lies in `target`.
+
+    Args:
+        pixels: [height, width, channels] of a type that cv2 resizes.
+        target: [height, width, channels] of the same type, writable.
+        interpolation: A cv2.INTER flag.
+    """
+    cv2 = load()
+    height, width, channels = target.shape
+    # A single channel has no axis of its own in cv2.
+    source = pixels[:, :, 0] if channels == 1 else pixels
+    placed = target[:, :, 0] if channels == 1 else target
+    result = cv2.resize(source, (width, height), dst=placed, interpolation=interpolation)
+    # cv2 answers with a new array and leaves dst alone whenever dst does not please it.
+    if not np.may_share_memory(result, placed):
+        placed[...] = result

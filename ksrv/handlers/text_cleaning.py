@@ -1,0 +1,114 @@
+"""From text to the numbers of its words, as TorchServe's text classifier was trained on them.
+
+HTML tags and entities go, letters become small, contractions are written out, accents and
+punctuation go; what is left is cut into words and n-grams, each with its number in the vocabulary.
+"""
+
+import re
+import string
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+from ksrv.handlers.contractions import CONTRACTION_MAP
+
+UNKNOWN = "<unk>"
+CLEANUP_REGEX = r"<.*?>|&([a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});"
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_WORD_WITH_APOSTROPHE = re.compile(r"[a-z']*'[a-z']*")
+_BASIC_ENGLISH = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"'", " '  "), (r'"', ""), (r"\.", " . "), (r"<br \/>", " "), (r",", " , "), (r"\(", " ( "),
+        (r"\)", " ) "), (r"\!", " ! "), (r"\?", " ? "), (r"\;", " "), (r"\:", " "), (r"\s+", " "),
+    )
+]  # fmt: skip
+
+
+def remove_html(text: str) -> str:
+    """Return a text without tags and entities."""
+    return re.sub(CLEANUP_REGEX, "", text)
+
+
+def expand_contractions(text: str) -> str:
+    """Return a text in small letters with its contractions written out, without apostrophes."""
+    expanded = _WORD_WITH_APOSTROPHE.sub(
+        lambda found: CONTRACTION_MAP.get(found[0], found[0]), text
+    )
+    return expanded.replace("'", "")
+
+
+def remove_accents(text: str) -> str:
+    """Return a text with its letters' accents, and all that is not ASCII, taken away."""
+    return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+
+
+def remove_punctuation(text: str) -> str:
+    """Return a text without ASCII punctuation."""
+    return text.translate(_PUNCTUATION)
+
+
+def basic_english(text: str) -> list[str]:
+    """Split a text into words and punctuation marks, in small letters."""
+    text = text.lower()
+    for pattern, replacement in _BASIC_ENGLISH:
+        text = pattern.sub(replacement, text)
+    return text.split()
+
+
+def clean_words(text: str) -> list[str]:
+    """Return the words of a text, cleaned."""
+    text = expand_contractions(remove_html(text).lower())
+    return basic_english(remove_punctuation(remove_accents(text)))
+
+
+def ngrams(words: Sequence[str], longest: int) -> Iterator[str]:
+    """Yield words, then their runs of 2 up to `longest` words, joined by blanks."""
+    runs = (
+        zip(*(words[start:] for start in range(length)), strict=False)
+        for length in range(2, longest + 1)
+    )
+    yield from words
+    for run in chain.from_iterable(runs):
+        yield " ".join(run)
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """Return the numbers by word.
+
+    Args:
+        path: A JSON object or list, or what `torch.save` wrote of a plain dict.
+
+    Returns:
+        The numbers; those of a list are the places of its words.
+
+    Raises:
+        ValueError: The file holds anything else.
+    """
+    if path.suffix == ".json":
+        import json
+
+        try:
+            content = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"the vocabulary {path.name} cannot be read: {error}") from None
+    else:
+        import torch
+
+        try:
+            content = torch.load(path, weights_only=True)
+        except Exception as error:  # noqa: BLE001  torch raises whatever unpickling meets
+            raise ValueError(
+                f"the vocabulary {path.name} holds more than a plain dict, which is not loaded; "
+                f"store it as JSON ({type(error).__name__})"
+            ) from None
+    if isinstance(content, list):
+        content = {word: number for number, word in enumerate(content)}
+    plain = isinstance(content, Mapping) and all(
+        isinstance(word, str) and isinstance(number, int) for word, number in content.items()
+    )
+    if not plain:
+        raise ValueError(f"the vocabulary {path.name} must give a number for each word")
+    return dict(content)

@@ -1,0 +1,23 @@
+// One macro: compile a function several times and pick the variant that the processor can run.
+//
+// Only glibc resolves such functions when the program starts, and only gcc builds them for C++ the
+// way used here; everywhere else, and under a sanitizer (which runs before the resolver may), the
+// macro is empty and the plain variant is used. The arithmetic is the same in all variants: the
+// build turns the contraction of a * b + c off, so results do not depend on the machine.
+
+#pragma once
+
+#include <cstdlib>  // defines __GLIBC__ where it applies
+
+#if defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__) && defined(__x86_64__) && \
+    !defined(__SANITIZE_ADDRESS__)
+#if __GNUC__ >= 12
+#define KSRV_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define KSRV_CLONES __attribute__((target_clones("avx2", "default")))
+#endif
+#else
+#define KSRV_CLONES
+#endif
+
+#define KSRV_INLINE inline __attribute__((always_inline))

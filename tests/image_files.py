@@ -1,0 +1,76 @@
+"""Encoded pictures for the tests: every kind of file that a client may send, made on the spot."""
+
+import io
+import struct
+import zlib
+
+import cv2
+import numpy as np
+from PIL import Image
+
+
+def pixels(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarray:
+    """A picture with slopes, edges and noise, so that every resize filter shows its difference."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width]
+    planes = [
+        128 + 100 * np.sin(x / 7 + c) * np.cos(y / 5 - c) + ((x // 4 + y // 3) % 2) * 20
+        for c in range(channels)
+    ]
+    picture = np.stack(planes, axis=-1) + rng.normal(0, 8, (height, width, channels))
+    return picture.clip(0, 255).astype(np.uint8)
+
+
+def encode(image: Image.Image, form: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def picture(height: int, width: int, mode: str = "RGB", seed: int = 0) -> Image.Image:
+    return Image.fromarray(pixels(height, width, 3, seed)).convert(mode)
+
+
+def jpeg(height: int, width: int, mode: str = "RGB", seed: int = 0, **options: object) -> bytes:
+    return encode(picture(height, width, mode, seed), "JPEG", **{"quality": 90, **options})
+
+
+def png(height: int, width: int, mode: str = "RGB", seed: int = 0, **options: object) -> bytes:
+    return encode(picture(height, width, mode, seed), "PNG", **options)
+
+
+def png16(height: int, width: int, channels: int, seed: int = 0) -> bytes:
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 65536, (height, width, channels), dtype=np.uint16)
+    return cv2.imencode(".png", values[:, :, 0] if channels == 1 else values)[1].tobytes()
+
+
+def rgba_png(height: int, width: int, seed: int = 0) -> bytes:
+    return encode(Image.fromarray(pixels(height, width, 4, seed)), "PNG")
+
+
+def oriented(height: int, width: int, orientation: int, form: str = "JPEG") -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encode(picture(height, width), form, exif=exif)
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png_claiming(width: int, height: int, depth: int = 8, color: int = 2) -> bytes:
+    """A PNG whose header claims any size and whose data is one compressed zero row or so."""
+    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
+    data = zlib.compress(bytes(1000))
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    )
+
+
+def jpeg_claiming(width: int, height: int) -> bytes:
+    """A small JPEG whose frame header was patched to claim any size."""
+    data = bytearray(jpeg(16, 16))
+    frame = next(i for i in range(len(data)) if data[i] == 0xFF and data[i + 1] in (0xC0, 0xC2))
+    data[frame + 5 : frame + 9] = struct.pack(">HH", height, width)
+    return bytes(data)

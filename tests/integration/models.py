@@ -1,0 +1,110 @@
+"""Models that the integration tests serve, written to disk as a user would write them."""
+
+from pathlib import Path
+
+DOUBLE = """
+from ksrv import BaseHandler
+
+
+class Double(BaseHandler):
+    def inference(self, x):
+        return {"y": x * 2}
+"""
+
+SLOW = """
+import time
+
+from ksrv import BaseHandler
+
+
+class Slow(BaseHandler):
+    def inference(self, x):
+        time.sleep(float(self.context.parameters["seconds"]))
+        return {"y": x}
+"""
+
+MEAN = """
+from ksrv import BaseHandler
+
+
+class Mean(BaseHandler):
+    def inference(self, image):
+        return {"mean": image.mean(axis=(1, 2))}
+"""
+
+ECHO = """
+from ksrv import BaseHandler
+
+
+class Echo(BaseHandler):
+    def inference(self, x):
+        return {"y": x}
+"""
+
+BROKEN = """
+from ksrv import BaseHandler
+
+
+class Broken(BaseHandler):
+    def initialize(self, context):
+        raise RuntimeError("the weights are gone")
+"""
+
+VECTOR = """
+inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
+"""
+
+
+def write_model(root: Path, name: str, handler: str, yaml: str) -> Path:
+    folder = root / name
+    folder.mkdir(parents=True)
+    (folder / "handler.py").write_text(handler)
+    (folder / "model.yaml").write_text("handler: handler.py\n" + yaml)
+    return folder
+
+
+def write_double(root: Path) -> Path:
+    """A model that doubles four numbers."""
+    return write_model(root, "double", DOUBLE, VECTOR)
+
+
+def write_slow(root: Path, seconds: float = 0.2) -> Path:
+    """A model that sleeps before it answers its input."""
+    return write_model(
+        root, "slow", SLOW, f"{VECTOR}parameters: {{seconds: {seconds}}}\ninstances: 4\n"
+    )
+
+
+def write_mean(root: Path) -> Path:
+    """An image model: the mean colour of an 8x8 picture."""
+    return write_model(
+        root,
+        "mean",
+        MEAN,
+        "inputs: [{name: image, datatype: FP32, shape: [-1, 8, 8, 3]}]\n"
+        "outputs: [{name: mean, datatype: FP32, shape: [-1, 3]}]\n",
+    )
+
+
+def write_echo(root: Path) -> Path:
+    """A model that answers any row of numbers."""
+    return write_model(
+        root,
+        "echo",
+        ECHO,
+        "inputs: [{name: x, datatype: FP32, shape: [-1, -1]}]\n"
+        "outputs: [{name: y, datatype: FP32, shape: [-1, -1]}]\n",
+    )
+
+
+def write_broken(root: Path) -> Path:
+    """A model whose handler cannot be initialized."""
+    return write_model(root, "broken", BROKEN, VECTOR)
+
+
+def write_all(root: Path) -> Path:
+    """The models of plain numbers, in one repository."""
+    for write in (write_double, write_slow, write_echo):
+        write(root)
+    return root

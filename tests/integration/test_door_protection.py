@@ -1,0 +1,252 @@
+"""Slow, stalled, idle, vanished and too many peers: each is ended, and nobody else notices."""
+
+import contextlib
+import json
+import os
+import resource
+import socket
+import time
+
+import pytest
+
+from tests.integration.door_server import DoorServer, infer, infer_head, read_all, read_answer
+
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+SHORT = {"head_timeout": 0.5, "transfer_grace": 0.5, "least_rate": 1000}
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("door")
+    with DoorServer(folder, settings=SHORT, keepalive=1, threads=2) as server:
+        yield server
+
+
+def assert_serves(server):
+    with server.connect() as client:
+        client.sendall(infer(16))
+        head, body, _ = read_answer(client)
+        assert head.startswith(b"HTTP/1.1 200 OK")
+        assert body.endswith(bytes(range(64)))
+
+
+def wait_for(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+def test_a_silent_connection_is_closed(door):
+    with door.connect() as client:
+        assert read_all(client) == b""
+
+
+def test_an_idle_connection_is_closed(door):
+    with door.connect() as client:
+        client.sendall(LIVE)
+        read_answer(client)
+        assert read_all(client) == b""
+    assert_serves(door)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\n",
+        infer(16)[:-1],
+        infer_head(None, 10_000_000) + b"{",
+        b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+    ],
+    ids=["head", "body", "large body", "body of a slow route"],
+)
+def test_a_stalled_message_is_told_and_closed(door, sent):
+    with door.connect() as client:
+        client.sendall(sent)
+        head, body, rest = read_answer(client)
+        assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+        assert b"\r\nConnection: close" in head
+        assert b"in time" in json.loads(body)["error"].encode()
+        assert rest + read_all(client) == b""
+    assert_serves(door)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\n",
+        b"Content-Length: 100000\r\nTE: trailers\r\n\r\n{",
+        b"Content-Length: 100\r\nExpect: 100-continue\r\n\r\n",
+    ],
+    ids=["chunked", "large", "expect"],
+)
+def test_a_stalled_body_does_not_keep_a_thread_of_gunicorn(door, fields):
+    stalled = [door.connect() for _ in range(6)]
+    for client in stalled:
+        client.sendall(b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\n" + fields)
+    with door.connect() as client:
+        client.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert read_all(client).startswith(b"HTTP/1.1 200")
+    for client in stalled:
+        with client, contextlib.suppress(ConnectionError):
+            read_all(client)
+    assert_serves(door)
+
+
+def test_a_trickling_body_is_ended(door):
+    with door.connect() as client:
+        client.sendall(infer_head(None, 100_000))
+        with contextlib.suppress(ConnectionError):
+            for _ in range(200):
+                client.sendall(b" ")
+                time.sleep(0.02)
+            pytest.fail("it went on for 4 seconds")
+    assert door.counters()["too_slow"] > 0
+
+
+def test_a_body_at_the_rate_is_waited_for(door):
+    request = infer(512)
+    with door.connect() as client:
+        for start in range(0, len(request), 300):
+            client.sendall(request[start : start + 300])
+            time.sleep(0.15)
+        assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_peer_that_does_not_read_is_dropped(door):
+    before = door.counters()["too_slow"]
+    with door.connect() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.sendall(infer(8_000_000))
+        wait_for(lambda: door.counters()["too_slow"] > before)
+    assert_serves(door)
+
+
+def test_slow_and_idle_connections_keep_nobody_from_being_served(tmp_path):
+    with DoorServer(tmp_path, threads=4) as server:
+        held = [server.connect() for _ in range(300)]
+        try:
+            for index, client in enumerate(held):
+                if index % 3 == 0:
+                    client.sendall(infer(16)[:50])
+                elif index % 3 == 1:
+                    client.sendall(infer(16)[:-1])
+            for _ in range(5):
+                assert_serves(server)
+            with server.connect() as client:
+                client.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+            assert server.counters()["open"] > 300
+        finally:
+            for client in held:
+                client.close()
+        wait_for(lambda: server.counters()["open"] <= 2)
+
+
+def test_at_the_limit_of_connections_accepting_pauses(tmp_path):
+    with DoorServer(tmp_path, worker_connections=20, threads=4) as server:
+        held = [server.connect() for _ in range(20)]
+        try:
+            wait_for(lambda: pause_count(held[0]) > 0)
+            late = server.connect()
+            late.sendall(LIVE)
+            late.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                late.recv(1)
+            held.pop().close()
+            late.settimeout(20)
+            assert read_answer(late)[0].startswith(b"HTTP/1.1 200 OK")
+            late.close()
+        finally:
+            for client in held:
+                client.close()
+        assert_serves(server)
+
+
+def pause_count(client):
+    client.sendall(b"GET /door HTTP/1.1\r\nHost: x\r\n\r\n")
+    return json.loads(read_answer(client)[1])["accept_paused"]
+
+
+def test_without_descriptors_the_open_connections_are_served(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (80, hard))
+    try:
+        server = DoorServer(tmp_path, threads=4).start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with contextlib.ExitStack() as stack:
+        stack.push(server)
+        first = stack.enter_context(server.connect())
+        first.sendall(LIVE)
+        read_answer(first)
+        held = [server.connect() for _ in range(100)]
+        for client in held:
+            client.sendall(LIVE)
+        wait_for(lambda: pause_count(first) > 0)
+        first.sendall(infer(16))
+        assert read_answer(first)[0].startswith(b"HTTP/1.1 200 OK")
+        for client in held[:60]:
+            client.close()
+        for client in held[60:]:
+            with client:
+                assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+
+
+def test_bytes_in_flight_are_bounded(tmp_path):
+    settings = {"limits": {"in_flight": 3_000_000}}
+    with DoorServer(tmp_path, settings=settings) as server:
+        big = infer(500_000)
+        with server.connect() as first, server.connect() as second:
+            first.sendall(big[:1_900_000])
+            time.sleep(0.2)
+            second.sendall(big)
+            head, body, _ = read_answer(second)
+            assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+            assert b"\r\nretry-after: 1\r\n" in head
+            assert b"in_flight" in body
+            first.sendall(big[1_900_000:])
+            assert read_answer(first)[0].startswith(b"HTTP/1.1 200 OK")
+        with server.connect() as third:
+            third.sendall(big)
+            assert read_answer(third)[0].startswith(b"HTTP/1.1 200 OK")
+
+
+def test_health_is_answered_while_a_thread_hogs_the_gil(tmp_path):
+    """The door needs no GIL for it: 200 answers need far less than 200 switch intervals of 5 ms."""
+    with DoorServer(tmp_path, hog=True) as server, server.connect() as client:
+        client.sendall(LIVE)
+        read_answer(client)
+        before = time.thread_time(), time.monotonic()
+        for _ in range(200):
+            client.sendall(LIVE)
+            read_answer(client)
+        assert time.monotonic() - before[1] < 200 * 0.005
+
+
+def test_unix_sockets_and_ipv6(tmp_path):
+    path = tmp_path / "door.sock"
+    with DoorServer(tmp_path / "unix", bind=f"unix:{path}") as server:
+        assert_serves(server)
+        assert server.exchange(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200")
+    if not socket.has_ipv6 or not os.path.exists("/proc/net/if_inet6"):
+        pytest.skip("this machine has no IPv6")
+    with DoorServer(tmp_path / "six", bind="[::1]:0") as server:
+        assert_serves(server)
+        assert server.exchange(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200")
+
+
+def test_the_access_log_has_a_line_for_each_route(tmp_path):
+    log = tmp_path / "access"
+    form = '%(h)s "%(r)s" %(s)s %(B)s "%(a)s" %({x-mark}i)s'
+    with DoorServer(tmp_path, accesslog=str(log), access_log_format=form) as server:
+        server.exchange(infer(16, "User-Agent: me", "X-Mark: one"))
+        server.exchange(infer(16, "TE: trailers", "User-Agent: me", "X-Mark: two"))
+        server.exchange(LIVE)
+    lines = log.read_text().splitlines()
+    answered = [line.partition(" 200 ")[2].split(" ")[0] for line in lines if "infer" in line]
+    assert len(answered) == 2
+    assert answered[0] == answered[1]
+    assert sum('127.0.0.1 "POST /v2/models/add/infer HTTP/1.1" 200' in line for line in lines) == 2
+    assert any(line.endswith('"me" one') for line in lines)
+    assert '127.0.0.1 "GET /v2/health/live HTTP/1.1" 200 13 "-" -' in lines

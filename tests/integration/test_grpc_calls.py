@@ -1,0 +1,303 @@
+"""The calls beside ModelInfer: state, description, repository, refusals, health, reflection, access."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import grpc
+import pytest
+from engine_stand_in import SPECS, StandInEngine
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from grpc_fixtures import call, connect, infer_request, running, stub_infer
+
+from ksrv.errors import Forbidden, InvalidRequest
+from ksrv.protocol.messages import (
+    HEALTH,
+    INFERENCE,
+    REFLECTION,
+    REFLECTION_ALPHA,
+    message_class,
+    methods,
+)
+from ksrv.server import grpc_server
+from ksrv.server.grpc_server import GrpcServer
+from ksrv.server.grpc_servicer import REFUSED
+from ksrv.server.settings import ServerSettings
+
+
+@pytest.fixture
+def engine():
+    return StandInEngine()
+
+
+@pytest.fixture
+def address(engine):
+    with running(engine) as found:
+        yield found
+
+
+@pytest.fixture
+def channel(address):
+    with connect(address) as found:
+        yield found
+
+
+def refused(code, make):
+    with pytest.raises(grpc.RpcError) as caught:
+        make()
+    assert caught.value.code().name == code
+    return caught.value.details()
+
+
+def test_state(engine, channel):
+    assert call(channel, "ServerLive").live
+    assert call(channel, "ServerReady").ready
+    assert call(channel, "ModelReady", name="add").ready
+    engine.is_ready = False
+    engine.unready_models.add("add")
+    assert not call(channel, "ServerReady").ready
+    assert not call(channel, "ModelReady", name="add").ready
+    assert "'nope'" in refused("NOT_FOUND", lambda: call(channel, "ModelReady", name="nope"))
+    refused("UNAVAILABLE", lambda: call(channel, "ModelMetadata", name="add"))
+
+
+def test_description(channel):
+    found = call(channel, "ServerMetadata")
+    assert found.name == "ksrv"
+    assert "binary_tensor_data" in found.extensions
+    found = call(channel, "ModelMetadata", name="image")
+    assert list(found.inputs[0].shape) == [-1, 8, 8, 3]
+    assert "BYTES" in found.properties["image.image.accepts"]
+    assert list(found.versions) == ["1"]
+    found = call(channel, "ModelConfig", name="add").config
+    assert (found.max_batch_size, list(found.input[0].dims)) == (8, [4])
+    found = call(channel, "ModelStatistics", name="add").model_stats
+    assert found[0].inference_stats.success.ns == 10
+
+
+def test_repository(engine, channel):
+    found = call(channel, "RepositoryIndex").models
+    assert {(model.name, model.state) for model in found} >= {
+        ("add", "READY"),
+        ("bad", "UNAVAILABLE"),
+    }
+    assert "bad" not in {
+        model.name for model in call(channel, "RepositoryIndex", ready=True).models
+    }
+    call(channel, "RepositoryModelLoad", model_name="add")
+    assert engine.loaded == ["add"]
+    parameter = message_class("inference.ModelRepositoryParameter")
+    call(
+        channel,
+        "RepositoryModelUnload",
+        model_name="add",
+        parameters={"unload_dependents": parameter(bool_param=True)},
+    )
+    assert engine.loaded == []
+    for given in (
+        {"config": parameter(string_param="{}")},
+        {"unload_dependents": parameter(string_param="yes")},
+    ):
+        refused(
+            "INVALID_ARGUMENT",
+            lambda given=given: call(
+                channel, "RepositoryModelLoad", model_name="add", parameters=given
+            ),
+        )
+    refused("UNIMPLEMENTED", lambda: call(channel, "RepositoryIndex", repository_name="r"))
+    refused("NOT_FOUND", lambda: call(channel, "RepositoryModelLoad", model_name="nope"))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_calls_without_a_meaning_here_say_so(channel, name):
+    text = refused("UNIMPLEMENTED", lambda: call(channel, name))
+    assert len(text.split()) > 5
+
+
+def test_every_call_of_the_services_is_registered(channel):
+    for service in (INFERENCE, HEALTH, REFLECTION, REFLECTION_ALPHA):
+        for name in methods(service):
+            answer = channel.unary_stream(f"/{service}/{name}")(b"", timeout=0.5)
+            with contextlib.suppress(grpc.RpcError):
+                next(answer)
+            answer.cancel()
+            assert "Method not found" not in (answer.details() or "")
+    refused("UNIMPLEMENTED", lambda: channel.unary_unary(f"/{INFERENCE}/Nothing")(b"", timeout=20))
+
+
+@pytest.mark.parametrize(
+    "path", [f"/{INFERENCE}/ModelReady", f"/{HEALTH}/Check", f"/{INFERENCE}/RepositoryModelLoad"]
+)
+def test_malformed_requests_are_the_clients_mistake(channel, path):
+    text = refused("INVALID_ARGUMENT", lambda: channel.unary_unary(path)(b"\x0a\xff", timeout=20))
+    assert "is not a" in text
+
+
+def check(channel, service=""):
+    return call(channel, "Check", HEALTH, service=service).status
+
+
+def test_health_check_of_server_and_models(engine, channel):
+    assert check(channel) == 1
+    assert check(channel, INFERENCE) == 1
+    assert check(channel, "add") == 1
+    assert check(channel, "add/1") == 1
+    refused("NOT_FOUND", lambda: check(channel, "nope"))
+    refused("NOT_FOUND", lambda: check(channel, "add/9"))
+    engine.is_ready = False
+    engine.unready_models.add("add")
+    assert check(channel) == 2
+    assert check(channel, "add") == 2
+    found = call(channel, "List", HEALTH).statuses
+    assert found[""].status == 2
+    assert found["echo"].status == 1
+    assert set(found) == {"", INFERENCE, "bad", *SPECS}
+    assert channel.unary_unary(f"/{HEALTH}/Check")(b"", timeout=20) == b"\x08\x02"
+
+
+def watch(channel, service=""):
+    request, response = methods(HEALTH)["Watch"]
+    stub = channel.unary_stream(f"/{HEALTH}/Watch", request.SerializeToString, response.FromString)
+    return stub(request(service=service), timeout=60)
+
+
+def test_health_watch_tells_changes(engine, channel):
+    states = watch(channel)
+    assert next(states).status == 1
+    engine.is_ready = False
+    assert next(states).status == 2
+    engine.is_ready = True
+    assert next(states).status == 1
+    states.cancel()
+    unknown = watch(channel, "nope")
+    assert next(unknown).status == 3
+    unknown.cancel()
+
+
+def test_stopping_tells_the_watchers(engine):
+    server = GrpcServer(engine, ServerSettings())
+    port = server.start("127.0.0.1:0")
+    with connect(f"127.0.0.1:{port}") as channel:
+        states = watch(channel)
+        assert next(states).status == 1
+        stopper = threading.Thread(target=server.stop, args=(30,))
+        stopper.start()
+        assert [state.status for state in states] == [2]
+        stopper.join(20)
+        assert not stopper.is_alive()
+
+
+def test_streams_beyond_the_bound_are_refused_and_places_return(engine, monkeypatch):
+    monkeypatch.setattr(grpc_server, "MAX_STREAMS", 2)
+    with running(engine) as address, connect(address) as channel:
+        first, second = watch(channel), watch(channel)
+        assert next(first).status == next(second).status == 1
+        refused("RESOURCE_EXHAUSTED", lambda: next(watch(channel)))
+        first.cancel()
+        end = time.monotonic() + 20
+        while True:
+            third = watch(channel)
+            try:
+                assert next(third).status == 1
+                break
+            except grpc.RpcError:
+                assert time.monotonic() < end, "the place of a cancelled stream did not return"
+        second.cancel()
+        third.cancel()
+
+
+@pytest.mark.parametrize("service", [REFLECTION, REFLECTION_ALPHA])
+def test_reflection_describes_every_service(channel, service):
+    request, response = methods(service)["ServerReflectionInfo"]
+    stub = channel.stream_stream(
+        f"/{service}/ServerReflectionInfo", request.SerializeToString, response.FromString
+    )
+    asked = [
+        request(list_services=""),
+        request(file_containing_symbol="inference.GRPCInferenceService"),
+        request(file_by_filename="health.proto"),
+        request(file_containing_symbol="inference.Nothing"),
+        request(file_by_filename="/etc/passwd"),
+        request(all_extension_numbers_of_type="inference.ModelInferRequest"),
+        request(all_extension_numbers_of_type="inference.Nothing"),
+        request(file_containing_extension={"containing_type": "x", "extension_number": 1}),
+        request(),
+    ]
+    found = list(stub(iter(asked), timeout=20))
+    assert [answer.original_request for answer in found] == asked
+    names = {entry.name for entry in found[0].list_services_response.service}
+    assert names == {INFERENCE, HEALTH, REFLECTION, REFLECTION_ALPHA}
+    files = [
+        FileDescriptorProto.FromString(data).name
+        for data in found[1].file_descriptor_response.file_descriptor_proto
+    ]
+    assert files == ["inference.proto", "model_config.proto"]
+    assert found[2].file_descriptor_response.file_descriptor_proto
+    assert found[5].all_extension_numbers_response.base_type_name == "inference.ModelInferRequest"
+    codes = [answer.error_response.error_code for answer in found]
+    assert codes == [0, 0, 0, 5, 5, 0, 5, 5, 3]
+
+
+class StrictGate:
+    """A gate with one token; control only with another."""
+
+    needs_token = True
+
+    def __init__(self):
+        self.peers = []
+
+    def check(self, authorization):
+        if authorization not in ("Bearer a", "Bearer control"):
+            raise InvalidRequest("token needed")
+
+    def check_control(self, authorization, *, peer, forwarded, origin):
+        self.peers.append((peer, forwarded, origin))
+        if authorization != "Bearer control":
+            raise Forbidden("control token needed")
+
+
+def test_access_is_checked_before_everything_but_health(engine):
+    gate = StrictGate()
+    good = (("authorization", "Bearer a"),)
+    with running(engine, access=gate) as address, connect(address) as channel:
+        assert call(channel, "ServerReady").ready
+        assert check(channel) == 1
+        assert "token" in refused("INVALID_ARGUMENT", lambda: call(channel, "ServerMetadata"))
+        infer = stub_infer(channel)
+        refused("INVALID_ARGUMENT", lambda: infer(infer_request("echo")))
+        assert call(channel, "ServerMetadata", metadata=good).name == "ksrv"
+        (text,) = infer(infer_request("seen"), metadata=good).raw_output_contents
+        assert b"Bearer" not in text
+        refused(
+            "PERMISSION_DENIED",
+            lambda: call(channel, "RepositoryModelLoad", model_name="add", metadata=good),
+        )
+        control = (("authorization", "Bearer control"), ("x-forwarded-for", "10.0.0.1"))
+        call(channel, "RepositoryModelLoad", model_name="add", metadata=control)
+        assert engine.loaded == ["add"]
+        assert gate.peers == [("127.0.0.1", False, None), ("127.0.0.1", True, None)]
+
+
+def test_peer_of_ipv6_and_unix_sockets(engine, tmp_path):
+    gate = StrictGate()
+    control = (("authorization", "Bearer control"),)
+    addresses = [f"unix:{tmp_path}/grpc.sock"]
+    if socket.has_ipv6:
+        addresses.append("[::1]:0")
+    for address in addresses:
+        server = GrpcServer(engine, ServerSettings(), access=gate)
+        port = server.start(address)
+        target = address if address.startswith("unix") else f"[::1]:{port}"
+        with connect(target) as channel:
+            call(channel, "RepositoryModelLoad", model_name="add", metadata=control)
+        server.stop(5)
+    assert [peer for peer, _, _ in gate.peers] == ["", "::1"][: len(addresses)]
+
+
+def test_too_much_metadata_is_refused(channel):
+    refused(
+        "RESOURCE_EXHAUSTED",
+        lambda: call(channel, "ServerLive", metadata=(("x-big", "v" * 40_000),)),
+    )
+    assert call(channel, "ServerLive").live

@@ -1,0 +1,121 @@
+"""ModelStreamInfer: order, errors that leave the stream open, marks, cancellation, stop."""
+
+import queue
+import time
+
+import grpc
+import numpy as np
+import pytest
+from engine_stand_in import StandInEngine
+from grpc_fixtures import connect, infer_request, running
+
+from ksrv.protocol.messages import INFERENCE, methods
+from ksrv.server.grpc_server import GrpcServer
+from ksrv.server.settings import ServerSettings
+
+
+@pytest.fixture
+def engine():
+    return StandInEngine()
+
+
+@pytest.fixture
+def channel(engine):
+    with running(engine) as address, connect(address) as found:
+        yield found
+
+
+def stream(channel, requests, timeout=60):
+    request, response = methods(INFERENCE)["ModelStreamInfer"]
+    stub = channel.stream_stream(
+        f"/{INFERENCE}/ModelStreamInfer",
+        lambda made: made if isinstance(made, bytes) else request.SerializeToString(made),
+        response.FromString,
+    )
+    return stub(requests, timeout=timeout)
+
+
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def add(id, **parameters):
+    row = np.zeros((1, 4), np.float32)
+    return infer_request(
+        "add", ("x", "FP32", [1, 4]), raw=[row.tobytes()], id=id, parameters=parameters
+    )
+
+
+def test_answers_come_in_the_order_of_the_requests(engine, channel):
+    requests = [infer_request("slow", id="0"), *(add(str(i)) for i in range(1, 100))]
+    answers = stream(channel, iter(requests))
+    wait_until(lambda: len(engine.tickets) >= 64)  # later ones do not wait for the first
+    engine.release.set()
+    found = list(answers)
+    assert [answer.infer_response.id for answer in found] == [str(i) for i in range(100)]
+    assert not any(answer.error_message for answer in found)
+    assert found[5].infer_response.raw_output_contents[0] == np.ones(4, np.float32).tobytes()
+
+
+def test_bad_request_is_told_and_the_stream_goes_on(channel):
+    bad = add("2")
+    bad.raw_input_contents[0] = b"1"
+    found = list(
+        stream(
+            channel,
+            iter([add("1"), bad, b"\x0a\xff", infer_request("broken", id="4"), add("5")]),
+        )
+    )
+    assert [answer.infer_response.id for answer in found] == ["1", "", "", "4", "5"]
+    assert [bool(answer.error_message) for answer in found] == [False, True, True, True, False]
+    assert "Expected 16, got 1" in found[1].error_message
+    assert "secret" not in found[3].error_message
+
+
+def test_last_answer_is_marked_on_request(channel):
+    marked = {"triton_enable_empty_final_response": True}
+    found = list(
+        stream(channel, iter([add("1", **marked), add("2"), infer_request("full", id="3")]))
+    )
+    assert found[0].infer_response.parameters["triton_final_response"].bool_param
+    assert "triton_final_response" not in found[1].infer_response.parameters
+    assert "queue" in found[2].error_message
+
+
+def test_cancelled_stream_gives_its_requests_up(engine, channel):
+    feed = queue.Queue()
+    answers = stream(channel, iter(feed.get, None))
+    feed.put(infer_request("slow", id="1"))
+    feed.put(infer_request("slow", id="2"))
+    wait_until(lambda: len(engine.tickets) == 2)
+    answers.cancel()
+    feed.put(None)
+    wait_until(lambda: all(ticket.cancelled for ticket in engine.tickets))
+    with pytest.raises(grpc.RpcError):
+        list(answers)
+    assert next(iter(stream(channel, iter([add("3")])))).infer_response.id == "3"
+
+
+def test_stopping_answers_what_was_accepted_and_ends_the_stream(engine):
+    server = GrpcServer(engine, ServerSettings())
+    port = server.start("127.0.0.1:0")
+    with connect(f"127.0.0.1:{port}") as channel:
+        feed = queue.Queue()
+        answers = stream(channel, iter(feed.get, None))
+        feed.put(infer_request("slow", id="1"))
+        wait_until(lambda: len(engine.tickets) == 1)
+        server.begin_stop(30)
+        engine.release.set()
+        assert next(answers).infer_response.id == "1"
+        with pytest.raises(grpc.RpcError) as caught:
+            next(answers)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        feed.put(None)
+        server.stop(30)
+
+
+def test_empty_stream_ends_well(channel):
+    assert list(stream(channel, iter([]))) == []

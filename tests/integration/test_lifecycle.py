@@ -1,0 +1,268 @@
+"""Start, stop and reload of a real server, under load: nothing that was accepted is lost."""
+
+import collections
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import requests
+from models import write_all, write_broken, write_double, write_model, write_slow
+from wire import double_body, infer_message, read_answer
+
+from ksrv.testing import Server, ServerFailed
+
+LOADING = """
+import time
+
+from ksrv import BaseHandler
+
+
+class Loading(BaseHandler):
+    def initialize(self, context):
+        time.sleep(float(context.parameters["seconds"]))
+
+    def inference(self, x):
+        return {"y": x}
+"""
+
+VECTOR = """
+inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
+"""
+
+
+def write_loading(root, seconds):
+    return write_model(root, "loading", LOADING, f"{VECTOR}parameters: {{seconds: {seconds}}}\n")
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
+class Load:
+    """Threads that send requests until told to stop, and count what came of each."""
+
+    def __init__(self, url, threads=4):
+        self.outcomes = collections.Counter()
+        self._url = url
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(threads)]
+
+    def _run(self):
+        while not self._stop.is_set():
+            try:
+                answer = requests.post(self._url, data=double_body(), timeout=60)
+                self.outcomes[answer.status_code] += 1
+            except requests.RequestException as error:
+                self.outcomes[type(error).__name__] += 1
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def wait_for(self, count):
+        goal = sum(self.outcomes.values()) + count
+        deadline = time.monotonic() + 60
+        while sum(self.outcomes.values()) < goal:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_live_answers_while_models_load_and_ready_follows_them(tmp_path):
+    write_loading(tmp_path, 3)
+    with Server(tmp_path, wait_ready=False, worker_timeout=2) as server:
+        while True:
+            try:
+                assert server.get("/v2/health/live") == (200, b'{"live":true}')
+                break
+            except ConnectionError:
+                continue
+        status, body = server.get("/v2/health/ready")
+        assert (status, body) == (503, b'{"ready":false,"live":true}')
+        refused = requests.post(f"{server.url}/v2/models/loading/infer", data=double_body())
+        assert refused.status_code == 503
+        assert refused.headers["Retry-After"]
+        server.wait_ready()
+        assert requests.post(
+            f"{server.url}/v2/models/loading/infer", data=double_body()
+        ).status_code == 200  # fmt: skip
+        assert "WORKER TIMEOUT" not in server.log
+
+
+def test_sigterm_under_load_loses_nothing_that_was_accepted(tmp_path):
+    write_slow(tmp_path, 0.2)
+    server = Server(tmp_path, drain_delay=1.0)
+    with server:
+        connections = []
+        for _ in range(8):
+            connection = socket.create_connection(server.http.split(":"), timeout=60)
+            connection.sendall(infer_message("slow"))
+            connections.append(connection)
+        os.kill(server.pid, signal.SIGTERM)
+        while server.get("/v2/health/ready")[0] != 503:
+            time.sleep(0.01)
+        assert server.get("/v2/health/live")[0] == 200
+        late = requests.post(f"{server.url}/v2/models/slow/infer", data=double_body())
+        assert late.status_code == 200
+        assert [read_answer(connection).status for connection in connections] == [200] * 8
+        for connection in connections:
+            connection.close()
+        assert server.process.wait(60) == 0
+
+
+def test_a_request_that_runs_when_accepting_ends_is_finished(tmp_path):
+    write_slow(tmp_path, 2.0)
+    with Server(tmp_path, drain_delay=0) as server:
+        connection = socket.create_connection(server.http.split(":"), timeout=60)
+        connection.sendall(infer_message("slow"))
+        time.sleep(0.3)
+        os.kill(server.pid, signal.SIGTERM)
+        answer = read_answer(connection)
+        assert answer.status == 200
+        assert server.process.wait(60) == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_hup_under_load_loses_nothing(tmp_path, workers):
+    write_double(tmp_path)
+    write_loading(tmp_path, 1)
+    with Server(tmp_path, workers=workers) as server:
+        before = set(children(server.pid))
+        with Load(f"{server.url}/v2/models/double/infer") as load:
+            load.wait_for(20)
+            os.kill(server.pid, signal.SIGHUP)
+            deadline = time.monotonic() + 60
+            while before & set(children(server.pid)):
+                assert time.monotonic() < deadline, server.log
+                time.sleep(0.05)
+            load.wait_for(20)
+        assert set(load.outcomes) == {200}, (load.outcomes, server.log)
+        assert len(children(server.pid)) == workers
+
+
+def test_a_reload_whose_models_fail_leaves_the_old_worker_serving(tmp_path):
+    write_double(tmp_path)
+    with Server(tmp_path, stop_timeout=2) as server:
+        (old,) = children(server.pid)
+        broken = write_broken(tmp_path)
+        os.kill(server.pid, signal.SIGHUP)
+        while "ready: False" not in server.log:
+            assert server.get("/v2/health/ready")[0] == 200
+            time.sleep(0.05)
+        assert old in children(server.pid)
+        assert server.get("/v2/health/ready")[0] == 200
+        for file in broken.iterdir():
+            file.unlink()
+        broken.rmdir()
+        os.kill(server.pid, signal.SIGHUP)
+        deadline = time.monotonic() + 60
+        while old in children(server.pid):
+            assert server.get("/v2/health/ready")[0] == 200
+            assert time.monotonic() < deadline, server.log
+            time.sleep(0.05)
+        server.wait_ready()
+
+
+def test_a_killed_worker_is_replaced_while_the_other_serves(tmp_path):
+    write_double(tmp_path)
+    write_loading(tmp_path, 1)
+    with Server(tmp_path, workers=2) as server:
+        while server.log.count("ready: True") < 2:
+            time.sleep(0.05)
+        victim = children(server.pid)[0]
+        os.kill(victim, signal.SIGKILL)
+        while victim in children(server.pid):
+            time.sleep(0.01)
+        for _ in range(50):
+            answer = requests.post(
+                f"{server.url}/v2/models/double/infer", data=double_body(), timeout=60
+            )
+            assert answer.status_code == 200
+        deadline = time.monotonic() + 60
+        while server.log.count("ready: True") < 3:
+            assert time.monotonic() < deadline, server.log
+            time.sleep(0.05)
+        assert len(children(server.pid)) == 2
+
+
+def test_a_second_server_on_the_same_ports_fails_loudly(tmp_path):
+    write_double(tmp_path)
+    with Server(tmp_path) as server:
+        for taken in ({"http": server.http}, {"grpc": server.grpc}):
+            with pytest.raises(ServerFailed, match=r"(?i)address already in use"):
+                Server(tmp_path, **taken).start()
+
+
+def test_the_port_can_be_taken_again_at_once(tmp_path):
+    write_double(tmp_path)
+    with Server(tmp_path) as server:
+        http, grpc = server.http, server.grpc
+        requests.get(f"{server.url}/v2")
+    with Server(tmp_path, http=http, grpc=grpc) as server:
+        assert (server.http, server.grpc) == (http, grpc)
+
+
+def test_a_model_that_fails_is_in_the_table_and_the_log_and_the_others_serve(tmp_path):
+    write_double(tmp_path)
+    write_broken(tmp_path)
+    with Server(tmp_path, wait_ready=False) as server:
+        while "curl" not in server.log:
+            assert server.process.poll() is None, server.log
+            time.sleep(0.02)
+        assert server.log.count("the weights are gone") >= 2
+        assert requests.post(
+            f"{server.url}/v2/models/double/infer", data=double_body()
+        ).status_code == 200  # fmt: skip
+
+
+def test_the_curl_line_works_as_it_stands(tmp_path):
+    for name in ("double", "mean", "echo"):
+        with Server(write_all(tmp_path / name) / name) as server:
+            while "curl -s" not in server.log:
+                time.sleep(0.02)
+            (line,) = [line for line in server.log.splitlines() if "curl -s" in line]
+            done = subprocess.run(
+                line, shell=True, capture_output=True, text=True, check=True, timeout=30
+            )
+            assert '"outputs"' in done.stdout, (line, done.stdout)
+
+
+def test_logs_are_json_lines_where_asked(tmp_path):
+    import json
+
+    write_broken(tmp_path)
+    with Server(tmp_path, wait_ready=False, log_format="json") as server:
+        while "ready" not in server.log or "curl" not in server.log:
+            time.sleep(0.02)
+        records = [json.loads(line) for line in server.log.splitlines() if line.startswith("{")]
+    assert {"time", "level", "logger", "pid", "message"} <= set(records[0])
+    assert any("weights are gone" in record["message"] for record in records)
+
+
+def test_a_path_that_does_not_exist_is_one_sentence(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "ksrv", "serve", str(tmp_path / "none")],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "none" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_server_that_dies_while_it_starts_fails_with_its_log(tmp_path):
+    with pytest.raises(ServerFailed, match="nope"):
+        Server(tmp_path, worker_class="nope:Nope").start()

@@ -1,0 +1,92 @@
+"""Credentials: which address needs them, and which calls."""
+
+import subprocess
+import sys
+
+import pytest
+import requests
+from wire import double_body
+
+from ksrv.server.app import PUBLIC_PATHS
+from ksrv.testing import Server
+
+TOKEN = {"Authorization": "Bearer good-token"}
+CONTROL = {"Authorization": "Bearer control-token"}
+
+
+@pytest.fixture(scope="module")
+def guarded(repository, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokens")
+    (folder / "tokens").write_text("good-token\n")
+    (folder / "control").write_text("control-token\n")
+    files = {
+        "token_file": str(folder / "tokens"),
+        "control_token_file": str(folder / "control"),
+    }
+    with Server(repository, http="0.0.0.0:0", grpc="off", **files) as running:
+        running.http = running.http.replace("0.0.0.0", "127.0.0.1")
+        yield running
+
+
+ROUTES = [
+    ("GET", "/v2"),
+    ("GET", "/v2/models"),
+    ("GET", "/v2/models/stats"),
+    ("GET", "/v2/models/double"),
+    ("GET", "/v2/models/double/ready"),
+    ("GET", "/v2/models/double/config"),
+    ("GET", "/v2/models/double/stats"),
+    ("GET", "/v2/models/double/versions/1"),
+    ("POST", "/v2/models/double/infer"),
+    ("POST", "/v2/models/double/explain"),
+    ("POST", "/v2/repository/index"),
+    ("POST", "/v2/repository/models/double/load"),
+    ("POST", "/v2/repository/models/double/unload"),
+    ("GET", "/v1/config"),
+    ("POST", "/v1/config/reload"),
+    ("GET", "/metrics"),
+    ("GET", "/no/such/route"),
+    ("OPTIONS", "/v2"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+@pytest.mark.parametrize("sent", [{}, {"Authorization": "Bearer bad"}, {"Authorization": "x"}])
+def test_everything_but_health_needs_a_token(guarded, method, path, sent):
+    answer = requests.request(method, guarded.url + path, headers=sent)
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert "token" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", sorted(PUBLIC_PATHS))
+def test_health_needs_none(guarded, path):
+    assert requests.get(guarded.url + path).status_code == 200
+    assert requests.get(guarded.url + path + "/").status_code == 200
+
+
+def test_the_token_opens_what_does_not_change_things(guarded):
+    url = f"{guarded.url}/v2/models/double"
+    assert requests.get(url, headers=TOKEN).status_code == 200
+    assert requests.post(f"{url}/infer", data=double_body(), headers=TOKEN).status_code == 200
+    load = f"{guarded.url}/v2/repository/models/double/load"
+    assert requests.post(load, headers=TOKEN).status_code == 401
+    assert requests.post(load, headers=CONTROL).status_code == 200
+
+
+@pytest.mark.parametrize("flag", ["--http", "--grpc"])
+def test_a_wide_address_without_credentials_is_refused(repository, flag):
+    command = [sys.executable, "-m", "ksrv", "serve", str(repository), flag, "0.0.0.0:0"]
+    other = "--grpc" if flag == "--http" else "--http"
+    done = subprocess.run(
+        [*command, other, "127.0.0.1:0"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "--insecure" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wide_address_is_served_with_the_explicit_word(repository):
+    with Server(repository, http="0.0.0.0:0", grpc="off", insecure=True) as running:
+        running.http = running.http.replace("0.0.0.0", "127.0.0.1")
+        assert running.get("/v2")[0] == 200

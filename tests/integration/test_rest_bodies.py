@@ -1,0 +1,216 @@
+"""How a body may come and how an answer leaves: encodings, chunks, limits, large answers."""
+
+import gzip
+import json
+import subprocess
+import time
+import zlib
+
+import numpy as np
+import pytest
+import requests
+from wire import double_body, infer_head, read_answer
+
+from ksrv.testing import Server
+
+MIB = 1024 * 1024
+HEADER_LENGTH = "Inference-Header-Content-Length"
+
+
+def echo_parts(values: np.ndarray) -> tuple[bytes, bytes]:
+    entry = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": list(values.shape),
+        "parameters": {"binary_data_size": values.nbytes},
+    }
+    header = {"inputs": [entry], "parameters": {"binary_data_output": True}}
+    return json.dumps(header).encode(), values.tobytes()
+
+
+def check_echo(answer: requests.Response, values: np.ndarray) -> None:
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Content-Type"] == "application/octet-stream"
+    length = int(answer.headers[HEADER_LENGTH])
+    header = json.loads(answer.content[:length])
+    assert header["outputs"][0]["parameters"]["binary_data_size"] == values.nbytes
+    assert answer.content[length:] == values.tobytes()
+
+
+@pytest.fixture(scope="module")
+def url(server):
+    return f"{server.url}/v2/models/echo/infer"
+
+
+@pytest.fixture(scope="module")
+def small(repository):
+    """A server with narrow limits."""
+    limits = {"body": 10_000, "chunks": 100, "head": 2000, "inflate_ratio": 50}
+    with Server(repository, limits=limits) as running:
+        yield running
+
+
+@pytest.mark.parametrize("size", [1, 300, 4000, MIB // 4 - 30, MIB // 4, 3 * MIB])
+def test_tensors_of_every_size_come_back(url, size):
+    values = np.arange(size, dtype=np.float32).reshape(1, size)
+    header, block = echo_parts(values)
+    answer = requests.post(url, data=header + block, headers={HEADER_LENGTH: str(len(header))})
+    assert answer.headers["Content-Length"] == str(len(answer.content))
+    check_echo(answer, values)
+
+
+@pytest.mark.parametrize("with_header", [True, False])
+@pytest.mark.parametrize("piece", [7, 8192, 100_000])
+def test_chunked_bodies(server, url, piece, with_header):
+    values = np.arange(30_000 if piece > 7 else 300, dtype=np.float32).reshape(1, -1)
+    header, block = echo_parts(values)
+    body = header + block
+    headers = {HEADER_LENGTH: str(len(header))}
+    if not with_header:
+        body, headers, url = double_body(), {}, f"{server.url}/v2/models/double/infer"
+    pieces = (body[start : start + piece] for start in range(0, len(body), piece))
+    answer = requests.post(url, data=pieces, headers=headers)
+    if with_header:
+        check_echo(answer, values)
+    else:
+        assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
+)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_compressed_bodies(url, encoding, compress, chunked):
+    values = np.random.default_rng(1).random((1, 50_000), dtype=np.float32)
+    header, block = echo_parts(values)
+    body = compress(header + block)
+    headers = {HEADER_LENGTH: str(len(header)), "Content-Encoding": encoding}
+    check_echo(requests.post(url, data=iter([body]) if chunked else body, headers=headers), values)
+
+
+def test_other_encodings_are_415_with_what_is_accepted(url):
+    answer = requests.post(url, data=b"x", headers={"Content-Encoding": "br"})
+    assert answer.status_code == 415
+    assert answer.headers["Accept-Encoding"] == "gzip, deflate"
+    assert "'br'" in answer.json()["error"]
+
+
+def test_a_corrupt_gzip_body_is_400_and_a_bomb_413(url):
+    session = requests.Session()
+    headers = {"Content-Encoding": "gzip"}
+    assert session.post(url, data=b"no gzip at all", headers=headers).status_code == 400
+    bomb = session.post(url, data=gzip.compress(bytes(30 * MIB)), headers=headers)
+    assert bomb.status_code == 413
+    assert "inflate_ratio" in bomb.json()["error"]
+    assert session.post(url, data=b"{}").status_code == 400
+
+
+@pytest.mark.parametrize(
+    "content_type", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
+)
+def test_the_content_type_decides_nothing(url, content_type):
+    values = np.ones((1, 4), np.float32)
+    header, block = echo_parts(values)
+    headers = {HEADER_LENGTH: str(len(header)), "Content-Type": content_type}
+    check_echo(requests.post(url, data=header + block, headers=headers), values)
+
+
+def test_a_body_at_the_limit_passes_and_one_above_is_413_before_it_is_read(small, connect):
+    url = f"{small.url}/v2/models/double/infer"
+    body = double_body()
+    answer = requests.post(url, data=body + b" " * (10_000 - len(body)))
+    assert answer.status_code == 200, answer.text
+    connection = connect(small.http)
+    connection.sendall(infer_head("double", 10_001))
+    refused = read_answer(connection)
+    assert refused.status == 413
+    assert "10001" in refused.error and "10000" in refused.error and "'body'" in refused.error
+
+
+def test_chunked_bodies_have_the_same_limits(small):
+    url = f"{small.url}/v2/models/double/infer"
+    body = double_body()
+    body += b" " * (10_000 - len(body))
+    assert requests.post(url, data=iter([body])).status_code == 200
+    assert requests.post(url, data=iter([body, b" "])).status_code == 413
+    hundred = (body[start : start + 100] for start in range(0, 10_000, 100))
+    assert requests.post(url, data=hundred).status_code == 200
+
+
+def test_one_chunk_too_many_is_400_and_the_end_of_the_connection(small, connect):
+    connection = connect(small.http)
+    head = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    connection.sendall(head + b"1\r\n \r\n" * 101 + b"0\r\n\r\n")
+    answer = read_answer(connection)
+    assert answer.status == 400
+    assert "'chunks'" in answer.error
+    assert connection.recv(10) == b""
+
+
+def test_a_head_above_the_limit_is_431(small):
+    fits = requests.get(f"{small.url}/v2", headers={"X-A": "b" * 1500})
+    assert fits.status_code == 200
+    refused = requests.get(f"{small.url}/v2", headers={"X-A": "b" * 1000, "X-B": "c" * 1000})
+    assert refused.status_code == 431
+    assert "'head'" in refused.json()["error"]
+
+
+def test_the_bytes_in_flight_are_bounded(repository, connect):
+    with Server(repository, limits={"in_flight": 1000}) as server:
+        url = f"{server.url}/v2/models/double/infer"
+        assert requests.post(url, data=double_body()).status_code == 200
+        alone = requests.post(url, data=double_body() + b" " * 1000)
+        assert alone.status_code == 413
+        assert "'in_flight'" in alone.json()["error"]
+        slow = connect(server.http)
+        slow.sendall(infer_head("echo", 950) + b" ")
+        deadline = time.monotonic() + 30
+        while (refused := requests.post(url, data=double_body())).status_code == 200:
+            assert time.monotonic() < deadline
+        assert refused.status_code == 503
+        assert refused.headers["Retry-After"] == "1"
+        slow.close()
+        while requests.post(url, data=double_body()).status_code != 200:
+            assert time.monotonic() < deadline
+
+
+def test_answers_are_compressed_only_where_the_server_is_told_to(url, repository):
+    values = np.zeros((1, 5000), np.float32)
+    header, block = echo_parts(values)
+    headers = {HEADER_LENGTH: str(len(header)), "Accept-Encoding": "gzip"}
+    plain = requests.post(url, data=header + block, headers=headers)
+    assert "Content-Encoding" not in plain.headers
+    with Server(repository, compress=True) as server:
+        url = f"{server.url}/v2/models/echo/infer"
+        for accept, encoding in [
+            ("gzip", "gzip"),
+            ("deflate", "deflate"),
+            ("gzip;q=0.1, deflate", "deflate"),
+            ("gzip;q=0", None),
+            ("br", None),
+        ]:
+            answer = requests.post(
+                url, data=header + block, headers=headers | {"Accept-Encoding": accept}
+            )
+            assert answer.headers.get("Content-Encoding") == encoding
+            check_echo(answer, values)
+
+
+def test_curl_sends_a_large_body_with_expect(server, tmp_path):
+    values = np.ones((1, 5 * MIB // 4), np.float32)
+    header, block = echo_parts(values)
+    (tmp_path / "body").write_bytes(header + block)
+    received = subprocess.run(
+        ["curl", "-sS", "--data-binary", f"@{tmp_path / 'body'}",
+         "-H", f"{HEADER_LENGTH}: {len(header)}", "-H", "Expect: 100-continue",
+         f"{server.url}/v2/models/echo/infer"],
+        capture_output=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+    assert received.endswith(block)
+
+
+def test_the_stages_are_in_server_timing(server):
+    answer = requests.post(f"{server.url}/v2/models/double/infer", data=double_body())
+    stages = dict(entry.split(";dur=") for entry in answer.headers["Server-Timing"].split(", "))
+    assert "inference" in stages
+    assert all(float(milliseconds) >= 0 for milliseconds in stages.values())

@@ -1,0 +1,150 @@
+"""Messages that are framed wrongly, oddly, or late: one answer each, and never two opinions."""
+
+import json
+import socket
+
+import pytest
+from wire import double_body, infer_head, infer_message, parse_answers, read_all, read_answer
+
+BODY = double_body()
+GOOD = infer_message()
+PATH = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: ksrv\r\n"
+LENGTH = b"Content-Length: %d\r\n" % len(BODY)
+
+MALFORMED = {
+    "both lengths": PATH + LENGTH + b"Transfer-Encoding: chunked\r\n\r\n" + BODY,
+    "both lengths, other order": PATH + b"Transfer-Encoding: chunked\r\n" + LENGTH + b"\r\n" + BODY,
+    "two lengths": PATH + LENGTH + b"Content-Length: 5\r\n\r\n" + BODY,
+    "two equal lengths": PATH + LENGTH + LENGTH + b"\r\n" + BODY,
+    "signed length": PATH + b"Content-Length: +%d\r\n\r\n" % len(BODY) + BODY,
+    "negative length": PATH + b"Content-Length: -1\r\n\r\n" + BODY,
+    "length in hex": PATH + b"Content-Length: 0x10\r\n\r\n" + BODY,
+    "list of lengths": PATH + b"Content-Length: 5, 5\r\n\r\n" + BODY,
+    "length with underscore": PATH + b"Content-Length: 1_0\r\n\r\n" + BODY,
+    "unknown coding": PATH + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "chunked twice": PATH + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    "folded header": PATH + b"X-A: b\r\n c\r\n" + LENGTH + b"\r\n" + BODY,
+    "space before the colon": PATH + b"X-A : b\r\n" + LENGTH + b"\r\n" + BODY,
+    "NUL in a value": PATH + b"X-A: b\0c\r\n" + LENGTH + b"\r\n" + BODY,
+    "bad field name": PATH + b"X(A): b\r\n" + LENGTH + b"\r\n" + BODY,
+    "bare line feeds": GOOD.replace(b"\r\n", b"\n"),
+    "no version": b"GET /v2/health/live\r\n\r\n",
+    "future version": b"GET /v2/health/live HTTP/3.0\r\nHost: a\r\n\r\n",
+    "bad chunk size": PATH + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nab\r\n0\r\n\r\n",
+    "chunk without end": PATH + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("message", MALFORMED.values(), ids=MALFORMED.keys())
+def test_a_malformed_message_gets_one_answer_and_the_end(connect, message):
+    connection = connect()
+    connection.sendall(message + GOOD)
+    connection.shutdown(socket.SHUT_WR)
+    (answer,) = parse_answers(read_all(connection))
+    assert answer.status in (400, 431, 501, 505)
+    assert answer.headers["connection"] == "close"
+    again = connect()
+    again.sendall(GOOD)
+    assert read_answer(again).status == 200
+
+
+def test_a_chunk_size_without_end_is_refused(connect):
+    connection = connect()
+    connection.sendall(PATH + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 40_000)
+    (answer,) = parse_answers(read_all(connection))
+    assert answer.status == 400
+
+
+def test_a_bad_request_leaves_the_connection_for_the_next(connect):
+    connection = connect()
+    for body, text in [
+        (b"", "empty"),
+        (b"{", "JSON"),
+        (b"null", ""),
+        (json.dumps({"inputs": []}).encode(), ""),
+    ]:
+        connection.sendall(infer_message("double", body))
+        answer = read_answer(connection)
+        assert answer.status == 400
+        assert text.lower() in answer.error.lower()
+        connection.sendall(GOOD)
+        assert read_answer(connection).status == 200
+
+
+def test_an_unknown_model_leaves_the_connection_although_its_body_was_not_read(connect):
+    connection = connect()
+    connection.sendall(infer_message("nope", b"x" * 50_000) + GOOD)
+    assert read_answer(connection).status == 404
+    assert read_answer(connection).status == 200
+
+
+def test_pipelined_requests_are_answered_in_order(connect):
+    connection = connect()
+    messages = [
+        infer_message("double", double_body((index, 0, 0, 0)))
+        + b"GET /v2/models/double HTTP/1.1\r\nHost: a\r\n\r\n"
+        for index in range(5)
+    ]
+    connection.sendall(b"".join(messages) + b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n"
+                       b"Connection: close\r\n\r\n")  # fmt: skip
+    answers = parse_answers(read_all(connection))
+    assert [answer.status for answer in answers] == [200] * 11
+    doubled = [json.loads(answer.body)["outputs"][0]["data"] for answer in answers[0:10:2]]
+    flat = [values[0][0] if isinstance(values[0], list) else values[0] for values in doubled]
+    assert flat == [0, 2, 4, 6, 8]
+
+
+def test_a_message_may_come_byte_by_byte(connect):
+    connection = connect()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for index in range(len(GOOD)):
+        connection.sendall(GOOD[index : index + 1])
+    assert read_answer(connection).status == 200
+
+
+def test_a_body_that_ends_early_names_both_numbers(connect):
+    connection = connect()
+    connection.sendall(infer_head("double", 100) + b"x" * 40)
+    connection.shutdown(socket.SHUT_WR)
+    (answer,) = parse_answers(read_all(connection))
+    assert answer.status == 400
+    assert "40 of the 100 bytes" in answer.error
+
+
+def test_a_half_closed_client_still_gets_its_answer(connect):
+    connection = connect()
+    connection.sendall(GOOD)
+    connection.shutdown(socket.SHUT_WR)
+    (answer,) = parse_answers(read_all(connection))
+    assert answer.status == 200
+
+
+def test_expect_is_answered_before_the_body(connect):
+    connection = connect()
+    connection.sendall(infer_head("double", len(BODY), "Expect: 100-continue"))
+    assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection.sendall(BODY)
+    assert read_answer(connection).status == 200
+
+
+def test_http_1_0_is_answered_and_closed(connect):
+    connection = connect()
+    connection.sendall(b"GET /v2/health/live HTTP/1.0\r\n\r\n")
+    received = read_all(connection)
+    assert received.startswith(b"HTTP/1.0 200 OK\r\n")
+    assert received.endswith(b'{"live":true}')
+
+
+def test_a_method_that_a_route_lacks_is_told_with_the_ones_it_has(connect):
+    connection = connect()
+    connection.sendall(b"DELETE /v2/models/double/infer HTTP/1.1\r\nHost: a\r\n\r\n")
+    answer = read_answer(connection)
+    assert answer.status == 405
+    assert "POST" in answer.headers["allow"]
+    assert "POST" in answer.error
+
+
+def test_answers_name_no_server_version(connect):
+    connection = connect()
+    connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert not any(character.isdigit() for character in read_answer(connection).headers["server"])

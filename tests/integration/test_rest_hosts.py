@@ -1,0 +1,107 @@
+"""The same app under stock gunicorn workers and under gunicorn's own command."""
+
+import concurrent.futures
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import requests
+import tritonclient.http as triton
+from wire import double_body
+
+from ksrv.testing import Server
+
+
+class GunicornServer(Server):
+    """Starts `gunicorn -c python:ksrv.server.gunicorn` instead of `ksrv serve`."""
+
+    def command(self, settings_file):
+        self._environment |= {
+            "KSRV_CONFIG": str(settings_file),
+            "KSRV_MODELS": ":".join(self._paths),
+        }
+        return [sys.executable, "-m", "gunicorn", "-c", "python:ksrv.server.gunicorn"]
+
+
+@pytest.mark.parametrize("worker_class", ["gthread", "gevent"])
+@pytest.mark.parametrize("kind", [Server, GunicornServer])
+def test_stock_workers_serve_the_app(repository, kind, worker_class):
+    with kind(repository, worker_class=worker_class) as server:
+        url = f"{server.url}/v2/models/double/infer"
+        assert requests.post(url, data=double_body()).status_code == 200
+        values = np.random.default_rng(2).random((1, 600_000), dtype=np.float32)
+        client = triton.InferenceServerClient(server.http)
+        tensor = triton.InferInput("x", list(values.shape), "FP32")
+        tensor.set_data_from_numpy(values)
+        np.testing.assert_array_equal(client.infer("echo", [tensor]).as_numpy("y"), values)
+        client.close()
+
+
+def test_a_gevent_worker_answers_others_while_a_handler_runs(repository):
+    with Server(repository, worker_class="gevent", grpc="off") as server:
+        url = f"{server.url}/v2/models/slow/infer"
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            slow = [pool.submit(requests.post, url, data=double_body()) for _ in range(4)]
+            answered_first = 0
+            while not all(future.done() for future in slow):
+                assert requests.get(f"{server.url}/v2/health/live").status_code == 200
+                answered_first += 1
+            assert {future.result().status_code for future in slow} == {200}
+        assert answered_first > 0
+
+
+def test_the_python_parser_is_used_whatever_the_command_says(repository):
+    class Laxer(GunicornServer):
+        def command(self, settings_file):
+            return [*super().command(settings_file), "--http-parser", "auto", "--preload"]
+
+    with Laxer(repository, grpc="off", log_level="debug") as server:
+        folded = b"GET /v2 HTTP/1.1\r\nHost: a\r\nX-A: b\r\n c\r\n\r\n"
+        import socket
+
+        host, port = server.http.split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(folded)
+            assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
+def test_addresses_that_gunicorns_command_widens_are_refused_too(repository):
+    done = subprocess.run(
+        [sys.executable, "-m", "gunicorn", "-c", "python:ksrv.server.gunicorn", "-b", "0.0.0.0:0"],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path), "KSRV_GRPC": "off",
+             "KSRV_MODELS": str(repository)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "--insecure" in done.stderr
+
+
+def test_two_workers_share_both_ports(repository):
+    with Server(repository, workers=2) as server:
+        import tritonclient.grpc as triton_grpc
+
+        values = np.ones((1, 4), np.float32)
+        for _ in range(10):
+            with triton_grpc.InferenceServerClient(server.grpc) as client:
+                tensor = triton_grpc.InferInput("x", [1, 4], "FP32")
+                tensor.set_data_from_numpy(values)
+                np.testing.assert_array_equal(
+                    client.infer("double", [tensor]).as_numpy("y"), 2 * values
+                )
+            assert requests.get(f"{server.url}/v2/health/ready").status_code == 200
+
+
+def test_unix_sockets_and_ipv6(repository, tmp_path):
+    path = tmp_path / "http.sock"
+    with Server(repository, http=f"unix:{path}", grpc="off", wait_ready=False) as server:
+        while "models loaded" not in server.log:
+            assert server.process.poll() is None, server.log
+        done = subprocess.run(
+            ["curl", "-sS", "--unix-socket", str(path), "http://ksrv/v2/models/double/ready"],
+            capture_output=True, text=True, check=True, timeout=30,
+        )  # fmt: skip
+        assert '"ready":true' in done.stdout
+    with Server(repository, http="[::1]:0", grpc="[::1]:0") as server:
+        assert server.http.startswith("[::1]:")
+        assert server.get("/v2")[0] == 200

@@ -1,0 +1,211 @@
+"""The routes beside infer: health, metadata, configuration, statistics, repository calls."""
+
+import json
+import shutil
+
+import pytest
+import requests
+import tritonclient.http as triton
+from models import write_broken, write_double, write_echo
+from wire import double_body
+
+from ksrv.testing import Server
+
+
+@pytest.fixture
+def changing(tmp_path):
+    """A server whose repository the test may change."""
+    write_double(tmp_path)
+    write_broken(tmp_path)
+    with Server(tmp_path, wait_ready=False, grpc="off") as running:
+        while "models loaded" not in running.log:
+            running.get("/v2/health/live")
+        yield running, tmp_path
+
+
+def get(server, path):
+    return requests.get(server.url + path)
+
+
+def post(server, path, document=None):
+    data = b"" if document is None else json.dumps(document)
+    return requests.post(server.url + path, data=data)
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_the_server_describes_itself(server, slash):
+    answer = get(server, "/v2" + slash).json()
+    assert answer["name"] == "ksrv"
+    assert {"binary_tensor_data", "binary_image_input", "binary_data_size_list"} <= set(
+        answer["extensions"]
+    )
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_health(server, slash):
+    assert get(server, "/v2/health/live" + slash).json() == {"live": True}
+    assert get(server, "/v2/health/ready" + slash).json() == {"ready": True, "live": True}
+    assert get(server, "/v2/models/double/ready" + slash).json() == {
+        "name": "double",
+        "ready": True,
+    }
+    assert requests.head(server.url + "/v2/health/ready").status_code == 200
+
+
+def test_models_are_listed_and_described(server):
+    assert {"double", "echo"} <= set(get(server, "/v2/models").json()["models"])
+    answer = get(server, "/v2/models/double").json()
+    assert answer["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/models/nope", "/v2/models/double/versions/9", "/v2/models/nope/ready",
+             "/v2/models/nope/config", "/v2/models/nope/stats", "/v2/zzz", "/", "/v3",
+             "/v2/models/double/nope", "/v2/models/a/b/c", "/v2/models/..%2f..%2fetc"],
+)  # fmt: skip
+def test_what_does_not_exist_is_404_with_a_json_error(server, path):
+    answer = get(server, path)
+    assert answer.status_code == 404
+    assert answer.headers["Content-Type"].startswith("application/json")
+    assert 0 < len(answer.json()["error"]) <= 1024
+
+
+def test_names_are_percent_decoded_once(server):
+    assert get(server, "/v2/models/d%6Fuble").status_code == 200
+    assert get(server, "/v2/models/d%256Fuble").status_code == 404
+    error = get(server, "/v2/models/" + "%22%0a" * 500).json()["error"]
+    assert "\n" not in error and len(error) < 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("POST", "/v2/health/live", "GET"),
+        ("GET", "/v2/models/double/infer", "POST"),
+        ("PUT", "/v2/repository/index", "POST"),
+        ("DELETE", "/v1/config", "GET"),
+    ],
+)
+def test_a_wrong_method_is_405_with_those_allowed(server, method, path, allowed):
+    answer = requests.request(method, server.url + path)
+    assert answer.status_code == 405
+    assert allowed in answer.headers["Allow"]
+    assert allowed in answer.json()["error"]
+
+
+def test_configuration_and_statistics(server):
+    config = get(server, "/v2/models/double/config").json()
+    assert {"max_batch_size", "input", "output"} <= set(config)
+    before = _count(server)
+    assert requests.post(f"{server.url}/v2/models/double/infer", data=double_body()).ok
+    assert _count(server) == before + 1
+    everything = get(server, "/v2/models/stats").json()["model_stats"]
+    assert {"double", "echo"} <= {entry["name"] for entry in everything}
+
+
+def _count(server):
+    (entry,) = get(server, "/v2/models/double/stats").json()["model_stats"]
+    assert entry["name"] == "double"
+    return entry["inference_stats"]["success"]["count"]
+
+
+def test_the_index_lists_states_and_reasons(changing):
+    server, _ = changing
+    states = {entry["name"]: entry for entry in post(server, "/v2/repository/index").json()}
+    assert states == {e["name"]: e for e in post(server, "/v2/repository/index", {}).json()}
+    assert states["double"]["state"] == "READY"
+    assert states["broken"]["state"] == "UNAVAILABLE"
+    assert "the weights are gone" in states["broken"]["reason"]
+    ready = post(server, "/v2/repository/index", {"ready": True}).json()
+    assert [entry["name"] for entry in ready] == ["double"]
+    assert get(server, "/v2/models/broken/ready").status_code == 503
+    infer = post(server, "/v2/models/broken/infer", {})
+    assert infer.status_code == 503
+    assert infer.headers["Retry-After"]
+    health = get(server, "/v2/health/ready")
+    assert (health.status_code, health.json()["ready"]) == (503, False)
+
+
+@pytest.mark.parametrize(
+    "document", [{"ready": "x"}, {"ready": 1}, [], "x", {"a": json.loads("[" * 80 + "]" * 80)}]
+)
+def test_a_bad_index_call_is_400(server, document):
+    answer = post(server, "/v2/repository/index", document)
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+
+
+def test_models_are_unloaded_and_loaded(changing):
+    server, root = changing
+    assert post(server, "/v2/repository/models/double/unload").status_code == 200
+    assert get(server, "/v2/models/double/ready").status_code == 503
+    assert post(server, "/v2/repository/models/double/load", {}).status_code == 200
+    assert get(server, "/v2/models/double/ready").status_code == 200
+    write_echo(root)
+    assert post(server, "/v2/repository/models/echo/load", {"parameters": {}}).status_code == 200
+    assert get(server, "/v2/models/echo").status_code == 200
+    assert post(server, "/v2/repository/models/nope/load").status_code == 404
+    failed = post(server, "/v2/repository/models/broken/load")
+    assert failed.status_code >= 400
+    assert "the weights are gone" in failed.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"config": "{}"}, {"file:1/model.onnx": "aGk="}, {"unload_dependents": 1}, [1]]
+)
+def test_a_load_call_brings_nothing_along(server, parameters):
+    answer = post(server, "/v2/repository/models/double/load", {"parameters": parameters})
+    assert answer.status_code == 400
+    assert get(server, "/v2/models/double/ready").status_code == 200
+
+
+def test_calls_of_web_pages_may_not_change_the_repository(server):
+    headers = {"Origin": "http://evil.example"}
+    for path in ("/v2/repository/models/double/unload", "/v1/config/reload"):
+        answer = requests.post(server.url + path, headers=headers)
+        assert answer.status_code == 403
+        assert "evil.example" in answer.json()["error"]
+    assert get(server, "/v2/models/double/ready").status_code == 200
+
+
+def test_a_proxys_callers_may_not_change_the_repository(server):
+    headers = {"X-Forwarded-For": "10.1.2.3"}
+    answer = requests.post(f"{server.url}/v2/repository/models/double/unload", headers=headers)
+    assert answer.status_code == 403
+
+
+def test_ovms_configuration_calls(changing):
+    server, root = changing
+    status = get(server, "/v1/config").json()
+    (entry,) = status["double"]["model_version_status"]
+    assert entry == {
+        "version": "1",
+        "state": "AVAILABLE",
+        "status": {"error_code": "OK", "error_message": "OK"},
+    }
+    assert "weights are gone" in json.dumps(status["broken"])
+    shutil.rmtree(root / "broken")
+    write_echo(root)
+    changed = post(server, "/v1/config/reload")
+    assert changed.status_code == 201
+    assert set(changed.json()) >= {"double", "echo"}
+    unchanged = post(server, "/v1/config/reload")
+    assert unchanged.status_code == 200
+    assert get(server, "/v2/models/echo").status_code == 200
+
+
+def test_tritons_client_manages_the_repository(changing):
+    server, _ = changing
+    client = triton.InferenceServerClient(server.http)
+    assert client.is_server_live()
+    assert not client.is_server_ready()
+    assert client.is_model_ready("double")
+    client.unload_model("double")
+    assert not client.is_model_ready("double")
+    client.load_model("double")
+    assert client.is_model_ready("double")
+    assert {entry["name"] for entry in client.get_model_repository_index()} == {"double", "broken"}
+    assert client.get_model_metadata("double")["name"] == "double"
+    assert client.get_model_config("double")["name"] == "double"
+    assert client.get_inference_statistics("double")["model_stats"][0]["name"] == "double"
+    client.close()

@@ -1,0 +1,223 @@
+"""The scan against the protobuf class: whatever bytes arrive, both read the same or both refuse."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from ksrv._native import message as native
+from ksrv.errors import InvalidRequest
+from ksrv.limits import Limits
+from ksrv.protocol import grpc as protocol
+from ksrv.protocol.messages import message_class
+
+DecodeError = pytest.importorskip("google.protobuf.message").DecodeError
+LIMITS = Limits()
+
+TYPED = {
+    "bool_contents": ("BOOL", st.booleans()),
+    "int_contents": ("INT32", st.integers(-(2**31), 2**31 - 1)),
+    "int64_contents": ("INT64", st.integers(-(2**63), 2**63 - 1)),
+    "uint_contents": ("UINT32", st.integers(0, 2**32 - 1)),
+    "uint64_contents": ("UINT64", st.integers(0, 2**64 - 1)),
+    "fp32_contents": ("FP32", st.floats(width=32)),
+    "fp64_contents": ("FP64", st.floats()),
+    "bytes_contents": ("BYTES", st.binary(max_size=20)),
+}
+FIELDS = {1: "bool_contents", 2: "int_contents", 3: "int64_contents", 4: "uint_contents",
+          5: "uint64_contents", 6: "fp32_contents", 7: "fp64_contents", 8: "bytes_contents"}  # fmt: skip
+
+
+def parameter_of(value):
+    choice = value.WhichOneof("parameter_choice")
+    return None if choice is None else getattr(value, choice)
+
+
+def same(first, second):
+    """Equality under which NaN equals itself."""
+    return repr(first) == repr(second)
+
+
+def assert_equal(found, expected):
+    """Compare a scan with a parsed message, field by field."""
+    assert found.model_name == expected.model_name
+    assert found.model_version == expected.model_version
+    assert found.id == expected.id
+    parameters = {key: parameter_of(value) for key, value in expected.parameters.items()}
+    assert same(sorted(found.parameters.items()), sorted(parameters.items()))
+    assert len(found.inputs) == len(expected.inputs)
+    for entry, twin in zip(found.inputs, expected.inputs, strict=True):
+        assert (entry.name, entry.datatype) == (twin.name, twin.datatype)
+        assert entry.shape == tuple(twin.shape)
+        parameters = {key: parameter_of(value) for key, value in twin.parameters.items()}
+        assert same(sorted(entry.parameters.items()), sorted(parameters.items()))
+        assert entry.has_contents == twin.HasField("contents")
+        given = [field for field, name in FIELDS.items() if len(getattr(twin.contents, name))]
+        assert entry.fields == sum(1 << field for field in given)
+        if len(given) == 1:
+            assert_values(found, entry, FIELDS[given[0]], getattr(twin.contents, FIELDS[given[0]]))
+    assert [(out.name, len(out.parameters)) for out in found.outputs] == [
+        (out.name, len(out.parameters)) for out in expected.outputs
+    ]
+    assert [found.message[at : at + size] for at, size in found.raw] == list(
+        expected.raw_input_contents
+    )
+
+
+def assert_values(found, entry, field, values):
+    assert entry.elements == len(values)
+    if field == "bytes_contents":
+        assert [bytes(element) for element in found.elements(entry)] == list(values)
+        return
+    offset, size = entry.packed
+    packed = found.message[offset : offset + size]
+    if field in ("fp32_contents", "fp64_contents"):
+        kind = "f" if field == "fp32_contents" else "d"
+        assert same(struct.unpack(f"<{len(values)}{kind}", packed), tuple(values))
+        return
+    datatype = TYPED[field][0]
+    if entry.datatype == datatype:
+        out = np.empty(len(values), {"BOOL": "?"}.get(datatype, datatype.lower()))
+        found.decode(entry, out)
+        assert out.tolist() == list(values)
+
+
+def compare(data):
+    """Read `data` both ways."""
+    try:
+        expected = message_class("inference.ModelInferRequest").FromString(data)
+    except DecodeError:
+        expected = None
+    try:
+        found = native.scan(data)
+    except native.MessageLimit:
+        return "limit"
+    except native.MessageError:
+        assert expected is None, "the scan refuses what protobuf reads"
+        with pytest.raises(InvalidRequest):
+            protocol.read_request(data, LIMITS)
+        return "malformed"
+    if found is not None:
+        assert expected is not None, "the scan reads what protobuf refuses"
+        assert_equal(found, expected)
+        return "certain"
+    if expected is None:
+        with pytest.raises(InvalidRequest):
+            protocol.read_request(data, LIMITS)
+        return "refused"
+    rewritten = protocol.read_request(data, LIMITS)
+    expected.DiscardUnknownFields()
+    assert_equal(rewritten, expected)
+    return "rewritten"
+
+
+@st.composite
+def parameters(draw, into):
+    for key in draw(st.lists(st.text(max_size=5), max_size=3)):
+        choice, value = draw(
+            st.one_of(
+                st.tuples(st.just("bool_param"), st.booleans()),
+                st.tuples(st.just("int64_param"), st.integers(-(2**63), 2**63 - 1)),
+                st.tuples(st.just("string_param"), st.text(max_size=10)),
+                st.tuples(st.just("double_param"), st.floats()),
+                st.tuples(st.just("uint64_param"), st.integers(0, 2**64 - 1)),
+                st.just((None, None)),
+            )
+        )
+        if choice is None:
+            into[key].SetInParent()
+        else:
+            setattr(into[key], choice, value)
+
+
+@st.composite
+def requests(draw):
+    made = message_class("inference.ModelInferRequest")(
+        model_name=draw(st.text(max_size=10)),
+        model_version=draw(st.text(max_size=3)),
+        id=draw(st.text(max_size=5)),
+    )
+    draw(parameters(made.parameters))
+    for _ in range(draw(st.integers(0, 3))):
+        field = draw(st.sampled_from(sorted(TYPED)))
+        datatype, values = TYPED[field]
+        entry = made.inputs.add(name=draw(st.text(max_size=5)), datatype=datatype)
+        entry.shape.extend(draw(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4)))
+        draw(parameters(entry.parameters))
+        if draw(st.booleans()):
+            entry.contents.SetInParent()
+            getattr(entry.contents, field).extend(draw(st.lists(values, max_size=6)))
+    for _ in range(draw(st.integers(0, 2))):
+        draw(parameters(made.outputs.add(name=draw(st.text(max_size=5))).parameters))
+    made.raw_input_contents.extend(draw(st.lists(st.binary(max_size=20), max_size=3)))
+    return made
+
+
+@settings(max_examples=150, deadline=None)
+@given(requests())
+def test_ordinary_messages_are_read_for_certain(made):
+    assert compare(made.SerializeToString()) == "certain"
+
+
+@settings(max_examples=150, deadline=None)
+@given(requests(), requests())
+def test_concatenated_messages_are_merged(first, second):
+    data = first.SerializeToString() + second.SerializeToString()
+    assert compare(data) in ("certain", "rewritten")
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    requests(),
+    st.lists(
+        st.tuples(st.integers(0, 2**16), st.sampled_from("ridc"), st.integers(0, 255)), max_size=4
+    ),
+)
+def test_mutated_messages(made, changes):
+    data = bytearray(made.SerializeToString())
+    for at, change, value in changes:
+        at %= len(data) + 1
+        match change:
+            case "r":
+                data[at : at + 1] = bytes([value])
+            case "i":
+                data[at:at] = bytes([value])
+            case "d":
+                del data[at : at + 1 + value % 3]
+            case _:
+                data[at:at] = data[at : at + value % 16]
+    compare(bytes(data))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=60))
+@example(b"\x0b\x0c")  # an unknown group
+@example(b"\x0b\x14")  # that ends with another number
+@example(b"\x0b" * 101 + b"\x0c" * 101)
+@example(b"\x0c")
+@example(b"\x00\x00")
+@example(b"\x8a\x00\x00")  # a tag with a needless byte
+@example(b"\x0a\x80\x00")  # a length with one
+@example(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")
+@example(b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f")
+@example(b"\x0a\x03\xed\xa0\x80")  # a surrogate in UTF-8
+@example(b"\x2a\x04\x18\x01\x18\x02")  # an unpacked shape
+@example(b"\x2a\x06\x1a\x01\x01\x1a\x01\x02")  # a packed shape in two pieces
+@example(b"\x2a\x04\x2a\x02\x32\x00")  # empty packed floats
+@example(b"\x2a\x06\x2a\x04\x32\x02\x00\x00")  # half a float
+@example(b"\x2a\x04\x2a\x02\x08\x01")  # an unpacked bool
+@example(b"\x2a\x0e\x2a\x0c\x1a\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f")
+@example(b"\x22\x00")  # an empty map entry
+@example(b"\x22\x06\x12\x04\x08\x01\x10\x02")  # two choices
+def test_arbitrary_bytes(data):
+    compare(data)
+
+
+def test_all_outcomes_are_reached():
+    good = message_class("inference.ModelInferRequest")(model_name="m").SerializeToString()
+    assert compare(good) == "certain"
+    assert compare(good + b"\x0b\x0c") == "rewritten"
+    assert compare(good + b"\x0a\x01\xff") == "malformed"
+    assert compare(b"\x2a\x00" * 257) == "limit"

@@ -1,0 +1,560 @@
+"""Images into rows, each key of `image:` alone and combined, against the plain oracle."""
+
+import itertools
+
+import cv2
+import numpy as np
+import pytest
+from sklearn.datasets import load_sample_image
+
+from ksrv._native import arena, datatype
+from ksrv._native.image import DecodePool
+from ksrv.engine.images import ImagePreparer
+from ksrv.errors import InvalidRequest
+from ksrv.limits import Limits
+from ksrv.spec import ImageSpec, TensorSpec
+from tests import image_files as files
+from tests import image_oracle as oracle
+
+POOL = DecodePool(2)
+
+
+def preparer(shape, datatype_name="FP32", limits=None, **keys):
+    spec = TensorSpec("pixels", datatype_name, (-1, *shape), ImageSpec(**keys))
+    return ImagePreparer(spec, limits or Limits(), pool=POOL)
+
+
+def rows_for(prepare, elements, dirt=0xA5):
+    shape = prepare.output_shape(elements, len(elements))
+    dtype = np.dtype(datatype.dtype_string(prepare.spec.datatype))
+    out = arena.array(arena.lease(int(np.prod(shape)) * dtype.itemsize), dtype, shape)
+    out.view(np.uint8)[...] = dirt
+    return out
+
+
+def prepared(prepare, *elements):
+    out = rows_for(prepare, elements)
+    assert prepare.prepare(elements, out) == [None] * len(elements)
+    return out
+
+
+def same(got, wanted, exact=True):
+    assert got.dtype == wanted.dtype and got.shape == wanted.shape
+    if exact:
+        np.testing.assert_array_equal(got, wanted)
+    else:
+        np.testing.assert_allclose(got, wanted, rtol=3e-7, atol=3e-7)
+
+
+# ---- OpenVINO Model Server's meaning --------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["china.jpg", "flower.jpg"])
+@pytest.mark.parametrize("form", [".jpg", ".png"])
+def test_photographs_equal_the_plain_sequence(name, form):
+    photograph = load_sample_image(name)[:, :, ::-1]
+    data = cv2.imencode(form, photograph)[1].tobytes()
+    decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    wanted = cv2.resize(decoded.astype(np.float32), (224, 224), interpolation=cv2.INTER_LINEAR)
+    got = prepared(preparer((224, 224, 3)), data)
+    assert got[0].tobytes() == wanted.tobytes()
+
+
+def test_a_grey_png_fills_a_model_of_one_channel():
+    data = files.png(91, 77, "L")
+    decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    wanted = cv2.resize(decoded.astype(np.float32), (28, 28), interpolation=cv2.INTER_LINEAR)
+    got = prepared(preparer((28, 28, 1)), data)
+    assert got[0, :, :, 0].tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("kind", sorted(oracle.NUMPY))
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(files.jpeg(40, 60), id="jpeg"),
+        pytest.param(files.png(40, 60), id="png"),
+        pytest.param(files.png16(40, 60, 3), id="png16"),
+    ],
+)
+@pytest.mark.parametrize("size", [(40, 60), (23, 31), (80, 90)])
+def test_every_datatype_is_cast_as_the_table_says(kind, data, size):
+    spec = ImageSpec()
+    got = prepared(preparer((*size, 3), kind), data)
+    same(got[0], oracle.prepare(data, spec, (*size, 3), kind))
+
+
+def test_bfloat16_is_rounded_from_float32():
+    data = files.jpeg(40, 60)
+    got = prepared(preparer((20, 20, 3), "BF16", scale=255.0), data)
+    wide = prepared(preparer((20, 20, 3), "FP32", scale=255.0), data)
+    assert got.dtype == np.uint16
+    widened = (got.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_allclose(widened, wide, rtol=2**-8)
+
+
+def test_alpha_and_grey_are_refused_where_three_channels_are_declared():
+    prepare = preparer((20, 20, 3))
+    for data, found in (
+        (files.rgba_png(20, 20), 4),
+        (files.png(20, 20, "L"), 1),
+        (files.jpeg(20, 20, "L"), 1),
+        (files.png(20, 20, "P", transparency=3), 4),
+        (files.png(20, 20, "LA"), 4),
+    ):
+        with pytest.raises(InvalidRequest, match=f"image 1 .*'pixels' has {found} channels.* 3 "):
+            prepare.output_shape([files.jpeg(20, 20), data], 2)
+        out = np.full((1, 20, 20, 3), 7, np.float32)
+        (error,) = prepare.prepare([data], out)
+        assert f"has {found} channels, and 3 are expected" in str(error)
+        assert not out.any()
+
+
+def test_files_that_keep_their_channels_are_taken():
+    for data, channels in (
+        (files.rgba_png(20, 30), 4),
+        (files.png(20, 30, "LA"), 4),
+        (files.png(20, 30, "P"), 3),
+        (files.png(20, 30, "1"), 1),
+        (files.jpeg(20, 30, "CMYK"), 3),
+        (files.png16(20, 30, 1), 1),
+        (files.png16(20, 30, 4), 4),
+    ):
+        for size in ((20, 30), (11, 13)):
+            shape = (*size, channels)
+            got = prepared(preparer(shape), data)
+            same(got[0], oracle.prepare(data, ImageSpec(), shape, "FP32"))
+
+
+def test_orientation_is_ignored_unless_asked_for():
+    data = files.oriented(20, 30, 6)
+    got = prepared(preparer((-1, -1, 3)), data)
+    assert got.shape == (1, 20, 30, 3)
+    same(got[0], oracle.prepare(data, ImageSpec(), (20, 30, 3), "FP32"))
+
+
+# ---- shapes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("declared", "first", "target"),
+    [
+        ((-1, -1, 3), (50, 60), (50, 60)),
+        (((100, 200), (100, 200), 3), (90, 220), (100, 200)),
+        (((100, 200), (100, 200), 3), (150, 120), (150, 120)),
+        ((40, (10, 30), 3), (50, 60), (40, 30)),
+        ((40, 50, 3), (1, 1), (40, 50)),
+    ],
+)
+def test_free_sizes_are_the_first_images(declared, first, target):
+    prepare = preparer(declared)
+    data = files.png(*first)
+    assert prepare.output_shape([data], 1) == (1, *target, 3)
+    got = prepared(prepare, data)
+    same(got[0], oracle.prepare(data, ImageSpec(), (*target, 3), "FP32"))
+
+
+def test_images_of_a_range_are_resized_to_the_first():
+    prepare = preparer(((10, 50), (10, 50), 3))
+    elements = [files.png(30, 40), files.jpeg(100, 90, seed=1)]
+    got = prepared(prepare, *elements)
+    assert got.shape == (2, 30, 40, 3)
+    for row, data in enumerate(elements):
+        same(got[row], oracle.prepare(data, ImageSpec(), (30, 40, 3), "FP32"))
+
+
+@pytest.mark.parametrize("declared", [(-1, -1, 3), (-1, 40, 3), (30, -1, 3)])
+def test_images_of_a_free_size_must_all_have_it(declared):
+    prepare = preparer(declared)
+    elements = [files.png(30, 40), files.png(30, 41)]
+    with pytest.raises(InvalidRequest, match=r"image 1 .* is 41x30, and 40x30 is expected"):
+        prepare.output_shape(elements, 2)
+    out = np.full((2, 30, 40, 3), 9, np.float32)
+    errors = prepare.prepare(elements, out)
+    assert errors[0] is None and "is 41x30" in str(errors[1])
+    assert out[0].any() and not out[1].any()
+    assert prepared(prepare, elements[0], files.jpeg(30, 40)).shape == (2, 30, 40, 3)
+
+
+def test_resize_none_wants_the_declared_size():
+    prepare = preparer((30, 40, 3), resize="none")
+    same(
+        prepared(prepare, files.png(30, 40))[0],
+        oracle.prepare(files.png(30, 40), ImageSpec(resize="none"), (30, 40, 3), "FP32"),
+    )
+    with pytest.raises(InvalidRequest, match=r"image 0 .* is 41x30, and 40x30 is expected"):
+        prepare.output_shape([files.png(30, 41)], 1)
+
+
+def test_free_channels_are_the_first_images():
+    prepare = preparer((20, 20, -1))
+    assert prepare.output_shape([files.png(9, 9, "L")], 1) == (1, 20, 20, 1)
+    assert prepare.output_shape([files.rgba_png(9, 9)], 1) == (1, 20, 20, 4)
+    with pytest.raises(InvalidRequest, match=r"image 1 .* has 3 channels, and 1 are expected"):
+        prepare.output_shape([files.png(9, 9, "L"), files.png(9, 9)], 2)
+    ranged = preparer((20, 20, (1, 3)))
+    assert ranged.output_shape([files.png(9, 9)], 1)[3] == 3
+    with pytest.raises(InvalidRequest, match="has 4 channels, outside of"):
+        ranged.output_shape([files.rgba_png(9, 9)], 1)
+    assert preparer((20, 20, -1), color="GRAY").output_shape([files.png(9, 9, "L")], 1)[3] == 1
+    convert = preparer((20, 20, -1), channels="convert")
+    assert convert.output_shape([files.png(9, 9, "L")], 1)[3] == 3
+    free = preparer((20, 20, -1), formats=("bmp",))
+    bmp = files.encode(files.picture(9, 9, "L"), "BMP")
+    assert free.output_shape([bmp], 1)[3] == 1
+
+
+def test_counts_must_agree():
+    with pytest.raises(InvalidRequest, match="holds 1 images and its shape says 2"):
+        preparer((8, 8, 3)).output_shape([files.png(8, 8)], 2)
+    with pytest.raises(InvalidRequest, match="holds 0 images"):
+        preparer((8, 8, 3)).output_shape([], 0)
+
+
+# ---- the keys, alone and combined --------------------------------------------------------------
+
+MIXED = {
+    "jpeg": files.jpeg(60, 90, seed=1),
+    "tall jpeg": files.jpeg(97, 41, seed=2),
+    "progressive": files.jpeg(64, 64, seed=3, progressive=True),
+    "grey jpeg": files.jpeg(50, 70, "L", seed=4),
+    "png": files.png(33, 57, seed=5),
+    "palette": files.png(40, 40, "P", seed=6),
+    "rgba": files.rgba_png(45, 52, seed=7),
+    "16 bits": files.png16(48, 40, 3, seed=8),
+    "small": files.png(5, 7, seed=9),
+    "turned": files.oriented(44, 66, 6),
+}
+IMAGENET = {"scale": 255.0, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+
+def convertible(resize, datatype_name="FP32"):
+    return {
+        name: data
+        for name, data in MIXED.items()
+        if not (resize == "pillow" and name == "16 bits" and datatype_name == "UINT16")
+    }
+
+
+@pytest.mark.parametrize("arithmetic", ["fast", "exact"])
+@pytest.mark.parametrize("resize", ["linear", "area", "pillow", "letterbox"])
+@pytest.mark.parametrize("color", ["RGB", "BGR"])
+@pytest.mark.parametrize("exif", ["ignore", "apply"])
+def test_keys_together(resize, color, exif, arithmetic):
+    keys = {
+        "channels": "convert", "resize": resize, "color": color, "exif": exif,
+        "arithmetic": arithmetic, **IMAGENET,
+    }  # fmt: skip
+    elements = list(convertible(resize).values())
+    got = prepared(preparer((32, 48, 3), **keys), *elements)
+    for row, data in enumerate(elements):
+        wanted = oracle.prepare(data, ImageSpec(**keys), (32, 48, 3), "FP32")
+        same(got[row], wanted)
+
+
+@pytest.mark.parametrize("kind", sorted(oracle.NUMPY))
+@pytest.mark.parametrize("resize", ["linear", "area", "pillow", "letterbox"])
+def test_datatypes_of_converted_images(kind, resize):
+    keys = {"channels": "convert", "resize": resize, "color": "RGB"}
+    if np.issubdtype(oracle.NUMPY[kind], np.floating):
+        keys.update(IMAGENET)
+    elements = list(convertible(resize, kind).values())
+    got = prepared(preparer((24, 20, 3), kind, **keys), *elements)
+    for row, data in enumerate(elements):
+        same(got[row], oracle.prepare(data, ImageSpec(**keys), (24, 20, 3), kind))
+
+
+@pytest.mark.parametrize("color", ["RGB", "BGR"])
+@pytest.mark.parametrize("resize", ["linear", "area", "none"])
+@pytest.mark.parametrize(
+    "name", ["jpeg", "png", "palette", "16 bits", "rgba", "progressive", "turned"]
+)
+def test_strict_files_keep_what_they_have(name, resize, color):
+    data = MIXED[name]
+    height, width = (
+        (60, 80)
+        if resize != "none"
+        else cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED).shape[:2]
+    )
+    channels = 4 if name == "rgba" else 3
+    keys = {"color": color, "resize": resize, "scale": 2.0, "mean": (1.5,)}
+    for kind in ("FP32", "UINT8", "FP64"):
+        own = keys if kind != "UINT8" else {"color": color, "resize": resize}
+        got = prepared(preparer((height, width, channels), kind, **own), data)
+        same(got[0], oracle.prepare(data, ImageSpec(**own), (height, width, channels), kind))
+
+
+def test_cmyk_is_the_same_in_both_orders():
+    data = files.jpeg(30, 30, "CMYK")
+    bgr = prepared(preparer((30, 30, 3), "UINT8"), data)
+    rgb = prepared(preparer((30, 30, 3), "UINT8", color="RGB"), data)
+    same(rgb, bgr[..., ::-1])
+
+
+@pytest.mark.parametrize("name", ["jpeg", "grey jpeg", "png", "rgba", "palette", "16 bits"])
+def test_grey_is_made_of_anything(name):
+    keys = {"color": "GRAY", "channels": "convert", "resize": "pillow"}
+    got = prepared(preparer((20, 30, 1), "UINT8", **keys), MIXED[name])
+    same(got[0], oracle.prepare(MIXED[name], ImageSpec(**keys), (20, 30, 1), "UINT8"))
+
+
+@pytest.mark.parametrize("color", ["RGB", "BGR"])
+def test_alpha_is_added_opaque(color):
+    prepare = preparer((40, 52, 4), "UINT8", color=color, channels="convert", resize="area")
+    for name in ("png", "grey jpeg", "16 bits", "palette"):
+        assert (prepared(prepare, MIXED[name])[..., 3] == 255).all()
+    got = prepared(preparer((45, 52, 4), "UINT8", color=color, channels="convert"), MIXED["rgba"])
+    wanted = cv2.imdecode(np.frombuffer(MIXED["rgba"], np.uint8), cv2.IMREAD_UNCHANGED)
+    same(got[0], wanted[..., [2, 1, 0, 3]] if color == "RGB" else wanted)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_every_orientation(orientation, form):
+    data = files.oriented(20, 32, orientation, form)
+    keys = {"exif": "apply"}
+    size = (32, 20) if orientation >= 5 else (20, 32)
+    prepare = preparer((-1, -1, 3), "UINT8", **keys)
+    got = prepared(prepare, data)
+    assert got.shape == (1, *size, 3)
+    same(got[0], oracle.prepare(data, ImageSpec(**keys), (*size, 3), "UINT8"))
+    if form == "JPEG":
+        same(got[0], cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR))
+
+
+@pytest.mark.parametrize("resize", ["linear", "area", "pillow"])
+@pytest.mark.parametrize(
+    ("size", "side", "crop"),
+    [
+        ((60, 90), 32, (28, 28)),
+        ((97, 41), 33, (28, 30)),
+        ((32, 32), 32, (28, 28)),
+        ((32, 40), 32, (31, 32)),
+        ((12, 9), 32, (32, 32)),
+        ((33, 100), 50, (50, 49)),
+    ],
+)
+def test_shorter_side_then_centre_crop(resize, size, side, crop):
+    keys = {"resize": resize, "shorter_side": side, "color": "RGB", **IMAGENET}
+    data = files.png(*size)
+    got = prepared(preparer((*crop, 3), **keys), data)
+    same(got[0], oracle.prepare(data, ImageSpec(**keys), (*crop, 3), "FP32"))
+
+
+@pytest.mark.parametrize(
+    "size", [(60, 90), (97, 41), (32, 32), (1, 200), (200, 1), (7, 7), (31, 47)]
+)
+def test_letterbox(size):
+    data = files.png(*size)
+    keys = {"resize": "letterbox"}
+    got = prepared(preparer((32, 48, 3), "UINT8", **keys), data)
+    if 1 not in size:
+        same(got[0], oracle.prepare(data, ImageSpec(**keys), (32, 48, 3), "UINT8"))
+    assert (got[0] == 114).any() or size == (32, 48)
+
+
+@pytest.mark.parametrize(
+    ("size", "target", "scale"),
+    [((640, 427), (224, 224), 1), ((448, 448), (224, 224), 2), ((900, 1700), (224, 224), 4),
+     ((801, 999), (100, 100), 8), ((101, 99), (100, 100), 1)],
+)  # fmt: skip
+def test_reduced_takes_the_largest_scale_that_keeps_the_size(size, target, scale):
+    data = files.jpeg(*size)
+    got = prepared(preparer((*target, 3), "UINT8", reduced="auto"), data)
+    flag = getattr(cv2, f"IMREAD_REDUCED_COLOR_{scale}") if scale > 1 else cv2.IMREAD_COLOR
+    decoded = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
+    same(got[0], cv2.resize(decoded, target[::-1], interpolation=cv2.INTER_LINEAR))
+    rgb = prepared(preparer((*target, 3), "UINT8", reduced="auto", color="RGB"), data)
+    same(rgb[0], got[0][..., ::-1])
+
+
+def test_reduced_with_other_keys():
+    grey = files.jpeg(400, 400, "L")
+    got = prepared(preparer((100, 100, 1), "UINT8", reduced="auto"), grey)
+    decoded = cv2.imdecode(np.frombuffer(grey, np.uint8), cv2.IMREAD_REDUCED_GRAYSCALE_4)
+    same(got[0, :, :, 0], decoded)
+    # A PNG is never scaled while it is decoded, nor is anything without a resize.
+    png = files.png(400, 400)
+    same(
+        prepared(preparer((100, 100, 3), reduced="auto"), png),
+        prepared(preparer((100, 100, 3)), png),
+    )
+    turned = files.oriented(400, 200, 6)
+    got = prepared(preparer((100, 200, 3), "UINT8", reduced="auto", exif="apply"), turned)
+    half = cv2.imdecode(
+        np.frombuffer(turned, np.uint8),
+        cv2.IMREAD_REDUCED_COLOR_2 | cv2.IMREAD_IGNORE_ORIENTATION,
+    )
+    same(got[0], np.ascontiguousarray(np.rot90(half, -1)))
+    crop = preparer((50, 50, 3), "UINT8", reduced="auto", shorter_side=50, resize="area")
+    eighth = cv2.imdecode(np.frombuffer(files.jpeg(400, 800), np.uint8), cv2.IMREAD_REDUCED_COLOR_8)
+    same(prepared(crop, files.jpeg(400, 800))[0], eighth[:, 25:75])
+
+
+@pytest.mark.parametrize("form", ["WEBP", "BMP", "TIFF", "GIF"])
+def test_other_formats_need_to_be_allowed(form):
+    data = files.encode(files.picture(20, 30, "P" if form == "GIF" else "RGB"), form)
+    with pytest.raises(InvalidRequest, match=f"image 0 .* is {form.lower()}, and the accepted"):
+        preparer((20, 30, 3)).output_shape([data], 1)
+    prepare = preparer((20, 30, 3), "UINT8", formats=(form.lower(),))
+    got = prepared(prepare, data)
+    same(got[0], cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR))
+    with pytest.raises(InvalidRequest, match="is png"):
+        prepare.output_shape([files.png(20, 30)], 1)
+
+
+def test_model_layout_is_a_view():
+    data = files.png(20, 30)
+    prepare = preparer((20, 30, 3), model_layout="NCHW")
+    rows = prepared(prepare, data)
+    view = prepare.model_view(rows)
+    assert view.shape == (1, 3, 20, 30) and np.shares_memory(view, rows)
+    assert preparer((20, 30, 3)).model_view(rows) is rows
+
+
+def test_pillow_refuses_sixteen_bits():
+    out = np.full((1, 20, 20, 3), 3, np.float32)
+    (error,) = preparer((20, 20, 3), resize="pillow").prepare([MIXED["16 bits"]], out)
+    assert "has 16 bits a sample" in str(error) and not out.any()
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "keys"),
+    [
+        ((20, 20), "FP32", {}),
+        ((20, 20, 3), "INT64", {}),
+        ((20, 20, 3), "FP32", {"formats": ("jpeg", "exe")}),
+        ((20, 40, 3), "FP32", {"shorter_side": 30}),
+        ((-1, 40, 3), "FP32", {"shorter_side": 30}),
+        (((5, 9), 40, 3), "FP32", {"shorter_side": 30}),
+        ((20, 20, 3), "FP32", {"shorter_side": 30, "resize": "letterbox"}),
+        ((20, 20, 3), "FP32", {"shorter_side": 30, "resize": "none"}),
+        ((20, 20, 3), "FP32", {"scale": 0.0}),
+        ((20, 20, 3), "FP32", {"mean": (1.0, 2.0), "std": (1.0, 2.0, 3.0)}),
+    ],
+)
+def test_contradictions_are_found_at_once(shape, kind, keys):
+    with pytest.raises(ValueError):
+        preparer(shape, kind, **keys)
+
+
+def test_an_input_without_a_section_has_the_defaults():
+    data = files.jpeg(40, 60)
+    bare = ImagePreparer(TensorSpec("x", "FP32", (-1, 20, 20, 3)), Limits())
+    same(prepared(bare, data), prepared(preparer((20, 20, 3)), data))
+
+
+# ---- batches ------------------------------------------------------------------------------------
+
+
+def test_a_batch_equals_its_images_one_by_one():
+    prepare = preparer((64, 64, 3))
+    elements = [files.jpeg(200 + 10 * i, 300, seed=i) for i in range(9)]
+    got = prepared(prepare, *elements)
+    for row, data in enumerate(elements):
+        same(got[row : row + 1], prepared(prepare, data))
+
+
+def test_rows_outside_of_the_call_stay_untouched():
+    out = np.full((5, 16, 16, 3), 9, np.float32)
+    elements = [files.jpeg(30, 30), files.png(30, 30)]
+    assert preparer((16, 16, 3)).prepare(elements, out, 2) == [None, None]
+    assert (out[[0, 1, 4]] == 9).all()
+    assert not (out[2:4] == 9).all()
+
+
+@pytest.mark.parametrize("count", [1, 3, 12])
+def test_bad_images_fail_alone_and_leave_no_other_pixels(count):
+    prepare = preparer((150, 150, 3))
+    good = files.jpeg(400, 500)
+    broken = {
+        "empty": b"",
+        "noise": b"not an image at all",
+        "cut jpeg": good[: len(good) // 2],
+        "cut png": files.png(300, 300)[:-40],
+        "no end": good[:-1],
+        "header only": good[:300],
+        "bomb": files.png_claiming(30000, 30000),
+        "jpeg bomb": files.jpeg_claiming(30000, 30000),
+        "zero": files.png_claiming(0, 10),
+        "wrong channels": files.png(300, 300, "L"),
+    }
+    elements = list(itertools.chain.from_iterable((good, bad) for bad in broken.values())) * count
+    out = arena.array(
+        arena.lease(len(elements) * 150 * 150 * 3 * 4), "<f4", (len(elements), 150, 150, 3)
+    )
+    out[...] = 123.0  # another request's pixels
+    errors = prepare.prepare(elements, out)
+    alone = prepared(prepare, good)[0]
+    for index, error in enumerate(errors):
+        if index % 2 == 0:
+            assert error is None
+            same(out[index], alone)
+        else:
+            assert isinstance(error, InvalidRequest)
+            assert f"image {index} of the input 'pixels'" in str(error)
+            assert not out[index].any(), "pixels of another request"
+
+
+def test_a_decoder_that_disagrees_with_the_header_is_not_trusted(monkeypatch):
+    monkeypatch.setattr("ksrv.engine.opencv.decode", lambda *_: np.ones((9, 9, 3), np.uint8))
+    out = np.full((1, 8, 8, 3), 5, np.float32)
+    (error,) = preparer((8, 8, 3)).prepare([files.png(10, 10)], out)
+    assert "decodes to 9x9, and its header says 10x10" in str(error)
+    assert not out.any()
+
+
+def test_a_fault_of_our_own_is_raised_and_leaves_zeros(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("ksrv.engine.geometry.Geometry.place", fail)
+    out = np.full((4, 80, 80, 3), 5, np.float32)
+    with pytest.raises(RuntimeError, match="a bug"):
+        preparer((80, 80, 3)).prepare([files.jpeg(300, 300)] * 4, out)
+    assert not out.any()
+
+
+# ---- limits -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("claim", [files.png_claiming, files.jpeg_claiming])
+def test_bombs_are_refused_by_their_header(claim):
+    prepare = preparer((224, 224, 3))
+    with pytest.raises(
+        InvalidRequest, match=r"image 0 .* has 30000x30000 pixels, above the limit image_pixels"
+    ):
+        prepare.output_shape([claim(30000, 30000)], 1)
+    tight = preparer((8, 8, 3), limits=Limits(image_pixels=400, request_pixels=1000))
+    assert tight.output_shape([claim(20, 20)], 1) == (1, 8, 8, 3)
+    with pytest.raises(InvalidRequest, match="has 21x20 pixels"):
+        tight.output_shape([claim(21, 20)], 1)
+    with pytest.raises(
+        InvalidRequest, match=r"1200 pixels together, above the limit request_pixels"
+    ):
+        tight.output_shape([claim(20, 20)] * 3, 3)
+
+
+def test_pictures_without_pixels_are_refused():
+    for width, height in ((0, 10), (10, 0), (0, 0)):
+        for claim in (files.png_claiming, files.jpeg_claiming):
+            with pytest.raises(InvalidRequest, match="has no pixels"):
+                preparer((8, 8, 3)).output_shape([claim(width, height)], 1)
+
+
+def test_memory_views_are_read_like_bytes():
+    data = files.jpeg(40, 60)
+    block = arena.lease(len(data))
+    memoryview(block)[:] = data
+    same(
+        prepared(preparer((20, 20, 3)), memoryview(block)),
+        prepared(preparer((20, 20, 3)), data),
+    )
+
+
+def test_scratch_space_is_given_back():
+    prepare = preparer((64, 64, 3), resize="pillow", shorter_side=70, **IMAGENET)
+    before = arena.statistics()["leased"]
+    out = np.empty((3, 64, 64, 3), np.float32)
+    prepare.prepare([files.jpeg(200, 300), files.png(10, 10), b"broken"], out)
+    assert arena.statistics()["leased"] == before

@@ -1,0 +1,118 @@
+"""What `image_classifier` sees equals Pillow and torch, bit for bit, for images of every kind."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+from ksrv.engine.images import ImagePreparer
+from ksrv.handlers.runner import Runner
+from ksrv.limits import Limits
+from ksrv.repository.config import load_model_config
+from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.source import ModelSource
+
+torch = pytest.importorskip("torch")
+Image = pytest.importorskip("PIL.Image")
+ImageOps = pytest.importorskip("PIL.ImageOps")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def picture(width, height, channels=3):
+    y, x = np.mgrid[0:height, 0:width]
+    noise = np.random.default_rng(width * height).integers(0, 80, (height, width, 4))
+    planes = [5 * x + 3 * y, x * y // 16, 200 * ((x // 8 + y // 8) % 2), 255 - x]
+    return ((np.stack(planes, axis=-1) + noise) % 256).astype(np.uint8)[..., :channels].squeeze()
+
+
+def encoded(image, kind="PNG", **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def turned(width, height, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(Image.fromarray(picture(width, height)), "JPEG", quality=92, exif=exif)
+
+
+IMAGES = {
+    "rgb png": encoded(Image.fromarray(picture(640, 480))),
+    "rgb jpeg": encoded(Image.fromarray(picture(720, 720)), "JPEG", quality=90),
+    "progressive 4:4:4": encoded(
+        Image.fromarray(picture(333, 512)), "JPEG", quality=95, subsampling=0, progressive=True
+    ),
+    "small": encoded(Image.fromarray(picture(100, 60))),
+    "already 256": encoded(Image.fromarray(picture(256, 300))),
+    "grey png": encoded(Image.fromarray(picture(400, 300, 1))),
+    "grey jpeg": encoded(Image.fromarray(picture(301, 420, 1)), "JPEG", quality=90),
+    "palette": encoded(Image.fromarray(picture(320, 400)).quantize(32)),
+    "one bit": encoded(Image.fromarray(picture(320, 280, 1)).convert("1")),
+    "opaque rgba": encoded(Image.fromarray(picture(500, 260)).convert("RGBA")),
+    "orientation 3": turned(300, 500, 3),
+    "orientation 6": turned(500, 280, 6),
+    "orientation 7": turned(280, 333, 7),
+}
+
+
+def reference(data):
+    """Pillow and torch, as torchvision's transforms use them."""
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    width, height = image.size
+    short, long = sorted((width, height))
+    size = int(256 * long / short)
+    new = (256, size) if width <= height else (size, 256)
+    if new != image.size:
+        image = image.resize(new, Image.Resampling.BILINEAR)
+    left, top = round((new[0] - 224) / 2.0), round((new[1] - 224) / 2.0)
+    pixels = np.array(image.crop((left, top, left + 224, top + 224)))
+    tensor = torch.from_numpy(pixels).permute(2, 0, 1).float().div(255)
+    mean = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
+    std = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+    return tensor.sub(mean).div(std)
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classifier")
+    model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten()).eval()
+    torch.jit.script(model).save(str(folder / "m.pt"))
+    (folder / "model.yaml").write_text("handler: image_classifier\nmodel: m.pt\n")
+    source = ModelSource(
+        name="m", version="", folder=folder, root=folder, config=load_model_config(folder)
+    )
+    runner = Runner(source)
+    runner.spec = runner.load()
+    yield runner
+    runner.close()
+
+
+def prepared(runner, files):
+    preparer = ImagePreparer(runner.spec.inputs[0], Limits())
+    out = np.empty(preparer.output_shape(files, len(files)), np.float32)
+    assert preparer.prepare(files, out) == [None] * len(files)
+    return out
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_the_prepared_pixels_are_exactly_pillows(runner, name):
+    row = prepared(runner, [IMAGES[name]])[0]
+    np.testing.assert_array_equal(row.transpose(2, 0, 1), reference(IMAGES[name]).numpy())
+
+
+def test_the_answers_of_a_mixed_batch_are_those_of_the_reference(runner):
+    array = prepared(runner, list(IMAGES.values()))
+    requests = [BatchRequest(slice(row, row + 1)) for row in range(len(array))]
+    tensor = Tensor("image", "FP32", array.shape, array)
+    answer = runner.run(BatchInputs({"image": tensor}, len(array), requests))
+    [output] = [one for one in answer.tensors if one.name == "output"]
+    stacked = torch.stack([reference(data) for data in IMAGES.values()])
+    with torch.inference_mode():
+        want = torch.nn.functional.adaptive_avg_pool2d(stacked, 2).flatten(1).softmax(dim=1)
+    for text, probabilities in zip(output.data, want, strict=True):
+        got = json.loads(text)
+        best = probabilities.topk(5)
+        assert list(got) == [str(index) for index in best.indices.tolist()]
+        np.testing.assert_allclose(list(got.values()), best.values, atol=1e-6)
