@@ -19,7 +19,7 @@ import yaml
 
 from ksrv.limits import Limits
 
-DEFAULT_WORKER_CLASS = "gthread"
+DEFAULT_WORKER_CLASS = "ksrv.server.worker:KsrvWorker"
 """The gunicorn worker of `ksrv serve`; the one place that names it."""
 
 PREFIX = "KSRV_"

@@ -19,7 +19,7 @@ control_socket_disable = True
 worker_class = "{worker_class}"
 """
 
-DOOR = "ksrv.server.worker.KsrvWorker"
+DOOR = "ksrv.server.worker:KsrvWorker"
 STOCK = "gthread"
 
 

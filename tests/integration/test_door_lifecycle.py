@@ -27,6 +27,7 @@ class Echo(BaseHandler):
 MODEL = """
 handler: handler.py
 queue_size: 1000
+warmup: false
 inputs:
   - {name: x, datatype: FP32, shape: [-1, 16]}
 outputs:
