@@ -277,32 +277,16 @@ static void convert_to_double(const PixelSource &source, const PixelTarget &targ
 
 // ---- the direct way: 8-bit to FP32 ----------------------------------------------------------
 
-using u8x16 = std::uint8_t __attribute__((vector_size(16)));
-
-// Reverses the three channels of each pixel, five pixels at a time. The sixteenth byte belongs to the
-// sixth pixel and is overwritten by the next step, so `target` has room for 16 bytes more.
-KSRV_INLINE void reverse_bytes(const std::uint8_t *__restrict source,
-                               std::uint8_t *__restrict target, std::size_t pixels) noexcept {
-    const u8x16 order = {2, 1, 0, 5, 4, 3, 8, 7, 6, 11, 10, 9, 14, 13, 12, 15};
-    std::size_t x = 0;
-    for (; x + 6 <= pixels; x += 5) {
-        u8x16 bytes;
-        std::memcpy(&bytes, source + 3 * x, 16);
-        bytes = __builtin_shuffle(bytes, order);
-        std::memcpy(target + 3 * x, &bytes, 16);
-    }
-    for (; x < pixels; ++x)
-        for (std::size_t c = 0; c < 3; ++c) target[3 * x + c] = source[3 * x + 2 - c];
-}
-
-template <int ARITHMETIC>
-KSRV_INLINE void reverse_row(const std::uint8_t *__restrict source, float *__restrict target,
-                             std::size_t pixels, const Constants<float> &c) noexcept {
-    std::uint8_t reversed[RUN + 16];
-    for (std::size_t x = 0; x < pixels; x += RUN / 3) {
-        const std::size_t here = pixels - x < RUN / 3 ? pixels - x : RUN / 3;
-        reverse_bytes(source + 3 * x, reversed, here);
-        compute_run<ARITHMETIC>(reversed, target + 3 * x, 3 * here, c);
+template <int ARITHMETIC, bool REVERSED>
+KSRV_INLINE void pixel_row(const std::uint8_t *__restrict source, float *__restrict target,
+                           std::size_t pixels, const Constants<float> &c) noexcept {
+    constexpr std::size_t first = REVERSED ? 2 : 0, third = REVERSED ? 0 : 2;
+    for (std::size_t x = 0; x < pixels; ++x) {
+        const float one = source[3 * x + first], two = source[3 * x + 1],
+                    three = source[3 * x + third];
+        target[3 * x] = compute<ARITHMETIC>(one, c, 0);
+        target[3 * x + 1] = compute<ARITHMETIC>(two, c, 1);
+        target[3 * x + 2] = compute<ARITHMETIC>(three, c, 2);
     }
 }
 
@@ -348,7 +332,9 @@ KSRV_INLINE void direct_rows(const PixelSource &source, const PixelTarget &targe
         const std::uint8_t *in = source.data + source.row_bytes * static_cast<std::ptrdiff_t>(y);
         auto *out = reinterpret_cast<float *>(target.data + target.row_bytes * static_cast<std::ptrdiff_t>(y));
         if (reversed)
-            reverse_row<ARITHMETIC>(in, out, width, c);
+            pixel_row<ARITHMETIC, true>(in, out, width, c);
+        else if (target.channels == 3)
+            pixel_row<ARITHMETIC, false>(in, out, width, c);
         else
             compute_run<ARITHMETIC>(in, out, width * source.channels, c);
     }

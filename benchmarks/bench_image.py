@@ -1,0 +1,143 @@
+"""Encoded images into a batch, beside libjpeg-turbo that decodes into a reused buffer.
+
+Each group is one row: `limit` is the least that the work can cost (libjpeg-turbo through simplejpeg,
+into touched memory, and the same resize), `python` what a careful author writes with cv2 and numpy.
+malloc is tuned as in a worker; measure in a fresh process, since the gain depends on its history.
+"""
+
+import cv2
+import numpy as np
+import pytest
+import simplejpeg
+from sklearn.datasets import load_sample_image
+
+from ksrv._native import arena, image
+from ksrv.engine import opencv
+from ksrv.engine.images import ImagePreparer
+from ksrv.errors import InvalidRequest
+from ksrv.limits import Limits
+from ksrv.spec import ImageSpec, TensorSpec
+
+IMAGES = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def worker_settings():
+    arena.tune_malloc()
+    opencv.own_process()
+
+
+@pytest.fixture(scope="module")
+def photographs():
+    """Eight different 640x427 JPEGs of about 100 KB, quality 90, 4:2:0."""
+    china = load_sample_image("china.jpg")[:, :, ::-1]
+    quality = [cv2.IMWRITE_JPEG_QUALITY, 90]
+    return [
+        cv2.imencode(".jpg", np.roll(china, 16 * i, axis=1), quality)[1].tobytes()
+        for i in range(IMAGES)
+    ]
+
+
+@pytest.fixture(scope="module")
+def large():
+    """One JPEG of 12 megapixels."""
+    china = load_sample_image("china.jpg")[:, :, ::-1]
+    return cv2.imencode(".jpg", cv2.resize(china, (4000, 3000)))[1].tobytes()
+
+
+def preparer(threads, datatype="UINT8", **keys):
+    spec = TensorSpec("image", datatype, (-1, 224, 224, 3), ImageSpec(**keys))
+    return ImagePreparer(spec, Limits(), pool=image.DecodePool(threads))
+
+
+def turbo(elements, out, buffer, floats=None):
+    """Decode and resize with nothing else around it."""
+    for row, data in enumerate(elements):
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        pixels = buffer[: height * width * 3].reshape(height, width, 3)
+        simplejpeg.decode_jpeg(data, "BGR", buffer=pixels)
+        if floats is not None:
+            wide = floats[: pixels.size].reshape(pixels.shape)
+            np.copyto(wide, pixels)
+            pixels = wide
+        cv2.resize(pixels, (224, 224), dst=out[row])
+
+
+def plain_python(elements, out):
+    for row, data in enumerate(elements):
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        out[row] = cv2.resize(pixels.astype(out.dtype), (224, 224))
+
+
+@pytest.mark.parametrize("way", ["limit", "python", "ksrv", "ksrv-2-threads"])
+@pytest.mark.parametrize("datatype", ["UINT8", "FP32"])
+def test_eight_photographs(benchmark, photographs, datatype, way):
+    dtype = np.uint8 if datatype == "UINT8" else np.float32
+    out = np.zeros((IMAGES, 224, 224, 3), dtype)
+    buffer = np.zeros(640 * 427 * 3, np.uint8)
+    floats = np.zeros(buffer.size, np.float32) if datatype == "FP32" else None
+    one, two = preparer(1, datatype), preparer(2, datatype)
+    run = {
+        "limit": lambda: turbo(photographs, out, buffer, floats),
+        "python": lambda: plain_python(photographs, out),
+        "ksrv": lambda: one.prepare(photographs, out),
+        "ksrv-2-threads": lambda: two.prepare(photographs, out),
+    }[way]
+    benchmark.group = f"image: 8 JPEGs 640x427 to 224x224, {datatype}"
+    benchmark.pedantic(run, rounds=25, warmup_rounds=3)
+    wanted = np.empty_like(out)
+    turbo(photographs, wanted, buffer, floats)
+    np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("way", ["limit", "full", "reduced"])
+def test_twelve_megapixels(benchmark, large, way):
+    out = np.zeros((1, 224, 224, 3), np.uint8)
+    buffer = np.zeros(4000 * 3000 * 3, np.uint8).reshape(3000, 4000, 3)
+    full, reduced = preparer(1), preparer(1, reduced="auto")
+    run = {
+        "limit": lambda: simplejpeg.decode_jpeg(large, "BGR", buffer=buffer),
+        "full": lambda: full.prepare([large], out),
+        "reduced": lambda: reduced.prepare([large], out),
+    }[way]
+    benchmark.group = "image: 12 MP JPEG to 224x224 (limit: full decode)"
+    benchmark.pedantic(run, rounds=10, warmup_rounds=2)
+
+
+@pytest.mark.parametrize("way", ["limit", "ksrv"])
+def test_small_images(benchmark, way):
+    china = cv2.resize(load_sample_image("china.jpg"), (224, 224))
+    elements = [cv2.imencode(".jpg", np.roll(china, i, axis=0))[1].tobytes() for i in range(16)]
+    out = np.zeros((16, 224, 224, 3), np.uint8)
+    buffer = np.zeros(224 * 224 * 3, np.uint8)
+    one = preparer(1)
+    run = {
+        "limit": lambda: turbo(elements, out, buffer),
+        "ksrv": lambda: one.prepare(elements, out),
+    }[way]
+    benchmark.group = "image: 16 JPEGs 224x224, no resize"
+    benchmark.pedantic(run, rounds=25, warmup_rounds=3)
+
+
+@pytest.mark.parametrize("way", ["limit", "ksrv", "bomb"])
+def test_header(benchmark, photographs, way):
+    data = photographs[0]
+    bomb = bytearray(cv2.imencode(".jpg", np.zeros((16, 16, 3), np.uint8))[1].tobytes())
+    frame = bomb.index(b"\xff\xc0")
+    bomb[frame + 5 : frame + 9] = (30000).to_bytes(2, "big") * 2
+    prepare = preparer(1)
+
+    def refuse():
+        try:
+            prepare.output_shape([bytes(bomb)], 1)
+        except InvalidRequest as error:
+            return error
+        raise AssertionError("the bomb was accepted")
+
+    run = {
+        "limit": lambda: simplejpeg.decode_jpeg_header(data),
+        "ksrv": lambda: image.probe(data),
+        "bomb": refuse,
+    }[way]
+    benchmark.group = "image: header check (limit: a library's header call; bomb: whole refusal)"
+    benchmark(run)

@@ -1,0 +1,67 @@
+"""Pixels into FP32, beside writing that memory once; Pillow's resize, beside Pillow."""
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_sample_image
+
+from ksrv._native import pixels
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def picture(height=224, width=224):
+    return np.ascontiguousarray(cv2.resize(load_sample_image("china.jpg"), (width, height)))
+
+
+def with_numpy(source, out, order):
+    np.copyto(out, source[:, :, ::-1] if order else source)
+    out /= 255
+    out -= np.array(MEAN, np.float32)
+    out /= np.array(STD, np.float32)
+
+
+@pytest.mark.parametrize("way", ["limit", "numpy", "fast", "exact"])
+@pytest.mark.parametrize("layout", ["NHWC", "NHWC swapped", "NCHW", "NCHW swapped"])
+def test_normalise(benchmark, layout, way):
+    source = picture()
+    planar, order = layout.startswith("NCHW"), (2, 1, 0) if "swapped" in layout else None
+    out = np.empty((3, 224, 224) if planar else (224, 224, 3), np.float32)
+    keys = {"channels": order, "scale": 255, "mean": MEAN, "std": STD}
+    fast, exact = pixels.Conversion(**keys), pixels.Conversion(**keys, exact=True)
+    view = out.transpose(1, 2, 0) if planar else out
+    run = {
+        "limit": lambda: out.fill(1.0),
+        "numpy": lambda: with_numpy(source, view, order),
+        "fast": lambda: fast(source, out, planar=planar),
+        "exact": lambda: exact(source, out, planar=planar),
+    }[way]
+    benchmark.group = f"pixels: u8 to FP32 with mean and std, {layout} (limit: fill)"
+    benchmark(run)
+
+
+@pytest.mark.parametrize("way", ["pillow", "ksrv"])
+@pytest.mark.parametrize(
+    ("size", "target"),
+    [
+        ((720, 720), (256, 256)),
+        ((491, 640), (256, 333)),
+        ((3000, 4000), (256, 341)),
+        ((150, 200), (256, 341)),
+    ],
+    ids=["720x720", "640x491", "4000x3000", "200x150 enlarged"],
+)
+def test_resize(benchmark, size, target, way):
+    source = picture(*size)
+    file = Image.fromarray(source)
+    out = np.empty((*target, 3), np.uint8)
+    run = {
+        "pillow": lambda: file.resize(target[::-1], Image.BILINEAR),
+        "ksrv": lambda: pixels.resize_pillow(source, *target, out),
+    }[way]
+    benchmark.group = f"pixels: Pillow's resize, {size[1]}x{size[0]} to {target[1]}x{target[0]}"
+    benchmark(run)
+    run()
+    if way == "ksrv":
+        np.testing.assert_array_equal(out, np.asarray(file.resize(target[::-1], Image.BILINEAR)))
