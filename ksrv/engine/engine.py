@@ -240,6 +240,10 @@ class Engine:
         """
         return [line for line in self._models.index() if not ready_only or line.state == "READY"]
 
+    def loaded(self) -> list[LoadedModel]:
+        """Return every version that serves, with how it was loaded."""
+        return self._models.models()
+
     def statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
         """Return counts and times of the versions that serve.
 

@@ -54,6 +54,8 @@ class LoadedModel:
         spec: The description, completed once the model is loaded.
         state: Where it stands.
         reason: Why it is not ready.
+        load_ns: How long its instances took to load; 0 until they have.
+        warm_up_ns: How long they took to warm up; 0 until they have.
     """
 
     def __init__(
@@ -67,6 +69,8 @@ class LoadedModel:
         self.spec = config.spec(source.name, source.version)
         self.state: State = "LOADING"
         self.reason = ""
+        self.load_ns = 0
+        self.warm_up_ns = 0
         self.queue = native.Queue(config.queue_size, source.name)
         self.retry = config.retry
         self.timeout_ns = config.timeout_ms * MILLISECOND
@@ -100,6 +104,7 @@ class LoadedModel:
         Raises:
             KsrvError: Why it cannot serve; everything is freed again.
         """
+        begun = time.monotonic_ns()
         try:
             for instance in self._instances:
                 instance.start()
@@ -108,10 +113,13 @@ class LoadedModel:
             self._images = image_preparers(self)
             split = bool(self.config.batching and self.config.batching.split)
             self._admission = Admission(self.spec, dict(self._images), split=split)
+            loaded = time.monotonic_ns()
+            self.load_ns = loaded - begun
             for instance in self._instances:
                 instance.serve(self._warm_up)
             for instance in self._instances:
                 instance.warm.result()
+            self.warm_up_ns = time.monotonic_ns() - loaded
             if self._assembles_ahead():
                 self._assembler = Assembler(self)
                 self._assembler.start()
