@@ -1,0 +1,295 @@
+"""The batcher against a simple model: random arrivals, shapes, deadlines, cancellations, failures.
+
+Whatever happens, each request ends exactly once: with its own data, with the error that its handler
+gave it, or as expired or cancelled; no batch mixes groups or breaks its limits; nothing is left.
+"""
+
+import threading
+import time
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ksrv._native import queue as native
+
+MILLISECOND = 1_000_000
+
+
+class Request:
+    """What a ticket carries; the answer must name it."""
+
+    def __init__(self, number, fails):
+        self.number = number
+        self.fails = fails
+
+
+class Instance(threading.Thread):
+    """Takes batches as an engine's instance does, and checks each against the limits."""
+
+    def __init__(self, queue, room, most, delay_ns, work_s, offered):
+        super().__init__()
+        self.queue, self.room, self.most, self.delay_ns = queue, room, most, delay_ns
+        self.work_s = work_s
+        self.offered = offered
+        self.seat = queue.add_seat()
+        self.faults = []
+        self.ran = []
+
+    def run(self):
+        while True:
+            taken = self.queue.take(self.seat, self.room, self.most, self.delay_ns)
+            if taken is None:
+                break
+            self.batch(self.offered.pop(0) if taken is True else taken, True)
+        native.wake_waiters()
+
+    def batch(self, tickets, later):
+        self.check(tickets)
+        alive = self.queue.start(tickets)
+        if self.work_s:
+            time.sleep(self.work_s)
+        for ticket in alive:
+            self.ran.append(ticket.request.number)
+        answers = [
+            ValueError(one.request.number) if one.request.fails else one.request.number
+            for one in alive
+        ]
+        self.queue.finish(alive, answers, later)
+
+    def check(self, tickets):
+        if len({ticket.group for ticket in tickets}) > 1:
+            self.faults.append("groups were mixed")
+        if len(tickets) > self.room:
+            self.faults.append("more requests than the batch has room for")
+        if len(tickets) > 1 and sum(ticket.rows for ticket in tickets) > self.most:
+            self.faults.append("more rows than a batch may hold")
+
+
+class Ahead(threading.Thread):
+    """Takes ahead as the assembler does."""
+
+    def __init__(self, queue, room, most, delay_ns, offered):
+        super().__init__()
+        self.queue, self.room, self.most, self.delay_ns = queue, room, most, delay_ns
+        self.offered = offered
+        self.faults = []
+
+    def run(self):
+        while (taken := self.queue.take_ahead(self.room, self.most)) is not None:
+            batch = []
+            while taken is not True:
+                batch += taken
+                rows = sum(ticket.rows for ticket in batch)
+                oldest = batch[0].enqueued_ns
+                room = self.room - len(batch)
+                if room == 0:
+                    rows = max(rows, self.most)
+                taken = self.queue.take_ahead(max(room, 1), self.most, rows, oldest, self.delay_ns)
+            self.offered.append(batch)
+            self.queue.close_open_batch(True)
+
+
+arrivals = st.lists(
+    st.fixed_dictionaries(
+        {
+            "rows": st.integers(1, 5),
+            "group": st.integers(0, 2),
+            "priority": st.sampled_from([0, 0, 0, 1, 2]),
+            "deadline_ms": st.sampled_from([None, None, 0, 1, 3, 1000]),
+            "pause_ms": st.sampled_from([0, 0, 0, 0.2, 1]),
+            "fails": st.booleans(),
+            "cancel": st.sampled_from([False, False, False, True]),
+            "lent": st.booleans(),
+        }
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    arrivals=arrivals,
+    capacity=st.sampled_from([1, 3, 100]),
+    room=st.sampled_from([1, 3, 64]),
+    most=st.integers(1, 6),
+    delay_ms=st.sampled_from([0, 0, 1, 5]),
+    work_ms=st.sampled_from([0, 0.3, 2]),
+    instances=st.integers(1, 3),
+    ahead=st.booleans(),
+    producers=st.integers(1, 2),
+)
+def test_every_request_ends_exactly_once(
+    arrivals, capacity, room, most, delay_ms, work_ms, instances, ahead, producers
+):
+    queue = native.Queue(capacity, "property")
+    queue.may_take_ahead = ahead
+    queue.may_lend = delay_ms == 0
+    delay_ns = int(delay_ms * MILLISECOND)
+    offered = []
+    workers = [
+        Instance(queue, room, most, delay_ns, work_ms / 1000, offered) for _ in range(instances)
+    ]
+    threads = list(workers)
+    if ahead:
+        threads.append(Ahead(queue, room, most, delay_ns, offered))
+    for thread in threads:
+        thread.start()
+
+    accepted, refused, ended = {}, {}, []
+
+    def produce(share):
+        for number, one in share:
+            deadline = one["deadline_ms"]
+            ticket = native.Ticket(
+                Request(number, one["fails"]),
+                one["rows"],
+                one["group"],
+                one["priority"],
+                None if deadline is None else time.monotonic_ns() + deadline * MILLISECOND,
+                100,
+            )
+            ticket.add_done_callback(lambda ticket, number=number: ended.append(number))
+            pushed = queue.push_or_borrow(ticket) if one["lent"] else queue.push(ticket)
+            if pushed < 0:
+                seat = -1 - pushed
+                workers[seat].batch([ticket], False)
+                queue.return_seat(seat)
+            if pushed <= native.OK:
+                accepted[number] = ticket
+                if one["cancel"]:
+                    ticket.cancel()
+            else:
+                refused[number] = pushed
+            time.sleep(one["pause_ms"] / 1000)
+
+    numbered = list(enumerate(arrivals))
+    makers = [
+        threading.Thread(target=produce, args=(numbered[index::producers],))
+        for index in range(producers)
+    ]
+    for thread in makers:
+        thread.start()
+    for thread in makers:
+        thread.join()
+    queue.close()
+    assert queue.wait_empty(time.monotonic_ns() + 20_000 * MILLISECOND), repr(queue)
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+    assert not [fault for worker in workers for fault in worker.faults]
+    ran = [number for worker in workers for number in worker.ran]
+    assert len(ran) == len(set(ran)), "a request ran twice"
+    for number, ticket in accepted.items():
+        assert ticket.join(time.monotonic_ns() + 5_000 * MILLISECOND)
+        one = arrivals[number]
+        if ticket.state == "answered":
+            assert number in ran
+            if one["fails"]:
+                assert isinstance(ticket.answer, ValueError) and ticket.answer.args == (number,)
+            else:
+                assert ticket.answer == number
+        elif ticket.state == "expired":
+            assert one["deadline_ms"] is not None
+            assert ticket.ended_ns >= ticket.deadline_ns
+            assert ticket.ended_running == (number in ran)
+        else:
+            assert ticket.state == "cancelled" and one["cancel"]
+            assert ticket.ended_running == (number in ran)
+    for number, pushed in refused.items():
+        one = arrivals[number]
+        if pushed == native.EXPIRED:
+            assert one["deadline_ms"] is not None
+        else:
+            assert pushed == native.FULL and capacity < len(arrivals)
+    assert sorted(ended) == sorted(accepted), "each callback comes once"
+    assert native.bytes_in_flight() == 0
+    assert queue.open == 0 and queue.waiting == 0
+
+
+def test_priorities_come_first_and_arrival_decides_among_equals():
+    queue = native.Queue(100, "order")
+    tickets = [native.Ticket(n, 1, 0, p) for n, p in enumerate([0, 0, 2, 1, 2, 0, 1])]
+    for ticket in tickets:
+        assert queue.push(ticket) == native.OK
+    taken = queue.take(queue.add_seat(), 100, 100)
+    assert [ticket.request for ticket in taken] == [3, 6, 2, 4, 0, 1, 5]
+    queue.finish(taken, [None] * 7)
+
+
+def test_a_request_that_does_not_fit_closes_the_batch():
+    queue = native.Queue(100, "fit")
+    for rows in (2, 3, 1):
+        queue.push(native.Ticket(rows, rows, 0))
+    seat = queue.add_seat()
+    first = queue.take(seat, 100, 4)
+    assert [ticket.request for ticket in first] == [2]
+    second = queue.take(seat, 100, 4)
+    assert [ticket.request for ticket in second] == [3, 1]
+    queue.finish(first + second, [None] * 3)
+
+
+def test_a_full_group_leaves_before_an_older_one_that_still_waits():
+    queue = native.Queue(100, "groups")
+    queue.push(native.Ticket("a", 1, 0))
+    for _ in range(2):
+        queue.push(native.Ticket("b", 1, 1))
+    seat = queue.add_seat()
+    taken = queue.take(seat, 100, 2, 60_000 * MILLISECOND)
+    assert [ticket.request for ticket in taken] == ["b", "b"]
+    queue.finish(taken, [None] * 2)
+    queue.close()
+    left = queue.take(seat, 100, 2, 60_000 * MILLISECOND)
+    assert [ticket.request for ticket in left] == ["a"]
+    queue.finish(left, [None])
+    assert queue.take(seat, 100, 2) is None
+
+
+def test_the_oldest_request_waits_no_longer_than_the_delay():
+    queue = native.Queue(100, "delay")
+    ticket = native.Ticket("a", 1, 0)
+    queue.push(ticket)
+    taken = queue.take(queue.add_seat(), 100, 8, 30 * MILLISECOND)
+    queue.start(taken)
+    assert ticket.started_ns - ticket.enqueued_ns >= 30 * MILLISECOND
+    queue.finish(taken, [None])
+
+
+def test_a_deadline_ends_requests_while_nobody_takes_any():
+    queue = native.Queue(100, "timer")
+    now = time.monotonic_ns()
+    tickets = [
+        native.Ticket(n, 1, 0, 0, now + ms * MILLISECOND) for n, ms in enumerate((30, 10, 20, 5000))
+    ]
+    for ticket in tickets:
+        queue.push(ticket)
+    assert all(ticket.join(now + 4_000 * MILLISECOND) for ticket in tickets[:3])
+    assert [ticket.state for ticket in tickets] == ["expired"] * 3 + ["queued"]
+    assert queue.waiting == 1
+    assert tickets[3].cancel()
+    assert not tickets[3].cancel()
+    assert queue.counts()["expired_queued"] == 3
+
+
+def test_an_ended_ticket_is_freed():
+    import gc
+    import weakref
+
+    queue = native.Queue(100, "free")
+    gone = []
+    for _ in range(3):
+        ticket = native.Ticket("a", 1, 0, 0, time.monotonic_ns() + 5 * MILLISECOND)
+        gone.append(weakref.ref(ticket))
+        queue.push(ticket)
+    ticket.join()
+    del ticket
+    deadline = time.monotonic() + 5
+    while any(one() is not None for one in gone) and time.monotonic() < deadline:
+        native.wake_notices()
+        gc.collect()
+        probe = native.Ticket("b", 1, 0, 0, time.monotonic_ns() + MILLISECOND)
+        queue.push(probe)
+        probe.join()
+        del probe
+    assert all(one() is None for one in gone)
