@@ -1,16 +1,11 @@
 """The engine as its callers see it: answers, refusals, time, and the life of models."""
 
-import sys
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from models import engine, request, source, tensor
 
 from ksrv._native import queue
 from ksrv.errors import (
@@ -26,6 +21,7 @@ from ksrv.errors import (
 )
 from ksrv.limits import Limits
 from ksrv.request import BatchOutputs
+from tests.unit.engine.models import engine, request, source, tensor
 
 
 @pytest.fixture
@@ -247,7 +243,7 @@ def test_a_reload_swaps_without_losing_what_was_accepted(gate):
 
 
 def test_a_failed_reload_leaves_the_old_one_serving():
-    from models import FunctionExecutor
+    from tests.unit.engine.models import FunctionExecutor
 
     fail = []
 

@@ -1,22 +1,17 @@
 """Instances: lent seats, assembling ahead, deaths of executors, and whose memory an answer is."""
 
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from models import FunctionExecutor, engine, request, source, tensor
 
 from ksrv._native import arena
 from ksrv.engine import instance
 from ksrv.engine.executors import ExecutorDied
 from ksrv.errors import DeadlineExceeded, HandlerFailed
 from ksrv.request import BatchOutputs, InferRequest
+from tests.unit.engine.models import FunctionExecutor, engine, request, source, tensor
 
 
 def until(condition, seconds=10.0):

@@ -1,0 +1,170 @@
+"""The engine over handlers in processes of their own: kills, hangs, restarts, and whose bytes."""
+
+import os
+import signal
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError
+from ksrv.repository.layout import Repository
+from ksrv.request import InferRequest, Tensor
+
+MODEL = """
+executor: process
+handler: handler.py
+inputs:
+  - {{name: x, datatype: FP32, shape: [-1, 4]}}
+outputs:
+  - {{name: y, datatype: FP32, shape: [-1, 4]}}
+{more}
+"""
+
+HANDLER = """
+import os, signal, time
+import numpy as np
+from ksrv import BaseHandler
+
+class Handler(BaseHandler):
+    kept = np.zeros((64, 4), np.float32)
+
+    def handle(self, batch, context):
+        x = batch["x"]
+        for part in batch.requests:
+            if part.id == "exit":
+                os._exit(3)
+            if part.id == "segv":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if part.id == "hang":
+                time.sleep(600)
+            if part.id == "pid":
+                x = x.copy()
+                x[part.rows] = os.getpid()
+            if part.id == "slow":
+                time.sleep(0.2)
+        self.kept[:len(x)] = x
+        return self.kept[:len(x)]
+"""
+
+
+@contextmanager
+def engine(folder, more="", handler=HANDLER, **settings):
+    model = folder / "models" / "m"
+    model.mkdir(parents=True)
+    (model / "model.yaml").write_text(MODEL.format(more=more))
+    (model / "handler.py").write_text(handler)
+    served = Engine(Repository([folder / "models"]), EngineSettings(**settings))
+    served.start()
+    try:
+        assert served.ready(), served.index()
+        yield served
+    finally:
+        served.close(20)
+
+
+def request(value=1.0, rows=1, **fields):
+    data = np.full((rows, 4), value, np.float32)
+    return InferRequest("m", inputs=[Tensor("x", "FP32", data.shape, data)], **fields)
+
+
+def pid_of(served):
+    return int(served.infer(request(id="pid")).outputs[0].data[0, 0])
+
+
+def until(condition, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition never came true"
+        time.sleep(0.005)
+
+
+def test_a_request_that_ends_two_processes_is_refused_and_the_model_comes_back(tmp_path):
+    with engine(tmp_path) as served:
+        for name in ("exit", "segv"):
+            with pytest.raises(HandlerFailed, match="ended two handler processes"):
+                served.infer(request(id=name))
+            until(lambda: served.model_ready("m"))
+            assert served.infer(request(5.0)).outputs[0].data.tolist() == [[5.0] * 4]
+        assert served.statistics()[0].restarts >= 3
+
+
+def test_a_hang_fails_at_its_deadline_and_its_process_is_replaced(tmp_path):
+    with engine(tmp_path, "timeout_ms: 400") as served:
+        before = pid_of(served)
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceeded):
+            served.infer(request(id="hang"))
+        assert time.monotonic() - began >= 0.4
+        until(lambda: served.model_ready("m"))
+        assert pid_of(served) != before
+
+
+def test_a_kill_under_load_fails_no_request_when_a_second_instance_lives(tmp_path):
+    more = "instances: 2\nbatching: {max_batch_size: 4}\nqueue_size: 1000"
+    with engine(tmp_path, more) as served:
+        failures, answered = [], []
+        stop = threading.Event()
+
+        def client(number):
+            sent = 0
+            while not stop.is_set():
+                value = float(number * 100_000 + sent)
+                try:
+                    data = served.infer(request(value)).outputs[0].data
+                    if (data == value).all():
+                        answered.append(value)
+                    else:
+                        failures.append(data)
+                except KsrvError as error:
+                    failures.append(error)
+                sent += 1
+
+        clients = [threading.Thread(target=client, args=(n,)) for n in range(4)]
+        for thread in clients:
+            thread.start()
+        for _ in range(3):
+            before = len(answered)
+            until(lambda before=before: len(answered) > before + 20)
+            os.kill(pid_of(served), signal.SIGKILL)
+            before = len(answered)
+            until(lambda before=before: len(answered) > before + 20)
+            until(lambda: all(one.available for one in served._models.find("m")._instances))
+        stop.set()
+        for thread in clients:
+            thread.join()
+        assert not failures
+        assert served.statistics()[0].restarts >= 3
+
+
+def test_readiness_tells_that_the_only_process_is_gone(tmp_path):
+    with engine(tmp_path) as served:
+        os.kill(pid_of(served), signal.SIGKILL)
+        until(lambda: not served.ready() or served.statistics()[0].restarts)
+        until(served.ready)
+        assert served.infer(request(2.0)).outputs[0].data[0, 0] == 2.0
+
+
+def test_no_answer_carries_anothers_bytes(tmp_path):
+    with engine(tmp_path, "batching: {max_batch_size: 4}\nqueue_size: 1000") as served:
+        tickets = [served.submit(request(float(n), 2)) for n in range(100)]
+        answers = [ticket.wait() for ticket in tickets]
+        for n, answer in enumerate(answers):
+            assert (answer.outputs[0].data == n).all()
+
+
+def test_a_model_whose_handler_cannot_be_loaded_says_why(tmp_path):
+    model = tmp_path / "m"
+    model.mkdir()
+    (model / "model.yaml").write_text(MODEL.format(more=""))
+    (model / "handler.py").write_text("raise ValueError('not today')\n")
+    served = Engine(Repository([tmp_path]), EngineSettings())
+    served.start()
+    try:
+        assert not served.ready()
+        assert "not today" in served.index()[0].reason
+    finally:
+        served.close()
