@@ -32,15 +32,10 @@ public:
         ++size_;
     }
 
-    void clear() noexcept { size_ = 0; }
     std::size_t size() const noexcept { return size_; }
-    bool empty() const noexcept { return size_ == 0; }
-    T *data() noexcept { return data_; }
     const T *data() const noexcept { return data_; }
     T &operator[](std::size_t index) noexcept { return data_[index]; }
     const T &operator[](std::size_t index) const noexcept { return data_[index]; }
-    T *begin() noexcept { return data_; }
-    T *end() noexcept { return data_ + size_; }
     const T *begin() const noexcept { return data_; }
     const T *end() const noexcept { return data_ + size_; }
 
