@@ -1,0 +1,250 @@
+"""Loads, reloads and unloads of real models while clients send; and what is left afterwards."""
+
+import gc
+import os
+import threading
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ksrv._native import arena, queue
+from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.errors import KsrvError, NotFound
+from ksrv.repository.layout import Repository
+from ksrv.request import InferRequest, Tensor
+
+MODEL = """
+handler: handler.py
+inputs:
+  - {name: x, datatype: FP32, shape: [-1, 4]}
+outputs:
+  - {name: y, datatype: FP32, shape: [-1, 4]}
+batching: {max_batch_size: 8}
+queue_size: 1000
+"""
+
+HANDLER = """
+from ksrv import BaseHandler
+
+class Handler(BaseHandler):
+    def inference(self, x):
+        return x + ADDED
+"""
+
+
+def write(folder, added, model=MODEL):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.yaml").write_text(model)
+    (folder / "handler.py").write_text(HANDLER.replace("ADDED", str(added)))
+
+
+@contextmanager
+def engine(folder, **settings):
+    served = Engine(Repository([folder]), EngineSettings(**settings))
+    served.start()
+    try:
+        yield served
+    finally:
+        served.close(20)
+
+
+def request(value, model="m", rows=1, **fields):
+    data = np.full((rows, 4), value, np.float32)
+    return InferRequest(model, inputs=[Tensor("x", "FP32", data.shape, data)], **fields)
+
+
+def answer(served, value=0.0, **fields):
+    return float(served.infer(request(value, **fields)).outputs[0].data[0, 0])
+
+
+def until(condition, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition never came true"
+        time.sleep(0.005)
+
+
+class Clients:
+    """Threads that send without a pause, each answer checked against what versions add."""
+
+    def __init__(self, served, added, count=4):
+        self.served = served
+        self.added = set(added)
+        self.failures = []
+        self.answered = 0
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._send, args=(n,)) for n in range(count)]
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_error):
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _send(self, number):
+        sent = 0
+        while not self._stop.is_set():
+            value = number * 10_000 + sent % 5000
+            sent += 1
+            try:
+                data = self.served.infer(request(value, rows=1 + sent % 3)).outputs[0].data
+            except KsrvError as error:
+                self.failures.append(error)
+                continue
+            added = data - value
+            if added.min() != added.max() or float(added[0, 0]) not in self.added:
+                self.failures.append(data)
+            self.answered += 1
+
+
+def test_a_hundred_reloads_under_load_fail_no_request(tmp_path):
+    write(tmp_path / "m", 0)
+    with engine(tmp_path) as served, Clients(served, range(101)) as clients:
+        for added in range(1, 101):
+            write(tmp_path / "m", added)
+            served.load("m")
+            assert answer(served) == added
+        assert not clients.failures
+        assert clients.answered > 100
+    assert not clients.failures
+
+
+def test_what_was_replaced_is_freed(tmp_path):
+    write(tmp_path / "m", 0)
+    with engine(tmp_path) as served:
+        served.load("m")
+        until(lambda: sum(t.name.startswith("ksrv-m-") for t in threading.enumerate()) == 2)
+        for _ in range(5):
+            served.load("m")
+            answer(served)
+        # An instance and an assembler, however often it was loaded.
+        until(lambda: sum(t.name.startswith("ksrv-m-") for t in threading.enumerate()) == 2)
+        gc.collect()
+        assert sum(isinstance(one, queue.Queue) for one in gc.get_objects()) <= 2
+    until(lambda: not any(t.name.startswith("ksrv-m-") for t in threading.enumerate()))
+
+
+def test_a_changed_model_is_found_and_an_unchanged_one_left_alone(tmp_path):
+    write(tmp_path / "m", 1)
+    write(tmp_path / "n", 5)
+    with engine(tmp_path) as served:
+        before = served._models.find("n")
+        assert not served.reload_changed()
+        write(tmp_path / "m", 2)
+        write(tmp_path / "new", 3)
+        assert served.reload_changed()
+        assert answer(served) == 2
+        assert answer(served, model="new") == 3
+        assert served._models.find("n") is before
+        for path in (tmp_path / "new").iterdir():
+            path.unlink()
+        (tmp_path / "new").rmdir()
+        assert served.reload_changed()
+        with pytest.raises(NotFound):
+            answer(served, model="new")
+
+
+def test_a_watched_repository_is_reloaded_by_itself(tmp_path):
+    write(tmp_path / "m", 1)
+    with engine(tmp_path, watch_seconds=0.02) as served:
+        assert answer(served) == 1
+        write(tmp_path / "m", 2)
+        until(lambda: answer(served) == 2)
+
+
+def test_a_broken_change_leaves_the_old_one_serving_and_says_why(tmp_path):
+    write(tmp_path / "m", 1)
+    with engine(tmp_path) as served:
+        (tmp_path / "m" / "handler.py").write_text("raise ValueError('half written')\n")
+        assert served.reload_changed()
+        assert answer(served) == 1
+        assert not served.reload_changed()  # tried once, not at every look
+        with pytest.raises(KsrvError, match="half written"):
+            served.load("m")
+        write(tmp_path / "m", 2)
+        assert served.reload_changed()
+        assert answer(served) == 2
+        assert served.ready()
+
+
+def test_versions_come_and_go(tmp_path):
+    model = tmp_path / "m"
+    policy = MODEL + "version_policy: {latest: 2}\n"
+    for version in (1, 2, 3):
+        write(model / str(version), version)
+    (model / "model.yaml").write_text(policy.replace("handler.py", "handler.py"))
+    for version in (1, 2, 3):
+        (model / str(version) / "model.yaml").unlink()
+    with engine(tmp_path) as served:
+        assert served.versions("m") == ["2", "3"]
+        assert answer(served) == 3
+        assert answer(served, model_version="2") == 2
+        with pytest.raises(NotFound, match="'1'"):
+            answer(served, model_version="1")
+        write(model / "10", 10)
+        (model / "10" / "model.yaml").unlink()
+        assert served.reload_changed()
+        assert served.versions("m") == ["3", "10"]
+        assert answer(served) == 10
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def resident():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def soak(folder, seconds):
+    """Load, cancel, expire and reload for a while; returns growth in bytes and in descriptors."""
+    write(folder / "m", 0)
+    with engine(folder) as served:
+
+        def stir(round_number):
+            with Clients(served, range(1000)) as clients:
+                end = time.monotonic() + seconds / 4
+                while time.monotonic() < end:
+                    tickets = [served.submit(request(1.0, rows=8)) for _ in range(20)]
+                    for ticket in tickets[::2]:
+                        ticket.cancel()
+                    late = time.monotonic_ns() + 200_000
+                    with suppress(KsrvError):
+                        tickets.append(served.submit(request(1.0, deadline_ns=late)))
+                    for ticket in tickets:
+                        ticket.join()
+                    del tickets
+                served.load("m")
+            assert not clients.failures
+            assert clients.answered > 0
+            until(lambda: queue.bytes_in_flight() == 0)
+            gc.collect()
+            arena.trim()
+
+        stir(0)
+        before = resident(), descriptors()
+        for number in range(1, 4):
+            stir(number)
+        return resident() - before[0], descriptors() - before[1]
+
+
+def test_a_short_soak_leaves_nothing_behind(tmp_path):
+    grown, opened = soak(tmp_path, 4)
+    assert grown < 20_000_000
+    assert opened <= 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_long_soak_leaves_nothing_behind(tmp_path):
+    grown, opened = soak(tmp_path, 600)
+    assert grown < 10_000_000
+    assert opened <= 0
