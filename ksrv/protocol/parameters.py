@@ -86,6 +86,8 @@ def take_input_parameters(owner: str, given: Mapping[str, object]) -> dict[str, 
     Raises:
         InvalidRequest: A value is not a scalar, or the input lies in shared memory.
     """
+    if not given:
+        return {}
     where = f" of input {quote(owner)}"
     for name in SHARED_MEMORY:
         if name in given:
@@ -104,8 +106,10 @@ def take_requested_output(owner: str, given: Mapping[str, object]) -> RequestedO
         InvalidRequest: A value is not a scalar, a reserved name has the wrong type, or the output
             would lie in shared memory.
     """
-    where = f" of requested output {quote(owner)}"
     found = RequestedOutput(owner)
+    if not given:
+        return found
+    where = f" of requested output {quote(owner)}"
     custom: dict[str, Parameter] = {}
     for name, value in given.items():
         if name == "binary_data":

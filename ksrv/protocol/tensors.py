@@ -77,8 +77,8 @@ def view(
     dtype = DTYPES[datatype]
     if elements == 0:
         return np.empty(shape, dtype)
-    found: Array = np.frombuffer(buffer, dtype, elements, offset)
+    found: Array = np.ndarray(shape, dtype, buffer, offset)
     if not found.flags.aligned:
         count_copy(found.nbytes)
         found = found.copy()
-    return found.reshape(shape)
+    return found

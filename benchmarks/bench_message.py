@@ -1,0 +1,120 @@
+"""ModelInferRequest and ModelInferResponse of 602 KB against the protobuf class (upb).
+
+The protobuf readers do what a server has to do with what they parsed: get an array of the tensor. The
+protobuf writer builds the message and serializes it.
+"""
+
+import numpy as np
+import pytest
+
+from ksrv._native import message as native
+from ksrv.limits import Limits
+from ksrv.protocol import grpc as protocol
+from ksrv.protocol.messages import message_class
+from ksrv.protocol.tensors import measure, view
+from ksrv.request import InferRequest, InferResponse, Tensor
+from ksrv.spec import ModelSpec
+
+SHAPE = (1, 224, 224, 3)
+VALUES = np.random.default_rng(1).random(SHAPE, np.float32)
+SMALL = VALUES.reshape(-1)[:16].reshape(1, 16)
+SPEC = ModelSpec("m")
+LIMITS = Limits()
+REQUEST = message_class("inference.ModelInferRequest")
+RESPONSE = message_class("inference.ModelInferResponse")
+
+
+def aligned(form, values=VALUES):
+    """Return a request whose tensor lies on its item size, as one in four does by luck."""
+    for padding in range(8):
+        made = REQUEST(model_name="m", id="i" * (padding + 1))
+        entry = made.inputs.add(name="x", datatype="FP32", shape=values.shape)
+        if form == "raw":
+            made.raw_input_contents.append(values.tobytes())
+        else:
+            entry.contents.fp32_contents.extend(values.reshape(-1).tolist())
+        message = made.SerializeToString()
+        data = read_with_scan(message)
+        if np.shares_memory(data, np.frombuffer(message, np.uint8)):
+            return message
+    raise AssertionError("no padding aligned the tensor")
+
+
+def read_with_scan(message):
+    found = native.scan(message)
+    entry = found.inputs[0]
+    offset = found.raw[0][0] if found.raw else entry.packed[0]
+    count, _ = measure(entry.name, entry.datatype, entry.shape, LIMITS)
+    return view(message, offset, entry.datatype, entry.shape, count)
+
+
+def read_with_upb(message):
+    found = REQUEST.FromString(message)
+    entry = found.inputs[0]
+    if found.raw_input_contents:
+        return np.frombuffer(found.raw_input_contents[0], np.float32).reshape(tuple(entry.shape))
+    values = np.array(entry.contents.fp32_contents, np.float32)
+    return values.reshape(tuple(entry.shape))
+
+
+@pytest.mark.parametrize("form", ["raw", "packed fp32"])
+@pytest.mark.parametrize("reader", ["ksrv", "upb"])
+def test_scan(benchmark, form, reader):
+    message = aligned(form)
+    run = {"ksrv": read_with_scan, "upb": read_with_upb}[reader]
+    benchmark.group = f"message scan 602 KB {form}"
+    found = benchmark(run, message)
+    assert found.tobytes() == VALUES.tobytes()
+
+
+@pytest.mark.parametrize("reader", ["ksrv", "upb"])
+def test_varints(benchmark, reader):
+    values = np.random.default_rng(2).integers(-1000, 1000, 150_528, np.int32)
+    made = REQUEST(model_name="m")
+    entry = made.inputs.add(name="x", datatype="INT32", shape=[values.size])
+    entry.contents.int_contents.extend(values.tolist())
+    message = made.SerializeToString()
+
+    def with_scan():
+        return parse(message).inputs[0].data
+
+    def with_upb():
+        return np.array(REQUEST.FromString(message).inputs[0].contents.int_contents, np.int32)
+
+    benchmark.group = "message scan packed INT32, 150,528 values"
+    found = benchmark({"ksrv": with_scan, "upb": with_upb}[reader])
+    assert found.tolist() == values.tolist()
+
+
+def parse(message):
+    return protocol.parse_infer(message, lambda name, version: SPEC, LIMITS)
+
+
+@pytest.mark.parametrize("reader", ["ksrv", "upb"])
+def test_small_request(benchmark, reader):
+    message = aligned("raw", SMALL)
+    benchmark.group = "message small request (whole parse_infer against upb and one array)"
+    if reader == "ksrv":
+        assert benchmark(parse, message).inputs[0].data.tobytes() == SMALL.tobytes()
+    else:
+        assert benchmark(read_with_upb, message).tobytes() == SMALL.tobytes()
+
+
+def write_with_scan(values):
+    response = InferResponse("m", "1", "7", [Tensor("y", "FP32", values.shape, values)])
+    return protocol.render_infer(response, InferRequest("m", id="7"))
+
+
+def write_with_upb(values):
+    made = RESPONSE(model_name="m", model_version="1", id="7")
+    made.outputs.add(name="y", datatype="FP32", shape=values.shape)
+    made.raw_output_contents.append(values.tobytes())
+    return made.SerializeToString()
+
+
+@pytest.mark.parametrize("values", [VALUES, SMALL], ids=["602 KB", "64 B"])
+@pytest.mark.parametrize("writer", ["ksrv", "upb"])
+def test_response(benchmark, values, writer):
+    run = {"ksrv": write_with_scan, "upb": write_with_upb}[writer]
+    benchmark.group = f"message response {values.nbytes} bytes"
+    assert benchmark(run, values) == write_with_upb(values)
