@@ -44,7 +44,7 @@ def read_with_scan(message):
     found = native.scan(message)
     entry = found.inputs[0]
     offset = found.raw[0][0] if found.raw else entry.packed[0]
-    count, _ = measure(entry.name, entry.datatype, entry.shape, LIMITS)
+    count, _ = measure(entry.name, 0, entry.datatype, entry.shape, LIMITS)
     return view(message, offset, entry.datatype, entry.shape, count)
 
 

@@ -31,7 +31,15 @@ from ksrv.protocol.parameters import (
     take_request_parameters,
     take_requested_output,
 )
-from ksrv.protocol.tensors import DTYPES, byte_size_mismatch, count_mismatch, measure, view
+from ksrv.protocol.tensors import (
+    DTYPES,
+    byte_size_mismatch,
+    check_bool,
+    count_mismatch,
+    measure,
+    subject,
+    view,
+)
 from ksrv.request import (
     Array,
     Element,
@@ -138,7 +146,10 @@ def parse_infer(
         inputs=_raw_inputs(found, spec, limits)
         if found.raw
         else _typed_inputs(found, spec, limits),
-        outputs=[take_requested_output(output.name, output.parameters) for output in found.outputs],
+        outputs=[
+            take_requested_output(output.name, index, output.parameters)
+            for index, output in enumerate(found.outputs)
+        ],
         parameters=own.custom,
         binary_output=True,
         headers=metadata,
@@ -150,83 +161,80 @@ def parse_infer(
 
 
 def _raw_inputs(found: Request, spec: ModelSpec, limits: Limits) -> list[Tensor]:
-    for entry in found.inputs:
+    tensors = [_tensor(entry, index) for index, entry in enumerate(found.inputs)]
+    for index, entry in enumerate(found.inputs):
         if entry.has_contents:
             raise InvalidRequest(
-                "contents field must not be specified when using raw_input_contents for "
-                f"{quote(entry.name)} for model {quote(found.model_name)}"
+                f"{subject(entry.name, index)}: contents field must not be specified when using "
+                f"raw_input_contents for {quote(entry.name)} for model {quote(found.model_name)}"
             )
-    tensors = [_tensor(entry) for entry in found.inputs]
     if len(found.raw) != len(tensors):
         raise InvalidRequest(
             f"the request has {len(tensors)} inputs and {len(found.raw)} raw_input_contents; "
             "expected one for each input"
         )
-    for tensor, (offset, length) in zip(tensors, found.raw, strict=True):
+    for index, (tensor, (offset, length)) in enumerate(zip(tensors, found.raw, strict=True)):
         name = tensor.name
-        count, nbytes = measure(name, tensor.datatype, tensor.shape, limits)
+        count, nbytes = measure(name, index, tensor.datatype, tensor.shape, limits)
         if tensor.datatype == "BYTES":
             part = memoryview(found.message)[offset : offset + length]
             try:
                 tensor.data = elements.read(part, count, None, _is_image(spec, name), name)
             except elements.ElementsError as error:
-                raise InvalidRequest(str(error)) from error
-        elif length != nbytes:
-            raise byte_size_mismatch(name, found.model_name, nbytes, length)
-        else:
-            tensor.data = view(found.message, offset, tensor.datatype, tensor.shape, count)
+                raise InvalidRequest(str(error)) from None
+            continue
+        if length != nbytes:
+            raise byte_size_mismatch(name, index, nbytes, length)
+        tensor.data = view(found.message, offset, tensor.datatype, tensor.shape, count)
+        if tensor.datatype == "BOOL":
+            check_bool(name, index, tensor.data)
     return tensors
 
 
 def _typed_inputs(found: Request, spec: ModelSpec, limits: Limits) -> list[Tensor]:
     tensors = []
-    for entry in found.inputs:
-        tensor = _tensor(entry)
-        count, _ = measure(entry.name, entry.datatype, entry.shape, limits)
-        tensor.data = _typed_data(found, entry, count, _is_image(spec, entry.name))
+    for index, entry in enumerate(found.inputs):
+        tensor = _tensor(entry, index)
+        count, _ = measure(entry.name, index, entry.datatype, entry.shape, limits)
+        tensor.data = _typed_data(found, entry, index, count, _is_image(spec, entry.name))
         tensors.append(tensor)
     return tensors
 
 
-def _tensor(entry: Input) -> Tensor:
-    return Tensor(
-        entry.name,
-        entry.datatype,
-        entry.shape,
-        [],
-        take_input_parameters(entry.name, entry.parameters),
-    )
+def _tensor(entry: Input, index: int) -> Tensor:
+    parameters = take_input_parameters(entry.name, index, entry.parameters)
+    return Tensor(entry.name, entry.datatype, entry.shape, [], parameters)
 
 
 def _is_image(spec: ModelSpec, name: str) -> bool:
     declared = spec.input(name)
-    # Files sent to an input of numbers are framed like images too: admission then says why the
-    # input takes none, which is more use than a word on length prefixes.
-    return declared is not None and (declared.image is not None or declared.datatype != "BYTES")
+    return declared is not None and declared.image is not None
 
 
-def _typed_data(found: Request, entry: Input, count: int, is_image: bool) -> Array | list[Element]:
+def _typed_data(
+    found: Request, entry: Input, index: int, count: int, is_image: bool
+) -> Array | list[Element]:
     datatype = entry.datatype
     expected = contents_field(datatype)
     if not entry.has_contents:
         raise InvalidRequest(
-            f"input {quote(entry.name)} has no data; expected an entry of raw_input_contents"
+            f"{subject(entry.name, index)} has no data; expected an entry of raw_input_contents"
             + (f" or {FIELD_NAMES[expected]}" if expected else "")
         )
     if not expected:
         raise InvalidRequest(
-            f"input {quote(entry.name)} is {datatype}, which has no typed contents; "
-            "send its bytes in raw_input_contents"
+            f"{subject(entry.name, index)}: {datatype} has no typed contents; send its bytes in "
+            f"raw_input_contents"
         )
     if entry.fields & ~(1 << expected):
         given = [name for field, name in FIELD_NAMES.items() if entry.fields & 1 << field]
         raise InvalidRequest(
-            f"input {quote(entry.name)} is {datatype} and its values are in {' and '.join(given)}; "
-            f"expected {FIELD_NAMES[expected]} only"
+            f"{subject(entry.name, index)} is {datatype} and its values are in "
+            f"{' and '.join(given)}; expected {FIELD_NAMES[expected]} only"
         )
     got = entry.elements if entry.fields else 0
     if got != count:
-        raise count_mismatch(entry.name, entry.shape, count, got)
+        raise count_mismatch(entry.name, index, count, got, FIELD_NAMES[expected])
     if expected == BYTES_CONTENTS:
         return found.elements(entry, views=is_image)
     if expected in (FP32_CONTENTS, FP64_CONTENTS):
@@ -236,7 +244,11 @@ def _typed_data(found: Request, entry: Input, count: int, is_image: bool) -> Arr
         try:
             found.decode(entry, values)
         except ValueOutOfRange as error:
-            raise InvalidRequest(f"input {quote(entry.name)}: {error}") from error
+            range_of = np.iinfo(values.dtype)
+            raise InvalidRequest(
+                f"{subject(entry.name, index)}: value {error.index} of {FIELD_NAMES[expected]} is "
+                f"out of range, {error.value}; {datatype} takes {range_of.min} to {range_of.max}"
+            ) from None
     return values.reshape(entry.shape)
 
 

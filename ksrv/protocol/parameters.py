@@ -1,7 +1,7 @@
 """Request, input and output parameters: which names the protocol reserves, and what they must be.
 
-REST and gRPC carry the same parameters in different clothes; both hand them here as a mapping of
-plain values. A reserved name is understood or refused; every other scalar reaches the handler.
+A reserved name is understood or refused; every other scalar reaches the handler. What is reserved
+is what `native/body.hpp` reserves in a JSON header, and the sentences are those of `header_errors`.
 """
 
 import time
@@ -16,6 +16,7 @@ LONGEST_TIMEOUT_US = 1_000_000_000 * 1_000_000  # about thirty years; more would
 UINT64_MAX = 2**64 - 1
 
 SHARED_MEMORY = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
+REQUEST = "the request"
 FINAL_RESPONSE = "triton_enable_empty_final_response"
 
 
@@ -51,36 +52,40 @@ def take_request_parameters(given: Mapping[str, object]) -> RequestParameters:
     for name, value in given.items():
         match name:
             case "timeout":
-                timeout = _unsigned(name, value)
+                timeout = _unsigned(REQUEST, name, value)
                 if timeout:
                     wait = min(timeout, LONGEST_TIMEOUT_US) * MICROSECOND_NS
                     found.deadline_ns = time.monotonic_ns() + wait
             case "priority":
-                found.priority = _unsigned(name, value)
+                found.priority = _unsigned(REQUEST, name, value)
             case "binary_data_output":
-                found.binary_output = _boolean(name, value)
+                found.binary_output = _boolean(REQUEST, name, value)
             case "sequence_start" | "sequence_end":
-                found.custom[name] = _boolean(name, value)
+                found.custom[name] = _boolean(REQUEST, name, value)
             case "sequence_id":
                 if not isinstance(value, str):
-                    value = _unsigned(name, value)
+                    value = _unsigned(REQUEST, name, value)
                 found.custom[name] = value
             case _ if name == FINAL_RESPONSE:
-                found.mark_final = _boolean(name, value)
+                found.mark_final = _boolean(REQUEST, name, value)
             case _ if name.startswith("triton_"):
                 raise InvalidRequest(
-                    f"parameter {quote(name)} is unknown, and the prefix 'triton_' is reserved"
+                    f"{REQUEST}: the parameter {quote(name)} is unknown; names that begin with "
+                    f"'triton_' are reserved"
                 )
             case _:
-                found.custom[name] = _scalar(name, value)
+                found.custom[name] = _scalar(REQUEST, name, value)
     return found
 
 
-def take_input_parameters(owner: str, given: Mapping[str, object]) -> dict[str, Parameter]:
+def take_input_parameters(
+    owner: str, index: int, given: Mapping[str, object]
+) -> dict[str, Parameter]:
     """Return an input's own parameters.
 
     Args:
-        owner: The input's name, for the error's text.
+        owner: The input's name.
+        index: Its place among the inputs.
         given: Values by name, without those of the wire form such as `binary_data_size`.
 
     Raises:
@@ -88,18 +93,17 @@ def take_input_parameters(owner: str, given: Mapping[str, object]) -> dict[str, 
     """
     if not given:
         return {}
-    where = f" of input {quote(owner)}"
-    for name in SHARED_MEMORY:
-        if name in given:
-            raise _no_shared_memory(name, where)
-    return {name: _scalar(name, value, where) for name, value in given.items()}
+    subject = f"input {quote(owner)} (index {index})"
+    _check_shared_memory(subject, given)
+    return {name: _scalar(subject, name, value) for name, value in given.items()}
 
 
-def take_requested_output(owner: str, given: Mapping[str, object]) -> RequestedOutput:
+def take_requested_output(owner: str, index: int, given: Mapping[str, object]) -> RequestedOutput:
     """Return a requested output.
 
     Args:
         owner: The output's name.
+        index: Its place among the requested outputs.
         given: Its parameters by name.
 
     Raises:
@@ -109,47 +113,43 @@ def take_requested_output(owner: str, given: Mapping[str, object]) -> RequestedO
     found = RequestedOutput(owner)
     if not given:
         return found
-    where = f" of requested output {quote(owner)}"
+    subject = f"output {quote(owner)} (index {index})"
+    _check_shared_memory(subject, given)
     custom: dict[str, Parameter] = {}
     for name, value in given.items():
         if name == "binary_data":
-            found.binary = _boolean(name, value, where)
+            found.binary = _boolean(subject, name, value)
         elif name == "classification":
-            found.classification = _unsigned(name, value, where)
-        elif name in SHARED_MEMORY:
-            raise _no_shared_memory(name, where)
+            found.classification = _unsigned(subject, name, value)
         else:
-            custom[name] = _scalar(name, value, where)
+            custom[name] = _scalar(subject, name, value)
     found.parameters = custom
     return found
 
 
-def _no_shared_memory(name: str, where: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"parameter {quote(name)}{where} needs shared memory, which this server does not offer"
-    )
+def _check_shared_memory(subject: str, given: Mapping[str, object]) -> None:
+    if any(name in given for name in SHARED_MEMORY):
+        raise InvalidRequest(f"{subject}: shared memory is not enabled on this server")
 
 
-def _scalar(name: str, value: object, where: str = "") -> Parameter:
+def _scalar(subject: str, name: str, value: object) -> Parameter:
     if isinstance(value, bool | int | float | str):
         return value
-    kind = "nothing" if value is None else f"a {type(value).__name__}"
     raise InvalidRequest(
-        f"parameter {quote(name)}{where} is {kind}; expected a string, a number or a boolean"
+        f"{subject}: parameter {quote(name)} must be a string, a number or a boolean, not "
+        f"{'empty' if value is None else quote(value)}"
     )
 
 
-def _boolean(name: str, value: object, where: str = "") -> bool:
+def _boolean(subject: str, name: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
-    raise InvalidRequest(
-        f"parameter {quote(name)}{where} must be true or false, and is {quote(value)}"
-    )
+    raise InvalidRequest(f"{subject}: {quote(name)} must be true or false, not {quote(value)}")
 
 
-def _unsigned(name: str, value: object, where: str = "") -> int:
+def _unsigned(subject: str, name: str, value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= UINT64_MAX:
         return value
     raise InvalidRequest(
-        f"parameter {quote(name)}{where} must be an unsigned integer, and is {quote(value)}"
+        f"{subject}: {quote(name)} must be an unsigned integer, not {quote(value)}"
     )

@@ -1,7 +1,6 @@
 """From a declared datatype and shape and received bytes to an array, and the errors on that way.
 
-Both front ends measure and view tensors here, so that the same mistake gets the same sentence
-whichever protocol carried it.
+The sentences are those of `header_errors`, so that the same mistake reads the same over REST.
 """
 
 from collections.abc import Sequence
@@ -17,11 +16,19 @@ from ksrv.request import Array
 DTYPES = {name: np.dtype(dtype_string(name)) for name in NAMES if name != "BYTES"}
 
 
-def measure(name: str, datatype: str, shape: Sequence[int], limits: Limits) -> tuple[int, int]:
+def subject(name: str, index: int) -> str:
+    """Return how an error names an input."""
+    return f"input {quote(name)} (index {index})"
+
+
+def measure(
+    name: str, index: int, datatype: str, shape: Sequence[int], limits: Limits
+) -> tuple[int, int]:
     """Return how many elements and bytes an input of this datatype and shape has.
 
     Args:
         name: The input's name, for the error's text.
+        index: Its place among the inputs.
         datatype: What the client says; for BYTES each element counts as one byte.
         shape: The dimensions as received.
         limits: The body limit bounds the product.
@@ -30,29 +37,40 @@ def measure(name: str, datatype: str, shape: Sequence[int], limits: Limits) -> t
         InvalidRequest: There is no such datatype, or the shape has no size within the limits.
     """
     if not is_datatype(datatype):
-        raise InvalidRequest(
-            f"input {quote(name)} has the unknown datatype {quote(datatype)}; "
-            f"expected one of {', '.join(NAMES)}"
-        )
+        raise InvalidRequest(f"{subject(name, index)}: {quote(datatype)} is not a datatype")
     try:
         return sizes(datatype, shape, limits.body)
     except ShapeError as error:
-        raise InvalidRequest(f"input {quote(name)}: {error}") from error
+        raise InvalidRequest(f"{subject(name, index)}: {error}") from None
 
 
-def byte_size_mismatch(name: str, model: str, expected: int, got: int) -> InvalidRequest:
+def byte_size_mismatch(name: str, index: int, expected: int, got: int) -> InvalidRequest:
     """Return the error for a tensor whose bytes are more or fewer than its shape says."""
     return InvalidRequest(
-        f"input byte size mismatch for input {quote(name)} for model {quote(model)}. "
-        f"Expected {expected}, got {got}"
+        f"input byte size mismatch for {subject(name, index)}. Expected {expected} by datatype and "
+        f"shape, got {got} in raw_input_contents"
     )
 
 
-def count_mismatch(name: str, shape: Sequence[int], expected: int, got: int) -> InvalidRequest:
+def count_mismatch(name: str, index: int, expected: int, got: int, field: str) -> InvalidRequest:
     """Return the error for a tensor whose values are more or fewer than its shape says."""
     return InvalidRequest(
-        f"input {quote(name)} has {got} values, but its shape {list(shape)} has {expected} elements"
+        f"{subject(name, index)}: the shape asks for {expected} values, but {field} holds {got}"
     )
+
+
+def check_bool(name: str, index: int, values: Array) -> None:
+    """Refuse a BOOL tensor with a byte that is neither 0 nor 1.
+
+    Raises:
+        InvalidRequest: There is such a byte; the text names the first.
+    """
+    patterns = values.view(np.uint8).reshape(-1)
+    if patterns.size and patterns.max() > 1:
+        at = int(np.argmax(patterns > 1))
+        raise InvalidRequest(
+            f"{subject(name, index)}: byte {at} is {patterns[at]}; a BOOL byte must be 0 or 1"
+        )
 
 
 def view(
