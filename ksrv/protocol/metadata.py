@@ -47,7 +47,7 @@ class Statistics(Protocol):
     @property
     def version(self) -> str: ...
     @property
-    def last_inference(self) -> int: ...
+    def last_inference_ms(self) -> int: ...
     @property
     def inference_count(self) -> int: ...
     @property
@@ -210,7 +210,7 @@ def _statistics(entry: Statistics) -> Document:
     return {
         "name": entry.name,
         "version": entry.version,
-        "last_inference": entry.last_inference,
+        "last_inference": entry.last_inference_ms,
         "inference_count": entry.inference_count,
         "execution_count": entry.execution_count,
         "inference_stats": {

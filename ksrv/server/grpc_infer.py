@@ -167,9 +167,11 @@ class InferCalls:
             send(None)
             return
         cancel_with(context, ticket)
-        ticket.add_done_callback(
-            lambda done: self._pool.submit(self._answer, context, request, done, send)
-        )
+
+        def done(ended: "Ticket") -> None:
+            self._pool.submit(self._answer, context, request, ended, send)
+
+        ticket.add_done_callback(done)
 
     def _answer(
         self, context: Context, request: InferRequest, ticket: "Ticket", send: Send

@@ -92,7 +92,7 @@ def test_statistics():
     entry = SimpleNamespace(
         name="m",
         version="1",
-        last_inference=1_700_000_000_000,
+        last_inference_ms=1_700_000_000_000,
         inference_count=5,
         execution_count=2,
         success=duration(4),
