@@ -40,7 +40,7 @@ class BatchSize(Protocol):
 
 
 class Statistics(Protocol):
-    """What a model version has done since it was loaded."""
+    """What a model version has done since it was loaded; `last_inference_ms` is Unix time."""
 
     @property
     def name(self) -> str: ...
