@@ -42,7 +42,8 @@ def photographs():
 def large():
     """One JPEG of 12 megapixels."""
     china = load_sample_image("china.jpg")[:, :, ::-1]
-    return cv2.imencode(".jpg", cv2.resize(china, (4000, 3000)))[1].tobytes()
+    quality = [cv2.IMWRITE_JPEG_QUALITY, 90]
+    return cv2.imencode(".jpg", cv2.resize(china, (4000, 3000)), quality)[1].tobytes()
 
 
 def preparer(threads, datatype="UINT8", **keys):

@@ -350,6 +350,25 @@ static void convert_direct(const PixelSource &source, const PixelTarget &target,
     }
 }
 
+// Whether nothing but bytes move: the same type, order and layout, and no arithmetic.
+inline bool same_bytes(const PixelSource &source, const PixelTarget &target,
+                       const Coefficients &c) noexcept {
+    constexpr int SAME[] = {DT_UINT8, DT_UINT16, DT_INT16, DT_FP32, DT_FP64};  // by PixelType
+    bool same = c.arithmetic == ARITHMETIC_NONE && target.datatype == SAME[source.type] &&
+                source.channels == target.channels && (!target.planar || target.channels == 1);
+    for (std::size_t i = 0; i < target.channels; ++i)
+        same = same && target.from[i] == static_cast<int>(i);
+    return same;
+}
+
+inline void copy_rows(const PixelSource &source, const PixelTarget &target) noexcept {
+    const std::size_t row = source.width * source.channels *
+                            item_size_of(static_cast<Datatype>(target.datatype));
+    for (std::size_t y = 0; y < source.height; ++y)
+        std::memmove(target.data + target.row_bytes * static_cast<std::ptrdiff_t>(y),
+                     source.data + source.row_bytes * static_cast<std::ptrdiff_t>(y), row);
+}
+
 // Whether every channel stays, in the same or in the reversed order.
 inline bool direct_order(const PixelSource &source, const PixelTarget &target) noexcept {
     if (source.channels != target.channels) return false;
@@ -365,7 +384,9 @@ inline bool direct_order(const PixelSource &source, const PixelTarget &target) n
 inline void convert_pixels(const PixelSource &source, const PixelTarget &target,
                            const Coefficients &c) noexcept {
     if (source.height == 0 || source.width == 0) return;
-    if (source.type == PIXEL_U8 && target.datatype == DT_FP32 && direct_order(source, target))
+    if (same_bytes(source, target, c))
+        copy_rows(source, target);
+    else if (source.type == PIXEL_U8 && target.datatype == DT_FP32 && direct_order(source, target))
         convert_direct(source, target, c);
     else if (target.datatype == DT_FP64)
         convert_to_double(source, target, c);

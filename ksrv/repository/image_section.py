@@ -5,7 +5,8 @@ from ksrv.spec import Dimension, ImageSpec
 
 DATATYPES = ("FP32", "FP16", "FP64", "BF16", "UINT8", "INT8", "UINT16", "INT16", "INT32")
 FLOATING = ("FP32", "FP16", "FP64", "BF16")
-FORMATS = ("jpeg", "png")
+FORMATS = ("jpeg", "png")  # what an input takes unless it says otherwise
+KNOWN_FORMATS = (*FORMATS, "webp", "bmp", "tiff", "gif")
 
 
 def default_image(datatype: str, shape: tuple[Dimension, ...]) -> ImageSpec | None:
@@ -81,8 +82,8 @@ def _formats(fields: Fields) -> tuple[str, ...]:
     if "formats" not in fields:
         return FORMATS
     formats = fields.texts("formats")
-    if not formats or not set(formats) <= set(FORMATS):
-        fields.fail("formats", f"expected a list out of {', '.join(FORMATS)}.")
+    if not formats or not set(formats) <= set(KNOWN_FORMATS):
+        fields.fail("formats", f"expected a list out of {', '.join(KNOWN_FORMATS)}.")
     return tuple(dict.fromkeys(formats))
 
 

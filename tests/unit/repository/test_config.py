@@ -213,7 +213,7 @@ BAD = {
                                 "inputs[0].image.shorter_side", "centre crop"),
     "shorter side, letterbox": (image("shorter_side: 9, resize: letterbox"), 4,
                                 "inputs[0].image.shorter_side", "letterbox"),
-    "formats": (image("formats: [gif]"), 4, "inputs[0].image.formats", "jpeg, png"),
+    "formats": (image("formats: [exe]"), 4, "inputs[0].image.formats", "jpeg, png"),
     "no formats": (image("formats: []"), 4, "inputs[0].image.formats", "jpeg, png"),
     "batching without size": ("handler: handler.py\nbatching: {max_delay_ms: 1}\n", 2,
                               "batching.max_batch_size", "needs"),
