@@ -15,8 +15,6 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 from ksrv._native import records
 from ksrv._native.link import Channel, ChannelClosed, ChannelError, Frame, Link
@@ -24,6 +22,7 @@ from ksrv.engine.executors import payloads
 from ksrv.engine.executors.kinds import Kind
 from ksrv.engine.executors.payloads import LoadNote, LogNote
 from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.handlers.metrics import MetricRecord
 from ksrv.handlers.runner import LoadFailed, Runner, make_runner
 from ksrv.request import BatchOutputs
 from ksrv.source import ModelSource
@@ -49,12 +48,8 @@ class Events:
         with contextlib.suppress(BlockingIOError, ChannelClosed):
             self._link.send(kind, payload, lenient=lenient, wait=False)
 
-    def metrics(self, records: list[dict[str, Any]]) -> None:
-        """Send metrics that the handler emitted.
-
-        Args:
-            records: JSON objects, as the worker's metrics module expects them.
-        """
+    def metrics(self, records: list[MetricRecord]) -> None:
+        """Send values that the handler reported."""
         self.send(Kind.METRICS, *payloads.pack_metrics(records))
 
 
@@ -122,7 +117,7 @@ class Child:
                 source,
                 instance=note.instance,
                 threads=note.threads,
-                emit=lambda record: self._events.metrics([asdict(record)]),
+                emit=lambda record: self._events.metrics([record]),
             )
             spec = runner.load()
             payload = payloads.pack_spec(spec)

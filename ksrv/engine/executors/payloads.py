@@ -18,6 +18,7 @@ from ksrv._native import records
 from ksrv._native.link import ChannelError, Frame
 from ksrv._native.shared_blocks import BlockError, PeerBlocks
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
+from ksrv.handlers.metrics import MetricRecord
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Parameter, Tensor
 from ksrv.spec import ModelSpec
 
@@ -99,14 +100,14 @@ class _SpecNote(msgspec.Struct):
     spec: ModelSpec
 
 
-class _ListNote(msgspec.Struct):
-    records: list[dict[str, Any]]
+class _MetricsNote(msgspec.Struct):
+    records: list[MetricRecord]
 
 
 _ENCODER = msgspec.json.Encoder()
 _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (LoadNote, RunNote, Fault, AnswerNote, LogNote, _SpecNote, _ListNote)
+    for kind in (LoadNote, RunNote, Fault, AnswerNote, LogNote, _SpecNote, _MetricsNote)
 }
 
 
@@ -321,15 +322,15 @@ def unpack_spec(frame: Frame) -> ModelSpec:
     return load(_SpecNote, frame.payload, frame.lenient).spec
 
 
-def pack_metrics(records: list[dict[str, Any]]) -> tuple[bytes, bool]:
+def pack_metrics(records: list[MetricRecord]) -> tuple[bytes, bool]:
     """Return the payload of METRICS, and whether its JSON is the standard library's."""
-    return dump(_ListNote(records), records)
+    return dump(_MetricsNote(records), [{"value": record.value} for record in records])
 
 
-def unpack_metrics(frame: Frame) -> list[dict[str, Any]]:
+def unpack_metrics(frame: Frame) -> list[MetricRecord]:
     """Return the records of a METRICS message.
 
     Raises:
-        ChannelError: They are not a list of objects.
+        ChannelError: They are not of that form.
     """
-    return load(_ListNote, frame.payload, frame.lenient).records
+    return load(_MetricsNote, frame.payload, frame.lenient).records

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from ksrv._native import arena, records
 from ksrv._native.arena import Block
@@ -24,6 +23,7 @@ from ksrv.engine.executors.output import ProcessLog
 from ksrv.engine.executors.payloads import Fault, LoadNote, LogNote
 from ksrv.engine.executors.supervision import Ending, HandlerProcess
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, NotReady, Overloaded, quote
+from ksrv.handlers.metrics import Emit, discard
 from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
@@ -31,8 +31,6 @@ from ksrv.spec import ModelSpec
 START_TIMEOUT_S = 120.0
 CLOSE_TIMEOUT_S = 5.0
 _LAST_WORDS_S = 2.0
-
-Metrics = Callable[[list[dict[str, Any]]], None]
 
 
 class ProcessExecutor:
@@ -43,7 +41,7 @@ class ProcessExecutor:
         instance: The instance's number.
         threads: CPU threads of the instance; 0 leaves the libraries to themselves.
         start_timeout_s: How long loading may take.
-        on_metrics: Called with the metrics that the handler emits, from another thread.
+        emit: Takes the values that the handler reports, on a thread of the executor's own.
     """
 
     any_thread = True
@@ -56,13 +54,13 @@ class ProcessExecutor:
         instance: int = 0,
         threads: int = 0,
         start_timeout_s: float = START_TIMEOUT_S,
-        on_metrics: Metrics | None = None,
+        emit: Emit = discard,
     ) -> None:
         self._source = source
         self._instance = instance
         self._threads = threads
         self._start_timeout_s = start_timeout_s
-        self._on_metrics = on_metrics
+        self._emit = emit
         self._label = f"the process of model {quote(source.name)}"
         self._log = ProcessLog(source.name, source.version, instance)
         self._backoff = Backoff()
@@ -329,9 +327,8 @@ class ProcessExecutor:
         if frame.kind == Kind.LOG:
             self._log.record(payloads.load(LogNote, frame.payload, frame.lenient))
         elif frame.kind == Kind.METRICS:
-            records = payloads.unpack_metrics(frame)
-            if self._on_metrics is not None:
-                self._on_metrics(records)
+            for record in payloads.unpack_metrics(frame):
+                self._emit(record)
         else:
             raise ChannelError(f"a message of the kind {frame.kind} is no event")
 

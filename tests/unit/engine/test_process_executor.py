@@ -13,6 +13,7 @@ from ksrv._native import arena
 from ksrv.engine.executors import ExecutorDied
 from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.errors import HandlerFailed, InferenceError
+from ksrv.handlers.metrics import MetricRecord
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from tests.unit.engine.process_models import batch_of, running, source
 
@@ -332,7 +333,7 @@ def _chunking_runner(tmp_path):
         "from ksrv.request import BatchOutputs, Tensor\n"
         "from ksrv.spec import ModelSpec\n"
         "class Runner:\n"
-        "    def __init__(self, source, *, instance, threads): pass\n"
+        "    def __init__(self, source, **_): pass\n"
         "    def load(self): return ModelSpec('m')\n"
         "    def close(self): pass\n"
         "    def run(self, inputs):\n"
@@ -387,6 +388,23 @@ def test_a_chatty_handler_is_neither_blocked_nor_logged_without_end(tmp_path, ca
     lines = [record.getMessage() for record in caplog.records]
     assert sum("chatter" in line for line in lines) < 30_000
     assert any("lines were left out" in line for line in lines)
+
+
+def test_values_that_the_handler_reports_come_home(tmp_path):
+    handler = """
+    class H(BaseHandler):
+        def handle(self, batch, context):
+            context.metrics.counter("seen", 2.0, kind="cat")
+            context.metrics.gauge("odd", float("nan"))
+            return {"y": batch["x0"]}
+    """
+    reported = []
+    with running(tmp_path, handler, emit=reported.append) as executor:
+        executor.run(batch_of(np.zeros((1, 1), "f4")), None)
+    seen, odd = reported
+    labels = (("model", "m"), ("version", "1"), ("kind", "cat"))
+    assert seen == MetricRecord("seen", "counter", "", 2.0, labels)
+    assert (odd.name, odd.kind) == ("odd", "gauge") and odd.value != odd.value
 
 
 def test_close_lets_the_handler_clean_up_and_leaves_no_process(tmp_path):

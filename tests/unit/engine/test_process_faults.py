@@ -313,7 +313,7 @@ def test_an_answer_that_does_not_add_up_ends_the_process(tmp_path):
         "from ksrv.engine.executors.kinds import Kind\n"
         "from ksrv.spec import ModelSpec\n"
         "class Runner:\n"
-        "    def __init__(self, source, *, instance, threads): pass\n"
+        "    def __init__(self, source, **_): pass\n"
         "    def load(self): return ModelSpec('m')\n"
         "    def close(self): pass\n"
         "    def run(self, inputs):\n"
