@@ -136,15 +136,22 @@ class BaseHandler:
         Returns:
             What `postprocess` or `explain` returned.
         """
-        prepared = context.run_stage("preprocess", self.preprocess, batch)
+        clock = context.start("preprocess")
+        inputs = self.preprocess(batch)
         if batch.explain:
-            return context.run_stage("explain", self.explain, batch, prepared)
-        with self._inference_mode():
-            if isinstance(prepared, Mapping):
-                outputs = context.run_stage("inference", self.inference, **prepared)
-            else:
-                outputs = context.run_stage("inference", self.inference, prepared)
-        return context.run_stage("postprocess", self.postprocess, outputs)
+            clock = context.next("explain", clock)
+            result = self.explain(batch, inputs)
+        else:
+            clock = context.next("inference", clock)
+            with self._inference_mode():
+                if isinstance(inputs, Mapping):
+                    outputs = self.inference(**inputs)
+                else:
+                    outputs = self.inference(inputs)
+            clock = context.next("postprocess", clock)
+            result = self.postprocess(outputs)
+        context.next("handle", clock)
+        return result
 
     def close(self) -> None:
         """Free what `initialize` took; called once, when the model is unloaded."""

@@ -4,7 +4,7 @@ Arrays are handed on as the engine assembled them. What a handler wants in anoth
 tensor, an object array of bytes, the NCHW view of images) is made when it is asked for, once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ import numpy as np
 from ksrv._native import arena
 from ksrv.errors import InferenceError, KsrvError
 from ksrv.request import Array, BatchInputs, BatchRequest, Parameter, Tensor
-from ksrv.spec import ModelSpec
 
 if TYPE_CHECKING:
     import torch
@@ -24,9 +23,9 @@ class Batch:
 
     Args:
         inputs: What the engine assembled.
-        spec: The model's declared inputs.
+        planar: The image inputs that the handler sees with channels first.
         device: Returns the torch device that `tensor` moves to.
-        send: Sends an intermediate answer.
+        send: Sends an intermediate answer of this batch.
 
     Attributes:
         rows: How many rows the batch has.
@@ -40,9 +39,9 @@ class Batch:
     def __init__(
         self,
         inputs: BatchInputs,
-        spec: ModelSpec,
+        planar: Container[str],
         device: Callable[[], Any],
-        send: Callable[[Any], bool] | None = None,
+        send: Callable[[BatchInputs, Any], bool] | None = None,
     ) -> None:
         self.rows = inputs.rows
         self.requests: list[BatchRequest] = inputs.requests
@@ -50,8 +49,9 @@ class Batch:
         self.failures: dict[int, KsrvError] = {}
         self.headers: dict[int, dict[str, str]] = {}
         self.parameters: dict[int, dict[str, Parameter]] = {}
+        self._inputs = inputs
         self._tensors = inputs.tensors
-        self._spec = spec
+        self._planar = planar
         self._device = device
         self._send = send
         self._arrays: dict[str, Array] = {}
@@ -185,7 +185,7 @@ class Batch:
         Raises:
             HandlerFailed: The outputs do not fit the batch or the declared outputs.
         """
-        return self._send is not None and self._send(outputs)
+        return self._send is not None and self._send(self._inputs, outputs)
 
     def _entry(self, name: str) -> Tensor:
         try:
@@ -203,8 +203,6 @@ class Batch:
                     element = bytes(element)
                 array[place] = element
             return array.reshape(entry.shape)
-        declared = self._spec.input(entry.name)
-        image = declared.image if declared is not None else None
-        if image is not None and image.model_layout == "NCHW" and entry.data.ndim == 4:
+        if entry.name in self._planar and entry.data.ndim == 4:
             return entry.data.transpose(0, 3, 1, 2)
         return entry.data

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ksrv.handlers.device import choose_device
 from ksrv.handlers.folder_modules import FolderModules, HandlerError, resolve
@@ -24,9 +24,6 @@ from ksrv.spec import ModelSpec
 if TYPE_CHECKING:
     from ksrv.handlers.batch import Batch
     from ksrv.loaders.loaded import LoadedModel
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 log = logging.getLogger("ksrv.handlers")
 
@@ -174,26 +171,32 @@ class Context:
                 return path
         raise ValueError(f"the file {name!r} is not in the model's folder {self.source.root}")
 
-    def run_stage(
-        self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        """Run and time one stage; its name is what an error will show.
+    def start(self, stage: str) -> int:
+        """Begin the first timed stage of a batch; its name is what an error will show.
 
         Args:
-            name: The stage.
-            function: What to call.
-            args: Its arguments.
-            kwargs: Its keywords.
+            stage: The stage.
 
         Returns:
-            What the function returned.
+            The time now, for `next`.
         """
-        self.stage = name
-        start = perf_counter_ns()
-        result = function(*args, **kwargs)
-        self.add_time(name, perf_counter_ns() - start)
-        self.stage = "handle"
-        return result
+        self.stage = stage
+        return perf_counter_ns()
+
+    def next(self, stage: str, started: int) -> int:
+        """Note the time of the stage that ends, and begin the next one.
+
+        Args:
+            stage: The next stage.
+            started: When the one that ends began: what `start` or `next` returned.
+
+        Returns:
+            The time now.
+        """
+        now = perf_counter_ns()
+        self.timings[self.stage] = self.timings.get(self.stage, 0) + now - started
+        self.stage = stage
+        return now
 
     def timing_stage(self, name: str) -> bool:
         """Whether `name` is the stage that is being timed already."""

@@ -11,7 +11,7 @@ to an integer, nor a number taken for a BOOL. Without declared outputs, everythi
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,12 @@ from ksrv.request import Array, Element, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 DEFAULT_NAME = "output"
+NO_INPUTS: Mapping[str, Tensor] = {}
+NOT_DECLARED: Mapping[str, TensorSpec] = {}
 FLOATS = ("FP16", "BF16", "FP32", "FP64")
 
 _NAME_BY_DTYPE = {
-    np.dtype(datatype.dtype_string(name)).str.lstrip("<=|"): name
+    np.dtype(datatype.dtype_string(name)): name
     for name in datatype.NAMES
     if name not in ("BF16", "BYTES")
 }
@@ -40,52 +42,64 @@ class Bits:
         self.patterns = patterns
 
 
-def output_tensors(
-    result: Any,
-    rows: int,
-    spec: ModelSpec,
-    *,
-    explained: bool = False,
-    inputs: Sequence[Array] = (),
-) -> list[Tensor]:
-    """Return the answer's tensors.
+class OutputReader:
+    """Reads what one model's handler returns.
 
     Args:
-        result: What the handler returned.
-        rows: The batch's rows.
         spec: The model's declared inputs and outputs.
-        explained: Whether this is an explanation, which declared outputs do not describe.
-        inputs: The batch's own arrays, whose memory an output may share.
-
-    Returns:
-        The tensors, in the order of the declared outputs, else in the handler's.
-
-    Raises:
-        HandlerFailed: The result does not fit the batch or the declared outputs.
     """
-    declared = () if explained else spec.outputs
-    named = _by_name(result, declared)
-    counted = not spec.inputs or any(entry.batched for entry in spec.inputs)
-    tensors = []
-    for name, value in named.items():
-        entry = next((one for one in declared if one.name == name), None)
-        tensor = _tensor(name, value, entry, inputs)
-        if counted and (not tensor.shape or tensor.shape[0] != rows):
-            raise HandlerFailed(
-                f"the handler returned {_first(tensor)} rows in the output {name!r} "
-                f"for a batch of {rows} rows."
-            )
-        if entry is not None and not _fits(tensor.shape, entry.shape):
-            raise HandlerFailed(
-                f"the handler returned the output {name!r} with the shape {list(tensor.shape)}; "
-                f"the declared shape is {entry.wire_shape}."
-            )
-        tensors.append(tensor)
-    return tensors
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._declared = {entry.name: entry for entry in spec.outputs}
+        # Only a model without any batch dimension may answer with another number of rows.
+        self._counted = not spec.inputs or any(entry.batched for entry in spec.inputs)
+
+    def read(
+        self,
+        result: Any,
+        rows: int,
+        *,
+        explained: bool = False,
+        inputs: Mapping[str, Tensor] = NO_INPUTS,
+    ) -> list[Tensor]:
+        """Return the answer's tensors.
+
+        Args:
+            result: What the handler returned.
+            rows: The batch's rows.
+            explained: Whether this is an explanation, which declared outputs do not describe.
+            inputs: The batch's own tensors, whose memory an output may share.
+
+        Returns:
+            The tensors, in the order of the declared outputs, else in the handler's.
+
+        Raises:
+            HandlerFailed: The result does not fit the batch or the declared outputs.
+        """
+        declared = NOT_DECLARED if explained else self._declared
+        tensors = []
+        for name, value in _by_name(result, declared).items():
+            entry = declared.get(name)
+            tensor = _tensor(name, value, entry, inputs)
+            shape = tensor.shape
+            if self._counted and (not shape or shape[0] != rows):
+                raise HandlerFailed(
+                    f"the handler returned {shape[0] if shape else 'no'} rows in the output "
+                    f"{name!r} for a batch of {rows} rows."
+                )
+            if entry is not None and not _fits(shape, entry.shape):
+                raise HandlerFailed(
+                    f"the handler returned the output {name!r} with the shape {list(shape)}; "
+                    f"the declared shape is {entry.wire_shape}."
+                )
+            tensors.append(tensor)
+        return tensors
 
 
-def _by_name(result: Any, declared: Sequence[TensorSpec]) -> dict[str, Any]:
-    names = [entry.name for entry in declared]
+def _by_name(result: Any, declared: Mapping[str, TensorSpec]) -> dict[str, Any]:
+    if isinstance(result, np.ndarray) and not declared:
+        return {DEFAULT_NAME: result}
+    names = list(declared)
     if isinstance(result, Mapping):
         return _ordered(result, names)
     listed = isinstance(result, list) and len(result) == len(names) > 1
@@ -129,7 +143,9 @@ def _numbered(count: int) -> list[str]:
     return [DEFAULT_NAME] if count == 1 else [f"{DEFAULT_NAME}_{index}" for index in range(count)]
 
 
-def _tensor(name: str, value: Any, entry: TensorSpec | None, inputs: Sequence[Array]) -> Tensor:
+def _tensor(
+    name: str, value: Any, entry: TensorSpec | None, inputs: Mapping[str, Tensor]
+) -> Tensor:
     wanted = entry.datatype if entry is not None else None
     if isinstance(value, list):
         value = _from_list(name, value, wanted)
@@ -198,7 +214,7 @@ def _is_torch(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def _from_torch(name: str, tensor: Any, inputs: Sequence[Array]) -> Any:
+def _from_torch(name: str, tensor: Any, inputs: Mapping[str, Tensor]) -> Any:
     """The tensor's own memory as an array where nothing else refers to it, else a copy."""
     import torch
 
@@ -226,7 +242,7 @@ def _from_torch(name: str, tensor: Any, inputs: Sequence[Array]) -> Any:
         ) from None
 
 
-def _is_shared(tensor: Any, inputs: Sequence[Array]) -> bool:
+def _is_shared(tensor: Any, inputs: Mapping[str, Tensor]) -> bool:
     """Whether something else may refer to the tensor's memory: a buffer of the model, an array.
 
     The storage's count holds the tensor itself and the storage object that is asked here. Memory
@@ -240,7 +256,9 @@ def _is_shared(tensor: Any, inputs: Sequence[Array]) -> bool:
         return True
     address = tensor.data_ptr()
     return not storage.resizable() and not any(
-        array.ctypes.data <= address < array.ctypes.data + array.nbytes for array in inputs
+        array.ctypes.data <= address < array.ctypes.data + array.nbytes
+        for array in (one.data for one in inputs.values())
+        if isinstance(array, np.ndarray)
     )
 
 
@@ -273,8 +291,9 @@ def _from_texts(name: str, array: Array, wanted: str | None) -> Tensor:
 
 
 def _from_numbers(name: str, array: Array, wanted: str | None) -> Tensor:
-    array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-    own = _NAME_BY_DTYPE.get(array.dtype.str.lstrip("<=|"))
+    own = _NAME_BY_DTYPE.get(array.dtype)
+    if own is None and not array.dtype.isnative:
+        return _from_numbers(name, array.astype(array.dtype.newbyteorder("=")), wanted)
     if own is None:
         raise HandlerFailed(
             f"the handler returned a {array.dtype} array as the output {name!r}, "
@@ -336,17 +355,13 @@ def _misfit(name: str, own: str, wanted: str | None) -> HandlerFailed:
     )
 
 
-def _first(tensor: Tensor) -> str:
-    return str(tensor.shape[0]) if tensor.shape else "no"
-
-
 def _fits(shape: tuple[int, ...], declared: tuple[Dimension, ...]) -> bool:
-    return len(shape) == len(declared) and all(
-        low <= size <= high for size, (low, high) in zip(shape, map(_bounds, declared), strict=True)
-    )
-
-
-def _bounds(entry: Dimension) -> tuple[int, int]:
-    if isinstance(entry, tuple):
-        return entry
-    return (0, 2**63) if entry == -1 else (entry, entry)
+    if len(shape) != len(declared):
+        return False
+    for size, entry in zip(shape, declared, strict=True):
+        if isinstance(entry, tuple):
+            if not entry[0] <= size <= entry[1]:
+                return False
+        elif entry not in (-1, size):
+            return False
+    return True

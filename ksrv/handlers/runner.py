@@ -10,14 +10,12 @@ from importlib import import_module
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
-
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
 from ksrv.handlers.metrics import Emit, Metrics, discard
-from ksrv.handlers.outputs import output_tensors
+from ksrv.handlers.outputs import OutputReader
 from ksrv.handlers.resolution import make_handler
 from ksrv.request import BatchInputs, BatchOutputs, Tensor
 from ksrv.source import ModelConfig, ModelSource
@@ -80,6 +78,8 @@ class Runner:
         self._metrics = Metrics(source.name, source.version, emit)
         self._handler: Any = None
         self._context: Context | None = None
+        self._outputs = OutputReader(ModelSpec(source.name))
+        self._planar: frozenset[str] = frozenset()
 
     @property
     def handler(self) -> Any:
@@ -120,6 +120,12 @@ class Runner:
             ) from error
         self._handler = handler
         self._context = context
+        self._outputs = OutputReader(context.spec)
+        self._planar = frozenset(
+            entry.name
+            for entry in context.spec.inputs
+            if entry.image is not None and entry.image.model_layout == "NCHW"
+        )
         return context.spec
 
     def run(self, inputs: BatchInputs) -> BatchOutputs:
@@ -138,19 +144,7 @@ class Runner:
         if context is None:
             raise HandlerFailed(f"{self._shown()} is not loaded.")
         handler = self._handler
-        arrays = [one.data for one in inputs.tensors.values() if isinstance(one.data, np.ndarray)]
-
-        def tensors_of(result: Any) -> list[Tensor]:
-            explain, rows = inputs.explain, inputs.rows
-            return output_tensors(result, rows, context.spec, explained=explain, inputs=arrays)
-
-        def send(result: Any) -> bool:
-            if inputs.emit is None:
-                return False
-            inputs.emit(BatchOutputs(tensors_of(result)))
-            return True
-
-        batch = Batch(inputs, context.spec, lambda: _device_of(handler, context), send)
+        batch = Batch(inputs, self._planar, self._device, self._send)
         context.begin(batch)
         start = perf_counter_ns()
         failure: KsrvError | None = None
@@ -160,7 +154,9 @@ class Runner:
             context.stage = "outputs"
             # A handler with a `handle` of its own may have run no stage that is timed.
             context.timings = context.timings or {"inference": perf_counter_ns() - start}
-            tensors = tensors_of(result)
+            tensors = self._outputs.read(
+                result, inputs.rows, explained=inputs.explain, inputs=inputs.tensors
+            )
             del result
         except InferenceError as error:
             failure = error
@@ -191,6 +187,19 @@ class Runner:
         finally:
             context.modules.close()
 
+    def _device(self) -> Any:
+        device = getattr(self._handler, "device", None)
+        return self._context.device if device is None and self._context is not None else device
+
+    def _send(self, inputs: BatchInputs, result: Any) -> bool:
+        if inputs.emit is None:
+            return False
+        tensors = self._outputs.read(
+            result, inputs.rows, explained=inputs.explain, inputs=inputs.tensors
+        )
+        inputs.emit(BatchOutputs(tensors))
+        return True
+
     def _failed(self, error: BaseException, stage: str, batch: Batch) -> KsrvError:
         ids = [request.id or "-" for request in batch.requests[:SHOWN_IDS]]
         more = len(batch.requests) - len(ids)
@@ -205,11 +214,6 @@ class Runner:
     def _shown(self) -> str:
         version = f" version {self.source.version}" if self.source.version else ""
         return f"the model {self.source.name}{version}"
-
-
-def _device_of(handler: Any, context: Context) -> Any:
-    device = getattr(handler, "device", None)
-    return context.device if device is None else device
 
 
 def complete_spec(handler: Any, context: Context) -> ModelSpec:

@@ -7,19 +7,18 @@ from ksrv._native import arena
 from ksrv.errors import InferenceError
 from ksrv.handlers.batch import Batch
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
 
 torch = pytest.importorskip("torch")
 
 
-def batch_of(*tensors, spec=None, sizes=(1, 2), explain=False):
+def batch_of(*tensors, planar=(), sizes=(1, 2), explain=False):
     requests, start = [], 0
     for number, size in enumerate(sizes):
         part = BatchRequest(slice(start, start + size), f"id{number}", {"k": number}, {"h": "v"})
         requests.append(part)
         start += size
     inputs = BatchInputs({tensor.name: tensor for tensor in tensors}, start, requests, explain)
-    return Batch(inputs, spec or ModelSpec("m"), lambda: "cpu")
+    return Batch(inputs, planar, lambda: "cpu")
 
 
 def numbers(name="x", datatype="FP32", dtype=np.float32, shape=(3, 2)):
@@ -80,10 +79,9 @@ def test_bfloat16_is_patterns_and_a_torch_dtype():
 
 @pytest.mark.parametrize("writable", [True, False])
 def test_images_for_an_nchw_model_are_a_view(writable):
-    spec = TensorSpec("i", "FP32", (-1, 4, 5, 3), ImageSpec(model_layout="NCHW"))
     tensor = numbers("i", shape=(3, 4, 5, 3))
     tensor.data.flags.writeable = writable
-    batch = batch_of(tensor, spec=ModelSpec("m", inputs=(spec,)))
+    batch = batch_of(tensor, planar=("i",))
     assert batch["i"].shape == (3, 3, 4, 5)
     assert np.shares_memory(batch["i"], tensor.data)
     made = batch.tensor("i")

@@ -5,7 +5,8 @@ import pytest
 
 from ksrv._native import arena
 from ksrv.errors import HandlerFailed
-from ksrv.handlers.outputs import output_tensors
+from ksrv.handlers.outputs import OutputReader
+from ksrv.request import Tensor
 from ksrv.spec import ModelSpec, TensorSpec
 
 torch = pytest.importorskip("torch")
@@ -16,6 +17,10 @@ NONE = ModelSpec("m")
 def declared(*outputs, inputs=()):
     specs = tuple(TensorSpec(name, datatype, shape) for name, datatype, shape in outputs)
     return ModelSpec("m", inputs=inputs, outputs=specs)
+
+
+def output_tensors(value, rows, spec, **options):
+    return OutputReader(spec).read(value, rows, **options)
 
 
 def one(value, rows, spec=NONE):
@@ -239,5 +244,7 @@ def test_an_array_behind_a_tensor_is_copied_unless_it_is_the_batchs():
     buffer = np.ones((2, 2), np.float32)
     address = buffer.ctypes.data
     assert one(torch.from_numpy(buffer), 2).data.ctypes.data != address
-    [tensor] = output_tensors(torch.from_numpy(buffer), 2, NONE, inputs=[buffer])
+    [tensor] = output_tensors(
+        torch.from_numpy(buffer), 2, NONE, inputs={"x": Tensor("x", "FP32", (2, 2), buffer)}
+    )
     assert tensor.data.ctypes.data == address
