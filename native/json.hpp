@@ -312,6 +312,11 @@ inline constexpr std::uint64_t repeat(unsigned char byte) noexcept {
     return 0x0101010101010101ULL * byte;
 }
 
+// How many bytes are marked in a word that has nothing but high bits set.
+inline unsigned count_marks(std::uint64_t marks) noexcept {
+    return static_cast<unsigned>((marks >> 7) * repeat(1) >> 56);
+}
+
 // Moves behind the array whose bracket is at the cursor, looking only at brackets and quotes.
 //
 // What lies between them is checked by whoever reads the data. Brackets and braces are the bytes
@@ -325,6 +330,16 @@ inline Fault skip_array(Cursor &c, unsigned depth, unsigned deepest) noexcept {
             const std::uint64_t marks = zero_bytes((word | repeat(0x26)) ^ repeat(0x7F)) |
                                         zero_bytes(word ^ repeat('"'));
             if (marks == 0) {
+                at += 8;
+                continue;
+            }
+            // Where nothing but brackets is marked, and they neither end the array nor reach the
+            // limit whatever their order, their numbers are enough.
+            const std::uint64_t opening = zero_bytes(word ^ repeat('['));
+            const std::uint64_t closing = zero_bytes(word ^ repeat(']'));
+            if (marks == (opening | closing) && count_marks(closing) < open &&
+                depth + open + count_marks(opening) <= deepest) {
+                open += count_marks(opening) - count_marks(closing);
                 at += 8;
                 continue;
             }
