@@ -93,7 +93,10 @@ fuzz: ## drive the native parsers with libFuzzer, FUZZ_SECONDS each; needs clang
 		clang++ -std=c++17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
 			-Inative $$source -o build/fuzz/$$name; \
 		build/fuzz/$$name -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=2048 \
-			-print_final_stats=1 build/fuzz/corpus/$$name 2>&1 | tail -12; \
+			-artifact_prefix=build/fuzz/ -print_final_stats=1 build/fuzz/corpus/$$name \
+			$$(ls -d tests/fuzz/seeds/$$name 2>/dev/null) > build/fuzz/$$name.log 2>&1 \
+			|| { tail -40 build/fuzz/$$name.log; exit 1; }; \
+		tail -8 build/fuzz/$$name.log; \
 	done
 
 dist: $(VENV)/.python ## source archive and wheel, built in isolation

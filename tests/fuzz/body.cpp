@@ -1,7 +1,7 @@
 // libFuzzer harness of native/body.hpp: the JSON header and the tensor blocks behind it.
 //
 // Compile: clang++ -std=c++17 -g -O1 -fsanitize=fuzzer,address,undefined -Inative
-//          tests/fuzz/fuzz_body.cpp -o build/fuzz_body
+//          tests/fuzz/body.cpp -o build/fuzz/body
 //
 // The first two bytes choose how much of the body is header. Everything that an accepted request
 // points at must lie within the body, blocks must follow each other without gaps, and the counts

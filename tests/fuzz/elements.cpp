@@ -1,7 +1,7 @@
 // libFuzzer harness of native/elements.hpp.
 //
 // Compile: clang++ -std=c++17 -g -O1 -fsanitize=fuzzer,address,undefined -Inative
-//          tests/fuzz/fuzz_elements.cpp -o build/fuzz_elements
+//          tests/fuzz/elements.cpp -o build/fuzz/elements
 //
 // The first two bytes choose the element count and whether the input takes images; the rest is the
 // buffer. What the walk accepts is walked again by a naive reader, which must see the same elements.

@@ -1,7 +1,7 @@
 // libFuzzer harness of native/numbers.hpp.
 //
 // Compile: clang++ -std=c++17 -g -O1 -fsanitize=fuzzer,address,undefined -Inative
-//          tests/fuzz/fuzz_numbers.cpp -o build/fuzz_numbers
+//          tests/fuzz/numbers.cpp -o build/fuzz/numbers
 //
 // The first byte chooses the datatype, the second the capacity. What is accepted is read again with
 // another capacity and must give the same count and the same values; a real number must be what
