@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 import requests
 import tritonclient.grpc as triton
-from ksrv.testing import Server
 from training import SIDE, Digit, decode, held_out_and_training, train
+
+from ksrv.testing import Server
 
 HERE = Path(__file__).parent
 BATCH = 24
@@ -130,7 +131,9 @@ def draw(digits: list[Digit], predictions: np.ndarray, count: int = 6) -> str:
     lines = []
     for row in range(8):
         cells = (
-            "".join(SHADES[int(value) * (len(SHADES) - 1) // 255] * 2 for value in digit.picture[row])
+            "".join(
+                SHADES[int(value) * (len(SHADES) - 1) // 255] * 2 for value in digit.picture[row]
+            )
             for digit in digits[:count]
         )
         lines.append("  ".join(cells))

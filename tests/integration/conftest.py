@@ -3,7 +3,7 @@
 import socket
 
 import pytest
-from models import write_all
+from integration_models import write_all
 
 from ksrv.testing import Server
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from models import write_double, write_mean
+from integration_models import write_double, write_mean
 
 from ksrv.testing import Server
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 import requests
-from models import write_all, write_broken, write_double, write_model, write_slow
+from integration_models import write_all, write_broken, write_double, write_model, write_slow
 from wire import double_body, infer_message, read_answer
 
 from ksrv.testing import Server, ServerFailed

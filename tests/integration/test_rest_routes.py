@@ -6,7 +6,7 @@ import shutil
 import pytest
 import requests
 import tritonclient.http as triton
-from models import write_broken, write_double, write_echo
+from integration_models import write_broken, write_double, write_echo
 from wire import double_body
 
 from ksrv.testing import Server

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.engine.models import engine, request, source, tensor
 
 from ksrv._native import queue
 from ksrv.errors import (
@@ -21,7 +22,6 @@ from ksrv.errors import (
 )
 from ksrv.limits import Limits
 from ksrv.request import BatchOutputs
-from tests.unit.engine.models import engine, request, source, tensor
 
 
 @pytest.fixture

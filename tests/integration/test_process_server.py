@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import requests
-from models import write_model
+from integration_models import write_model
 
 from ksrv.testing import Server
 
