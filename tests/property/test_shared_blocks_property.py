@@ -1,0 +1,139 @@
+"""Both sides of a link against a simple model: whoever holds a tensor sees the bytes it was sent.
+
+Batches go over with patterns of their own; each side keeps what it received, and lets go of it, at
+random times; arrays are sometimes written into leased blocks, sometimes copied. Whatever the order,
+nothing that is held ever changes, and memory does not grow with the number of batches.
+"""
+
+import os
+import socket
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ksrv._native import arena, records
+from ksrv._native.link import Channel, ChannelError, Link
+from ksrv.engine.executors import payloads
+from ksrv.engine.executors.kinds import Kind
+from ksrv.request import BatchOutputs, Tensor
+
+SIZES = st.sampled_from([0, 1, 100, 20_000, 70_000, 300_000])
+STEP = st.fixed_dictionaries(
+    {
+        "there": st.booleans(),  # the direction
+        "sizes": st.lists(SIZES, min_size=1, max_size=3),
+        "leased": st.booleans(),
+        "elements": st.booleans(),
+        "keep": st.booleans(),
+        "release": st.integers(0, 5),
+        "keep_sent": st.booleans(),
+    }
+)
+
+
+class Sides:
+    """Two links that talk to each other, and what each side holds."""
+
+    def __init__(self) -> None:
+        near, far = Channel.pair()
+        self.links = [Link(near), Link(Channel(far))]
+        self.held: list[tuple[object, int]] = []
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()
+
+    def send(self, step: dict, pattern: int) -> None:
+        sender, receiver = self.links if step["there"] else reversed(self.links)
+        tensors = [self.tensor(sender, size, step, pattern) for size in step["sizes"]]
+        outputs = BatchOutputs(tensors)
+        written, blocks = records.write(outputs.tensors, sender.own)
+        payload, lenient = payloads.pack_answer(outputs, written)
+        sender.send(Kind.ANSWER, payload, blocks=blocks, lenient=lenient)
+        del blocks
+        received = payloads.unpack_answer(receiver.receive(), receiver.peer, 1)
+        self.check([(tensor.data, pattern) for tensor in received.tensors])
+        if step["keep"]:
+            self.held += [(tensor.data, pattern) for tensor in received.tensors]
+        if step["keep_sent"]:
+            self.held += [(tensor.data, pattern) for tensor in tensors]
+
+    def tensor(self, link: Link, size: int, step: dict, pattern: int) -> Tensor:
+        if step["elements"]:
+            return Tensor("t", "BYTES", (2,), [bytes([pattern]) * size, bytes([pattern]) * 3])
+        if step["leased"]:
+            array = arena.array(link.own.lease(size), "u1", (size,))
+            array[...] = pattern
+        else:
+            array = np.full((size,), pattern, "u1")
+        return Tensor("t", "UINT8", (size,), array)
+
+    def check(self, held: list[tuple[object, int]]) -> None:
+        for data, pattern in held:
+            if isinstance(data, np.ndarray):
+                assert (data == pattern).all()
+            else:
+                assert all(set(bytes(element)) <= {pattern} for element in data)
+
+
+@given(st.lists(STEP, min_size=1, max_size=60))
+@settings(max_examples=40, deadline=None)
+def test_what_is_held_never_changes(steps):
+    sides = Sides()
+    try:
+        for pattern, step in enumerate(steps):
+            sides.send(step, pattern)
+            sides.check(sides.held)
+            del sides.held[: step["release"]]
+        sides.check(sides.held)
+        sides.held.clear()
+        empty = dict(steps[0], sizes=[1], keep=False, keep_sent=False, leased=False, elements=False)
+        for _ in range(3):
+            for there in (True, False):
+                sides.send(dict(empty, there=there), 0)
+        for link in sides.links:
+            assert len(link.peer.held()) <= 1
+            assert len(link.own.numbers()) <= 9
+    finally:
+        sides.close()
+
+
+MUTATION = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6)
+
+
+@given(MUTATION, st.integers(0, 300), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_a_mutated_message_is_read_or_refused(mutations, cut, elements):
+    """Whatever the bytes, the answer is a `ChannelError` or tensors that lie in their block."""
+    sending, tap = Channel.pair()
+    receiving, forward = Channel.pair()
+    sender, receiver = Link(sending), Link(receiving)
+    try:
+        data = [b"abc", b"d" * 70_000] if elements else np.arange(200, dtype="u1")
+        tensor = (
+            Tensor("t", "BYTES", (2,), data) if elements else Tensor("t", "UINT8", (200,), data)
+        )
+        written, blocks = records.write([tensor], sender.own)
+        payload, _ = payloads.pack_answer(BatchOutputs([tensor]), written)
+        sender.send(Kind.ANSWER, payload, blocks=blocks)
+        message, descriptors, _, _ = socket.recv_fds(tap, 100_000, 8)
+        changed = bytearray(message)
+        for place, value in mutations:
+            changed[place % len(changed)] = value
+        del changed[max(1, len(changed) - cut) :]
+        socket.send_fds(forward, [changed], descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        try:
+            answer = payloads.unpack_answer(receiver.receive(0), receiver.peer, 1)
+        except ChannelError:
+            return
+        for one in answer.tensors:
+            if isinstance(one.data, np.ndarray):
+                one.data.sum(dtype="f8")
+            else:
+                assert sum(map(len, one.data)) <= sum(len(block) for block in blocks)
+    finally:
+        for end in (receiver, sender, tap, forward):
+            end.close()
