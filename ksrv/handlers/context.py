@@ -10,12 +10,13 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, cast
 
-from ksrv.handlers.device import choose_device
+from ksrv.handlers.device import choose_device, choose_onnx_device
 from ksrv.handlers.folder_modules import FolderModules, HandlerError, resolve
 from ksrv.handlers.metrics import Metrics
 from ksrv.source import ModelConfig, ModelSource
@@ -84,7 +85,12 @@ class Context:
     @cached_property
     def device(self) -> str:
         """The device's name, such as "cuda:0"; chosen when it is first asked for."""
-        return choose_device(self.config.device, self.instance)
+        choose = choose_onnx_device if self._is_onnx else choose_device
+        return choose(self.config.device, self.instance)
+
+    @property
+    def _is_onnx(self) -> bool:
+        return self.model_file is not None and self.model_file.suffix == ".onnx"
 
     def apply_torch_settings(self) -> None:
         """Set torch's process-wide settings: threads, and the matmul precision of model.yaml.
@@ -115,20 +121,27 @@ class Context:
             LoadError: It cannot be loaded.
         """
         from ksrv.loaders.choice import load_model
-        from ksrv.loaders.loaded import LoadRequest
+        from ksrv.loaders.loaded import LoadError, LoadRequest
 
         if self.model_file is None and self.config.model_class is None:
             return None
-        self.loaded = load_model(
-            LoadRequest(
-                path=self.model_file,
-                root=self.source.root,
-                device=self.device,
-                threads=self.threads,
-                model_class=self._model_class(),
-                inputs=self.config.inputs,
-            )
+        request = LoadRequest(
+            path=self.model_file,
+            root=self.source.root,
+            device=self.device,
+            threads=self.threads,
+            model_class=self._model_class(),
+            inputs=self.config.inputs,
         )
+        try:
+            self.loaded = load_model(request)
+        except LoadError as error:
+            if not self._is_onnx or self.config.device != "auto" or self.device == "cpu":
+                raise
+            # A GPU whose libraries do not fit this ONNX Runtime shows only now.
+            log.warning("%s: on the CPU, because %s", self.model_file, error)
+            self.device = "cpu"
+            self.loaded = load_model(replace(request, device="cpu"))
         if self.loaded.note:
             log.warning("%s: %s", self.model_file, self.loaded.note)
         return self.loaded

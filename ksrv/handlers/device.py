@@ -1,10 +1,12 @@
 """Which device a handler uses: named in model.yaml, or the best that is there.
 
 The order of `auto` is CUDA, XPU, MPS, XLA, CPU. torch is asked, and imported for it, only when a
-device is needed; without torch there is the CPU.
+device is needed; without torch there is the CPU. For an ONNX model it is ONNX Runtime that must
+have a provider for the device; torch is not asked.
 """
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 ORDER = ("cuda", "xpu", "mps", "xla", "cpu")
@@ -46,6 +48,35 @@ def choose_device(wanted: str, instance: int = 0) -> str:
             f"device {wanted} is not available; this machine has {there} {kind} device(s)"
         )
     return _name(kind, int(number) if number else instance % there)
+
+
+def choose_onnx_device(wanted: str, instance: int = 0) -> str:
+    """Return the name of the device for one instance of an ONNX model.
+
+    Args:
+        wanted: "auto", or a device's name, with or without a number.
+        instance: The instance; several instances spread over several GPUs.
+
+    Returns:
+        "cuda:N" or "cpu" for "auto"; any other name as it is, for the loader to accept or refuse.
+    """
+    gpus = _nvidia_gpus()
+    if wanted == "auto":
+        return f"cuda:{instance % gpus}" if gpus and _onnx_has_cuda() else "cpu"
+    return f"cuda:{instance % max(gpus, 1)}" if wanted == "cuda" else wanted
+
+
+def _nvidia_gpus() -> int:
+    folder = Path("/proc/driver/nvidia/gpus")
+    return len(list(folder.iterdir())) if folder.is_dir() else 0
+
+
+def _onnx_has_cuda() -> bool:
+    try:
+        import onnxruntime
+    except ModuleNotFoundError:
+        return False  # the loader says which extra is missing
+    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
 def count(torch: Any, kind: str) -> int:

@@ -13,10 +13,14 @@ from typing import Any
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
+from ksrv.handlers.compile import CompileError
 from ksrv.handlers.context import Context
+from ksrv.handlers.device import DeviceError
+from ksrv.handlers.folder_modules import HandlerError
 from ksrv.handlers.metrics import Emit, Metrics, discard
 from ksrv.handlers.outputs import OutputReader
 from ksrv.handlers.resolution import make_handler
+from ksrv.loaders.loaded import LoadError
 from ksrv.request import BatchInputs, BatchOutputs, Tensor
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
@@ -24,6 +28,8 @@ from ksrv.spec import ModelSpec
 log = logging.getLogger("ksrv.handlers")
 
 SHOWN_IDS = 8
+# Errors whose text says all; a traceback would show ksrv's own code only.
+EXPECTED = (LoadError, HandlerError, DeviceError, CompileError)
 
 
 class LoadFailed(Exception):
@@ -115,6 +121,8 @@ class Runner:
             context.spec = complete_spec(handler, context)
         except Exception as error:
             context.modules.close()
+            if not isinstance(error, EXPECTED):
+                log.error("%s cannot be loaded", self._shown(), exc_info=error)
             raise LoadFailed(
                 f"{self._shown()} cannot be loaded: {type(error).__name__}: {error}"
             ) from error

@@ -110,6 +110,8 @@ def load(request: LoadRequest) -> LoadedModel:
     except Exception as error:  # noqa: BLE001  onnxruntime raises a class for each status code
         reason = " ".join(str(error).split())[:300]
         raise LoadError(f"{path} cannot be loaded by ONNX Runtime: {reason}") from None
+    if request.device != "cpu" and session.get_providers()[0] == "CPUExecutionProvider":
+        raise LoadError(f"{path} cannot run on {request.device}: ONNX Runtime chose the CPU")
     return LoadedModel(
         OnnxModel(session),
         False,

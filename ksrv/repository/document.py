@@ -47,7 +47,13 @@ class Document:
         self.path = path
         self._lines: dict[KeyPath, int] = {}
         self._nodes = 0
-        loader = yaml.SafeLoader(text)
+        try:
+            loader = yaml.SafeLoader(text)
+        except yaml.reader.ReaderError as error:
+            line = text.count("\n", 0, error.position) + 1
+            raise ConfigError(
+                f"{path}, line {line}: holds the control character {chr(error.character)!r}."
+            ) from None
         try:
             node = loader.get_single_node()
             self.value = None if node is None else self._build(loader, node, ())

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from ksrv.handlers import device
-from ksrv.handlers.device import DeviceError, choose_device
+from ksrv.handlers.device import DeviceError, choose_device, choose_onnx_device
 
 
 @pytest.fixture
@@ -82,3 +82,23 @@ def test_a_torch_without_xpu_support(machine):
     machine(mps=1)
     del sys.modules["torch"].xpu
     assert choose_device("auto") == "mps"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cuda", "wanted", "chosen"),
+    [
+        (2, True, "auto", ["cuda:0", "cuda:1", "cuda:0"]),
+        (2, False, "auto", ["cpu"] * 3),
+        (0, True, "auto", ["cpu"] * 3),
+        (2, True, "cuda", ["cuda:0", "cuda:1", "cuda:0"]),
+        (2, True, "cuda:1", ["cuda:1"] * 3),
+        (2, True, "cpu", ["cpu"] * 3),
+    ],
+)
+def test_onnx_runtime_is_asked_for_onnx_models(monkeypatch, gpus, cuda, wanted, chosen):
+    providers = ["CUDAExecutionProvider"] * cuda + ["CPUExecutionProvider"]
+    runtime = SimpleNamespace(get_available_providers=lambda: providers)
+    monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(device, "_nvidia_gpus", lambda: gpus)
+    assert [choose_onnx_device(wanted, instance) for instance in range(3)] == chosen
