@@ -112,15 +112,33 @@ struct Sums {
     }
 };
 
+// The bytes of two vectors in turn, from their lower or their upper halves.
+#if defined(__clang__) || __GNUC__ >= 12
+KSRV_INLINE u8x16 interleave_low(u8x16 a, u8x16 b) noexcept {
+    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+KSRV_INLINE u8x16 interleave_high(u8x16 a, u8x16 b) noexcept {
+    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
+                                   31);
+}
+#else
+KSRV_INLINE u8x16 interleave_low(u8x16 a, u8x16 b) noexcept {
+    const u8x16 order = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+    return __builtin_shuffle(a, b, order);
+}
+KSRV_INLINE u8x16 interleave_high(u8x16 a, u8x16 b) noexcept {
+    const u8x16 order = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    return __builtin_shuffle(a, b, order);
+}
+#endif
+
 // Sixteen rows of sixteen bytes, mirrored at the diagonal.
 KSRV_INLINE void transpose_16x16(u8x16 (&rows)[LANES]) noexcept {
-    const u8x16 low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
-    const u8x16 high = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     u8x16 next[LANES];
     for (int stage = 0; stage < 4; ++stage) {
         for (std::size_t i = 0; i < LANES / 2; ++i) {
-            next[2 * i] = __builtin_shuffle(rows[i], rows[i + LANES / 2], low);
-            next[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + LANES / 2], high);
+            next[2 * i] = interleave_low(rows[i], rows[i + LANES / 2]);
+            next[2 * i + 1] = interleave_high(rows[i], rows[i + LANES / 2]);
         }
         for (std::size_t i = 0; i < LANES; ++i) rows[i] = next[i];
     }
