@@ -76,10 +76,10 @@ def _request_fault(error: BodyError, body: memoryview) -> str | None:
         case "depth":
             return f"the JSON is nested deeper than allowed (json_depth) at byte {error.offset}"
         case "trailing":
+            end = error.offset - _spaces(body, error.offset)
             return (
                 f"the body continues {error.received} bytes after the JSON object, which ends at "
-                f"offset {error.offset - _spaces(body, error.offset)}; for binary data the header "
-                f"Inference-Header-Content-Length: {error.offset - _spaces(body, error.offset)} "
+                f"offset {end}; for binary data the header Inference-Header-Content-Length: {end} "
                 f"is needed"
             )
         case "surplus":

