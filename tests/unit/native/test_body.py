@@ -180,6 +180,24 @@ class TestRead:
             read(document, **bounds)
         assert caught.value.code == code
 
+    @pytest.mark.parametrize(
+        ("before", "item", "after"),
+        [
+            ('{"inputs":[', '{"name":"%d","shape":[0],"datatype":"INT8"}', "]}"),
+            ('{"inputs":[],"outputs":[', '{"name":"%d"}', "]}"),
+            ('{"parameters":{', '"%d":1', "}}"),
+            ('{"inputs":[{"name":"x","shape":[', "%d", "]}]}"),
+            ('{"inputs":[{"name":"x","parameters":{"binary_data_size":"', "%d", '"}}]}'),
+        ],
+    )
+    def test_counts_are_bounded_while_scanning(self, before, item, after):
+        # The fault lies where the limit is passed, however much is still to come.
+        text = (before + ",".join(item % i for i in range(100_000)) + after).encode()
+        with pytest.raises(BodyError) as caught:
+            body.read(text, len(text))
+        assert caught.value.code == "too_many"
+        assert caught.value.offset < 20_000
+
     def test_not_a_buffer(self):
         with pytest.raises(TypeError):
             body.read("{}", 2)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rest_bodies import ADD, LIMITS, STR, X, one, parse, refusal
 
-from ksrv._native import body
+from ksrv._native import body as native
 from ksrv.errors import BodyTooLarge
 from ksrv.limits import Limits
 from ksrv.protocol.json_data import read_data
@@ -137,7 +137,7 @@ class TestJson:
 
 
 def test_reading_json_data_where_there_is_none():
-    (entry,) = body.read(b'{"inputs":[{"name":"x","shape":[0],"datatype":"INT8"}]}', 55).inputs
+    (entry,) = native.read(b'{"inputs":[{"name":"x","shape":[0],"datatype":"INT8"}]}', 55).inputs
     with pytest.raises(ValueError, match="input 'x' has no JSON data"):
         read_data(memoryview(b""), entry, 0)
 
