@@ -91,6 +91,7 @@ enum Counter : int {
     COUNT_CANCELLED,
     COUNT_EXPIRED_QUEUED,   // its handler never saw it
     COUNT_EXPIRED_RUNNING,
+    COUNT_INVALID,          // refused before the queue: it does not fit the model
     COUNTERS,
 };
 

@@ -29,6 +29,7 @@ cdef extern from "queue.hpp" namespace "ksrv" nogil:
         COUNT_CANCELLED
         COUNT_EXPIRED_QUEUED
         COUNT_EXPIRED_RUNNING
+        COUNT_INVALID
         COUNTERS
 
     cdef enum Waited:
@@ -39,6 +40,7 @@ cdef extern from "queue.hpp" namespace "ksrv" nogil:
     cdef cppclass AtomicCount "std::atomic<std::uint64_t>":
         uint64_t load()
         void store(uint64_t value)
+        uint64_t fetch_add(uint64_t value)
 
     cdef cppclass AtomicFlag "std::atomic<bool>":
         bint load()
@@ -159,7 +161,7 @@ cdef extern from *:
 # The methods of ksrv::Queue; its declaration in the pxd is opaque to other modules.
 cdef extern from "queue.hpp" namespace "ksrv" nogil:
     cdef cppclass QueueMethods "ksrv::Queue":
-        AtomicCount counters[6]
+        AtomicCount counters[7]
         AtomicFlag may_take_ahead
         AtomicFlag may_lend
         size_t add_seat() noexcept
@@ -739,11 +741,16 @@ cdef class Queue:
         """Whether `close` was called."""
         return _q(self).closed()
 
+    def count_invalid(self) -> None:
+        """Note a request that was refused before the queue."""
+        _q(self).counters[<int>COUNT_INVALID].fetch_add(1)
+
     def counts(self) -> dict:
         """Return what happened to requests here, apart from answers.
 
         Returns:
-            `pushed`, `full`, `bytes_in_flight`, `cancelled`, `expired_queued`, `expired_running`.
+            `pushed`, `full`, `bytes_in_flight`, `cancelled`, `expired_queued`, `expired_running`,
+            `invalid`.
         """
         cdef QueueMethods *q = <QueueMethods *>self.queue
         return {
@@ -753,6 +760,7 @@ cdef class Queue:
             "cancelled": q.counters[<int>COUNT_CANCELLED].load(),
             "expired_queued": q.counters[<int>COUNT_EXPIRED_QUEUED].load(),
             "expired_running": q.counters[<int>COUNT_EXPIRED_RUNNING].load(),
+            "invalid": q.counters[<int>COUNT_INVALID].load(),
         }
 
 

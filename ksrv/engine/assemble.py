@@ -47,7 +47,6 @@ class Assembly:
         spent_ns: How long assembling has taken.
         attempts: How many executors died of the batch.
         ran_ns: How long the executor took.
-        ended_ms: When it had run, in milliseconds since the epoch.
         timings: Nanoseconds by stage.
     """
 
@@ -70,7 +69,6 @@ class Assembly:
         self.spent_ns = 0
         self.attempts = 0
         self.ran_ns = 0
-        self.ended_ms = 0
         self.timings: dict[str, int] = {}
 
     def add(self, tickets: Sequence[QueuedTicket]) -> None:

@@ -11,6 +11,7 @@ import threading
 from typing import Protocol
 
 from ksrv._native import queue as native
+from ksrv._native.tally import Tally
 from ksrv.engine.assemble import Assembly
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.errors import HandlerFailed, KsrvError
@@ -25,6 +26,7 @@ class Home(Protocol):
     spec: ModelSpec
     queue: native.Queue
     delay_ns: int
+    tally: Tally
 
     def assembly(self, room: int) -> Assembly:
         """Return an empty batch that may grow to `room` rows."""
@@ -74,7 +76,7 @@ class Assembler:
             offered = False
             try:
                 while taken is not True and taken is not None:
-                    fill(assembly, taken, home.queue)
+                    fill(assembly, taken, home.queue, home.tally)
                     oldest = assembly.tickets[0].enqueued_ns if assembly.tickets else 0
                     taken = home.queue.take_ahead(most, most, assembly.rows, oldest, home.delay_ns)
                 offered = bool(assembly.tickets)
@@ -85,13 +87,16 @@ class Assembler:
                     home.queue.close_open_batch(False)
 
 
-def fill(assembly: Assembly, tickets: list[QueuedTicket], queue: native.Queue) -> None:
+def fill(
+    assembly: Assembly, tickets: list[QueuedTicket], queue: native.Queue, tally: Tally
+) -> None:
     """Add requests to a batch, and answer those that cannot be added.
 
     Args:
         assembly: The batch.
         tickets: Requests that the queue gave out.
         queue: The queue.
+        tally: Counts those that cannot be added.
     """
     known = len(assembly.tickets)
     try:
@@ -105,8 +110,10 @@ def fill(assembly: Assembly, tickets: list[QueuedTicket], queue: native.Queue) -
             shown = HandlerFailed(f"the batch cannot be assembled: {type(error).__name__}.")
         assembly.truncate(known)
         queue.finish(tickets, [shown] * len(tickets))
+        tally.failed(len(tickets))
         return
     if assembly.failed:
         failed = [ticket for ticket, _ in assembly.failed]
         queue.finish(failed, [error for _, error in assembly.failed])
+        tally.failed(len(failed))
         assembly.failed.clear()

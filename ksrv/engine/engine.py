@@ -11,7 +11,7 @@ from ksrv.engine.model import ExecutorFactory, LoadedModel, Retired
 from ksrv.engine.served import ModelState, Served, ServedModels
 from ksrv.engine.settings import EngineSettings
 from ksrv.engine.ticket import Ticket
-from ksrv.errors import NotReady
+from ksrv.errors import NotFound, NotReady
 from ksrv.observe.statistics import ModelStatistics
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, InferResponse
@@ -54,6 +54,8 @@ class Engine:
         self._draining = False
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._counting = threading.Lock()
+        self._unknown = 0
 
     # ---- life -------------------------------------------------------------------------------
 
@@ -90,9 +92,10 @@ class Engine:
         self._draining = True
         self._closing.set()
         self._models.close(timeout)
-        native.wake_notices()
         for thread in self._threads:
-            thread.join(5.0)
+            while thread.is_alive():
+                native.wake_notices()
+                thread.join(0.02)
 
     def _load_all(self) -> None:
         self._models.load_all()
@@ -111,8 +114,9 @@ class Engine:
                 log.exception("a callback of a request that ended failed")
 
     def _watch(self) -> None:
-        self._loaded.wait()
         while not self._closing.wait(self.settings.watch_seconds):
+            if not self._loaded.is_set():
+                continue
             try:
                 self.reload_changed()
             except Exception:
@@ -131,7 +135,7 @@ class Engine:
             NotFound: There is no such model or version.
             NotReady: It does not serve now.
         """
-        return self._models.find(name, version).spec
+        return self._find(name, version).spec
 
     def submit(
         self,
@@ -160,7 +164,7 @@ class Engine:
             KsrvError: It is refused: unknown model, wrong request, full queue, past deadline.
         """
         while True:
-            model = self._models.find(request.model_name, request.model_version)
+            model = self._find(request.model_name, request.model_version)
             try:
                 return model.submit(request, callback, may_run=may_run)
             except Retired:
@@ -179,11 +183,19 @@ class Engine:
             KsrvError: Why there is none.
         """
         while True:
-            model = self._models.find(request.model_name, request.model_version)
+            model = self._find(request.model_name, request.model_version)
             try:
                 return model.infer(request)
             except Retired:
                 self._check_successor(model, request)
+
+    def _find(self, name: str, version: str) -> LoadedModel:
+        try:
+            return self._models.find(name, version)
+        except NotFound:
+            with self._counting:
+                self._unknown += 1
+            raise
 
     def _check_successor(self, model: LoadedModel, request: InferRequest) -> None:
         """Raise NotReady unless another version has taken the retired one's place."""
@@ -256,6 +268,10 @@ class Engine:
             NotReady: The version named does not serve.
         """
         return [model.statistics() for model in self._models.models(name, version)]
+
+    def unknown_requests(self) -> int:
+        """Return how many requests named no model or version that there is."""
+        return self._unknown
 
     # ---- the repository ---------------------------------------------------------------------
 

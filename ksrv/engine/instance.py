@@ -21,13 +21,13 @@ import numpy as np
 
 from ksrv._native import ownership
 from ksrv._native import queue as native
+from ksrv._native.tally import Tally
 from ksrv.engine.assemble import Assembly
 from ksrv.engine.assembler import fill
 from ksrv.engine.executors import Executor, ExecutorDied
 from ksrv.engine.split import split
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.errors import HandlerFailed, KsrvError
-from ksrv.observe.statistics import Tally
 from ksrv.request import BatchInputs, BatchOutputs, InferResponse
 from ksrv.spec import ModelSpec
 
@@ -133,8 +133,9 @@ class Instance:
         return not self._thread.is_alive()
 
     def abandon(self) -> None:
-        """Close the executor under a batch that does not end."""
-        self._executor.close()
+        """End a batch that does not end by itself, where the executor can."""
+        if self._executor.keeps_deadlines:
+            self._executor.close()
 
     @property
     def available(self) -> bool:
@@ -201,7 +202,7 @@ class Instance:
                 self._run(home.take_offer(), True)
             elif taken:
                 assembly = home.assembly(0, self._number)
-                fill(assembly, taken, queue)
+                fill(assembly, taken, queue, self.tally)
                 self._run(assembly, True)
             if not self._executor.alive and not self._revive():
                 break
@@ -217,7 +218,7 @@ class Instance:
         queue = self._home.queue
         try:
             assembly = self._home.assembly(0, self._number)
-            fill(assembly, [ticket], queue)
+            fill(assembly, [ticket], queue, self.tally)
             self._run(assembly, False)
         finally:
             if not self._executor.alive:
@@ -239,9 +240,10 @@ class Instance:
         answers = self._answers(assembly)
         if answers is None:
             return
-        assembly.ended_ms = time.time_ns() // 1_000_000
         won = queue.finish(tickets, answers, later)
-        self.tally.batch(tickets, answers, won, assembly)
+        self.tally.batch(
+            tickets, answers, won, assembly.spent_ns, assembly.ran_ns, assembly.timings
+        )
         self._note_pace(assembly.ran_ns)
 
     def _answers(self, assembly: Assembly) -> Answers | None:
@@ -306,7 +308,7 @@ class Instance:
         for ticket in assembly.tickets:
             again = self._home.assembly(0, self._number)
             again.attempts = 1
-            fill(again, [ticket], self._home.queue)
+            fill(again, [ticket], self._home.queue, self.tally)
             if again.tickets:
                 self._home.offer(again)
         return None

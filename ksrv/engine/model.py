@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from ksrv._native import queue as native
+from ksrv._native.tally import Tally
 from ksrv.engine import warmup
 from ksrv.engine.admission import Admission
 from ksrv.engine.assemble import Assembly, RowImages
 from ksrv.engine.assembler import Assembler
 from ksrv.engine.executors import Executor
+from ksrv.engine.history import History
 from ksrv.engine.instance import Instance
 from ksrv.engine.settings import EngineSettings
 from ksrv.engine.split import join
@@ -25,7 +27,7 @@ from ksrv.errors import (
     NotReady,
     Overloaded,
 )
-from ksrv.observe.statistics import ModelStatistics, total
+from ksrv.observe.statistics import ModelStatistics
 from ksrv.request import InferRequest, InferResponse, Tensor
 from ksrv.source import ModelConfig, ModelSource
 
@@ -82,7 +84,10 @@ class LoadedModel:
         self._offered: deque[Assembly] = deque()
         self._lost: list[str] = []
         self._closing = threading.Lock()
+        self._ended = False
         self._assembler: Assembler | None = None
+        self.tally = Tally()
+        self.history = History(self)
         share = config.threads or max(1, settings.usable_cores() // config.instances)
         executors = [make_executor(source, number, share) for number in range(config.instances)]
         self._leases = [executor.lease for executor in executors]
@@ -171,16 +176,11 @@ class LoadedModel:
             Retired: Another version has taken over; submit it there.
             KsrvError: It is refused.
         """
-        rows, group = self._admission.admit(request)
-        most = self.spec.max_batch_size
-        if most and rows > most:
-            parts = self._submit_parts(request, rows, group)
+        ticket = self._admitted(request)
+        if isinstance(ticket, JoinedTicket):
             if callback is not None:
-                parts.add_done_callback(callback)
-            return parts
-        ticket = QueuedTicket(
-            request, rows, group, request.priority, self._deadline(request), _nbytes(request)
-        )
+                ticket.add_done_callback(callback)
+            return ticket
         if callback is not None:
             ticket.add_done_callback(callback)
         pushed = self.queue.push_or_borrow(ticket) if may_run else self.queue.push(ticket)
@@ -200,13 +200,9 @@ class LoadedModel:
             Retired: Another version has taken over; submit it there.
             KsrvError: Why there is no answer.
         """
-        rows, group = self._admission.admit(request)
-        most = self.spec.max_batch_size
-        if most and rows > most:
-            return self._submit_parts(request, rows, group).wait()
-        ticket = QueuedTicket(
-            request, rows, group, request.priority, self._deadline(request), _nbytes(request)
-        )
+        ticket = self._admitted(request)
+        if isinstance(ticket, JoinedTicket):
+            return ticket.wait()
         # Its own deadline is kept by the timer, but the caller cannot leave a handler that it runs.
         pushed = self.queue.push_and_join(ticket, request.deadline_ns is None or self._bounded)
         if pushed < 0:
@@ -215,6 +211,20 @@ class LoadedModel:
         if pushed != native.OK:
             raise self._refusal(pushed, ticket)
         return ticket.outcome()
+
+    def _admitted(self, request: InferRequest) -> QueuedTicket | JoinedTicket:
+        """Return the ticket of a request that fits the model; one of parts is queued already."""
+        try:
+            rows, group = self._admission.admit(request)
+        except KsrvError:
+            self.queue.count_invalid()
+            raise
+        most = self.spec.max_batch_size
+        if most and rows > most:
+            return self._submit_parts(request, rows, group)
+        return QueuedTicket(
+            request, rows, group, request.priority, self._deadline(request), _nbytes(request)
+        )
 
     def _submit_parts(self, request: InferRequest, rows: int, group: int) -> JoinedTicket:
         most = self.spec.max_batch_size
@@ -312,15 +322,24 @@ class LoadedModel:
 
     def statistics(self) -> ModelStatistics:
         """Return its counts and times."""
-        result = total(
-            self.spec.name,
-            self.spec.version,
-            (instance.tally for instance in self._instances),
-            self.queue.counts(),
-        )
+        result = self.history.statistics(self.spec.name, self.spec.version)
         result.pending = self.queue.waiting
         result.restarts = sum(instance.restarts for instance in self._instances)
+        result.ready = self.ready
         return result
+
+    def follow(self, old: "LoadedModel") -> None:
+        """Carry on the counts of the load that this one replaces, which may still be finishing.
+
+        Args:
+            old: The replaced load.
+        """
+        self.history = old.history
+        self.history.begin(self)
+
+    def tallies(self) -> list[Tally]:
+        """See `Counted.tallies`."""
+        return [self.tally, *(instance.tally for instance in self._instances)]
 
     # ---- the end ----------------------------------------------------------------------------
 
@@ -334,6 +353,9 @@ class LoadedModel:
             Whether every accepted request was finished.
         """
         with self._closing:
+            if self._ended:
+                return True
+            self._ended = True
             if self.state == "READY":
                 self.state = "UNLOADING"
             self.queue.close()
@@ -350,6 +372,7 @@ class LoadedModel:
                 ended.append(self._assembler.join(None if finished else 1.0))
             self.state = "UNAVAILABLE"
             self.reason = self.reason or "unloaded"
+            self.history.end(self)
             return finished and all(ended)
 
 

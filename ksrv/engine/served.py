@@ -260,6 +260,8 @@ class ServedModels:
             result = loaded.get(version)
             if isinstance(result, LoadedModel):
                 versions[version] = result
+                if version in before.versions:
+                    result.follow(before.versions[version])
                 continue
             if result is not None:
                 failed.append(result)

@@ -1,36 +1,47 @@
-"""Counts and times of a model version: written by each instance's thread alone, summed when read."""
+"""Counts and times of a model version, as the statistics extension and the metrics read them.
 
-from collections.abc import Iterable, Mapping, Sequence
+The numbers come from the tallies of the version's instances (`ksrv._native.tally`) and from what its
+queue counted. They are put together here when somebody asks.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+
+from ksrv._native.tally import Tally
+
+BOUNDS_COUNTED = ("full", "bytes_in_flight")
+"""The reasons for which a queue refuses a request that is right."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Duration:
     """How often something happened and how long it took in all."""
 
     count: int = 0
     ns: int = 0
 
-    def add(self, ns: int, count: int = 1) -> None:
-        """Note `count` occurrences that took `ns` nanoseconds together."""
-        self.count += count
-        self.ns += ns
 
-    def merge(self, other: "Duration") -> None:
-        """Add what another duration holds."""
-        self.count += other.count
-        self.ns += other.ns
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """The times of one stage.
+
+    Attributes:
+        buckets: How many lie in each bucket of `ksrv._native.tally.BOUNDS_NS`, and above the last.
+    """
+
+    buckets: tuple[int, ...]
+    count: int
+    ns: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class BatchStatistics:
     """What batches of one size cost."""
 
     batch_size: int
-    compute_input: Duration = field(default_factory=Duration)
-    compute_infer: Duration = field(default_factory=Duration)
-    compute_output: Duration = field(default_factory=Duration)
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
 
 
 @dataclass(slots=True)
@@ -39,7 +50,7 @@ class ModelStatistics:
 
     Attributes:
         last_inference_ms: Milliseconds since the epoch of the last answer; 0 for none.
-        inference_count: Rows that were answered.
+        inference_count: Rows that were run.
         execution_count: Batches that were run.
         success: Requests answered, from their arrival to their answer.
         fail: Requests that failed, refused and expired ones included.
@@ -47,12 +58,16 @@ class ModelStatistics:
         compute_input: Assembling and preprocessing, for each request.
         compute_infer: The inference stage, for each request.
         compute_output: Postprocessing, for each request.
-        rejected: Refused requests by reason.
+        batches: The sizes formed.
+        failed: Requests whose handler or images failed.
+        invalid: Requests that did not fit the model.
+        rejected: Requests that a bound refused, by reason.
         expired: Requests whose deadline passed.
         cancelled: Requests that were cancelled.
         pending: Requests that wait now.
         restarts: How often executors were started anew.
-        batches: The sizes formed.
+        ready: Whether the version serves.
+        stages: The times of each stage, and of whole requests as "request".
     """
 
     name: str
@@ -60,99 +75,29 @@ class ModelStatistics:
     last_inference_ms: int = 0
     inference_count: int = 0
     execution_count: int = 0
-    success: Duration = field(default_factory=Duration)
-    fail: Duration = field(default_factory=Duration)
-    queue: Duration = field(default_factory=Duration)
-    compute_input: Duration = field(default_factory=Duration)
-    compute_infer: Duration = field(default_factory=Duration)
-    compute_output: Duration = field(default_factory=Duration)
+    success: Duration = Duration()
+    fail: Duration = Duration()
+    queue: Duration = Duration()
+    compute_input: Duration = Duration()
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
+    batches: list[BatchStatistics] = field(default_factory=list)
+    failed: int = 0
+    invalid: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
     expired: int = 0
     cancelled: int = 0
     pending: int = 0
     restarts: int = 0
-    batches: list[BatchStatistics] = field(default_factory=list)
-
-
-class AnsweredTicket(Protocol):
-    """What is counted of a request."""
-
-    @property
-    def enqueued_ns(self) -> int: ...
-    @property
-    def started_ns(self) -> int: ...
-    @property
-    def ended_ns(self) -> int: ...
-
-
-class RunBatch(Protocol):
-    """What is counted of a batch."""
-
-    rows: int
-    ran_ns: int
-    ended_ms: int
-    timings: dict[str, int]
-
-
-class Tally:
-    """The counts of one instance; only its thread writes, anybody reads."""
-
-    def __init__(self) -> None:
-        self._sum = ModelStatistics("", "")
-        self._batches: dict[int, BatchStatistics] = {}
-
-    def failed(self, count: int) -> None:
-        """Note requests that failed before they reached a handler."""
-        self._sum.fail.add(0, count)
-
-    def batch(
-        self,
-        tickets: Sequence[AnsweredTicket],
-        answers: Sequence[object],
-        won: Sequence[bool],
-        run: RunBatch,
-    ) -> None:
-        """Note a batch that was run.
-
-        Args:
-            tickets: Its requests.
-            answers: Their answers; exceptions are failures.
-            won: Whether each was answered now, rather than expired or cancelled before.
-            run: The batch.
-        """
-        total = self._sum
-        total.execution_count += 1
-        total.last_inference_ms = run.ended_ms
-        timings = run.timings
-        taken_in = timings.get("assemble", 0) + timings.get("preprocess", 0)
-        inferred = timings.get("inference", run.ran_ns)
-        given_out = timings.get("postprocess", 0)
-        served = 0
-        for ticket, answer, mine in zip(tickets, answers, won, strict=True):
-            if not mine:
-                continue
-            took = ticket.ended_ns - ticket.enqueued_ns
-            if isinstance(answer, Exception):
-                total.fail.add(took)
-                continue
-            served += 1
-            total.success.add(took)
-            total.queue.add(ticket.started_ns - ticket.enqueued_ns)
-        total.inference_count += run.rows
-        total.compute_input.add(taken_in * served, served)
-        total.compute_infer.add(inferred * served, served)
-        total.compute_output.add(given_out * served, served)
-        sized = self._batches.get(run.rows)
-        if sized is None:
-            sized = BatchStatistics(run.rows)
-            self._batches = {**self._batches, run.rows: sized}  # readers iterate over it
-        sized.compute_input.add(taken_in)
-        sized.compute_infer.add(inferred)
-        sized.compute_output.add(given_out)
+    ready: bool = False
+    stages: dict[str, StageTimes] = field(default_factory=dict)
 
 
 def total(
-    name: str, version: str, tallies: Iterable[Tally], counts: Mapping[str, int]
+    name: str,
+    version: str,
+    tallies: Iterable[Tally],
+    counts: Iterable[Mapping[str, int]],
 ) -> ModelStatistics:
     """Return the statistics of a model version.
 
@@ -160,33 +105,53 @@ def total(
         name: The model's name.
         version: The version's name.
         tallies: Those of its instances.
-        counts: What its queue counted: `full`, `bytes_in_flight`, `cancelled`, `expired_queued`,
-            `expired_running`.
+        counts: What its queues counted (`ksrv._native.queue.Queue.counts`).
     """
-    result = ModelStatistics(name, version)
-    batches: dict[int, BatchStatistics] = {}
+    all_of_it = Tally()
     for tally in tallies:
-        one = tally._sum
-        result.last_inference_ms = max(result.last_inference_ms, one.last_inference_ms)
-        result.inference_count += one.inference_count
-        result.execution_count += one.execution_count
-        for part in (
-            "success",
-            "fail",
-            "queue",
-            "compute_input",
-            "compute_infer",
-            "compute_output",
-        ):
-            getattr(result, part).merge(getattr(one, part))
-        for size, sized in tally._batches.items():
-            mine = batches.setdefault(size, BatchStatistics(size))
-            mine.compute_input.merge(sized.compute_input)
-            mine.compute_infer.merge(sized.compute_infer)
-            mine.compute_output.merge(sized.compute_output)
-    result.batches = [batches[size] for size in sorted(batches)]
-    result.rejected = {reason: counts[reason] for reason in ("full", "bytes_in_flight")}
-    result.expired = counts["expired_queued"] + counts["expired_running"]
-    result.cancelled = counts["cancelled"]
-    result.fail.count += sum(result.rejected.values()) + result.expired + result.cancelled
-    return result
+        all_of_it.absorb(tally)
+    sums = all_of_it.snapshot()
+    stages = {
+        stage: StageTimes(tuple(buckets), count, ns)
+        for stage, (buckets, count, ns) in sums["stages"].items()
+    }
+    counted: dict[str, int] = {}
+    for one in counts:
+        for reason, number in one.items():
+            counted[reason] = counted.get(reason, 0) + number
+    rejected = {reason: counted.get(reason, 0) for reason in BOUNDS_COUNTED}
+    expired = counted.get("expired_queued", 0) + counted.get("expired_running", 0)
+    cancelled, invalid = counted.get("cancelled", 0), counted.get("invalid", 0)
+    failed = stages["failed"]
+    refused = sum(rejected.values()) + expired + cancelled + invalid
+    return ModelStatistics(
+        name,
+        version,
+        sums["last_ms"],
+        sums["rows"],
+        sums["batches"],
+        success=_duration(stages["request"]),
+        fail=Duration(failed.count + refused, failed.ns),
+        queue=_duration(stages["queue"]),
+        compute_input=Duration(
+            stages["assemble"].count, stages["assemble"].ns + stages["preprocess"].ns
+        ),
+        compute_infer=_duration(stages["inference"]),
+        compute_output=_duration(stages["postprocess"]),
+        batches=[
+            BatchStatistics(
+                rows, Duration(batches, taken), Duration(batches, ran), Duration(batches, given)
+            )
+            for rows, (batches, taken, ran, given) in sorted(sums["sizes"].items())
+        ],
+        failed=failed.count,
+        invalid=invalid,
+        rejected=rejected,
+        expired=expired,
+        cancelled=cancelled,
+        stages=stages,
+    )
+
+
+def _duration(times: StageTimes) -> Duration:
+    return Duration(times.count, times.ns)

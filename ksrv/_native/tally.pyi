@@ -1,0 +1,25 @@
+from typing import Any, TypedDict
+
+STAGE_NAMES: tuple[str, ...]
+BOUNDS_NS: tuple[int, ...]
+
+class Snapshot(TypedDict):
+    rows: int
+    batches: int
+    last_ms: int
+    stages: dict[str, tuple[list[int], int, int]]
+    sizes: dict[int, tuple[int, int, int, int]]
+
+class Tally:
+    def failed(self, count: int) -> None: ...
+    def batch(
+        self,
+        tickets: list[Any],
+        answers: list[Any],
+        won: list[bool],
+        assemble_ns: int,
+        ran_ns: int,
+        timings: dict[str, int],
+    ) -> None: ...
+    def absorb(self, other: Tally) -> None: ...
+    def snapshot(self) -> Snapshot: ...

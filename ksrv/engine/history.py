@@ -1,0 +1,65 @@
+"""The counts of a model version over its reloads, so that no total ever goes down."""
+
+import threading
+from typing import Protocol
+
+from ksrv._native.queue import Queue
+from ksrv._native.tally import Tally
+from ksrv.observe.statistics import ModelStatistics, total
+
+
+class Counted(Protocol):
+    """One load of a model version."""
+
+    queue: Queue
+
+    def tallies(self) -> list[Tally]:
+        """Return what its parts have counted."""
+
+
+class History:
+    """What all loads of one version have counted: those that ended, and those that live.
+
+    Args:
+        first: The first load.
+    """
+
+    def __init__(self, first: Counted) -> None:
+        self._lock = threading.Lock()
+        self._living: list[Counted] = [first]
+        self._tally = Tally()
+        self._counts: dict[str, int] = {}
+
+    def begin(self, load: Counted) -> None:
+        """Count another load as well.
+
+        Args:
+            load: The load; those before it may still be finishing.
+        """
+        with self._lock:
+            self._living.append(load)
+
+    def end(self, load: Counted) -> None:
+        """Keep the counts of a load that has ended, and let the load go.
+
+        Args:
+            load: The load; nothing counts on it any longer.
+        """
+        with self._lock:
+            self._living.remove(load)
+            for tally in load.tallies():
+                self._tally.absorb(tally)
+            for reason, number in load.queue.counts().items():
+                self._counts[reason] = self._counts.get(reason, 0) + number
+
+    def statistics(self, name: str, version: str) -> ModelStatistics:
+        """Return the sum of all loads.
+
+        Args:
+            name: The model's name.
+            version: The version's name.
+        """
+        with self._lock:
+            tallies = [self._tally, *(one for load in self._living for one in load.tallies())]
+            counts = [self._counts, *(load.queue.counts() for load in self._living)]
+            return total(name, version, tallies, counts)

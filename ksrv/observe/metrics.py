@@ -1,0 +1,204 @@
+"""The metrics of an engine for Prometheus, put together from its statistics when somebody scrapes.
+
+Names begin with `ksrv_` and use base units; labels are `model` and `version`, and their values come
+only from loaded models. Nothing here is on a request's path.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from ksrv._native import arena, queue
+from ksrv._native.tally import BOUNDS_NS
+from ksrv.observe.statistics import ModelStatistics, StageTimes
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+MODEL_LABELS = ["model", "version"]
+STAGES = {
+    "decode": "assemble",
+    "queue": "queue",
+    "preprocess": "preprocess",
+    "inference": "inference",
+    "postprocess": "postprocess",
+}
+"""The label of each stage, and what the statistics call it."""
+
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+_BOUNDS = [repr(bound / 1e9) for bound in BOUNDS_NS]
+
+
+class Source(Protocol):
+    """What has statistics: an engine."""
+
+    def statistics(self) -> list[ModelStatistics]:
+        """Return the statistics of every version that serves."""
+
+    def unknown_requests(self) -> int:
+        """Return how many requests named no model or version that there is."""
+
+
+class EngineCollector(Collector):
+    """Tells an engine's statistics to a Prometheus registry.
+
+    Args:
+        engine: The engine.
+    """
+
+    def __init__(self, engine: Source) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics as they are now."""
+        models = self._engine.statistics()
+        yield from self._requests(models)
+        yield from _times(models)
+        yield from _states(models)
+        yield from _process()
+
+    def _requests(self, models: Sequence[ModelStatistics]) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "ksrv_requests", "Requests by how they ended.", labels=[*MODEL_LABELS, "outcome"]
+        )
+        rejected = CounterMetricFamily(
+            "ksrv_rejected_requests",
+            "Requests that a bound refused.",
+            labels=[*MODEL_LABELS, "reason"],
+        )
+        rows = CounterMetricFamily("ksrv_rows", "Rows that were run.", labels=MODEL_LABELS)
+        for one in models:
+            labels = [one.name, one.version]
+            outcomes = {
+                "success": one.success.count,
+                "failed": one.failed,
+                "invalid": one.invalid,
+                "rejected": sum(one.rejected.values()),
+                "expired": one.expired,
+                "cancelled": one.cancelled,
+            }
+            for outcome, count in outcomes.items():
+                requests.add_metric([*labels, outcome], count)
+            for reason, count in one.rejected.items():
+                rejected.add_metric([*labels, reason], count)
+            rows.add_metric(labels, one.inference_count)
+        unknown = CounterMetricFamily(
+            "ksrv_unknown_model_requests",
+            "Requests for a model or version that there is not.",
+            self._engine.unknown_requests(),
+        )
+        return iter((requests, rejected, rows, unknown))
+
+
+def _times(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
+    durations = HistogramMetricFamily(
+        "ksrv_request_duration_seconds",
+        "From a request's arrival in the queue to its answer.",
+        labels=MODEL_LABELS,
+    )
+    stages = HistogramMetricFamily(
+        "ksrv_stage_duration_seconds",
+        "What a request's time was spent on.",
+        labels=[*MODEL_LABELS, "stage"],
+    )
+    sizes = HistogramMetricFamily(
+        "ksrv_batch_size", "Rows of the batches that were run.", labels=MODEL_LABELS
+    )
+    for one in models:
+        labels = [one.name, one.version]
+        if "request" in one.stages:
+            durations.add_metric(labels, *_histogram(one.stages["request"]))
+        for label, stage in STAGES.items():
+            if stage in one.stages:
+                stages.add_metric([*labels, label], *_histogram(one.stages[stage]))
+        sizes.add_metric(labels, *_sizes(one))
+    return iter((durations, stages, sizes))
+
+
+def _histogram(times: StageTimes) -> tuple[list[tuple[str, float]], float]:
+    buckets: list[tuple[str, float]] = []
+    below = 0
+    for bound, count in zip([*_BOUNDS, "+Inf"], times.buckets, strict=True):
+        below += count
+        buckets.append((bound, below))
+    return buckets, times.ns / 1e9
+
+
+def _sizes(one: ModelStatistics) -> tuple[list[tuple[str, float]], float]:
+    counts = [(batch.batch_size, batch.compute_infer.count) for batch in one.batches]
+    buckets: list[tuple[str, float]] = [
+        (repr(float(bound)), sum(count for size, count in counts if size <= bound)) for bound in BATCH_SIZES
+    ]
+    buckets.append(("+Inf", sum(count for _, count in counts)))
+    return buckets, sum(size * count for size, count in counts)
+
+
+def _states(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
+    ready = GaugeMetricFamily("ksrv_model_ready", "Whether a model serves.", labels=MODEL_LABELS)
+    pending = GaugeMetricFamily(
+        "ksrv_pending_requests", "Requests that wait for a handler.", labels=MODEL_LABELS
+    )
+    restarts = CounterMetricFamily(
+        "ksrv_worker_restarts", "Handlers that were started anew.", labels=MODEL_LABELS
+    )
+    for one in models:
+        labels = [one.name, one.version]
+        ready.add_metric(labels, int(one.ready))
+        pending.add_metric(labels, one.pending)
+        restarts.add_metric(labels, one.restarts)
+    return iter((ready, pending, restarts))
+
+
+def _process() -> Iterator[Metric]:
+    held = arena.statistics()
+    return iter(
+        (
+            GaugeMetricFamily(
+                "ksrv_bytes_in_flight",
+                "Bytes that accepted requests hold.",
+                queue.bytes_in_flight(),
+            ),
+            GaugeMetricFamily(
+                "ksrv_arena_leased_bytes", "Bytes of blocks in use.", held["leased_bytes"]
+            ),
+            GaugeMetricFamily(
+                "ksrv_arena_pooled_bytes", "Bytes of blocks kept ready.", held["pooled_bytes"]
+            ),
+            CounterMetricFamily(
+                "ksrv_copied_bytes", "Tensor bytes that were copied.", held["copied_bytes"]
+            ),
+            GaugeMetricFamily(
+                "ksrv_worker_resident_bytes", "Memory of this worker.", resident_bytes()
+            ),
+        )
+    )
+
+
+def resident_bytes() -> int:
+    """Return how much memory this process occupies; 0 where the system does not say."""
+    try:
+        fields = Path("/proc/self/statm").read_text().split()
+    except OSError:
+        return 0
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def exposition(engine: Source) -> bytes:
+    """Return the metrics page of an engine, as text.
+
+    Args:
+        engine: The engine.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(EngineCollector(engine))
+    return generate_latest(registry)

@@ -1,0 +1,80 @@
+// Counts and times of one instance, written by one thread at a time.
+//
+// Strategy: plain numbers in fixed places; a time is put into its histogram by a search among a few
+// bounds. Whoever reads takes a copy. Writers and readers take turns by the GIL.
+
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+namespace ksrv {
+
+// Upper bounds in nanoseconds; what is above the last one goes into one more bucket.
+inline constexpr std::uint64_t DURATION_BOUNDS[] = {
+    100000ull,     250000ull,     500000ull,      1000000ull,     2500000ull,     5000000ull,
+    10000000ull,   25000000ull,   50000000ull,    100000000ull,   250000000ull,   500000000ull,
+    1000000000ull, 2500000000ull, 5000000000ull, 10000000000ull, 30000000000ull};
+inline constexpr std::size_t BOUNDS = sizeof(DURATION_BOUNDS) / sizeof(DURATION_BOUNDS[0]);
+
+struct Histogram {
+    std::uint64_t buckets[BOUNDS + 1] = {};
+    std::uint64_t count = 0, ns = 0;
+
+    void add(std::uint64_t value) noexcept { add(value, 1); }
+
+    // `times` occurrences that took `value` each.
+    void add(std::uint64_t value, std::uint64_t times) noexcept {
+        const std::uint64_t *bound =
+            std::lower_bound(DURATION_BOUNDS, DURATION_BOUNDS + BOUNDS, value);
+        buckets[bound - DURATION_BOUNDS] += times;
+        count += times;
+        ns += value * times;
+    }
+
+    void absorb(const Histogram &other) noexcept {
+        for (std::size_t i = 0; i <= BOUNDS; ++i) buckets[i] += other.buckets[i];
+        count += other.count;
+        ns += other.ns;
+    }
+};
+
+enum Stage : int {
+    STAGE_REQUEST = 0,  // arrival to answer, of requests that were answered well
+    STAGE_FAILED,       // the same of requests that failed
+    STAGE_QUEUE,
+    STAGE_ASSEMBLE,
+    STAGE_PREPROCESS,
+    STAGE_INFERENCE,
+    STAGE_POSTPROCESS,
+    STAGES,
+};
+
+struct SizeSums {
+    std::uint64_t batches = 0, input_ns = 0, infer_ns = 0, output_ns = 0;
+};
+
+struct Sums {
+    Histogram stages[STAGES];
+    std::map<std::uint64_t, SizeSums> sizes;  // by rows
+    std::uint64_t rows = 0, batches = 0;
+    std::int64_t last_ms = 0;
+
+    void absorb(const Sums &other) {
+        for (int stage = 0; stage < STAGES; ++stage) stages[stage].absorb(other.stages[stage]);
+        for (const auto &item : other.sizes) {
+            SizeSums &mine = sizes[item.first];
+            mine.batches += item.second.batches;
+            mine.input_ns += item.second.input_ns;
+            mine.infer_ns += item.second.infer_ns;
+            mine.output_ns += item.second.output_ns;
+        }
+        rows += other.rows;
+        batches += other.batches;
+        last_ms = std::max(last_ms, other.last_ms);
+    }
+};
+
+}  // namespace ksrv
