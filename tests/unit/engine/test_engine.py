@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.engine.models import engine, request, source, tensor
+from tests.unit.engine.engine_models import engine, request, source, tensor
 
 from ksrv._native import queue
 from ksrv.errors import (
@@ -243,7 +243,7 @@ def test_a_reload_swaps_without_losing_what_was_accepted(gate):
 
 
 def test_a_failed_reload_leaves_the_old_one_serving():
-    from tests.unit.engine.models import FunctionExecutor
+    from tests.unit.engine.engine_models import FunctionExecutor
 
     fail = []
 

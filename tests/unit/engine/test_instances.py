@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from tests.unit.engine.models import FunctionExecutor, engine, request, source, tensor
+from tests.unit.engine.engine_models import FunctionExecutor, engine, request, source, tensor
 
 from ksrv._native import arena
 from ksrv.engine import instance

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ksrv.errors import DeadlineExceeded, InferenceError, InvalidRequest, NotFound
 from ksrv.observe.metrics import exposition
 from ksrv.request import BatchOutputs
-from tests.unit.engine.models import engine, request, source, tensor
+from tests.unit.engine.engine_models import engine, request, source, tensor
 
 
 def run(batch):
