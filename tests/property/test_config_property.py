@@ -58,7 +58,9 @@ def check(folder):
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), values, max_size=5))
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_any_values_of_the_known_keys(folder, content):
     (folder / "model.yaml").write_text(
         yaml.safe_dump({"handler": "handler.py", **content}, allow_unicode=True), "utf-8"
@@ -67,14 +69,14 @@ def test_any_values_of_the_known_keys(folder, content):
 
 
 @given(st.binary(max_size=200) | st.text("{}[]:,&*!-|>'\"#\n abc123", max_size=60).map(str.encode))
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_any_bytes(folder, content):
     (folder / "model.yaml").write_bytes(content)
     check(folder)
 
 
 @given(values)
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_a_document_is_what_yaml_says(folder, content):
     path = folder / "other.yaml"
     path.write_text(yaml.safe_dump(content, allow_unicode=True), "utf-8")
