@@ -122,13 +122,17 @@ class InferCalls:
         request.deadline_ns = earlier(request.deadline_ns, deadline_of(context))
         return request
 
-    def submit(self, request: InferRequest) -> "Ticket":
+    def submit(self, request: InferRequest, *, may_run: bool = False) -> "Ticket":
         """Hand a request to the engine.
+
+        Args:
+            request: The request.
+            may_run: Whether this thread may run a quick handler itself, because it would only wait.
 
         Raises:
             KsrvError: It is not accepted.
         """
-        return self._engine.submit(request)
+        return self._engine.submit(request, may_run=may_run)
 
     def infer(  # noqa: RET503 - abort raises
         self, place: Place, message: bytes, context: Context
@@ -142,8 +146,9 @@ class InferCalls:
         """
         try:
             request = self.read(message, context)
-            ticket = self.submit(request)
-            cancel_with(context, ticket)
+            ticket = self.submit(request, may_run=True)
+            if not ticket.done():
+                cancel_with(context, ticket)
             return self.finish(context, request, ticket)
         except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
             failure = failure_of(error)
