@@ -1,6 +1,7 @@
 """Start, stop and reload of a real server, under load: nothing that was accepted is lost."""
 
 import collections
+import json
 import os
 import signal
 import socket
@@ -11,7 +12,14 @@ import time
 
 import pytest
 import requests
-from integration_models import write_all, write_broken, write_double, write_model, write_slow
+from integration_models import (
+    write_all,
+    write_broken,
+    write_double,
+    write_mean,
+    write_model,
+    write_slow,
+)
 from wire import double_body, infer_message, read_answer
 
 from ksrv.testing import Server, ServerFailed
@@ -231,8 +239,10 @@ def test_a_model_that_fails_is_in_the_table_and_the_log_and_the_others_serve(tmp
 
 
 def test_the_curl_line_works_as_it_stands(tmp_path):
+    write_all(tmp_path)
+    write_mean(tmp_path)
     for name in ("double", "mean", "echo"):
-        with Server(write_all(tmp_path / name) / name) as server:
+        with Server(tmp_path / name) as server:
             while "curl -s" not in server.log:
                 time.sleep(0.02)
             (line,) = [line for line in server.log.splitlines() if "curl -s" in line]
@@ -243,11 +253,9 @@ def test_the_curl_line_works_as_it_stands(tmp_path):
 
 
 def test_logs_are_json_lines_where_asked(tmp_path):
-    import json
-
     write_broken(tmp_path)
     with Server(tmp_path, wait_ready=False, log_format="json") as server:
-        while "ready" not in server.log or "curl" not in server.log:
+        while '"models loaded' not in server.log:
             time.sleep(0.02)
         records = [json.loads(line) for line in server.log.splitlines() if line.startswith("{")]
     assert {"time", "level", "logger", "pid", "message"} <= set(records[0])

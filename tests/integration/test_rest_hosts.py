@@ -27,7 +27,7 @@ class GunicornServer(Server):
 @pytest.mark.parametrize("worker_class", ["gthread", "gevent"])
 @pytest.mark.parametrize("kind", [Server, GunicornServer])
 def test_stock_workers_serve_the_app(repository, kind, worker_class):
-    with kind(repository, worker_class=worker_class) as server:
+    with kind(repository, worker_class=worker_class, stop_timeout=1) as server:
         url = f"{server.url}/v2/models/double/infer"
         assert requests.post(url, data=double_body()).status_code == 200
         values = np.random.default_rng(2).random((1, 600_000), dtype=np.float32)
@@ -39,7 +39,7 @@ def test_stock_workers_serve_the_app(repository, kind, worker_class):
 
 
 def test_a_gevent_worker_answers_others_while_a_handler_runs(repository):
-    with Server(repository, worker_class="gevent", grpc="off") as server:
+    with Server(repository, worker_class="gevent", grpc="off", stop_timeout=1) as server:
         url = f"{server.url}/v2/models/slow/infer"
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             slow = [pool.submit(requests.post, url, data=double_body()) for _ in range(4)]
