@@ -328,7 +328,8 @@ inline Verdict judge_head(const unsigned char *data, size_t length, const HeadLi
         head->route = route;
         return Verdict::plain;
     }
-    if (body <= limits.hold) head->hold = body;
+    // A body above the limit is refused unread, so there is nothing to wait for.
+    if (body <= limits.hold && body <= limits.body) head->hold = body;
     return Verdict::not_mine;
 }
 
