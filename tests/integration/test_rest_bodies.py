@@ -161,7 +161,7 @@ def test_the_bytes_in_flight_are_bounded(repository, connect):
         assert requests.post(url, data=double_body()).status_code == 200
         alone = requests.post(url, data=double_body() + b" " * 1000)
         assert alone.status_code == 413
-        assert "'in_flight'" in alone.json()["error"]
+        assert "in_flight" in alone.json()["error"]
         slow = connect(server.http)
         slow.sendall(infer_head("echo", 950) + b" ")
         deadline = time.monotonic() + 30

@@ -51,21 +51,21 @@ def parse_answers(received: bytes) -> list[Answer]:
 
 def read_answer(connection: socket.socket) -> Answer:
     """One answer; the connection stays open."""
-    received = b""
-    while b"\r\n\r\n" not in received:
-        piece = connection.recv(65536)
-        assert piece, f"the connection ended in {received!r}"
-        received += piece
-    head, _, body = received.partition(b"\r\n\r\n")
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        byte = connection.recv(1)
+        assert byte, f"the connection ended in {head!r}"
+        head += byte
     length = 0
     for line in head.lower().split(b"\r\n"):
         if line.startswith(b"content-length:"):
             length = int(line.partition(b":")[2])
+    body = b""
     while len(body) < length:
-        piece = connection.recv(65536)
+        piece = connection.recv(length - len(body))
         assert piece, "the connection ended in a body"
         body += piece
-    (answer,) = parse_answers(head + b"\r\n\r\n" + body)
+    (answer,) = parse_answers(head + body)
     return answer
 
 
