@@ -8,9 +8,13 @@ for the readers of those forms. What is wrong with a body is raised as numbers, 
 from cpython.buffer cimport (
     Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memcpy
 from libcpp cimport bool as cbool
+
+cimport cython
 
 import numpy as np
 
@@ -129,6 +133,8 @@ cdef class Bounds:
 cdef Bounds DEFAULT_BOUNDS = Bounds()
 
 
+@cython.final
+@cython.freelist(16)
 cdef class Input:
     """One input of the header, with its place in the body.
 
@@ -154,6 +160,8 @@ cdef class Input:
     cdef readonly object array
 
 
+@cython.final
+@cython.freelist(16)
 cdef class Output:
     """One requested output of the header."""
 
@@ -164,6 +172,8 @@ cdef class Output:
     cdef readonly object shared_memory
 
 
+@cython.final
+@cython.freelist(16)
 cdef class Header:
     """The JSON header of an infer request.
 
@@ -252,14 +262,14 @@ cdef Input _input(object buffer, const Py_buffer *export, InferHeader &header, s
     cdef Input made = Input.__new__(Input)
     cdef size_t i
     cdef tuple shape
+    cdef object dimension
     made.name = _text(entry.name)
     made.datatype = NAMES[<int>entry.datatype]
-    if entry.rank == 1:
-        shape = (header.shapes[entry.shape_first],)
-    elif entry.rank == 2:
-        shape = (header.shapes[entry.shape_first], header.shapes[entry.shape_first + 1])
-    else:
-        shape = tuple([header.shapes[entry.shape_first + i] for i in range(entry.rank)])
+    shape = PyTuple_New(<Py_ssize_t>entry.rank)
+    for i in range(entry.rank):
+        dimension = header.shapes[entry.shape_first + i]
+        Py_INCREF(dimension)
+        PyTuple_SET_ITEM(shape, <Py_ssize_t>i, dimension)
     made.shape = shape
     made.elements = entry.elements
     made.parameters = _parameters(header, entry.parameters_first, entry.parameters_count)
