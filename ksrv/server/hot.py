@@ -138,11 +138,9 @@ class HotRoute:
             )
             request.model_name = exchange.model
             request.model_version = exchange.version
-            ticket = self._engine.submit(request)
+            self._engine.submit(request, partial(self._done, exchange, request), may_run=True)
         except Exception as error:  # noqa: BLE001  (becomes the answer)
             self._refuse(exchange, error)
-            return
-        ticket.add_done_callback(partial(self._done, exchange, request))
 
     def _done(self, exchange: Exchange, request: InferRequest, ticket: "Ticket") -> None:
         """Answer a request that the engine has ended, on the thread that ended it."""

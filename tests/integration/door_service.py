@@ -53,14 +53,17 @@ class EchoEngine:
             raise NotFound(f"there is no model {quote(name)}")
         return ModelSpec(name, version)
 
-    def submit(self, request):
+    def submit(self, request, callback=None, *, may_run=False):
         if request.model_name == "stuck":
             threading.Event().wait()
         if request.model_name == "full":
             raise Overloaded("the queue of the model 'full' holds 0 requests, as many as it may")
         if self._draining and request.parameters.get("refused"):
             raise NotReady("the server is going away")
-        return EchoTicket(self._pool.submit(self._answer, request))
+        ticket = EchoTicket(self._pool.submit(self._answer, request))
+        if callback is not None:
+            ticket.add_done_callback(callback)
+        return ticket
 
     def infer(self, request):
         return self.submit(request).wait()
