@@ -6,7 +6,8 @@
 // that hogs the GIL delays that one thread and nobody else. What is not plain goes to gunicorn.
 //
 // door_connection.hpp is what a connection is, door_receive.hpp how messages come in,
-// door_send.hpp how answers go out, door_loop.hpp the threads, accepting and deadlines.
+// door_send.hpp how answers go out, door_gates.hpp which queues are full, door_loop.hpp the threads,
+// accepting and deadlines.
 
 #pragma once
 
@@ -22,6 +23,7 @@
 
 #include "door_answer.hpp"
 #include "door_connection.hpp"
+#include "door_gates.hpp"
 
 namespace ksrv {
 
@@ -48,6 +50,7 @@ struct DoorHooks {
     void (*serve)(void *owner) = nullptr;
     Block *(*lease)(size_t nbytes, int backend) = nullptr;
     void (*release)(Block *block) = nullptr;
+    bool (*queue_full)(Queue *queue) = nullptr;
 };
 
 // One answered request, for the access log.
@@ -117,6 +120,7 @@ class Door {
     std::atomic<uint64_t> in_flight{0};
     Connections connections;
     Deadlines deadlines;
+    Gates gates;
 
   private:
     static constexpr int EVENTS = 16;
@@ -156,13 +160,14 @@ class Door {
     // door_receive.hpp
     void advance(Connection *connection, uint64_t now) noexcept;
     bool start_body(Connection *connection, uint64_t now) noexcept;
+    bool turned_away(Connection *connection, bool complete) noexcept;
     void receive_body(Connection *connection, uint64_t now) noexcept;
     void hand_over(Connection *connection) noexcept;
     void wait_for_room(Connection *connection, uint64_t now) noexcept;
 
     // door_send.hpp
-    bool put_ready(Connection *connection, Ready which) noexcept;
-    bool refuse(Connection *connection, Ready which, DoorCounter counter) noexcept;
+    bool put_ready(Connection *connection, const ReadyAnswer &made) noexcept;
+    void refuse(Connection *connection, const ReadyAnswer &made, DoorCounter counter) noexcept;
     bool finish(Connection *connection, uint64_t now) noexcept;
     Sent flush(Connection *connection) noexcept;
     bool still_reading(Connection *connection, uint64_t now) noexcept;

@@ -11,9 +11,14 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
+from libcpp cimport bool as cbool
+from libcpp.memory cimport shared_ptr
 from libcpp.vector cimport vector
 
 from ksrv._native.arena cimport CBlock, ksrv_lease, ksrv_release, ksrv_wrap
+from ksrv._native.queue cimport (
+    CQueue, Queue, ksrv_queue_full, ksrv_queue_release, ksrv_queue_retain,
+)
 from ksrv._native.recogniser cimport HeadRules
 
 log = logging.getLogger(__name__)
@@ -26,7 +31,7 @@ COUNTERS = (
     "idle_closed", "vanished", "accept_paused",
 )
 READY_ANSWERS_NEEDED = (
-    "live", "not_live", "ready", "not_ready", "too_slow", "no_room", "queue_full", "failed",
+    "live", "not_live", "ready", "not_ready", "too_slow", "no_room", "failed",
 )
 
 # Below this many bytes an answer is sent with the GIL held: giving it up could cost 5 ms.
@@ -225,6 +230,18 @@ cdef void _serve(void *owner) noexcept with gil:
                 exchange.fail()
 
 
+cdef cbool _queue_full(CQueue *queue) noexcept nogil:
+    return ksrv_queue_full(queue)
+
+
+cdef int _fill_answer(CReadyAnswer *made, tuple answer) except -1:
+    made.status = answer[0]
+    made.status_line = <bytes>answer[1]
+    made.fields = <bytes>answer[2]
+    made.body = <bytes>answer[3]
+    return 0
+
+
 cdef object _address(sockaddr_storage *storage, uint32_t length):
     cdef const unsigned char *raw = <const unsigned char *>storage
     if storage.ss_family == socket.AF_INET:
@@ -293,14 +310,11 @@ cdef class Door:
         hooks.serve = _serve
         hooks.lease = ksrv_lease
         hooks.release = ksrv_release
+        hooks.queue_full = _queue_full
         self.handler = handler
         self.door = new CDoor(config, hooks)
         for name in READY_ANSWERS_NEEDED:
-            status, status_line, fields, body = answers[name]
-            self.door.ready_answers[index].status = status
-            self.door.ready_answers[index].status_line = <bytes>status_line
-            self.door.ready_answers[index].fields = <bytes>fields
-            self.door.ready_answers[index].body = <bytes>body
+            _fill_answer(&self.door.ready_answers[index], answers[name])
             index += 1
 
     def __dealloc__(self):
@@ -338,6 +352,24 @@ cdef class Door:
         """Set what the health routes answer."""
         self.door.live.store(live)
         self.door.ready.store(ready)
+
+    def set_gates(self, gates):
+        """Say which queues requests reach, so that a full one is answered without Python.
+
+        Args:
+            gates: For each name and version in a target (name, version, queue, answer when full).
+        """
+        cdef GateTable *table = new GateTable(ksrv_queue_release)
+        cdef shared_ptr[const_table] shared = shared_ptr[const_table](<const_table *>table)
+        cdef Gate gate
+        for name, version, queue, answer in gates:
+            gate.name = (<str>name).encode()
+            gate.version = (<str>version).encode()
+            _fill_answer(&gate.full, answer)
+            gate.queue = ksrv_queue_retain(<Queue?>queue)
+            table.add(gate)
+        table.sort()
+        self.door.gates.replace(shared)
 
     @property
     def retiring(self):

@@ -30,7 +30,6 @@ enum Ready : int {
     READY_NOT_READY,
     READY_TOO_SLOW,      // the head or the body did not come in time
     READY_NO_ROOM,       // the bytes in flight are at their bound
-    READY_QUEUE_FULL,
     READY_FAILED,        // the server's own fault
     READY_ANSWERS,
 };
@@ -93,11 +92,11 @@ inline void add_part(Outgoing *out, const void *data, size_t length) noexcept {
 }
 
 // Writes status line, Server, Date, Connection and the application's fields: what gunicorn writes,
-// in its order. `fields` ends with CRLF or is empty.
+// in its order. `fields` ends with CRLF or is empty. A ready-made body is copied behind the head.
 inline bool put_head(Outgoing *out, const char *status, size_t status_length, const char *fields,
-                     size_t fields_length, const char *server, size_t server_length,
-                     bool close) noexcept {
-    const size_t most = status_length + fields_length + server_length + 128;
+                     size_t fields_length, const char *server, size_t server_length, bool close,
+                     const char *body = nullptr, size_t body_length = 0) noexcept {
+    const size_t most = status_length + fields_length + server_length + body_length + 128;
     char *text = out->head;
     if (most > ANSWER_HEAD) {
         text = out->long_head = static_cast<char *>(malloc(most));
@@ -121,6 +120,7 @@ inline bool put_head(Outgoing *out, const char *status, size_t status_length, co
     }
     put(fields, fields_length);
     put("\r\n", 2);
+    if (body_length) put(body, body_length);
     add_part(out, text, static_cast<size_t>(at - text));
     return true;
 }

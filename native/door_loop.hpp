@@ -343,7 +343,7 @@ inline void Door::expire(Connection *connection, uint64_t now) noexcept {
     case Phase::head:
     case Phase::hold:
     case Phase::body:
-        refuse(connection, READY_TOO_SLOW, DOOR_TOO_SLOW);
+        refuse(connection, ready_answers[READY_TOO_SLOW], DOOR_TOO_SLOW);
         return;
     case Phase::idle:
         count(DOOR_IDLE_CLOSED);

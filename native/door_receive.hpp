@@ -42,7 +42,7 @@ inline void Door::advance(Connection *connection, uint64_t now) noexcept {
                                             !draining.load(std::memory_order_relaxed);
             const Ready which = is_live ? (good ? READY_LIVE : READY_NOT_LIVE)
                                         : (good ? READY_READY : READY_NOT_READY);
-            if (!put_ready(connection, which)) {
+            if (!put_ready(connection, ready_answers[which])) {
                 drop(connection);
                 return;
             }
@@ -117,6 +117,7 @@ inline void Door::advance(Connection *connection, uint64_t now) noexcept {
 // connection is not the caller's any more.
 inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
     const uint64_t need = connection->head.content_length;
+    if (need > config.limits.hold + connection->filled && turned_away(connection, false)) return false;
     const uint64_t before = in_flight.fetch_add(need, std::memory_order_relaxed);
     connection->counted = need;
     if (before != 0 && before + need > config.in_flight) {
@@ -135,7 +136,7 @@ inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
         connection->head.has_json_length ? (0 - connection->head.json_length) & 63 : 0;
     connection->block = hooks.lease(connection->body_offset + need, BACKEND_HEAP);
     if (!connection->block) {
-        refuse(connection, READY_NO_ROOM, DOOR_NO_ROOM);
+        refuse(connection, ready_answers[READY_NO_ROOM], DOOR_NO_ROOM);
         return false;
     }
     const size_t with_head = connection->filled - connection->head.length;
@@ -149,9 +150,32 @@ inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
     return true;
 }
 
+// Answers 503 without Python where the model's queue is full. A body that is not `complete` stays
+// unread, and the connection closes behind the answer. True: the connection is not the caller's.
+inline bool Door::turned_away(Connection *connection, bool complete) noexcept {
+    const std::shared_ptr<const GateTable> table = gates.table();
+    if (!table) return false;
+    const char *head = reinterpret_cast<const char *>(connection->buffer);
+    const Gate *gate =
+        table->find(head + connection->head.name.offset, connection->head.name.length,
+                    head + connection->head.version.offset, connection->head.version.length);
+    if (!gate || !hooks.queue_full(gate->queue)) return false;
+    if (!complete) {
+        refuse(connection, gate->full, DOOR_QUEUE_FULL);
+        return true;
+    }
+    count(DOOR_QUEUE_FULL);
+    if (!put_ready(connection, gate->full)) {
+        drop(connection);
+    } else {
+        answer(connection, nullptr);
+    }
+    return true;
+}
+
 inline void Door::wait_for_room(Connection *connection, uint64_t now) noexcept {
     if (now - connection->stage_ns >= config.room_ns) {
-        refuse(connection, READY_NO_ROOM, DOOR_NO_ROOM);
+        refuse(connection, ready_answers[READY_NO_ROOM], DOOR_NO_ROOM);
         return;
     }
     if (start_body(connection, now)) advance(connection, now);
@@ -186,6 +210,7 @@ inline void Door::receive_body(Connection *connection, uint64_t now) noexcept {
         }
     }
     count(DOOR_INFER);
+    if (connection->body_got == need && turned_away(connection, true)) return;
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->phase.store(Phase::run, std::memory_order_relaxed);
     std::lock_guard<std::mutex> guard(run_mutex_);

@@ -16,8 +16,7 @@ inline Sent Door::flush(Connection *connection) noexcept {
 }
 
 // Sets up a ready-made answer; the connection closes behind it where it must.
-inline bool Door::put_ready(Connection *connection, Ready which) noexcept {
-    const ReadyAnswer &made = ready_answers[which];
+inline bool Door::put_ready(Connection *connection, const ReadyAnswer &made) noexcept {
     Outgoing *out = &connection->out;
     forget_outgoing(out);
     if (!reserve_parts(out, 1)) return false;
@@ -25,37 +24,23 @@ inline bool Door::put_ready(Connection *connection, Ready which) noexcept {
     connection->close_after |= draining.load(std::memory_order_relaxed) || config.idle_ns == 0;
     if (!put_head(out, made.status_line.data(), made.status_line.size(), made.fields.data(),
                   made.fields.size(), config.server.data(), config.server.size(),
-                  connection->close_after))
+                  connection->close_after, made.body.data(), made.body.size()))
         return false;
-    add_part(out, made.body.data(), made.body.size());
     connection->answered_bytes = made.body.size();
     return true;
 }
 
-// Answers a message whose rest is not read, and closes. True when the answer is on its way.
-inline bool Door::refuse(Connection *connection, Ready which, DoorCounter counter) noexcept {
+// Answers a message whose rest is not read, and closes.
+inline void Door::refuse(Connection *connection, const ReadyAnswer &made, DoorCounter counter) noexcept {
     count(counter);
     if (connection->block) hooks.release(connection->block);
     connection->block = nullptr;
     connection->close_after = true;
-    const uint64_t now = door_clock();
-    if (!put_ready(connection, which)) {
+    if (!put_ready(connection, made)) {
         drop(connection);
-        return false;
+        return;
     }
-    connection->stage_ns = now;
-    const Sent sent = flush(connection);
-    if (sent == Sent::broken) {
-        drop(connection);
-        return false;
-    }
-    if (sent == Sent::blocked) {
-        connection->phase.store(Phase::send, std::memory_order_relaxed);
-        arm_for_phase(connection, now);
-        return true;
-    }
-    finish(connection, now);
-    return true;
+    answer(connection, nullptr);
 }
 
 // The engine's answer, from whatever thread it comes.
@@ -79,7 +64,7 @@ inline bool Door::answer(Connection *connection, Owners *owners) noexcept {
 }
 
 inline void Door::answer_ready(Connection *connection, Ready which) noexcept {
-    if (!put_ready(connection, which)) {
+    if (!put_ready(connection, ready_answers[which])) {
         drop(connection);
         return;
     }

@@ -162,6 +162,7 @@ class Queue {
     std::size_t open() noexcept { return read(open_); }
     std::size_t idle() noexcept { return read(idle_); }
     bool closed() noexcept { return read(closed_); }
+    bool full() noexcept { return read(places_) >= capacity_; }
 
   private:
     struct Line {

@@ -184,6 +184,7 @@ cdef extern from "queue.hpp" namespace "ksrv" nogil:
         size_t open() noexcept
         size_t idle() noexcept
         bint closed() noexcept
+        bint full() noexcept
 
 
 OK = <int>PUSH_OK
@@ -219,6 +220,10 @@ cdef bint ksrv_cancel(Entry *entry) noexcept nogil:
 
 cdef void ksrv_entry_release(Entry *entry) noexcept nogil:
     release_entry(entry)
+
+
+cdef bint ksrv_queue_full(CQueue *queue) noexcept nogil:
+    return (<QueueMethods *>queue).full()
 
 
 cdef bint ksrv_reserve_bytes(uint64_t nbytes) noexcept nogil:

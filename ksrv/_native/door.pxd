@@ -4,11 +4,13 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool
 from libcpp.atomic cimport atomic
+from libcpp.memory cimport shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 from posix.time cimport timespec
 
 from ksrv._native.arena cimport CBlock
+from ksrv._native.queue cimport CQueue
 from ksrv._native.recogniser cimport Head, HeadLimits
 
 
@@ -19,6 +21,8 @@ cdef extern from "<sys/socket.h>" nogil:
 
 
 cdef extern from "door.hpp" namespace "ksrv" nogil:
+    ctypedef GateTable const_table "const ksrv::GateTable"
+
     cdef struct Owners:
         Owners *next
         void *object
@@ -64,12 +68,27 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         void (*serve)(void *owner) noexcept
         CBlock *(*lease)(size_t nbytes, int backend) noexcept
         void (*release)(CBlock *block) noexcept
+        cbool (*queue_full)(CQueue *queue) noexcept
 
     cdef cppclass CReadyAnswer "ksrv::ReadyAnswer":
         uint16_t status
         string status_line
         string fields
         string body
+
+    cdef cppclass Gate:
+        string name
+        string version
+        CQueue *queue
+        CReadyAnswer full
+
+    cdef cppclass GateTable:
+        GateTable(void (*release_queue)(CQueue *) noexcept)
+        void add(Gate gate) except +
+        void sort() except +
+
+    cdef cppclass Gates:
+        void replace(shared_ptr[const_table] table) noexcept
 
     cdef cppclass AccessRecord:
         uint64_t duration_ns
@@ -88,7 +107,6 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         READY_NOT_READY
         READY_TOO_SLOW
         READY_NO_ROOM
-        READY_QUEUE_FULL
         READY_FAILED
         READY_ANSWERS
 
@@ -124,6 +142,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         atomic[uint64_t] *counters
         atomic[uint64_t] in_flight
         Connections connections
+        Gates gates
 
     void forget_outgoing(Outgoing *out) noexcept
     cbool reserve_parts(Outgoing *out, int count) noexcept

@@ -1,6 +1,7 @@
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from ksrv._native.queue import Queue
 from ksrv._native.recogniser import HeadRules
 
 COUNTERS: Final[tuple[str, ...]]
@@ -54,6 +55,7 @@ class Door:
     def accept(self, enabled: bool) -> None: ...
     def drain(self) -> None: ...
     def set_health(self, *, live: bool, ready: bool) -> None: ...
+    def set_gates(self, gates: Iterable[tuple[str, str, Queue, ReadyAnswer]]) -> None: ...
     @property
     def retiring(self) -> bool: ...
     @property

@@ -79,6 +79,7 @@ cdef void ksrv_queue_release(CQueue *queue) noexcept nogil
 cdef Push ksrv_push(CQueue *queue, Entry *entry, size_t *seat) noexcept nogil
 cdef bint ksrv_cancel(Entry *entry) noexcept nogil
 cdef void ksrv_entry_release(Entry *entry) noexcept nogil
+cdef bint ksrv_queue_full(CQueue *queue) noexcept nogil
 cdef bint ksrv_reserve_bytes(uint64_t nbytes) noexcept nogil
 cdef void ksrv_give_back_bytes(uint64_t nbytes) noexcept nogil
 

@@ -11,7 +11,7 @@ from ksrv.engine.model import ExecutorFactory, LoadedModel, Retired
 from ksrv.engine.served import ModelState, Served, ServedModels
 from ksrv.engine.settings import EngineSettings
 from ksrv.engine.ticket import Ticket
-from ksrv.errors import NotFound, NotReady
+from ksrv.errors import NotFound, NotReady, Overloaded
 from ksrv.observe.statistics import ModelStatistics
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, InferResponse
@@ -202,6 +202,23 @@ class Engine:
         if self._models.find(request.model_name, request.model_version) is model:
             why = f": {model.reason}" if model.reason else "."
             raise NotReady(f"the model {request.model_name} is not ready{why}")
+
+    def queues(self) -> list[tuple[str, str, native.Queue, Overloaded]]:
+        """Return the queues that requests reach, for a front end that looks before it submits.
+
+        Returns:
+            For each name and version that a request may ask for, "" standing for the highest
+            version: the queue, and what a request is told while it is full.
+        """
+        found = []
+        for name, served in self._models.served().items():
+            reached = dict(served.versions)
+            if served.default is not None:
+                reached[""] = served.default
+            found += [
+                (name, version, model.queue, model.full()) for version, model in reached.items()
+            ]
+        return found
 
     # ---- state ------------------------------------------------------------------------------
 

@@ -251,6 +251,13 @@ class LoadedModel:
         own = time.monotonic_ns() + self.timeout_ns
         return own if deadline is None or own < deadline else deadline
 
+    def full(self) -> Overloaded:
+        """Return what a request is told while the queue is full."""
+        return Overloaded(
+            f"the queue of the model {self.spec.name} is full: {self.config.queue_size} requests "
+            f"wait (queue_size)."
+        )
+
     def _refusal(self, pushed: int, ticket: QueuedTicket) -> Exception:
         name = self.spec.name
         if pushed == native.CLOSED:
@@ -260,10 +267,7 @@ class LoadedModel:
                 f"the deadline of the request to the model {name} had passed when it arrived."
             )
         if pushed == native.FULL:
-            return Overloaded(
-                f"the queue of the model {name} is full: {self.config.queue_size} requests wait "
-                f"(queue_size)."
-            )
+            return self.full()
         nbytes, bound = _nbytes(ticket.request), native.in_flight_bound()
         if pushed == native.BYTES_IN_FLIGHT and nbytes > bound:
             return BodyTooLarge(

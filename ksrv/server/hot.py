@@ -97,7 +97,6 @@ def ready_answers(limits: Limits) -> dict[str, ReadyAnswer]:
                 else "the requests in flight hold the bytes that limit 'in_flight' allows"
             )
         ),
-        "queue_full": render_error(Overloaded("the model's queue is full")),
         "failed": render_error(HandlerFailed("the server failed; see its log")),
     }
 

@@ -16,6 +16,7 @@ import selectors
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import gunicorn
@@ -27,7 +28,7 @@ from ksrv._native.door import Door
 from ksrv._native.recogniser import HeadRules
 from ksrv.server.access_log import AccessLog
 from ksrv.server.handed import HandedConnection, HandedSocket, Patience
-from ksrv.server.hot import HotRoute, ready_answers
+from ksrv.server.hot import HotRoute, ready_answers, render_error
 
 KNOWN_MAJOR = 27
 """The gunicorn release whose internals this module was written against."""
@@ -135,6 +136,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     alive: bool
     door: Door | None = None
+    _gates: Sequence[tuple[str, str, int]] = ()
 
     def run(self) -> None:
         """Serve until the worker is told to stop; then finish what was accepted."""
@@ -182,7 +184,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         for listener in self.sockets:
             listener.setblocking(False)
         door.listen([listener.fileno() for listener in self.sockets])
-        self._publish_health()
+        self._publish()
         self._threads = [
             threading.Thread(target=door.run, args=(index,), name=f"ksrv-io-{index}", daemon=True)
             for index in range(settings.io_threads)
@@ -205,15 +207,25 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self.door.accept(enabled)
         self._accepting = enabled
 
-    def _publish_health(self) -> None:
+    def _publish(self) -> None:
+        """Tell the door what it answers without Python: health, and full queues."""
         engine: Any = self.wsgi.engine
         assert self.door is not None
         self.door.set_health(live=True, ready=engine.ready())
+        if self.wsgi.access.needs_token:
+            return  # nobody is told that a queue is full before the check of who may call
+        queues = engine.queues()
+        known = [(name, version, id(queue)) for name, version, queue, _ in queues]
+        if known != self._gates:
+            self.door.set_gates(
+                (name, version, queue, render_error(full)) for name, version, queue, full in queues
+            )
+            self._gates = known
 
     def _beat(self) -> None:
         """Tell the master that this worker lives: while every I/O thread makes progress."""
         assert self.door is not None
-        self._publish_health()
+        self._publish()
         if not self.cfg.timeout or self.door.stuck() < self.cfg.timeout:
             self.notify()
 

@@ -137,6 +137,12 @@ class DoorServer:
             self.kill()
 
 
+def open_connection(address, timeout=20):
+    """A connection to HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), timeout=timeout)
+
+
 def read_all(client):
     """Read until the peer closes."""
     pieces = []
@@ -161,6 +167,17 @@ def read_answer(client, rest=b""):
             raise EOFError(data)
         data += piece
     return head, data[:length], data[length:]
+
+
+def median_seconds(client, request, count):
+    """The median time of `count` exchanges on a connection."""
+    spent = []
+    for _ in range(count):
+        began = time.monotonic()
+        client.sendall(request)
+        read_answer(client)
+        spent.append(time.monotonic() - began)
+    return sorted(spent)[count // 2]
 
 
 def infer_head(json_length, length, *fields, model="add"):

@@ -53,6 +53,9 @@ class EchoEngine:
             raise NotFound(f"there is no model {quote(name)}")
         return ModelSpec(name, version)
 
+    def queues(self):
+        return []
+
     def submit(self, request, callback=None, *, may_run=False):
         if request.model_name == "stuck":
             threading.Event().wait()
