@@ -168,8 +168,6 @@ class Admission:
         most = self.spec.max_batch_size
         if most and shape[0] > most and not self.split:
             return shape[0], ()  # refused for its rows; no header need be read
-        if expected.fixed_tail is not None:
-            return shape[0], expected.fixed_tail
         return shape[0], expected.images.output_shape(elements, shape[0])[1:]
 
     def _undeclared(self, request: InferRequest) -> tuple[int, list[object]]:

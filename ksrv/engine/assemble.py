@@ -26,7 +26,11 @@ class RowImages(Images, Protocol):
     """What assembly asks of the images of one input."""
 
     def prepare(
-        self, elements: Sequence[Element], out: Array, first_row: int
+        self,
+        elements: Sequence[Element],
+        out: Array,
+        first_row: int = 0,
+        numbers: Sequence[int] | None = None,
     ) -> list[KsrvError | None]:
         """Decode `elements` into the rows of `out` from `first_row` on; one error for each bad one."""
 
@@ -80,8 +84,7 @@ class Assembly:
         began = time.monotonic_ns()
         if self._images:
             self._room = max(self._room, self.rows + sum(ticket.rows for ticket in tickets))
-            for ticket in tickets:
-                self._add_with_images(ticket)
+            self._add_with_images(tickets)
         else:
             self.tickets.extend(tickets)
             self.rows += sum(ticket.rows for ticket in tickets)
@@ -117,12 +120,12 @@ class Assembly:
             ]
         )
         for array in self._filled.values():
-            rows = array[: self.rows][kept]
+            rows = array[: self.rows][kept[: len(array)]]
             arena.count_copy(rows.nbytes)
             array[: len(rows)] = rows
+        self._copied = sum(id(ticket) in remaining for ticket in self.tickets[: self._copied])
         self.tickets = list(alive)
         self.rows = int(kept.sum())
-        self._copied = len(alive) if self._copied else 0
 
     def inputs(self) -> BatchInputs:
         """Return the batch as an executor takes it."""
@@ -184,32 +187,50 @@ class Assembly:
             arena.count_copy(copied)
         self._copied = len(self.tickets)
 
-    def _add_with_images(self, ticket: QueuedTicket) -> None:
-        """Add one request, its images decoded and its raw tensors for image inputs copied."""
-        request: InferRequest = ticket.request
-        for tensor in request.inputs:
-            images = self._images.get(tensor.name)
-            if images is None:
-                continue
-            spec = self._spec.input(tensor.name)
-            assert spec is not None
-            if isinstance(tensor.data, np.ndarray):
-                target = self._rows(tensor.name, spec.datatype, tensor.shape[1:])
-                target[self.rows : self.rows + ticket.rows] = tensor.data
-                arena.count_copy(tensor.data.nbytes)
-                continue
-            try:
-                shape = images.output_shape(tensor.data, ticket.rows)
-                target = self._rows(tensor.name, spec.datatype, shape[1:])
-                errors = images.prepare(tensor.data, target, self.rows)
-            except KsrvError as error:
-                errors = [error]
-            bad = next((error for error in errors if error is not None), None)
-            if bad is not None:
-                self.failed.append((ticket, bad))
-                return
-        self.tickets.append(ticket)
-        self.rows += ticket.rows
+    def _add_with_images(self, tickets: Sequence[QueuedTicket]) -> None:
+        """Add requests, their images decoded and their raw tensors for image inputs copied.
+
+        The images of all of them are decoded together, so that the decoding threads share them.
+        """
+        began = self.rows
+        known = len(self.tickets)
+        bad: dict[int, KsrvError] = {}
+        self.tickets.extend(tickets)
+        self.rows += sum(ticket.rows for ticket in tickets)
+        for name, images in self._images.items():
+            target = self._image_rows(name, images, self.tickets[0].request)
+            row = began
+            elements: list[Element] = []
+            owners: list[int] = []
+            numbers: list[int] = []
+            first_row = row
+            for place, ticket in enumerate(tickets, known):
+                data = _tensor(ticket.request, name).data
+                if isinstance(data, np.ndarray):
+                    target[row : row + ticket.rows] = data
+                    arena.count_copy(data.nbytes)
+                    _note_bad(bad, owners, images.prepare(elements, target, first_row, numbers))
+                    elements, owners, numbers = [], [], []
+                    first_row = row + ticket.rows
+                else:
+                    elements += data
+                    owners += [place] * len(data)
+                    numbers += range(len(data))
+                row += ticket.rows
+            _note_bad(bad, owners, images.prepare(elements, target, first_row, numbers))
+        if bad:
+            self.failed += [(self.tickets[place], error) for place, error in bad.items()]
+            self.keep([one for place, one in enumerate(self.tickets) if place not in bad])
+
+    def _image_rows(self, name: str, images: RowImages, first: InferRequest) -> Array:
+        """Return the array for an image input; the requests of a group agree on its shape."""
+        like = _tensor(first, name)
+        spec = self._spec.input(name)
+        assert spec is not None  # there are images for declared inputs only
+        if isinstance(like.data, np.ndarray):
+            return self._rows(name, spec.datatype, like.shape[1:])
+        shape = images.output_shape(like.data, len(like.data))
+        return self._rows(name, spec.datatype, shape[1:])
 
     def _rows(self, name: str, kind: str, tail: tuple[int, ...]) -> Array:
         """Return the array that holds an input's rows, leased on first use and grown when needed."""
@@ -224,10 +245,19 @@ class Assembly:
             raise HandlerFailed("the server has no memory for the batch.") from error
         grown = np.ndarray(shape, dtype, block)
         if array is not None:
-            grown[: self.rows] = array[: self.rows]
-            arena.count_copy(array[: self.rows].nbytes)
+            grown[: len(array)] = array
+            arena.count_copy(array.nbytes)
         self._filled[name] = grown
         return grown
+
+
+def _note_bad(
+    bad: dict[int, KsrvError], owners: Sequence[int], errors: Sequence[KsrvError | None]
+) -> None:
+    """Note the first error of each request."""
+    for owner, error in zip(owners, errors, strict=True):
+        if error is not None:
+            bad.setdefault(owner, error)
 
 
 def _tensor(request: InferRequest, name: str) -> Tensor:

@@ -68,7 +68,7 @@ class _Picture(NamedTuple):
     """One picture that is about to be decoded."""
 
     row: int
-    position: int
+    position: int  # among the images of its request
     element: Element
     header: Header
 
@@ -240,7 +240,11 @@ class ImagePreparer:
     # ---- decoding ----------------------------------------------------------------------------
 
     def prepare(
-        self, elements: Sequence[Element], out: Array, first_row: int = 0
+        self,
+        elements: Sequence[Element],
+        out: Array,
+        first_row: int = 0,
+        numbers: Sequence[int] | None = None,
     ) -> list[KsrvError | None]:
         """Decode images into rows of a batch, on several threads when that pays.
 
@@ -248,6 +252,8 @@ class ImagePreparer:
             elements: The images.
             out: [rows, height, width, channels] of the input's datatype (BF16 as uint16), C-ordered.
             first_row: The row of the first image; the others follow.
+            numbers: What error texts call the images, where they are of several requests; their
+                places in `elements` unless given.
 
         Returns:
             For each image None, or what is wrong with it; the row of such an image is all zero.
@@ -256,13 +262,14 @@ class ImagePreparer:
         pictures: list[_Picture] = []
         work = 0
         for index, element in enumerate(elements):
+            number = index if numbers is None else numbers[index]
             try:
-                header = self._header(element, index)
+                header = self._header(element, number)
             except InvalidRequest as error:
                 errors[index] = error
                 out[first_row + index] = 0
                 continue
-            pictures.append(_Picture(first_row + index, index, element, header))
+            pictures.append(_Picture(first_row + index, number, element, header))
             work += NANOSECONDS_PER_IMAGE + NANOSECONDS_PER_PIXEL * header.width * header.height
 
         def run(start: int, stop: int) -> None:
@@ -271,7 +278,7 @@ class ImagePreparer:
                 try:
                     self._fill(picture, slot)
                 except KsrvError as error:
-                    errors[picture.position] = error
+                    errors[picture.row - first_row] = error
                     slot[...] = 0
                 except BaseException:
                     slot[...] = 0

@@ -1,0 +1,148 @@
+"""Images on their way into batches: decoded once into their rows, bad ones failing alone."""
+
+import threading
+import time
+
+import cv2
+import numpy as np
+import pytest
+
+from ksrv._native import arena
+from ksrv.errors import InvalidRequest
+from ksrv.request import InferRequest, Tensor
+from ksrv.spec import ImageSpec, TensorSpec
+from tests.unit.engine.engine_models import engine, source, tensor
+
+SMALL = TensorSpec("x", "FP32", (-1, 4, 6, 3), ImageSpec())
+OPEN = TensorSpec("x", "FP32", (-1, -1, -1, 3), ImageSpec())
+SCALE = TensorSpec("scale", "FP32", (-1, 1))
+
+
+def png(value, height=8, width=12):
+    pixels = np.full((height, width, 3), value, np.uint8)
+    return cv2.imencode(".png", pixels)[1].tobytes()
+
+
+def images(*files, **fields):
+    return InferRequest(
+        "m", inputs=[Tensor("x", "BYTES", (len(files),), list(files))], nbytes=100, **fields
+    )
+
+
+def means(batch):
+    return tensor("y", batch.tensors["x"].data.mean(axis=(1, 2, 3))[:, None])
+
+
+class Gate:
+    """A handler that waits for the first batch to be let go."""
+
+    def __init__(self, result=lambda batch: means(batch).data):
+        self.event = threading.Event()
+        self.batches = []
+        self.result = result
+
+    def __call__(self, batch):
+        self.batches.append(batch)
+        self.event.wait(30)
+        return self.result(batch)
+
+
+def until(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition never came true"
+        time.sleep(0.001)
+
+
+def serve(gate, *inputs, **settings):
+    outputs = (TensorSpec("y", "FP32", (-1, 1)),)
+    return engine(source(inputs=inputs or (SMALL,), outputs=outputs, **settings), run=gate)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_images_of_several_requests_are_joined_and_a_bad_one_fails_alone(ahead):
+    gate = Gate()
+    served = serve(gate, batch=8)
+    served._models.find("m").queue.may_take_ahead = ahead
+    first = served.submit(images(png(1)))
+    until(lambda: gate.batches)
+    truncated = png(9)[:60]
+    raw = InferRequest("m", inputs=[tensor("x", np.full((1, 4, 6, 3), 50.0))])
+    tickets = [
+        served.submit(images(png(10), png(20, 3, 5))),
+        served.submit(images(png(30), truncated)),
+        served.submit(raw),
+        served.submit(images(png(40))),
+    ]
+    if ahead:
+        until(lambda: all(one.state in ("taken", "answered") for one in tickets))
+    gate.event.set()
+    assert first.wait().outputs[0].data.tolist() == [[1.0]]
+    assert tickets[0].wait().outputs[0].data.tolist() == [[10.0], [20.0]]
+    with pytest.raises(InvalidRequest, match="image 1 of the input 'x'"):
+        tickets[1].wait()
+    assert tickets[2].wait().outputs[0].data.tolist() == [[50.0]]
+    assert tickets[3].wait().outputs[0].data.tolist() == [[40.0]]
+    assert sum(batch.rows for batch in gate.batches) == 5
+    assert served.statistics()[0].failed == 1
+    served.close()
+
+
+def test_a_bad_header_is_refused_before_the_queue():
+    gate = Gate()
+    gate.event.set()
+    served = serve(gate)
+    with pytest.raises(InvalidRequest, match="'x'"):
+        served.submit(images(b"not an image"))
+    assert served.statistics()[0].invalid == 1
+    served.close()
+
+
+def test_open_shapes_are_joined_only_where_they_agree():
+    gate = Gate()
+    served = serve(gate, OPEN, batch=8)
+    first = served.submit(images(png(1)))
+    until(lambda: gate.batches)
+    tickets = [served.submit(images(png(n, 8, 12 + n % 2))) for n in range(4)]
+    gate.event.set()
+    assert [one.wait().outputs[0].data[0, 0] for one in [first, *tickets]] == [1, 0, 1, 2, 3]
+    assert [batch.tensors["x"].shape for batch in gate.batches[1:]] == [
+        (2, 8, 12, 3),
+        (2, 8, 13, 3),
+    ]
+    served.close()
+
+
+def test_a_failed_image_takes_its_rows_of_other_inputs_along():
+    gate = Gate(lambda batch: means(batch).data * batch.tensors["scale"].data)
+    served = serve(gate, SMALL, SCALE, batch=8)
+
+    def scaled(scale, *files):
+        request = images(*files)
+        request.inputs.append(tensor("scale", np.full((len(files), 1), scale)))
+        return served.submit(request)
+
+    first = scaled(1.0, png(1))
+    until(lambda: gate.batches)
+    tickets = [scaled(2.0, png(10)), scaled(3.0, png(9)[:60]), scaled(4.0, png(20), png(30))]
+    gate.event.set()
+    first.wait()
+    assert tickets[0].wait().outputs[0].data.tolist() == [[20.0]]
+    with pytest.raises(InvalidRequest):
+        tickets[1].wait()
+    assert tickets[2].wait().outputs[0].data.tolist() == [[80.0], [120.0]]
+    served.close()
+
+
+def test_blocks_of_a_batch_go_back_when_the_last_view_dies():
+    gate = Gate(lambda batch: batch.tensors["x"].data[:, 0, 0, :1])
+    gate.event.set()
+    served = serve(gate, batch=4)
+    served.infer(images(png(3)))
+    before = arena.statistics()["leased"]
+    response = served.infer(images(png(7)))
+    assert response.outputs[0].data.tolist() == [[7.0]]
+    del response
+    gate.batches.clear()
+    until(lambda: arena.statistics()["leased"] <= before)
+    served.close()
