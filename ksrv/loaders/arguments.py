@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ksrv.errors import InferenceError
 from ksrv.spec import TensorSpec
 
 
@@ -74,6 +75,7 @@ class PositionalCall:
         order: The inputs' names in the order of its arguments.
         positional: How many of them are passed by position; None for all.
         keywords: The names of the others, as the model was exported with them.
+        rows: The least and the most rows that it was exported for; None for any.
     """
 
     def __init__(
@@ -82,13 +84,17 @@ class PositionalCall:
         order: tuple[str, ...],
         positional: int | None = None,
         keywords: tuple[str, ...] = (),
+        rows: tuple[int, int] | None = None,
     ) -> None:
         self.run = run
         self.order = order
         self.positional = positional
         self.keywords = keywords
+        self.rows = rows
 
     def __call__(self, *args: Any, **tensors: Any) -> Any:
+        if self.rows is not None:
+            self._check_rows(next(iter((*args, *tensors.values())), None), *self.rows)
         if set(tensors) == set(self.keywords):
             return self.run(*args, **tensors)
         if set(tensors) == set(self.order):
@@ -97,3 +103,11 @@ class PositionalCall:
             values = [*args, *tensors.values()]
         count = len(values) if self.positional is None else self.positional
         return self.run(*values[:count], **dict(zip(self.keywords, values[count:], strict=True)))
+
+    @staticmethod
+    def _check_rows(tensor: Any, least: int, most: int) -> None:
+        rows = len(tensor) if getattr(tensor, "ndim", 0) else None
+        if rows is not None and not least <= rows <= most:
+            raise InferenceError(
+                f"the batch has {rows} rows; the model was exported for {least} to {most}."
+            )

@@ -71,7 +71,7 @@ def read_state(path: Path) -> Mapping[str, Any]:
             f"{path} holds pickled objects, which ksrv never loads, and not weights alone "
             f"({_reason(error)}); save the module's state_dict()"
         ) from None
-    except (RuntimeError, EOFError, KeyError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001  on other bytes its readers raise what they like
         raise LoadError(f"{path} is no file of weights: {_short(error)}") from None
     if not isinstance(state, Mapping):
         raise LoadError(f"{path} holds a {type(state).__name__}, not a state_dict")

@@ -5,7 +5,6 @@ are; a compiled package knows only how many there are.
 """
 
 import json
-import logging
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ DATATYPES = {
     "torch.float64": "FP64",
 }
 
-log = logging.getLogger("ksrv.loaders")
+LARGEST = 2**31 - 1
 
 
 def load(request: LoadRequest) -> LoadedModel:
@@ -118,6 +117,7 @@ def _exported(program: Any, request: LoadRequest) -> LoadedModel:
         order=_order(request, [spec.name for spec in inputs]),
         positional=arguments.num_leaves,
         keywords=tuple(keywords.context),
+        rows=_rows([values.get(name) for name in names], program.range_constraints),
     )
     return LoadedModel(call, True, "pytorch_export", inputs, outputs)
 
@@ -173,14 +173,19 @@ def _specs(names: Sequence[str], values: Sequence[Any], ranges: Any) -> tuple[Te
     return tuple(specs)
 
 
+def _rows(values: Sequence[Any], ranges: Any) -> tuple[int, int] | None:
+    """The rows that a program accepts, where that is a range."""
+    first = next((value for value in values if getattr(value, "shape", ())), None)
+    rows = None if first is None else _dimension(first.shape[0], ranges)
+    return rows if isinstance(rows, tuple) else None
+
+
 def _dimension(size: Any, ranges: Any) -> Dimension:
     if isinstance(size, int):
         return size
     bounds = ranges.get(size.node.expr)
-    if bounds is None:
+    # Bounds are sympy's numbers; an infinite one is no integer.
+    if bounds is None or not bounds.lower.is_Integer or not bounds.upper.is_Integer:
         return -1
-    try:
-        low, high = max(int(bounds.lower), 1), int(bounds.upper)
-    except (TypeError, OverflowError, ValueError):  # no upper bound
-        return -1
-    return (low, high) if high < 2**31 - 1 else -1
+    low, high = max(int(bounds.lower), 1), int(bounds.upper)
+    return (low, high) if high < LARGEST else -1

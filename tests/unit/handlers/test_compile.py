@@ -1,10 +1,12 @@
 """The forms of `pt2:`, and what happens when a compilation does not work."""
 
 import logging
+from collections import namedtuple
 from types import SimpleNamespace
 
 import pytest
 
+from ksrv.handlers import compile as compile_module
 from ksrv.handlers.compile import CompileError, CompilePlan, compile_model, read_plan
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.loaded import LoadedModel
@@ -143,3 +145,63 @@ def test_names_are_kept_around_a_compiled_module():
     model = compiled(enabled("eager"), Minus(), names)
     answer = model(**{"in-2": torch.ones(1), "in-1": torch.full((1,), 5.0)})
     assert answer.tolist() == [4]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"mode": "reduce-overhead"}, {"options": {"triton.cudagraphs": True}}],
+)
+def test_outputs_of_cuda_graphs_are_cloned(monkeypatch, arguments):
+    buffer = torch.ones(2)
+    pair = namedtuple("pair", "first second")
+
+    class SameMemory(torch.nn.Module):
+        def forward(self, kind):
+            return {
+                "tensor": buffer,
+                "dict": {"a": buffer, "n": 3},
+                "list": [buffer],
+                "tuple": (buffer, None),
+                "pair": pair(buffer, buffer),
+            }[kind]
+
+    monkeypatch.setattr(compile_module, "_compile", lambda module, _: module.forward)
+    loaded = LoadedModel(SameMemory(), True, "pytorch_eager")
+    config = ModelConfig(pt2={"compile": {"enable": True, **arguments}})
+    context = SimpleNamespace(config=config, model_name="m", device="cuda:0")
+    model = compile_model(loaded, context)
+    assert model("tensor").data_ptr() != buffer.data_ptr()
+    made = model("dict")
+    assert made["n"] == 3
+    assert made["a"].data_ptr() != buffer.data_ptr()
+    assert model("list")[0].data_ptr() != buffer.data_ptr()
+    assert model("tuple")[0].data_ptr() != buffer.data_ptr()
+    assert model("pair").second.data_ptr() != buffer.data_ptr()
+    context.device = "cpu"
+    assert compile_model(loaded, context)("tensor") is buffer
+
+
+def test_a_compiled_model_still_shows_the_modules_attributes():
+    module = torch.nn.Linear(2, 3)
+    model = compiled(enabled("eager"), module)
+    assert model.out_features == 3
+    assert model.weight is module.weight
+
+
+def test_what_is_compiled_already_is_left_alone(caplog):
+    def run(x):
+        return x
+
+    with caplog.at_level(logging.WARNING, "ksrv.handlers"):
+        assert compiled(enabled("eager"), run) is run
+    assert "only eager modules are compiled" in caplog.text
+
+
+def test_a_torch_compile_that_refuses_its_keywords_stays_eager(monkeypatch, caplog):
+    def refuse(module, arguments):
+        raise ValueError("no such mode")
+
+    monkeypatch.setattr(compile_module, "_compile", refuse)
+    with caplog.at_level(logging.WARNING, "ksrv.handlers"):
+        assert compiled(enabled("eager"))(torch.ones(1)).tolist() == [2]
+    assert "no such mode" in caplog.text

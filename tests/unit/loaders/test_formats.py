@@ -6,6 +6,7 @@ import textwrap
 import numpy as np
 import pytest
 
+from ksrv.errors import InferenceError
 from ksrv.handlers.runner import LoadFailed, Runner
 from ksrv.repository.config import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
@@ -234,3 +235,203 @@ def test_a_missing_extra_is_named(folder, reference, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(LoadFailed, match=r"pip install ksrv\[onnx\]"):
         serve(folder, "model: net.onnx\ndevice: cpu", reference[1])
+
+
+def package(module, example, path, **options):
+    torch.export.save(torch.export.export(module, *example, **options), path)
+
+
+class Pair(torch.nn.Module):
+    def forward(self, left, right):
+        return left - right, (left * right).sum(dim=1)
+
+
+class Named(torch.nn.Module):
+    def forward(self, left, right):
+        return {"difference": left - right, "left": left.long()}
+
+
+def run_pair(folder, config, **arrays):
+    (folder / "model.yaml").write_text(textwrap.dedent(config))
+    source = ModelSource(
+        name="net", version="", folder=folder, root=folder, config=load_model_config(folder)
+    )
+    runner = Runner(source)
+    spec = runner.load()
+    try:
+        tensors = {name: Tensor(name, "FP32", one.shape, one) for name, one in arrays.items()}
+        answer = runner.run(BatchInputs(tensors, 2, [BatchRequest(slice(0, 2))]))
+    finally:
+        runner.close()
+    return spec, {one.name: one.data.tolist() for one in answer.tensors}
+
+
+FIVES, ONES = np.full((2, 3), 5, np.float32), np.ones((2, 3), np.float32)
+ROWS = {0: torch.export.Dim.AUTO}
+
+
+@pytest.mark.parametrize("order", [("left", "right"), ("right", "left")])
+def test_an_exported_program_takes_its_own_names_in_any_order(folder, order):
+    example = (torch.zeros(2, 3), torch.zeros(2, 3))
+    package(Pair(), (example,), folder / "p.pt2", dynamic_shapes=(ROWS, ROWS))
+    arrays = {"left": FIVES, "right": ONES}
+    spec, got = run_pair(folder, "model: p.pt2", **{name: arrays[name] for name in order})
+    assert [one.name for one in spec.inputs] == ["left", "right"]
+    assert [one.name for one in spec.outputs] == ["output_0", "output_1"]
+    assert got == {"output_0": [[4] * 3] * 2, "output_1": [15, 15]}
+
+
+def test_an_exported_program_takes_declared_names_in_their_order(folder):
+    example = (torch.zeros(2, 3), torch.zeros(2, 3))
+    package(Pair(), (example,), folder / "p.pt2", dynamic_shapes=(ROWS, ROWS))
+    config = """
+        model: p.pt2
+        inputs:
+          - {name: input-1, datatype: FP32, shape: [-1, 3]}
+          - {name: input-2, datatype: FP32, shape: [-1, 3]}
+    """
+    _, got = run_pair(folder, config, **{"input-2": ONES, "input-1": FIVES})
+    assert got["output_0"] == [[4] * 3] * 2
+
+
+def test_an_exported_program_with_keywords_and_named_results(folder):
+    example = ((torch.zeros(2, 3),), {"right": torch.zeros(2, 3)})
+    package(Named(), example, folder / "p.pt2", dynamic_shapes={"left": ROWS, "right": ROWS})
+    spec, got = run_pair(folder, "model: p.pt2", right=ONES, left=FIVES)
+    assert [(one.name, one.datatype) for one in spec.outputs] == [
+        ("difference", "FP32"),
+        ("left", "INT64"),
+    ]
+    assert got == {"difference": [[4] * 3] * 2, "left": [[5] * 3] * 2}
+
+
+def test_an_eager_module_takes_declared_names_by_position(folder):
+    (folder / "pair.py").write_text(
+        "import torch\nclass Pair(torch.nn.Module):\n"
+        "    def forward(self, a, b):\n        return a - b\n"
+    )
+    config = """
+        class: pair.py:Pair
+        inputs:
+          - {name: left, datatype: FP32, shape: [-1, 3]}
+          - {name: right, datatype: FP32, shape: [-1, 3]}
+    """
+    _, got = run_pair(folder, config, right=ONES, left=FIVES)
+    assert got == {"output": [[4] * 3] * 2}
+
+
+def test_more_rows_than_were_exported_are_the_clients_mistake(folder, reference):
+    torch.export.save(exported(reference[0]), folder / "net.pt2")
+    with pytest.raises(
+        InferenceError, match="65 rows; the model was exported for 1 to 64"
+    ) as caught:
+        serve(folder, "model: net.pt2", np.zeros((65, 4), np.float32))
+    assert caught.value.http_status == 400
+
+
+def test_a_package_of_something_else_is_refused(folder, reference):
+    import zipfile
+
+    with zipfile.ZipFile(folder / "net.pt2", "w") as archive:
+        archive.writestr("net/data.txt", "x")
+    with pytest.raises(LoadFailed, match=r"neither a torch\.export program nor an AOTInductor"):
+        serve(folder, "model: net.pt2", reference[1])
+    with zipfile.ZipFile(folder / "net.pt2", "w") as archive:
+        archive.writestr("net/models/model.json", "{}")
+    with pytest.raises(LoadFailed, match=r"net\.pt2 cannot be loaded"):
+        serve(folder, "model: net.pt2", reference[1])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"state_dict": {}}, "checkpoint; save its entry 'state_dict'"),
+        ([1, 2], "holds a list"),
+        (b"junk", "no file of weights"),
+    ],
+)
+def test_files_that_hold_no_state_dict(folder, reference, content, words):
+    if isinstance(content, bytes):
+        (folder / "w.pth").write_bytes(content)
+    else:
+        torch.save(content, folder / "w.pth")
+    with pytest.raises(LoadFailed, match=words):
+        serve(folder, "model: w.pth\nclass: net.py:Net", reference[1])
+
+
+def test_a_safetensors_file_that_is_none(folder, reference):
+    (folder / "w.safetensors").write_bytes(b"\xff" * 64)
+    with pytest.raises(LoadFailed, match=r"w\.safetensors is no safetensors file"):
+        serve(folder, "model: w.safetensors\nclass: net.py:Net", reference[1])
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def Net():\n    return 3\n", "makes a int, not a torch.nn.Module"),
+        ("Net = 3\n", "is a int, no class"),
+        ("", "has no Net"),
+        ("raise KeyError('early')\n", "KeyError: 'early'"),
+    ],
+)
+def test_a_class_that_is_none(folder, reference, source, words):
+    (folder / "bad.py").write_text(source)
+    with pytest.raises(LoadFailed, match=words):
+        serve(folder, "class: bad.py:Net", reference[1])
+
+
+@pytest.mark.parametrize("name", ["net.pt", "net.pt2", "net.so", "net.pth"])
+def test_torch_is_named_where_it_is_missing(folder, reference, monkeypatch, name):
+    import sys
+
+    (folder / name).write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    config = f"model: {name}\ndevice: cpu" + ("\nclass: net.py:Net" if name == "net.pth" else "")
+    if name == "net.pth":
+        (folder / "net.py").write_text("def Net():\n    return None\n")
+    with pytest.raises(LoadFailed, match=r"pip install ksrv\[torch\]"):
+        serve(folder, config, reference[1])
+
+
+def test_onnx_on_a_device_without_a_provider(folder, reference):
+    write_onnx(reference[0], folder / "net.onnx")
+    with pytest.raises(LoadFailed, match=r"net\.onnx cannot run on mps: this ONNX Runtime offers"):
+        serve(folder, "model: net.onnx\ndevice: mps", reference[1])
+
+
+def test_onnx_texts(folder):
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["words"], ["same"])],
+        "g",
+        [value("words", TensorProto.STRING, ["N", 2])],
+        [value("same", TensorProto.STRING, ["N", 2])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, folder / "s.onnx")
+    (folder / "model.yaml").write_text("model: s.onnx\n")
+    source = ModelSource(
+        name="s", version="", folder=folder, root=folder, config=load_model_config(folder)
+    )
+    runner = Runner(source)
+    spec = runner.load()
+    assert [(one.datatype, one.shape) for one in spec.inputs] == [("BYTES", (-1, 2))]
+    tensor = Tensor("words", "BYTES", (1, 2), [b"a", "\u00e9".encode()])
+    answer = runner.run(BatchInputs({"words": tensor}, 1, [BatchRequest(slice(0, 1))]))
+    assert answer.tensors[0].data == [b"a", "\u00e9".encode()]
+    runner.close()
+
+
+def test_settings_of_torch_are_applied_once_the_model_is_loaded(folder, reference):
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    try:
+        serve(folder, "class: net.py:Net\nthreads: 1\nmatmul_precision: high", reference[1])
+        assert torch.get_num_threads() == 1
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
