@@ -34,7 +34,7 @@ enum Backend : int { BACKEND_HEAP = 0, BACKEND_MEMFD = 1, BACKEND_ADOPTED = 2 };
 
 inline constexpr std::size_t BLOCK_ALIGNMENT = 64;
 inline constexpr std::size_t BLOCK_SLACK = 64 * 1024;
-inline constexpr std::size_t BLOCK_LIMIT = SIZE_MAX / 8;
+inline constexpr std::size_t BLOCK_LIMIT = std::size_t{1} << 39;  // refused without asking malloc
 
 struct Block {
     unsigned char *data = nullptr;
