@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from process_models import batch_of, running, source
 
 from ksrv._native import arena
 from ksrv.engine.executors import ExecutorDied
@@ -15,7 +16,6 @@ from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.errors import HandlerFailed, InferenceError
 from ksrv.handlers.metrics import MetricRecord
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from tests.unit.engine.process_models import batch_of, running, source
 
 ECHO = """
 class Echo(BaseHandler):

@@ -12,12 +12,12 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
+from process_models import batch_of, running, source
 
 from ksrv._native import arena
 from ksrv.engine.executors import ExecutorDied
 from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
-from tests.unit.engine.process_models import batch_of, running, source
 
 WAYS = """
 import ctypes
@@ -276,7 +276,7 @@ def test_a_process_ends_with_the_worker_that_is_killed(tmp_path):
     import numpy as np
     from pathlib import Path
     from threading import Thread
-    from tests.unit.engine.process_models import batch_of, source
+    from process_models import batch_of, source
     from ksrv.engine.executors.process import ProcessExecutor
     executor = ProcessExecutor(source(Path({str(tmp_path)!r}), {WAYS!r}))
     starter = Thread(target=executor.start)  # a thread that ends: its process must not
@@ -287,7 +287,10 @@ def test_a_process_ends_with_the_worker_that_is_killed(tmp_path):
     executor.run(batch_of(np.full((1, 1), 7, "f4")), None)
     """
     worker = subprocess.Popen(
-        [sys.executable, "-c", dedent(program)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", dedent(program)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     pid = int(worker.stdout.readline())
     assert os.path.exists(f"/proc/{pid}")
