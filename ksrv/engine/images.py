@@ -10,8 +10,8 @@ nothing else. `area`, `pillow` and `letterbox` work on the decoded 8- or 16-bit 
 libraries they come from. `channels: convert` decodes to the declared number of channels with 8 bits
 a sample, 16 for a UINT16 input.
 
-Rows lie in memory as height, width, channels. With `model_layout: NCHW` the handler sees a
-transposed view of them (`model_view`), which torch calls channels_last.
+Rows lie in memory as height, width, channels, whatever `model_layout` says: with NCHW the handler is
+given a transposed view of them, which is the memory format that torch calls channels_last.
 
 The rows of a picture that cannot be decoded are zeroed, so that no byte of an earlier batch is seen.
 """
@@ -170,14 +170,6 @@ class ImagePreparer:
             self._check_channels(header.channels, channels, index)
             self._check_size(self._size(header), target, index)
         return (count, *target, channels)
-
-    def model_view(self, rows: Array) -> Array:
-        """Return rows as the handler sees them: channels first with `model_layout: NCHW`.
-
-        Args:
-            rows: [rows, height, width, channels].
-        """
-        return rows.transpose(0, 3, 1, 2) if self.image.model_layout == "NCHW" else rows
 
     def _header(self, element: Element, index: int) -> Header:
         """Read and check what can be known of one image without decoding it."""

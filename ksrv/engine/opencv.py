@@ -28,17 +28,31 @@ def load() -> Any:
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(PIXEL_WALL))
     import cv2
 
+    if _process.owned:
+        cv2.setNumThreads(1)
     return cv2
+
+
+class _Process:
+    """Whether this process belongs to ksrv, so that cv2's settings are ksrv's to make."""
+
+    owned = False
+
+
+_process = _Process()
 
 
 def own_process() -> None:
     """Keep cv2 from starting threads of its own, in a process that belongs to ksrv.
 
     ksrv decodes images in parallel itself, and two pools get into each other's way. The setting
-    holds for the whole process, so the worker and the executor's child call this when they start;
-    nobody calls it in a process of the user's.
+    holds for the whole process: a worker calls this when it starts, and nobody calls it in a process
+    of the user's. It does not import cv2, which a server without images never needs; the setting is
+    made when `load` does.
     """
-    load().setNumThreads(1)
+    _process.owned = True
+    if load.cache_info().currsize:
+        load().setNumThreads(1)
 
 
 def decode(element: Element, flags: int) -> Array | None:

@@ -94,11 +94,16 @@ class Service:
         Args:
             worker: gunicorn's worker.
         """
+        from ksrv._native import arena
+        from ksrv.engine import opencv
         from ksrv.engine.engine import Engine, EngineSettings
         from ksrv.repository.archived_model import ARCHIVE_READERS
         from ksrv.repository.layout import Repository
         from ksrv.server.app import make_app
 
+        # Settings for the whole process: they are made here, where the process is ksrv's own.
+        arena.tune_malloc()
+        opencv.own_process()
         settings = self.settings
         repository = Repository(settings.models, ARCHIVE_READERS)
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))

@@ -1,0 +1,141 @@
+"""cv2's traps, pinned: what ksrv's promises rest on must not change with an upgrade unseen."""
+
+import os
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+
+from ksrv.engine import opencv
+from tests import image_files as files
+
+UNCHANGED = cv2.IMREAD_UNCHANGED
+
+
+def run(script, **environment):
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+def test_the_settings_are_there_before_the_first_import():
+    script = """
+import os, sys
+import ksrv.engine.images
+assert "cv2" not in sys.modules
+from ksrv.engine import opencv
+cv2 = opencv.load()
+assert opencv.load() is cv2 is sys.modules["cv2"]
+print(os.environ["OPENCV_LOG_LEVEL"], os.environ["OPENCV_IO_MAX_IMAGE_PIXELS"])
+"""
+    environment = {"OPENCV_LOG_LEVEL": "ERROR", "OPENCV_IO_MAX_IMAGE_PIXELS": "1000"}
+    assert run(script, **environment).stdout.split() == ["ERROR", "1000"]
+    bare = "import os; [os.environ.pop(k, 0) for k in ('OPENCV_LOG_LEVEL', "
+    bare += "'OPENCV_IO_MAX_IMAGE_PIXELS')]\n" + script
+    assert run(bare).stdout.split() == ["OFF", str(opencv.PIXEL_WALL)]
+
+
+def test_the_second_wall_stands():
+    script = f"""
+from ksrv.engine import opencv
+assert opencv.decode({files.png(40, 40)!r}, -1) is None
+assert opencv.decode({files.png(20, 20)!r}, -1) is not None
+"""
+    run(script, OPENCV_IO_MAX_IMAGE_PIXELS="1000")
+
+
+def test_threads_are_limited_only_on_demand():
+    script = """
+from ksrv.engine import opencv
+cv2 = opencv.load()
+cv2.setNumThreads(2)
+import ksrv.engine.images
+assert cv2.getNumThreads() == 2
+opencv.own_process()
+assert cv2.getNumThreads() == 1
+"""
+    run(script)
+    early = """
+import sys
+from ksrv.engine import opencv
+opencv.own_process()
+assert "cv2" not in sys.modules
+assert opencv.load().getNumThreads() == 1
+"""
+    run(early)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("data", [files.jpeg(60, 80), files.png(60, 80)], ids=["jpeg", "png"])
+def test_a_cut_file_is_no_picture(data, share):
+    assert opencv.decode(data[: int(len(data) * share)], UNCHANGED) is None
+
+
+def test_a_jpeg_without_its_last_byte_is_no_picture():
+    assert opencv.decode(files.jpeg(60, 80)[:-1], UNCHANGED) is None
+
+
+@pytest.mark.parametrize("junk", [b"x", b"\xff\xd8\xff", bytes(1000)])
+def test_junk_is_no_picture(junk):
+    assert opencv.decode(junk, UNCHANGED) is None
+
+
+def test_what_raises_in_cv2_is_no_picture(monkeypatch):
+    def fail(*_):
+        raise cv2.error("bad")
+
+    monkeypatch.setattr(cv2, "imdecode", fail)
+    assert opencv.decode(files.png(4, 4), UNCHANGED) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "flags", "shape", "dtype"),
+    [
+        (files.jpeg(20, 30), UNCHANGED, (20, 30, 3), "u1"),
+        (files.jpeg(20, 30, "L"), UNCHANGED, (20, 30), "u1"),
+        (files.rgba_png(20, 30), UNCHANGED, (20, 30, 4), "u1"),
+        (files.rgba_png(20, 30), cv2.IMREAD_COLOR, (20, 30, 3), "u1"),
+        (files.png16(20, 30, 3), UNCHANGED, (20, 30, 3), "u2"),
+        (files.png16(20, 30, 3), cv2.IMREAD_COLOR, (20, 30, 3), "u1"),
+        (files.png16(20, 30, 3), cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH, (20, 30, 3), "u2"),
+        (files.oriented(20, 30, 6), cv2.IMREAD_COLOR, (30, 20, 3), "u1"),
+        (files.oriented(20, 30, 6), UNCHANGED, (20, 30, 3), "u1"),
+        (files.oriented(20, 30, 6), cv2.IMREAD_COLOR | 128, (20, 30, 3), "u1"),
+    ],
+)
+def test_what_flags_mean(data, flags, shape, dtype):
+    pixels = opencv.decode(data, flags)
+    assert pixels.shape == shape and pixels.dtype == dtype
+
+
+def test_alpha_is_dropped_without_blending():
+    data = files.rgba_png(20, 30)
+    unchanged = opencv.decode(data, UNCHANGED)
+    np.testing.assert_array_equal(opencv.decode(data, cv2.IMREAD_COLOR), unchanged[:, :, :3])
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("dtype", ["u1", "u2", "i2", "f4", "f8"])
+def test_a_resize_lands_in_its_target(channels, dtype):
+    source = files.pixels(40, 50, channels).astype(dtype)
+    room = np.zeros((20, 60, channels), dtype)
+    opencv.resize_into(source, room[:, 10:35], cv2.INTER_LINEAR)
+    wanted = cv2.resize(source, (25, 20), interpolation=cv2.INTER_LINEAR)
+    np.testing.assert_array_equal(room[:, 10:35], wanted.reshape(20, 25, channels))
+    assert not room[:, :10].any() and not room[:, 35:].any()
+
+
+def test_a_resize_that_spurns_its_target_still_fills_it(monkeypatch):
+    source, target = files.pixels(40, 50), np.zeros((20, 25, 3), np.uint8)
+    real = cv2.resize
+    monkeypatch.setattr(cv2, "resize", lambda image, size, dst, interpolation: real(image, size))
+    opencv.resize_into(source, target, cv2.INTER_LINEAR)
+    np.testing.assert_array_equal(target, real(source, (25, 20)))
