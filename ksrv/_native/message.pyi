@@ -1,4 +1,3 @@
-from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy.typing as npt
@@ -12,7 +11,6 @@ FP32_CONTENTS: int
 FP64_CONTENTS: int
 BYTES_CONTENTS: int
 VIEW_BYTES: int
-MAX_MESSAGE: int
 
 class MessageError(ValueError): ...
 
@@ -79,20 +77,3 @@ def scan(
     parameters: int = ...,
     text: int = ...,
 ) -> Request | None: ...
-def render(
-    model_name: str,
-    model_version: str,
-    id: str,
-    parameters: Mapping[str, bool | int | float | str],
-    outputs: Iterable[
-        tuple[
-            str,
-            str,
-            Sequence[int],
-            Mapping[str, bool | int | float | str],
-            npt.NDArray[Any] | list[bytes | memoryview],
-        ]
-    ],
-    *,
-    stream: bool = False,
-) -> bytes: ...

@@ -137,7 +137,8 @@ def _histogram(times: StageTimes) -> tuple[list[tuple[str, float]], float]:
 def _sizes(one: ModelStatistics) -> tuple[list[tuple[str, float]], float]:
     counts = [(batch.batch_size, batch.compute_infer.count) for batch in one.batches]
     buckets: list[tuple[str, float]] = [
-        (repr(float(bound)), sum(count for size, count in counts if size <= bound)) for bound in BATCH_SIZES
+        (repr(float(bound)), sum(count for size, count in counts if size <= bound))
+        for bound in BATCH_SIZES
     ]
     buckets.append(("+Inf", sum(count for _, count in counts)))
     return buckets, sum(size * count for size, count in counts)

@@ -3,7 +3,7 @@
 Strategy: one scan over the received bytes notes what they hold (`native/message`), and tensors are
 views into them. A message that is not in the ordinary form is parsed and written again by the
 protobuf class and then scanned like any other, so that there are two readers but one meaning.
-Answers always carry their tensors in raw_output_contents, copied once.
+Answers always carry their tensors in raw_output_contents, copied once (`native/response`).
 """
 
 from collections.abc import Callable, Mapping
@@ -20,9 +20,9 @@ from ksrv._native.message import (
     Request,
     ValueOutOfRange,
     contents_field,
-    render,
     scan,
 )
+from ksrv._native.response import render
 from ksrv.errors import HandlerFailed, InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.protocol import messages
