@@ -7,6 +7,7 @@ The process is `ksrv serve`. Leaving the context ends it with SIGTERM and fails 
 cleanly. A server that dies while it starts fails with its whole log.
 """
 
+import ctypes
 import http.client
 import json
 import os
@@ -15,14 +16,27 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 _ADDRESS = re.compile(r"^(HTTP|gRPC) {2}(\S+)$", re.MULTILINE)
 _POLL_SECONDS = 0.02
+_SET_PARENT_DEATH_SIGNAL = 1
+
+
+def _ends_with_parent() -> Callable[[], None] | None:
+    """Return what a new process runs so that it does not outlive a test run that is killed.
+
+    The kernel watches the thread that forks, so this is for the main thread only.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 class ServerFailed(AssertionError):
@@ -112,6 +126,7 @@ class Server:
                 stderr=subprocess.STDOUT,
                 env=own | {"PYTHONUNBUFFERED": "1"} | self._environment,
                 start_new_session=True,
+                preexec_fn=_ends_with_parent(),
             )
         self._deadline = time.monotonic() + self._start_timeout
         try:
