@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ksrv.server.access import Access
 from ksrv.server.addresses import Address, AddressError, check_exposure, parse_address
 from ksrv.server.banner import print_addresses
 from ksrv.server.grpc_port import reserve
@@ -45,6 +46,7 @@ class Master:
         self.settings = settings
         self.slots = WorkerSlots()
         self.service = Service(settings, self.slots)
+        Access(settings)  # a token file that cannot be read is told before anything starts
         self._http = parse_address(settings.http, "http")
         self._grpc = parse_address(settings.grpc, "grpc")
         self._quiet = None if self._http else _Quiet(tempfile.TemporaryDirectory(prefix="ksrv-"))

@@ -1,0 +1,138 @@
+"""`ksrv infer` against a real server."""
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from integration_models import write_double, write_mean, write_model
+
+from ksrv.cli.main import main
+from ksrv.testing import Server
+
+PAIR = """
+from ksrv import BaseHandler
+
+
+class Pair(BaseHandler):
+    def inference(self, a, b):
+        return {"difference": a - b}
+"""
+
+WORDS = """
+from ksrv import BaseHandler
+
+
+class Words(BaseHandler):
+    def inference(self, text):
+        return [f"{len(element)} bytes" for element in text]
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    write_double(root)
+    write_mean(root)
+    vector = "datatype: FP32, shape: [-1, 2]"
+    write_model(
+        root, "pair", PAIR,
+        f"inputs: [{{name: a, {vector}}}, {{name: b, {vector}}}]\n"
+        f"outputs: [{{name: difference, {vector}}}]\n",
+    )  # fmt: skip
+    write_model(
+        root, "words", WORDS,
+        "inputs: [{name: text, datatype: BYTES, shape: [-1]}]\n"
+        "outputs: [{name: said, datatype: BYTES, shape: [-1]}]\n",
+    )  # fmt: skip
+    with Server(root, grpc="off") as running:
+        yield running
+
+
+@pytest.fixture
+def run(server):
+    runner = CliRunner()
+
+    def invoke(*arguments, url=None):
+        return runner.invoke(main, ["infer", "--url", url or server.url, *map(str, arguments)])
+
+    return invoke
+
+
+def save(folder, name, array):
+    np.save(folder / name, array)
+    return folder / name
+
+
+def test_without_files_it_prints_what_the_model_takes(run):
+    assert json.loads(run("double").output)["inputs"][0]["shape"] == [-1, 4]
+
+
+def test_images_are_one_batch(run, tmp_path):
+    for name, value in (("a.png", 10), ("b.jpg", 20)):
+        assert cv2.imwrite(str(tmp_path / name), np.full((9, 7, 3), value, np.uint8))
+    done = run("mean", tmp_path / "a.png", tmp_path / "b.jpg")
+    assert done.exit_code == 0, done.output
+    assert "mean  FP32[2,3]" in done.output
+    assert "10." in done.output and "20." in done.output
+
+
+def test_arrays_are_raw_tensors(run, tmp_path):
+    done = run("double", save(tmp_path, "x.npy", np.float32([[1, 2, 3, 4]])))
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == ["y  FP32[1,4]", "  [[2. 4. 6. 8.]]"]
+
+
+def test_several_inputs_are_named_or_taken_in_order(run, tmp_path):
+    one = save(tmp_path, "one.npy", np.float32([[5, 7]]))
+    other = save(tmp_path, "other.npy", np.float32([[1, 2]]))
+    assert "[[4. 5.]]" in run("pair", one, other).output
+    assert "[[-4. -5.]]" in run("pair", f"b={one}", f"a={other}").output
+
+
+def test_other_files_are_bytes_and_texts_are_printed(run, tmp_path):
+    (tmp_path / "word.txt").write_text("hello")
+    done = run("words", tmp_path / "word.txt")
+    assert done.output.splitlines() == ["said  BYTES[1]", "  5 bytes"], done.output
+
+
+def test_a_json_file_is_the_request(run, tmp_path):
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 1, 1, 1]}
+    (tmp_path / "request.json").write_text(json.dumps({"inputs": [entry]}))
+    assert "y  FP32[1,4]" in run("double", tmp_path / "request.json").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("nope",), "404: "),
+        (("double", "/no/such.npy"), "/no/such.npy"),
+        (("double", "/no/such.json"), "/no/such.json"),
+        (("double", "a.npy", "b.npy"), "every input"),
+    ],
+)
+def test_a_mistake_is_one_sentence(run, arguments, text):
+    done = run(*arguments)
+    assert done.exit_code == 1
+    assert text in done.output
+
+
+def test_a_refused_request_shows_the_servers_sentence(run, tmp_path):
+    done = run("double", save(tmp_path, "x.npy", np.float32([[1, 2]])))
+    assert done.exit_code == 1
+    assert done.output.startswith("Error: 400: ") and "'x'" in done.output
+
+
+def test_arrays_of_objects_and_strings_are_refused(run, tmp_path):
+    objects = save(tmp_path, "objects.npy", np.array([{}], dtype=object))
+    assert "cannot be read" in run("double", objects).output
+    texts = save(tmp_path, "texts.npy", np.array(["a"]))
+    assert "no place in the protocol" in run("double", texts).output
+
+
+def test_a_server_that_is_not_there_is_told(run):
+    done = run("double", url="http://127.0.0.1:1")
+    assert done.exit_code == 1
+    assert "no answer from http://127.0.0.1:1" in done.output
+    assert run("double", url="ftp://x").exit_code == 2

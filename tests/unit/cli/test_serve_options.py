@@ -1,0 +1,79 @@
+"""The flags of `ksrv serve`, without a server."""
+
+import pytest
+from click.testing import CliRunner
+
+from ksrv.cli.main import main
+from ksrv.server.settings import fields
+
+
+@pytest.fixture
+def run(monkeypatch):
+    for name in list(__import__("os").environ):
+        if name.startswith("KSRV_"):
+            monkeypatch.delenv(name)
+    runner = CliRunner()
+    return lambda *arguments: runner.invoke(main, [*arguments])
+
+
+def test_every_setting_is_a_flag_of_serve(run):
+    text = run("serve", "--help").output
+    for key, field in fields().items():
+        if key != "models":
+            assert field.flag in text
+
+
+def test_the_version_is_the_packages(run):
+    import ksrv
+
+    assert ksrv.__version__ in run("--version").output
+
+
+def test_print_config_shows_values_and_sources(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("KSRV_THREADS", "3")
+    file = tmp_path / "ksrv.yaml"
+    file.write_text("workers: 2\n")
+    done = run(
+        "serve", str(tmp_path), "--config", str(file), "--limits-body", "64M", "--insecure",
+        "--no-metrics", "--allowed-origins", "http://a", "--allowed-origins", "http://b",
+        "--print-config",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    for line in [
+        f"models = ('{tmp_path}',)  (flag --models)",
+        "threads = 3  (environment variable KSRV_THREADS)",
+        f"workers = 2  (settings file {file})",
+        f"limits.body = {64 << 20}  (flag --limits-body)",
+        "insecure = True  (flag --insecure)",
+        "metrics = False  (flag --metrics)",
+        "allowed_origins = ('http://a', 'http://b')  (flag --allowed-origins)",
+        "http = '127.0.0.1:8080'  (default)",
+    ]:
+        assert line in done.output.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "at least one model"),
+        (("/no/such/place",), "/no/such/place"),
+        ((".", "--workers", "0"), "'workers'"),
+        ((".", "--limits-body", "big"), "'limits.body'"),
+        ((".", "--config", "/no/such/file.yaml"), "/no/such/file.yaml"),
+        ((".", "--http", "8080"), "HOST:PORT"),
+        ((".", "--grpc", "::1:80"), "[ADDRESS]:PORT"),
+        ((".", "--token-file", "/no/such/tokens"), "'token_file'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(run, arguments, text):
+    done = run("serve", *arguments)
+    assert done.exit_code != 0
+    assert text in done.output
+    assert "Traceback" not in done.output
+
+
+def test_a_variable_that_is_no_setting_is_an_error(run, monkeypatch):
+    monkeypatch.setenv("KSRV_HTPP", "x")
+    done = run("serve", ".")
+    assert done.exit_code == 1
+    assert "KSRV_HTPP" in done.output and "'http'" in done.output
