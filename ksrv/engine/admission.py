@@ -77,6 +77,9 @@ class Admission:
         self._one_group = bool(declared) and all(
             entry.fixed_tail is not None for entry in self._inputs.values()
         )
+        self._only = (
+            next(iter(self._inputs.values())) if self._one_group and len(declared) == 1 else None
+        )
 
     def admit(self, request: InferRequest) -> Admitted:
         """Check a request.
@@ -90,7 +93,11 @@ class Admission:
         Raises:
             InvalidRequest: The client can mend it.
         """
-        if self._inputs:
+        shapes: list[object] = []
+        rows = self._plain_rows(request) if self._only is not None else -1
+        if rows >= 0:
+            pass
+        elif self._inputs:
             rows, shapes = self._declared(request)
         else:
             rows, shapes = self._undeclared(request)
@@ -103,6 +110,25 @@ class Admission:
                 f"{most} (batching.max_batch_size)."
             )
         return Admitted(rows, self._group(request, shapes))
+
+    def _plain_rows(self, request: InferRequest) -> int:
+        """Return the rows of a request whose one tensor is right at first sight, or -1."""
+        only = self._only
+        assert only is not None
+        if len(request.inputs) != 1:
+            return -1
+        tensor = request.inputs[0]
+        data, shape = tensor.data, tensor.shape
+        if (
+            isinstance(data, np.ndarray)
+            and tensor.name == only.spec.name
+            and tensor.datatype == only.spec.datatype
+            and shape[1:] == only.fixed_tail
+            and data.shape == shape
+            and data.dtype == only.dtype
+        ):
+            return shape[0]
+        return -1
 
     def _declared(self, request: InferRequest) -> tuple[int, list[object]]:
         inputs = self._inputs

@@ -18,7 +18,15 @@ from ksrv._native import arena, datatype
 from ksrv.engine.admission import Images
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.errors import HandlerFailed, KsrvError
-from ksrv.request import Array, BatchInputs, BatchRequest, Element, InferRequest, Tensor
+from ksrv.request import (
+    Array,
+    BatchInputs,
+    BatchRequest,
+    Element,
+    InferRequest,
+    Tensor,
+    single_request,
+)
 from ksrv.spec import ModelSpec
 
 
@@ -81,6 +89,10 @@ class Assembly:
         Args:
             tickets: The requests; one whose images cannot be decoded goes to `failed`.
         """
+        if not self._images and not self.tickets and len(tickets) == 1:
+            self.tickets.append(tickets[0])
+            self.rows = tickets[0].rows
+            return
         began = time.monotonic_ns()
         if self._images:
             self._room = max(self._room, self.rows + sum(ticket.rows for ticket in tickets))
@@ -129,6 +141,9 @@ class Assembly:
 
     def inputs(self) -> BatchInputs:
         """Return the batch as an executor takes it."""
+        first: InferRequest = self.tickets[0].request
+        if len(self.tickets) == 1 and not self._filled:
+            return single_request(self._in_order(first), self.rows, first)
         requests: list[BatchRequest] = []
         row = 0
         for ticket in self.tickets:
@@ -138,12 +153,9 @@ class Assembly:
                 BatchRequest(slice(row, end), request.id, request.parameters, request.headers)
             )
             row = end
-        first: InferRequest = self.tickets[0].request
-        alone = len(self.tickets) == 1 and not self._copied
+        own = len(self.tickets) == 1 and not self._copied
         tensors = {
-            tensor.name: tensor
-            if alone and tensor.name not in self._filled
-            else self._joined(tensor)
+            tensor.name: tensor if own and tensor.name not in self._filled else self._joined(tensor)
             for tensor in self._in_order(first)
         }
         return BatchInputs(tensors, row, requests, first.explain)

@@ -278,15 +278,18 @@ class Instance:
             assembly.ran_ns = time.monotonic_ns() - began
 
     def _note_pace(self, ran_ns: int) -> None:
-        queue = self._home.queue
         if ran_ns < QUICK_NS:
-            self._trust = min(self._trust + 1, 2 * TRUSTED)
+            trust = self._trust + 1
+            if trust > 2 * TRUSTED:
+                return
         else:
-            self._trust = max(self._trust - 50, 0) if ran_ns < STALL_NS else 0
+            trust = max(self._trust - 50, 0) if ran_ns < STALL_NS else 0
+        self._trust = trust
+        queue = self._home.queue
         if self._home.lends and not self._executor.keeps_deadlines:
-            if self._trust == TRUSTED and not queue.may_lend:
+            if trust == TRUSTED and not queue.may_lend:
                 queue.may_lend = True
-            elif self._trust < TRUSTED // 2 and queue.may_lend:
+            elif trust < TRUSTED // 2 and queue.may_lend:
                 queue.may_lend = False
         if queue.may_take_ahead != (ran_ns >= AHEAD_NS):
             queue.may_take_ahead = ran_ns >= AHEAD_NS

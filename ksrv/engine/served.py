@@ -43,6 +43,7 @@ class Served:
         states: Those that do not, by version.
         wanted: Whether readiness waits for the model: configured, and not unloaded on purpose.
         fingerprints: What each version on disk looked like when it was last loaded or tried.
+        default: The version that serves requests that name none: the highest.
     """
 
     versions: Mapping[str, LoadedModel] = field(default_factory=dict)
@@ -50,10 +51,17 @@ class Served:
     wanted: bool = True
     fingerprints: Mapping[str, object] = field(default_factory=dict)
 
-    @property
-    def default(self) -> LoadedModel | None:
-        """The version that serves requests that name none: the highest."""
-        return next(reversed(list(self.versions.values())), None)
+    default: LoadedModel | None = None
+
+    @staticmethod
+    def of(
+        versions: Mapping[str, LoadedModel],
+        states: Mapping[str, ModelState],
+        fingerprints: Mapping[str, object],
+    ) -> "Served":
+        """Return the versions of a configured model, the highest of them as its default."""
+        default = next(reversed(list(versions.values())), None)
+        return Served(versions, states, True, fingerprints, default)
 
 
 class ServedModels:
@@ -275,7 +283,7 @@ class ServedModels:
             log.error("the model %s: %s", name, entry.error)
             states.setdefault("", ModelState(name, "", "UNAVAILABLE", error.message))
             versions = {**before.versions, **versions}
-        self._put(name, Served(versions, states, True, found))
+        self._put(name, Served.of(versions, states, found))
         kept = set(map(id, versions.values()))
         self._retire(model for model in before.versions.values() if id(model) not in kept)
         return failed

@@ -41,17 +41,17 @@ def split(
     """
     if not tickets:
         return []
+    tensors = outputs.tensors
+    if not outputs.exclusive:
+        unshared = ownership.unshared(tensors, before, inputs)
+        if not all(unshared):
+            tensors = [
+                tensor if free else _copy(tensor)
+                for tensor, free in zip(tensors, unshared, strict=True)
+            ]
+    if len(tickets) == 1 and not outputs.failures:
+        return [_response(spec, tickets[0], 0, tensors, outputs, timings)]
     answers: list[InferResponse | KsrvError] = []
-    tensors = (
-        [
-            tensor if unshared else _copy(tensor)
-            for tensor, unshared in zip(
-                outputs.tensors, ownership.unshared(outputs.tensors, before, inputs), strict=True
-            )
-        ]
-        if not outputs.exclusive
-        else outputs.tensors
-    )
     row = 0
     for place, ticket in enumerate(tickets):
         end = row + ticket.rows
