@@ -4,6 +4,7 @@ A scan reads settings and lists versions; it loads nothing. One bad model never 
 its entry, or the version in question, carries the error instead.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +13,12 @@ from typing import TypeAlias
 
 from ksrv.errors import quote
 from ksrv.repository.config import CONFIG_NAME, ConfigError, load_model_config
+from ksrv.repository.trust import doubts
 from ksrv.source import ModelConfig, ModelSource, VersionPolicy
 
 __all__ = ["ModelEntry", "ModelSource", "Repository", "RepositoryError", "is_model_name"]
+
+log = logging.getLogger("ksrv.repository")
 
 BARE_SUFFIXES = (".pt", ".pt2", ".onnx")
 
@@ -65,6 +69,7 @@ class Repository:
         self, paths: Sequence[Path | str], archives: dict[str, ArchiveReader] | None = None
     ) -> None:
         self.paths = tuple(Path(path) for path in paths)
+        self._looked_at: set[Path] = set()
         self._archives = archives or {}
 
     def scan(self) -> dict[str, ModelEntry]:
@@ -79,6 +84,7 @@ class Repository:
         entries: dict[str, ModelEntry] = {}
         for path in self.paths:
             for found in self._models(path):
+                self._warn(found)
                 earlier = entries.get(found.name)
                 if earlier is None:
                     entries[found.name] = found
@@ -86,6 +92,13 @@ class Repository:
                     text = f"two models are called {found.name}: {earlier.path} and {found.path}."
                     entries[found.name] = ModelEntry(found.name, error=text, path=earlier.path)
         return entries
+
+    def _warn(self, entry: ModelEntry) -> None:
+        if entry.path not in self._looked_at:
+            self._looked_at.add(entry.path)
+            doubt = next(doubts(entry.path), None)
+            if doubt:
+                log.warning("the model %s: %s; the server runs what is in it", entry.name, doubt)
 
     def _models(self, path: Path) -> Iterator[ModelEntry]:
         if path.is_file():
@@ -102,11 +115,15 @@ class Repository:
             raise RepositoryError(f"{path}: no such file or folder.")
 
     def _repository(self, path: Path) -> Iterator[ModelEntry]:
-        for child in sorted(path.iterdir()):
+        try:
+            children = sorted(path.iterdir())
+        except OSError as error:
+            raise RepositoryError(f"{path}: cannot be read ({error.strerror}).") from None
+        for child in children:
             if child.name.startswith((".", "_")):
                 continue
             if child.is_dir():
-                if any(child.iterdir()):
+                if not _is_empty(child):
                     yield self._entry(child, child.name)
             elif child.suffix in (*BARE_SUFFIXES, *self._archives):
                 yield self._entry(child, child.stem)
@@ -132,6 +149,13 @@ def _is_model_folder(path: Path) -> bool:
     if (path / CONFIG_NAME).is_file() or (path / "handler.py").is_file():
         return True
     return bool(_version_folders(path))
+
+
+def _is_empty(path: Path) -> bool:
+    try:
+        return next(path.iterdir(), None) is None
+    except OSError:
+        return False  # its entry says why it cannot be read
 
 
 def _version_folders(path: Path) -> list[Path]:

@@ -1,5 +1,7 @@
 """What a repository, a model's folder and a single file are taken for."""
 
+from pathlib import Path
+
 import pytest
 
 from ksrv.repository.layout import Repository, RepositoryError
@@ -180,3 +182,18 @@ def test_a_path_that_holds_no_models(tmp_path, name):
     make(tmp_path, {"notes.txt": ""})
     with pytest.raises(RepositoryError, match=name):
         Repository([tmp_path / name]).scan()
+
+
+def test_a_folder_that_cannot_be_read_does_not_stop_the_others(tmp_path, monkeypatch):
+    make(tmp_path, {"good.onnx": "", "shut/model.yaml": "model: m.onnx\n"})
+    iterdir = Path.iterdir
+
+    def refuse(path):
+        if path.name == "shut":
+            raise PermissionError(13, "Permission denied")
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    entries = Repository([tmp_path]).scan()
+    assert entries["good"].error is None
+    assert "Permission denied" in entries["shut"].error

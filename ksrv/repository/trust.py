@@ -1,0 +1,43 @@
+"""Who else could change a model: handlers and models are code that the server runs.
+
+The store is trusted as a whole, so what matters is that nobody untrusted can write to it: its
+folders and files belong to root or to the server's own user, and others may not write.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+MOST_FILES = 10_000
+
+
+def doubts(path: Path) -> Iterator[str]:
+    """Yield what speaks against trusting a model's folder or file.
+
+    Args:
+        path: The folder, looked at with everything in it, or the file.
+
+    Yields:
+        One sentence for each file or folder that somebody else could change.
+    """
+    for count, at in enumerate(_below(path)):
+        if count == MOST_FILES:
+            return
+        try:
+            state = at.stat()
+        except OSError:
+            continue  # it went, or leads nowhere: what needs it says so
+        if state.st_uid not in (0, os.geteuid()):
+            yield f"{at} belongs to user {state.st_uid}, who is neither root nor the server's user"
+        elif state.st_mode & stat.S_IWOTH and not state.st_mode & stat.S_ISVTX:
+            yield f"{at} can be written by every user of this machine"
+
+
+def _below(path: Path) -> Iterator[Path]:
+    yield path
+    if path.is_dir():
+        for folder, _, files in os.walk(path):
+            if Path(folder) != path:
+                yield Path(folder)
+            yield from (Path(folder, name) for name in files)

@@ -1,0 +1,45 @@
+"""A store that somebody else could change is told of, once."""
+
+import logging
+import os
+
+import pytest
+
+from ksrv.repository.layout import Repository
+from ksrv.repository.trust import doubts
+
+
+@pytest.fixture
+def store(tmp_path):
+    (tmp_path / "m/1").mkdir(parents=True)
+    (tmp_path / "m/1/model.onnx").write_bytes(b"")
+    return tmp_path
+
+
+def test_a_store_of_ones_own_is_trusted(store):
+    assert list(doubts(store / "m")) == []
+
+
+@pytest.mark.parametrize("name", ["m", "m/1", "m/1/model.onnx"])
+def test_what_everybody_can_write_is_not(store, name):
+    (store / name).chmod(0o777)
+    [doubt] = doubts(store / "m")
+    assert doubt == f"{store / name} can be written by every user of this machine"
+
+
+def test_what_belongs_to_somebody_else_is_not(store, monkeypatch):
+    owner = os.stat(store).st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    found = list(doubts(store / "m"))
+    assert bool(found) == (owner != 0)
+
+
+def test_a_scan_warns_once(store, caplog):
+    (store / "m/1").chmod(0o777)
+    repository = Repository([store])
+    with caplog.at_level(logging.WARNING, "ksrv.repository"):
+        repository.scan()
+        repository.scan()
+    assert len(caplog.records) == 1
+    assert "model m: " in caplog.text
+    assert "can be written by every user" in caplog.text
