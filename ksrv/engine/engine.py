@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from ksrv._native import arena
 from ksrv._native import queue as native
 from ksrv.engine.executors import Executor
 from ksrv.engine.executors.inline import InlineExecutor
@@ -21,6 +22,8 @@ from ksrv.spec import ModelSpec
 __all__ = ["Engine", "EngineSettings", "ModelState"]
 
 log = logging.getLogger("ksrv.engine")
+
+IDLE_MEMORY_SECONDS = 30.0
 
 
 class Engine:
@@ -72,6 +75,7 @@ class Engine:
         """
         native.set_in_flight_bound(self.settings.bytes_in_flight())
         self._run(self._heed_notices, "ksrv-notices")
+        self._run(self._give_memory_back, "ksrv-memory")
         if wait:
             self._load_all()
         else:
@@ -112,6 +116,11 @@ class Engine:
                 native.wait_notices()
             except Exception:
                 log.exception("a callback of a request that ended failed")
+
+    def _give_memory_back(self) -> None:
+        """Free the blocks that nobody has used for a while, also when no request comes any more."""
+        while not self._closing.wait(IDLE_MEMORY_SECONDS):
+            arena.trim(IDLE_MEMORY_SECONDS)
 
     def _watch(self) -> None:
         while not self._closing.wait(self.settings.watch_seconds):

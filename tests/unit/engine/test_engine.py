@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.unit.engine.engine_models import engine, request, source, tensor
 
-from ksrv._native import queue
+from ksrv._native import arena, queue
 from ksrv.errors import (
     BodyTooLarge,
     Cancelled,
@@ -55,6 +55,16 @@ def test_a_request_is_answered():
     assert response.id == "a"
     assert response.outputs[0].data.tolist() == [[4.0] * 4] * 3
     assert set(response.timings) >= {"queue", "assemble"}
+    served.close()
+
+
+def test_memory_is_given_back_when_nothing_happens(monkeypatch):
+    monkeypatch.setattr("ksrv.engine.engine.IDLE_MEMORY_SECONDS", 0.005)
+    block = arena.lease(1_000_003)
+    del block
+    assert arena.statistics()["pooled"] > 0
+    served = engine()
+    until(lambda: arena.statistics()["pooled"] == 0)
     served.close()
 
 
