@@ -129,6 +129,7 @@ VIEW_BYTES = 65536
 
 cdef enum:
     VIEW_FROM = 65536
+    RELEASE_FROM = 65536  # bytes from which packed values may take long enough to leave the GIL
     RANK = 32
     BYTES_FIELD = 8
 
@@ -446,9 +447,12 @@ def scan(
     limits.rank = rank if rank < RANK else <size_t>RANK
     limits.parameters = parameters
     limits.text = text
-    outcome = c_scan(
-        <const unsigned char *>base, <size_t>PyBytes_GET_SIZE(message), limits, notes
-    )
+    cdef size_t size = <size_t>PyBytes_GET_SIZE(message)
+    if size >= RELEASE_FROM:
+        with nogil:
+            outcome = c_scan(<const unsigned char *>base, size, limits, notes)
+    else:
+        outcome = c_scan(<const unsigned char *>base, size, limits, notes)
     if outcome != OUTCOME_OK:
         raise _refusal(outcome, notes, limits)
     if notes.unsure:
