@@ -17,6 +17,7 @@ from ksrv.server.body import Environ, read_body
 from ksrv.server.budget import ByteBudget, Reservation
 from ksrv.server.documents import parse_document
 from ksrv.server.health import LiveResource, ModelReadyResource, ReadyResource
+from ksrv.server.metrics import MetricsResource
 from ksrv.server.models import (
     ConfigResource,
     ModelListResource,
@@ -198,6 +199,8 @@ def make_app(
     app.add_route("/v2/repository/index", IndexResource(engine, read_document))
     app.add_route("/v2/repository/models/{name}/load", LoadResource(engine, read_document))
     app.add_route("/v2/repository/models/{name}/unload", UnloadResource(engine, read_document))
+    if settings.metrics:
+        app.add_route("/metrics", MetricsResource(engine))
     app.add_route("/v1/config", OvmsConfigResource(engine))
     app.add_route("/v1/config/reload", OvmsReloadResource(engine))
     return app

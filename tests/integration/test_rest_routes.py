@@ -109,6 +109,28 @@ def _count(server):
     return entry["inference_stats"]["success"]["count"]
 
 
+def test_metrics_count_requests_of_loaded_models_only(server):
+    for _ in range(3):
+        assert requests.post(f"{server.url}/v2/models/double/infer", data=double_body()).ok
+    for index in range(20):
+        get(server, f"/v2/models/unheard-{index}")
+    answer = get(server, "/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    (line,) = [
+        line
+        for line in answer.text.splitlines()
+        if line.startswith("ksrv_requests_total") and 'model="double"' in line and "success" in line
+    ]
+    assert float(line.split()[-1]) >= 3
+    assert "unheard" not in answer.text
+
+
+def test_metrics_can_be_switched_off(repository):
+    with Server(repository, metrics=False, grpc="off") as running:
+        assert get(running, "/metrics").status_code == 404
+
+
 def test_the_index_lists_states_and_reasons(changing):
     server, _ = changing
     states = {entry["name"]: entry for entry in post(server, "/v2/repository/index").json()}
