@@ -39,7 +39,21 @@ BACKENDS = (
 
 
 class CompileError(Exception):
-    """`pt2:` is malformed, or a compilation that is required failed."""
+    """`pt2:` is malformed, or a compilation that is required failed.
+
+    Args:
+        message: What is wrong.
+        key: The key of `pt2:` that is at fault, as a path; empty for `pt2:` itself.
+
+    Attributes:
+        message: The text without the key.
+        key: The path of the key below `pt2:`.
+    """
+
+    def __init__(self, message: str, *key: str) -> None:
+        self.message = message
+        self.key = key
+        super().__init__(f"{'.'.join(('pt2', *key))}: {message}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,35 +90,33 @@ def read_plan(section: Mapping[str, Any] | str | None) -> CompilePlan:
     if isinstance(section, str):
         return CompilePlan(True, arguments={"backend": section})
     if not isinstance(section, Mapping):
-        raise CompileError(f"pt2: expected keys and values, found {type(section).__name__}")
+        raise CompileError(f"expected keys and values, found {type(section).__name__}")
     required = section.get("required", False)
     if not isinstance(required, bool):
-        raise CompileError("pt2.required: expected true or false")
+        raise CompileError("expected true or false", "required")
     rest = {key: value for key, value in section.items() if key not in ("required", "export")}
     if "compile" not in rest:
         if not rest:
             return CompilePlan(required=required)
-        return CompilePlan(True, required, _arguments(rest, "pt2"))
+        return CompilePlan(True, required, _arguments(rest))
     inner = rest.pop("compile")
     if rest:
-        raise CompileError(f"pt2: {', '.join(map(str, rest))} cannot stand beside compile")
+        raise CompileError("cannot stand beside compile", str(next(iter(rest))))
     if not isinstance(inner, Mapping):
-        raise CompileError("pt2.compile: expected keys and values")
+        raise CompileError("expected keys and values", "compile")
     enable = inner.get("enable", False)
     if not isinstance(enable, bool):
-        raise CompileError("pt2.compile.enable: expected true or false")
+        raise CompileError("expected true or false", "compile", "enable")
     keywords = {key: value for key, value in inner.items() if key != "enable"}
-    return CompilePlan(enable, required, _arguments(keywords, "pt2.compile"))
+    return CompilePlan(enable, required, _arguments(keywords, "compile"))
 
 
-def _arguments(keywords: Mapping[str, Any], where: str) -> dict[str, Any]:
-    unknown = [str(key) for key in keywords if key not in KEYWORDS]
-    if unknown:
-        raise CompileError(
-            f"{where}: unknown key {', '.join(unknown)}; known are {', '.join(KEYWORDS)}"
-        )
+def _arguments(keywords: Mapping[str, Any], *where: str) -> dict[str, Any]:
+    for key in keywords:
+        if key not in KEYWORDS:
+            raise CompileError(f"unknown key; known are {', '.join(KEYWORDS)}", *where, str(key))
     if keywords.get("mode") and keywords.get("options"):
-        raise CompileError(f"{where}: mode and options exclude each other")
+        raise CompileError("mode and options exclude each other", *where)
     return {key: value for key, value in keywords.items() if value is not None}
 
 
@@ -132,7 +144,7 @@ def compile_model(loaded: LoadedModel, context: Context) -> Any:
         compiled = CompiledModel(model, plan, context)
         return compiled if wrapper is None else NamedArguments(compiled, wrapper.order)
     if plan.required:
-        raise CompileError(f"pt2.required: {reason}")
+        raise CompileError(f"{reason}, and it is required")
     log.warning("the model %s stays eager: %s", context.model_name, reason)
     return loaded.model
 

@@ -20,7 +20,7 @@ from ksrv.handlers.folder_modules import HandlerError
 from ksrv.handlers.metrics import Emit, Metrics, discard
 from ksrv.handlers.outputs import OutputReader
 from ksrv.handlers.resolution import make_handler
-from ksrv.loaders.loaded import LoadError
+from ksrv.loaders.loaded import LoadedModel, LoadError
 from ksrv.request import BatchInputs, BatchOutputs, Tensor
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
@@ -238,10 +238,12 @@ def complete_spec(handler: Any, context: Context) -> ModelSpec:
     if isinstance(handler, BaseHandler):
         spec = handler.declare(spec)
     # Without torch there is the CPU; asking would import it only to learn that.
-    wanted = context.config.device
-    device = context.device if wanted != "auto" or "torch" in sys.modules else "cpu"
+    chosen = loaded is not None or context.config.device != "auto" or "torch" in sys.modules
+    device = context.device if chosen else "cpu"
     if loaded is None:
         return replace(spec, platform="python", device=device)
+    if _keeps(handler, "preprocess"):
+        check_inputs(spec, loaded)
     return replace(
         spec,
         device=device,
@@ -249,6 +251,37 @@ def complete_spec(handler: Any, context: Context) -> ModelSpec:
         inputs=spec.inputs or (loaded.inputs if _keeps(handler, "preprocess") else ()),
         outputs=spec.outputs or (loaded.outputs if _keeps(handler, "postprocess") else ()),
     )
+
+
+def check_inputs(spec: ModelSpec, loaded: LoadedModel) -> None:
+    """Refuse declared inputs that the model file, which knows its own, cannot take.
+
+    Args:
+        spec: What model.yaml declares.
+        loaded: What the loader learnt.
+
+    Raises:
+        LoadError: The number of inputs or a datatype differs.
+    """
+    if not (spec.inputs and loaded.inputs):
+        return
+    if len(spec.inputs) != len(loaded.inputs):
+        raise LoadError(
+            f"model.yaml declares the inputs {', '.join(one.name for one in spec.inputs)}; "
+            f"the model file has {', '.join(one.name for one in loaded.inputs)}"
+        )
+    names = {one.name for one in loaded.inputs}
+    by_name = names == {one.name for one in spec.inputs}
+    for place, declared in enumerate(spec.inputs):
+        own = next(
+            (one for one in loaded.inputs if by_name and one.name == declared.name),
+            loaded.inputs[place],
+        )
+        if own.datatype != declared.datatype:
+            raise LoadError(
+                f"model.yaml declares the input {declared.name!r} as {declared.datatype}; "
+                f"in the model file {own.name!r} is {own.datatype}"
+            )
 
 
 def _keeps(handler: Any, stage: str) -> bool:

@@ -40,10 +40,12 @@ class OnnxModel:
         session: The `onnxruntime.InferenceSession`.
         inputs: The names of its inputs, in the file's order.
         outputs: The names of its outputs.
+        declared: The names that model.yaml gives the inputs, in its order.
     """
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, declared: Sequence[str] = ()) -> None:
         self.session = session
+        self.declared = tuple(declared)
         self.inputs = tuple(entry.name for entry in session.get_inputs())
         self.outputs = tuple(entry.name for entry in session.get_outputs())
         self._strings = {
@@ -55,11 +57,14 @@ class OnnxModel:
 
         Args:
             arrays: Inputs by position, in the file's order.
-            named: Inputs by name.
+            named: Inputs by the file's names, or by the declared ones: those go by position.
 
         Returns:
             The outputs by name.
         """
+        if named and set(named) == set(self.declared) and set(named) != set(self.inputs):
+            arrays = (*arrays, *(named[name] for name in self.declared))
+            named = {}
         return self.run({**dict(zip(self.inputs, arrays, strict=False)), **named})
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -113,7 +118,7 @@ def load(request: LoadRequest) -> LoadedModel:
     if request.device != "cpu" and session.get_providers()[0] == "CPUExecutionProvider":
         raise LoadError(f"{path} cannot run on {request.device}: ONNX Runtime chose the CPU")
     return LoadedModel(
-        OnnxModel(session),
+        OnnxModel(session, [entry.name for entry in request.inputs]),
         False,
         "onnxruntime_onnx",
         _specs(session.get_inputs(), path),

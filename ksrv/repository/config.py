@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ksrv._native import datatype
+from ksrv.handlers.compile import CompileError, read_plan
 from ksrv.repository.document import ConfigError, Document, Fields, describe
 from ksrv.repository.image_section import default_image, read_image
 from ksrv.repository.labels import LabelError, read_labels
@@ -352,6 +353,10 @@ def _read_pt2(fields: Fields) -> dict[str, Any] | str | None:
     if not isinstance(value, dict):
         fields.fail("pt2", f"expected keys and values, found {describe(value)}.")
     _check_plain(fields, value, (*fields.path, "pt2"))
+    try:
+        read_plan(value)
+    except CompileError as error:
+        fields.document.fail((*fields.path, "pt2", *error.key), f"{error.message}.")
     return value
 
 

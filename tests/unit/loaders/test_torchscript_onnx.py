@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ksrv.handlers import context
-from ksrv.handlers.runner import Runner
+from ksrv.handlers.runner import LoadFailed, Runner
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 
@@ -68,7 +68,7 @@ def test_an_onnx_model_does_not_import_torch(tmp_path):
     write_relu(tmp_path / "relu.onnx")
     code = f"""
 import sys
-from ksrv.handlers.runner import Runner
+from ksrv.handlers.runner import LoadFailed, Runner
 from ksrv.repository.layout import Repository
 [entry] = Repository([{str(tmp_path / "relu.onnx")!r}]).scan().values()
 Runner(entry.versions[""], threads=2).load()
@@ -83,3 +83,58 @@ def test_auto_goes_to_the_cpu_where_the_gpu_does_not_work(tmp_path, monkeypatch,
     _, answer = run(tmp_path / "relu.onnx", np.array([[-1, 0, 2]], np.float32))
     assert answer.tensors[0].data.tolist() == [[0, 0, 2]]
     assert "on the CPU" in caplog.text
+
+
+def write_difference(path):
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Sub", ["a", "b"], ["c"])],
+        "g",
+        [value("a", TensorProto.FLOAT, ["N", 2]), value("b", TensorProto.FLOAT, ["N", 2])],
+        [value("c", TensorProto.FLOAT, ["N", 2])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, path)
+
+
+def load(folder, *inputs):
+    lines = "".join(
+        f"  - {{name: {name}, datatype: {datatype}, shape: [-1, 2]}}\n" for name, datatype in inputs
+    )
+    (folder / "m").mkdir()
+    write_difference(folder / "m/d.onnx")
+    (folder / "m/model.yaml").write_text(f"model: d.onnx\ninputs:\n{lines}")
+    entry = Repository([folder]).scan()["m"]
+    runner = Runner(entry.versions[""])
+    runner.load()
+    return runner
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a"), ("in-1", "in-2")])
+def test_declared_names_go_to_an_onnx_model_by_name_or_by_position(tmp_path, names):
+    runner = load(tmp_path, *((name, "FP32") for name in names))
+    values = {"a": 5, "b": 1, "in-1": 5, "in-2": 1}
+    tensors = {
+        name: Tensor(name, "FP32", (1, 2), np.full((1, 2), values[name], np.float32))
+        for name in reversed(names)
+    }
+    answer = runner.run(BatchInputs(tensors, 1, [BatchRequest(slice(0, 1))]))
+    assert answer.tensors[0].data.tolist() == [[4, 4]]
+    runner.close()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ([("a", "FP32")], "declares the inputs a; the model file has a, b"),
+        ([("a", "FP32"), ("b", "FP64")], "'b' as FP64; in the model file 'b' is FP32"),
+        ([("x", "INT64"), ("y", "FP32")], "'x' as INT64; in the model file 'a' is FP32"),
+    ],
+)
+def test_declared_inputs_that_the_file_cannot_take_fail_the_model(tmp_path, inputs, words):
+    with pytest.raises(LoadFailed, match=words):
+        load(tmp_path, *inputs)
