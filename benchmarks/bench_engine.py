@@ -1,0 +1,90 @@
+"""What the engine adds to one request, in CPU time of the process: one client, a trivial handler.
+
+`runner` drives the handler alone. `lent` is `Engine.infer` once the handler has proven quick and
+runs on the thread that asks; `thread` hands every request to the instance's own thread. The process
+executor's CPU is that of the server's process only; its wall time is in `bench_process`.
+"""
+
+import time
+
+import numpy as np
+import pytest
+
+from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.handlers.runner import Runner
+from ksrv.repository.layout import Repository
+from ksrv.request import InferRequest, Tensor, single_request
+
+MODEL = """
+handler: handler.py
+executor: {executor}
+inputs:
+  - {{name: x, datatype: FP32, shape: [-1, {width}]}}
+outputs:
+  - {{name: y, datatype: FP32, shape: [-1, {width}]}}
+{more}
+"""
+
+HANDLER = """
+from ksrv import BaseHandler
+
+class Handler(BaseHandler):
+    def handle(self, batch, context):
+        return batch["x"]
+"""
+
+SMALL = 16
+LARGE = 224 * 224 * 3
+
+
+def repository(folder, executor="inline", width=SMALL, more=""):
+    model = folder / "m"
+    model.mkdir()
+    (model / "model.yaml").write_text(MODEL.format(executor=executor, width=width, more=more))
+    (model / "handler.py").write_text(HANDLER)
+    return Repository([folder])
+
+
+def request_of(width=SMALL):
+    data = np.ones((1, width), np.float32)
+    return InferRequest("m", inputs=[Tensor("x", "FP32", data.shape, data)], nbytes=data.nbytes)
+
+
+@pytest.fixture
+def served(tmp_path, request):
+    executor, width, settings = request.param
+    engine = Engine(repository(tmp_path, executor, width), EngineSettings(**settings))
+    engine.start()
+    yield engine
+    engine.close()
+
+
+cpu = pytest.mark.benchmark(group="one request", timer=time.process_time, min_rounds=30)
+
+
+@cpu
+def test_runner(benchmark, tmp_path):
+    runner = Runner(repository(tmp_path).scan()["m"].versions[""])
+    runner.load()
+    one = request_of()
+    batch = single_request(one.inputs, 1, one)
+    benchmark.pedantic(runner.run, (batch,), rounds=50, iterations=1000, warmup_rounds=1)
+
+
+@cpu
+@pytest.mark.parametrize(
+    "served",
+    [
+        pytest.param(("inline", SMALL, {}), id="lent"),
+        pytest.param(("inline", SMALL, {"run_on_caller": False}), id="thread"),
+        pytest.param(("process", SMALL, {}), id="process"),
+        pytest.param(("process", LARGE, {}), id="process-602KB"),
+    ],
+    indirect=True,
+)
+def test_infer(benchmark, served):
+    width = served.spec("m").inputs[0].shape[1]
+    one = request_of(width)
+    for _ in range(1200):
+        served.infer(one)
+    benchmark.pedantic(served.infer, (one,), rounds=50, iterations=200, warmup_rounds=1)
