@@ -39,6 +39,11 @@ QUICK_NS = 1_000_000
 STALL_NS = 50_000_000
 TRUSTED = 1000
 """So many quick runs let a seat be lent; one that is not quick takes back fifty, a stall takes all."""
+MOST_LINGER_NS = 2_000_000
+LEAST_LINGER_NS = 100_000
+"""Clients that were just answered together send again one after the other. So that the first of them
+does not become a batch of one, an instance waits for them 1/200 of the time that their batch took."""
+
 AHEAD_NS = 2_000_000
 """Above this a batch takes long enough for the next one to be assembled meanwhile."""
 
@@ -194,16 +199,20 @@ class Instance:
         take, seat, delay = queue.take, self._seat, home.delay_ns
         if home.lends and self._executor.keeps_deadlines:
             queue.may_lend = True
+        linger = 0
         while True:
-            taken = take(seat, room, most, delay)
+            taken = take(seat, room, most, delay or linger)
             if taken is None:
                 break
             if taken is True:
-                self._run(home.take_offer(), True)
-            elif taken:
+                assembly = home.take_offer()
+            else:
                 assembly = home.assembly(0, self._number)
                 fill(assembly, taken, queue, self.tally)
-                self._run(assembly, True)
+            self._run(assembly, True)
+            linger = min(assembly.ran_ns // 200, MOST_LINGER_NS) if assembly.rows > 1 else 0
+            if linger < LEAST_LINGER_NS:
+                linger = 0
             if not self._executor.alive and not self._revive():
                 break
         native.wake_waiters()
