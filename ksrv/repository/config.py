@@ -16,6 +16,7 @@ from ksrv.handlers.compile import CompileError, read_plan
 from ksrv.repository.document import ConfigError, Document, Fields, describe
 from ksrv.repository.image_section import default_image, read_image
 from ksrv.repository.labels import LabelError, read_labels
+from ksrv.repository.torchserve_handler import as_torchserve
 from ksrv.source import Batching, ModelConfig, VersionPolicy
 from ksrv.spec import Dimension, TensorSpec
 
@@ -78,11 +79,14 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
     files = _Files(folder, folders)
     path = next((at / CONFIG_NAME for at in folders if (at / CONFIG_NAME).is_file()), None)
     if path is None:
-        return _without_config(folders)
+        config = _without_config(folders)
+        return as_torchserve(config, folders[0].absolute(), folder.absolute(), False)
     document = Document.read(path)
     fields = Fields(document, {} if document.value is None else document.value)
     fields.only(*_KEYS)
-    return _read(fields, files)
+    config = _read(fields, files)
+    named = "executor" in fields
+    return as_torchserve(config, folders[0].absolute(), folder.absolute(), named)
 
 
 def _without_config(folders: Sequence[Path]) -> ModelConfig:

@@ -1,0 +1,75 @@
+"""Handlers written for TorchServe in a folder with a model.yaml: recognised, and run as they are.
+
+A handler file that imports `ts` is one. It is driven by the same runner as an archive's, with a
+manifest made from model.yaml, in a process of its own unless model.yaml says otherwise: such
+handlers import their siblings by bare name and may change what the process shares. The `parameters:`
+and `pt2:` of model.yaml are what it finds in `context.model_yaml_config`.
+"""
+
+import ast
+import os
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from ksrv.source import ModelConfig
+
+RUNNER = "ksrv.torchserve.runner:TorchServeRunner"
+
+
+def imports_ts(file: Path) -> bool:
+    """Whether a Python file imports TorchServe's package `ts`, anywhere in it.
+
+    Args:
+        file: The file. One that cannot be parsed does not; its import says what is wrong with it.
+    """
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        else:
+            continue
+        if any(name == "ts" or name.startswith("ts.") for name in names):
+            return True
+    return False
+
+
+def as_torchserve(config: ModelConfig, folder: Path, root: Path, executor: bool) -> ModelConfig:
+    """Return the settings with which a handler written for TorchServe is run as one.
+
+    Args:
+        config: The settings.
+        folder: The folder of the version.
+        root: The model's folder.
+        executor: Whether model.yaml names an executor.
+
+    Returns:
+        The settings as they are for any other handler.
+    """
+    file, _, function = (config.handler or "").partition(":")
+    if not file.endswith(".py") or not imports_ts(Path(file)):
+        return config
+    model: dict[str, str] = {
+        "modelName": root.name,
+        "modelVersion": folder.name if folder != root else "1.0",
+        "handler": os.path.relpath(file, folder) + (f":{function}" if function else ""),
+    }
+    if config.model:
+        model["serializedFile"] = os.path.relpath(config.model, folder)
+    if config.model_class:
+        model["modelFile"] = os.path.relpath(config.model_class.partition(":")[0], folder)
+    known: dict[str, Any] = dict(config.parameters)
+    if config.pt2 is not None:
+        known["pt2"] = config.pt2
+    return replace(
+        config,
+        runner=RUNNER,
+        executor=config.executor if executor else "process",
+        torchserve={"manifest": {"runtime": "python", "model": model}, "config": known},
+    )

@@ -1,0 +1,110 @@
+"""A handler written for TorchServe runs from a folder as it does from an archive."""
+
+import sys
+
+import pytest
+
+from ksrv.handlers.runner import Runner, make_runner
+from ksrv.repository.layout import Repository
+from ksrv.repository.torchserve_handler import imports_ts
+from ksrv.request import BatchInputs, BatchRequest, Tensor
+
+HANDLER = """
+import json
+from ts.torch_handler.base_handler import BaseHandler
+import ts_sibling_of_a_test
+
+class Echo(BaseHandler):
+    def initialize(self, context):
+        self.greeting = context.model_yaml_config["greeting"]
+        self.file = context.manifest["model"]["serializedFile"]
+        self.initialized = True
+
+    def preprocess(self, data):
+        return [bytes(row.get("data") or row.get("body")).decode() for row in data]
+
+    def inference(self, data):
+        return data
+
+    def postprocess(self, data):
+        return [f"{self.greeting} {text} {self.file} {ts_sibling_of_a_test.MARK}" for text in data]
+"""
+
+
+@pytest.fixture
+def store(tmp_path):
+    folder = tmp_path / "echo"
+    folder.mkdir()
+    (folder / "handler.py").write_text(HANDLER)
+    (folder / "ts_sibling_of_a_test.py").write_text("MARK = '!'\n")
+    (folder / "weights.pt").write_bytes(b"")
+    (folder / "model.yaml").write_text(
+        "handler: handler.py\nmodel: weights.pt\nparameters: {greeting: hello}\n"
+    )
+    return tmp_path
+
+
+def test_it_is_recognised_and_gets_a_process(store):
+    config = Repository([store]).scan()["echo"].versions[""].config
+    assert config.executor == "process"
+    assert config.torchserve["manifest"]["model"] == {
+        "modelName": "echo",
+        "modelVersion": "1.0",
+        "handler": "handler.py",
+        "serializedFile": "weights.pt",
+    }
+    assert config.torchserve["config"] == {"greeting": "hello"}
+    (store / "echo/model.yaml").write_text("handler: handler.py\nexecutor: inline\n")
+    assert Repository([store]).scan()["echo"].versions[""].config.executor == "inline"
+
+
+def test_it_runs(store, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    before = set(sys.modules)
+    runner = make_runner(Repository([store]).scan()["echo"].versions[""])
+    try:
+        runner.load()
+        tensor = Tensor("data", "BYTES", (2,), [b"one", b"two"])
+        requests = [BatchRequest(slice(row, row + 1), f"r{row}") for row in range(2)]
+        answer = runner.run(BatchInputs({"data": tensor}, 2, requests))
+        assert answer.tensors[0].data == [b"hello one weights.pt !", b"hello two weights.pt !"]
+    finally:
+        runner.close()
+        for name in set(sys.modules) - before:
+            if name in ("handler", "ts_sibling_of_a_test") or name.partition(".")[0] == "ts":
+                del sys.modules[name]
+
+
+def test_a_shared_handler_is_found_from_a_versions_folder(store):
+    (store / "echo/2").mkdir()
+    (store / "echo/2/weights.pt").write_bytes(b"")
+    config = Repository([store]).scan()["echo"].versions["2"].config
+    model = config.torchserve["manifest"]["model"]
+    assert (model["handler"], model["serializedFile"]) == ("../handler.py", "weights.pt")
+    assert model["modelVersion"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from ts.utils.util import x\n", True),
+        ("import ts\n", True),
+        ("def f():\n    import ts.context as c\n", True),
+        ("import tsfresh\nfrom . import ts\nts = 3\n", False),
+        ("from ksrv import BaseHandler\n", False),
+        ("def broken(:\n    import ts\n", False),
+    ],
+)
+def test_what_imports_ts(tmp_path, source, found):
+    (tmp_path / "h.py").write_text(source)
+    assert imports_ts(tmp_path / "h.py") is found
+    assert not imports_ts(tmp_path / "none.py")
+
+
+def test_any_other_handler_keeps_ksrvs_runner(tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/handler.py").write_text("def inference(x):\n    return x\n")
+    source = Repository([tmp_path]).scan()["m"].versions[""]
+    assert (source.config.executor, source.config.torchserve) == ("inline", None)
+    assert isinstance(make_runner(source), Runner)
