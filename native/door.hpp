@@ -1,9 +1,10 @@
 // The door: I/O threads that own a worker's connections, without Python and without the GIL.
 //
-// Strategy: one epoll instance for all threads, connections armed one-shot, so that the thread with
-// the event runs the connection to completion. Complete infer requests wait in the run queue; one
-// thread at a time takes them into Python, while the others stay with the sockets: a Python thread
-// that hogs the GIL delays that one thread and nobody else. What is not plain goes to gunicorn.
+// Strategy: one thread leads: it waits in epoll and runs each connection with an event to
+// completion, so that a request meets one thread and one warm cache. Complete infer requests wait in
+// the run queue; the leader takes them into Python itself. If it does not come back soon, because a
+// Python thread hogs the GIL or a handler takes its time, one of the followers takes the lead and
+// stays with the sockets; one thread at most is in Python. What is not plain goes to gunicorn.
 //
 // door_connection.hpp is what a connection is, door_receive.hpp how messages come in,
 // door_send.hpp how answers go out, door_gates.hpp which queues are full, door_loop.hpp the threads,
@@ -16,6 +17,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -128,6 +131,8 @@ class Door {
     static constexpr int MESSAGES = 16;         // pipelined messages served per turn
     static constexpr size_t TURN_BYTES = 8u << 20;  // received per turn of a huge body
     static constexpr uint64_t SWEEP_NS = 100000000u;
+    static constexpr uint64_t TAKE_OVER_NS = 500000u;  // a leader in Python for so long has left
+    static constexpr uint64_t WATCHED_NS = 20000000u;  // since Python was last entered
     static constexpr uint64_t ROOM_RETRY_NS = 20000000u;
     static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
     static constexpr uint32_t LISTENER_TAG = 0x80000000u;
@@ -150,7 +155,8 @@ class Door {
     void on_event(Connection *connection, uint32_t events, uint64_t now) noexcept;
     void sweep(uint64_t now) noexcept;
     void expire(Connection *connection, uint64_t now) noexcept;
-    void serve() noexcept;
+    void serve(int index) noexcept;
+    void follow(int index) noexcept;
     void arm(Connection *connection, uint32_t events) noexcept;
     void arm_for_phase(Connection *connection, uint64_t now) noexcept;
     void drop(Connection *connection) noexcept;
@@ -192,6 +198,13 @@ class Door {
     Connection *run_first_ = nullptr, *run_last_ = nullptr;
     std::atomic<uint32_t> to_run_{0};
     std::atomic<bool> serving_{false};
+
+    std::atomic<int> leader_{0};
+    std::atomic<int> in_python_{-1};           // the thread that is there
+    std::atomic<uint64_t> python_since_{0};    // and when it went in last
+    std::mutex follow_mutex_;
+    std::condition_variable follow_;
+    std::atomic<int> resting_{0};              // followers that sleep until they are woken
 
     std::mutex handed_mutex_;
     Connection *handed_first_ = nullptr, *handed_last_ = nullptr;

@@ -56,6 +56,10 @@ inline void Door::run(int index) noexcept {
     epoll_event events[EVENTS];
     while (!stopping_.load(std::memory_order_acquire)) {
         self.busy_since.store(0, std::memory_order_relaxed);
+        if (leader_.load(std::memory_order_acquire) != index) {
+            follow(index);
+            continue;
+        }
         const bool timed = connections.open() != 0 || paused_.load(std::memory_order_relaxed);
         const int ready_count = epoll_wait(epoll_, events, EVENTS, timed ? 100 : 1000);
         const uint64_t now = door_clock();
@@ -75,7 +79,7 @@ inline void Door::run(int index) noexcept {
         }
         uint64_t due = next_sweep_.load(std::memory_order_relaxed);
         if (now >= due && next_sweep_.compare_exchange_strong(due, now + SWEEP_NS)) sweep(now);
-        serve();
+        serve(index);
     }
     self.busy_since.store(0, std::memory_order_relaxed);
 }
@@ -85,6 +89,8 @@ inline void Door::stop() noexcept {
     const uint64_t one = 1;
     while (write(wake_, &one, sizeof one) < 0 && errno == EINTR) {
     }
+    std::lock_guard<std::mutex> guard(follow_mutex_);
+    follow_.notify_all();
 }
 
 inline uint64_t Door::stuck_ns() noexcept {
@@ -105,11 +111,42 @@ inline void Door::notify() noexcept {
 
 // Requests go into Python one thread at a time. Whoever finds nobody there goes, and stays until the
 // queue is empty; the check after leaving catches what came between the last look and the leaving.
-inline void Door::serve() noexcept {
+inline void Door::serve(int index) noexcept {
     while (to_run_.load() != 0) {
         if (serving_.exchange(true)) return;
+        python_since_.store(door_clock());
+        in_python_.store(index);
+        if (resting_.load() != 0) {
+            std::lock_guard<std::mutex> guard(follow_mutex_);
+            follow_.notify_one();
+        }
         hooks.serve(hooks.owner);
+        in_python_.store(-1);
         serving_.store(false);
+    }
+}
+
+// Watches the leader and takes its place when it has been in Python for too long. While requests
+// come, that is a look every millisecond, so that entering Python costs no wake-up of anybody; else
+// the follower rests until the leader enters Python.
+inline void Door::follow(int index) noexcept {
+    std::unique_lock<std::mutex> lock(follow_mutex_);
+    while (!stopping_.load(std::memory_order_acquire)) {
+        int leader = leader_.load();
+        if (leader == index) return;
+        const uint64_t entered = python_since_.load();
+        const uint64_t now = door_clock();
+        if (in_python_.load() == leader && now - entered >= TAKE_OVER_NS && now > entered) {
+            if (leader_.compare_exchange_strong(leader, index)) return;
+            continue;
+        }
+        if (in_python_.load() == -1 && now > entered + WATCHED_NS) {
+            resting_.fetch_add(1);
+            if (in_python_.load() == -1) follow_.wait_for(lock, std::chrono::seconds(1));
+            resting_.fetch_sub(1);
+        } else {
+            follow_.wait_for(lock, std::chrono::milliseconds(1));
+        }
     }
 }
 

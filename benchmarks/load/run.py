@@ -1,0 +1,308 @@
+"""HTTP load: CPU per request of ksrv beside a bare C server, in interleaved rounds.
+
+    python benchmarks/load/run.py [--rounds 3] [--seconds 1] [--heads minimal|client] [ROW ...]
+
+All servers of a row are up at once; a round gives each its turn, and medians are compared. Rows:
+w1, w1-batched, w2-c1, w2-c8 (wrk must be installed), w4, hog, slow. Only ratios mean anything.
+"""
+
+import argparse
+import json
+import os
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from servers import HERE, LoadedServer, bare, ksrv, write_models
+
+DOOR = "ksrv.server.worker:KsrvWorker"
+READY = "/v2/health/ready"
+WRK_ROWS = {
+    # name: model, shape, bytes in, bytes out, connections
+    "w1": ("w1", "1,16", 64, 64, 16),
+    "w1-batched": ("batched", "1,16", 64, 64, 16),
+    "w2-c1": ("w2", "1,224,224,3", 602_112, 40, 1),
+    "w2-c8": ("w2", "1,224,224,3", 602_112, 40, 8),
+}
+
+
+def wrk(server: LoadedServer, row: tuple[str, str, int, int, int], seconds: int, heads: str):
+    """Load a server; return its CPU seconds per request and the median and p99 latency text."""
+    model, shape, nbytes, _, connections = row
+    environment = os.environ | {
+        "MODEL": model, "SHAPE": shape, "BYTES": str(nbytes), "HEADS": heads,
+    }  # fmt: skip
+    before = server.cpu_seconds()
+    out = subprocess.run(
+        ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency",
+         "-s", str(HERE / "infer.lua"), f"http://127.0.0.1:{server.port}/"],
+        env=environment, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    spent = server.cpu_seconds() - before
+    if "Non-2xx" in out or "Socket errors" in out:
+        raise RuntimeError(f"{server.name}: {out}")
+    requests = int(re.search(r"(\d+) requests in", out)[1])
+    latency = dict(re.findall(r"(50|99)%\s+(\S+)", out))
+    return spent / requests, latency
+
+
+def run_wrk_row(name: str, models: Path, options: argparse.Namespace) -> None:
+    row = WRK_ROWS[name]
+    servers = [bare(row[3]), ksrv(models, DOOR, "door"), ksrv(models, "gthread", "gthread")]
+    for server in servers:
+        server.start(None if server.name == "bare C" else READY)
+    costs: dict[str, list[float]] = {server.name: [] for server in servers}
+    latency: dict[str, dict[str, str]] = {}
+    try:
+        for server in servers:
+            wrk(server, row, 1, options.heads)  # warm
+        for _ in range(options.rounds):
+            for server in servers:
+                cost, latency[server.name] = wrk(server, row, options.seconds, options.heads)
+                costs[server.name].append(cost)
+    finally:
+        for server in servers:
+            server.stop()
+    floor = statistics.median(costs["bare C"])
+    for server in servers:
+        of_it = costs[server.name]
+        middle = statistics.median(of_it)
+        print(
+            f"{name:<11} {server.name:<8} {middle * 1e6:8.1f} us CPU/request  {middle / floor:6.2f}x"
+            f"  spread {min(of_it) / floor:.2f}-{max(of_it) / floor:.2f}x"
+            f"  p50 {latency[server.name].get('50', '-')}  p99 {latency[server.name].get('99', '-')}"
+        )
+
+
+# ---- exchanges from Python ----------------------------------------------------------------------
+
+
+def message(model: str, shape: str, payload: bytes) -> bytes:
+    entry = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": json.loads(f"[{shape}]"),
+        "parameters": {"binary_data_size": len(payload)},
+    }
+    document = {"inputs": [entry], "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
+    text = json.dumps(document).encode()
+    head = (
+        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n"
+        f"Inference-Header-Content-Length: {len(text)}\r\n"
+        f"Content-Length: {len(text) + len(payload)}\r\n\r\n"
+    )
+    return head.encode() + text + payload
+
+
+def exchange(client: socket.socket, data: bytes, room: bytearray) -> tuple[float, int]:
+    """Send a message and receive its answer; return the seconds and the status."""
+    began = time.perf_counter()
+    sender = threading.Thread(target=client.sendall, args=(data,)) if len(data) > 1 << 20 else None
+    if sender is None:
+        client.sendall(data)
+    else:
+        sender.start()
+    view = memoryview(room)
+    got = client.recv_into(view)
+    while (end := room.find(b"\r\n\r\n", 0, got)) < 0:
+        got += client.recv_into(view[got:])
+    length = int(re.search(rb"(?i)content-length: (\d+)", bytes(room[:end]))[1])
+    while got < end + 4 + length:
+        count = client.recv_into(view[got:])
+        if count == 0:
+            raise RuntimeError("the server closed the connection")
+        got += count
+    if sender is not None:
+        sender.join()
+    return time.perf_counter() - began, int(room[9:12])
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def run_w4(models: Path, options: argparse.Namespace) -> None:
+    """64 MiB in and out on one connection: time, CPU, and peak memory above idle."""
+    payload = bytes(64 << 20)
+    data = message("w4", "1,16777216", payload)
+    servers = [bare(len(payload), echo=True), ksrv(models, DOOR, "door")]
+    times: dict[str, list[float]] = {server.name: [] for server in servers}
+    peaks: dict[str, float] = {}
+    room = bytearray(65 << 20)
+    for server in servers:
+        server.start(None if server.name == "bare C" else READY)
+    try:
+        clients = {}
+        for server in servers:
+            idle = server.memory("VmRSS")
+            server.reset_peak()
+            clients[server.name] = client = socket.create_connection(("127.0.0.1", server.port))
+            for _ in range(2):
+                exchange(client, data, room)
+            peaks[server.name] = (server.memory("VmHWM") - idle) / len(payload)
+        for _ in range(4 * options.rounds):
+            for server in servers:
+                times[server.name].append(exchange(clients[server.name], data, room)[0])
+    finally:
+        for server in servers:
+            server.stop()
+    floor = statistics.median(times["bare C"])
+    for server in servers:
+        middle = statistics.median(times[server.name])
+        print(
+            f"{'w4':<11} {server.name:<8} {middle * 1e3:8.1f} ms  {middle / floor:6.2f}x"
+            f"  peak above idle {peaks[server.name]:.2f}x of the payload"
+        )
+
+
+def medians(client: socket.socket, requests: list[bytes], rounds: int) -> list[float]:
+    room = bytearray(1 << 16)
+    spent: list[list[float]] = [[] for _ in requests]
+    for _ in range(rounds):
+        for index, request in enumerate(requests):
+            spent[index].append(exchange(client, request, room)[0])
+    return [statistics.median(one) for one in spent]
+
+
+HOG = """
+import threading, time
+from ksrv import BaseHandler
+
+
+def hog():
+    while True:
+        sum(range(1000))
+
+
+class Hog(BaseHandler):
+    def inference(self, x):
+        if x[0, 0] > 0:
+            threading.Thread(target=hog, daemon=True).start()
+        elif x[0, 0] < 0:
+            time.sleep(3600)
+        return {"y": x}
+"""
+
+
+def run_hog(models: Path, options: argparse.Namespace) -> None:
+    """The median of health and of queue-full answers, idle and beside a thread that hogs the GIL."""
+    folder = models.parent / "hog" / "hog"
+    folder.mkdir(parents=True)
+    text = "handler: handler.py\nqueue_size: 1\ntimeout_ms: 3600000\nwarmup: false\n"
+    text += "inputs: [{name: x, datatype: FP32, shape: [-1, 1]}]\n"
+    text += "outputs: [{name: y, datatype: FP32, shape: [-1, 1]}]\n"
+    (folder / "model.yaml").write_text(text)
+    (folder / "handler.py").write_text(HOG)
+    server = ksrv(folder.parent, DOOR, "door")
+    server.start(READY)
+    try:
+        time.sleep(1)
+        address = ("127.0.0.1", server.port)
+        health = f"GET {READY} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        full = message("hog", "1,1", bytes(4))
+        starts = message("hog", "1,1", b"\0\0\x80\x3f")
+        sleeps = message("hog", "1,1", b"\0\0\x80\xbf")
+        with socket.create_connection(address) as client:
+            idle = medians(client, [health], 2000)[0]
+            exchange(client, starts, bytearray(1 << 16))
+            busy = medians(client, [health], 2000)[0]
+            print(
+                f"{'hog':<11} health   idle {idle * 1e6:.0f} us, busy {busy * 1e6:.0f} us: {busy / idle:.2f}x"
+            )
+            blocked = [socket.create_connection(address) for _ in range(2)]
+            for one in blocked:
+                one.sendall(sleeps)
+                time.sleep(1)
+            turned = medians(client, [full], 2000)[0]
+            print(
+                f"{'hog':<11} full     busy {turned * 1e6:.0f} us: {turned / idle:.2f}x of idle health"
+            )
+    finally:
+        server.kill()
+
+
+def run_slow(models: Path, options: argparse.Namespace) -> None:
+    """A good client's p99 beside 500 slow uploads and 1,000 idle connections."""
+    server = ksrv(models, DOOR, "door")
+    server.start(READY)
+    request = message("w1", "1,16", bytes(64))
+    health = f"GET {READY} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    address = ("127.0.0.1", server.port)
+    room = bytearray(1 << 16)
+
+    def good() -> tuple[float, float]:
+        with socket.create_connection(address) as client:
+            spent = [exchange(client, request, room)[0] for _ in range(3000)]
+            exchange(client, health, room)
+        return percentile(spent, 0.5), percentile(spent, 0.99)
+
+    stopped = threading.Event()
+    held: list[socket.socket] = []
+
+    def trickle(slow: list[socket.socket]) -> None:
+        while not stopped.wait(0.05):
+            for client in slow[::10]:
+                try:
+                    client.sendall(b"\0" * 64)
+                except OSError:
+                    continue
+
+    try:
+        alone = [good() for _ in range(options.rounds)]
+        for index in range(1500):
+            client = socket.create_connection(address)
+            held.append(client)
+            if index < 500:
+                client.sendall(message("w2", "1,224,224,3", bytes(602_112))[:1000])
+        thread = threading.Thread(target=trickle, args=(held[:500],))
+        thread.start()
+        crowded = [good() for _ in range(options.rounds)]
+        stopped.set()
+        thread.join()
+    finally:
+        for client in held:
+            client.close()
+        server.stop()
+    p99 = [statistics.median(run[1] for run in runs) for runs in (alone, crowded)]
+    p50 = [statistics.median(run[0] for run in runs) for runs in (alone, crowded)]
+    print(
+        f"{'slow':<11} alone p50 {p50[0] * 1e6:.0f} p99 {p99[0] * 1e6:.0f} us; beside 500 slow and "
+        f"1,000 idle p50 {p50[1] * 1e6:.0f} p99 {p99[1] * 1e6:.0f} us: {p99[1] / p99[0]:.2f}x"
+    )
+
+
+OTHER_ROWS: dict[str, Callable[[Path, argparse.Namespace], None]] = {
+    "w4": run_w4,
+    "hog": run_hog,
+    "slow": run_slow,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("rows", nargs="*", default=[*WRK_ROWS, *OTHER_ROWS])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=1)
+    parser.add_argument("--heads", choices=("minimal", "client"), default="minimal")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ksrv-load-") as folder:
+        models = Path(folder) / "models"
+        write_models(models)
+        for name in options.rows:
+            if name in WRK_ROWS:
+                run_wrk_row(name, models, options)
+            else:
+                OTHER_ROWS[name](models, options)
+
+
+if __name__ == "__main__":
+    main()

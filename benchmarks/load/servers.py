@@ -1,0 +1,152 @@
+"""The servers of the load benchmark: a bare C server, and ksrv under its own and stock workers."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+TICK = os.sysconf("SC_CLK_TCK")
+
+HANDLER = """
+from ksrv import BaseHandler
+
+
+class Answer(BaseHandler):
+    def inference(self, x):
+        return {{"y": {expression}}}
+"""
+
+MODEL = """
+handler: handler.py
+timeout_ms: 60000
+inputs: [{{name: x, datatype: FP32, shape: [-1, {inputs}]}}]
+outputs: [{{name: y, datatype: FP32, shape: [-1, {outputs}]}}]
+{more}
+"""
+
+MODELS = {
+    "w1": ("16", "16", "x", ""),
+    "batched": ("16", "16", "x", "batching: {max_batch_size: 64, max_delay_ms: 0}"),
+    "w2": ("224, 224, 3", "10", "x.reshape(len(x), -1)[:, :10]", ""),
+    "w4": ("16777216", "16777216", "x", ""),
+}
+
+
+def write_models(folder: Path) -> None:
+    """Write the benchmark's models into a repository folder."""
+    for name, (inputs, outputs, expression, more) in MODELS.items():
+        model = folder / name
+        model.mkdir(parents=True)
+        (model / "model.yaml").write_text(MODEL.format(inputs=inputs, outputs=outputs, more=more))
+        (model / "handler.py").write_text(HANDLER.format(expression=expression))
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+class LoadedServer:
+    """A server process whose CPU time and memory can be read.
+
+    Args:
+        name: What the table calls it.
+        command: How it is started; `{port}` stands for its port.
+    """
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str] | None = None):
+        self.name = name
+        self.port = free_port()
+        self._command = [part.replace("{port}", str(self.port)) for part in command]
+        self._environment = os.environ | (environment or {})
+
+    def start(self, path: str | None) -> None:
+        """Start it and wait until it accepts, or answers `path` with 200."""
+        self.process = subprocess.Popen(
+            self._command,
+            env=self._environment,
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                if path is None:
+                    socket.create_connection(("127.0.0.1", self.port), 1).close()
+                else:
+                    urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=1).close()
+                return
+            except OSError:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"{self.name} did not start: {self._command}") from None
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End it."""
+        self.process.terminate()
+        self.process.wait(60)
+
+    def kill(self) -> None:
+        """End it and its workers at once, whatever they are doing."""
+        for pid in self._processes():
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait(60)
+
+    def _processes(self) -> list[int]:
+        found, left = [], [self.process.pid]
+        while left:
+            pid = left.pop()
+            found.append(pid)
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+            left += [int(child) for child in children.split()]
+        return found
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all its processes."""
+        total = 0
+        for pid in self._processes():
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+        return total / TICK
+
+    def memory(self, key: str) -> int:
+        """Bytes of `VmRSS` or `VmHWM` of the process that holds most."""
+        most = 0
+        for pid in self._processes():
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                if line.startswith(key + ":"):
+                    most = max(most, int(line.split()[1]) * 1024)
+        return most
+
+    def reset_peak(self) -> None:
+        """Forget the peak of memory that was seen so far."""
+        for pid in self._processes():
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def bare(answer_bytes: int, *, echo: bool = False) -> LoadedServer:
+    """The limit: `bare.c`, compiled when it is not yet."""
+    binary = Path(tempfile.gettempdir()) / f"ksrv-bare-{os.getuid()}"
+    source = HERE / "bare.c"
+    if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
+        subprocess.run(["cc", "-O2", "-o", str(binary), str(source)], check=True)
+    command = [str(binary), "{port}", str(answer_bytes), *(["echo"] if echo else [])]
+    return LoadedServer("bare C", command)
+
+
+def ksrv(models: Path, worker: str, name: str, **environment: str) -> LoadedServer:
+    """ksrv with a gunicorn worker class."""
+    command = [
+        sys.executable, "-m", "ksrv", "serve", str(models), "--http", "127.0.0.1:{port}",
+        "--grpc", "off", "--drain-delay", "0", "--worker-class", worker,
+    ]  # fmt: skip
+    return LoadedServer(name, command, environment)
