@@ -1,5 +1,7 @@
 import socket
-from collections.abc import Buffer, Sequence
+from collections.abc import Sequence
+
+from typing_extensions import Buffer
 
 from ksrv._native.arena import Block
 from ksrv._native.shared_blocks import OwnBlocks, PeerBlocks

@@ -1,5 +1,7 @@
-from collections.abc import Buffer, Iterable
+from collections.abc import Iterable
 from typing import Any
+
+from typing_extensions import Buffer
 
 from ksrv._native.arena import Block
 from ksrv._native.shared_blocks import OwnBlocks, PeerBlocks

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.engine.engine_models import engine, request, source, tensor
 
 from ksrv._native import arena, queue
 from ksrv.errors import (
@@ -22,6 +21,7 @@ from ksrv.errors import (
 )
 from ksrv.limits import Limits
 from ksrv.request import BatchOutputs
+from tests.unit.engine.engine_models import engine, request, source, tensor
 
 
 @pytest.fixture

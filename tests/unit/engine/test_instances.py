@@ -5,13 +5,13 @@ import time
 
 import numpy as np
 import pytest
-from tests.unit.engine.engine_models import FunctionExecutor, engine, request, source, tensor
 
 from ksrv._native import arena
 from ksrv.engine import instance
 from ksrv.engine.executors import ExecutorDied
 from ksrv.errors import DeadlineExceeded, HandlerFailed
 from ksrv.request import BatchOutputs, InferRequest
+from tests.unit.engine.engine_models import FunctionExecutor, engine, request, source, tensor
 
 
 def until(condition, seconds=10.0):
