@@ -11,6 +11,7 @@ delay, and leaves when what it accepted is answered.
 
 import logging
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -93,6 +94,9 @@ class Service:
 
         Args:
             worker: gunicorn's worker.
+
+        Raises:
+            SystemExit: The worker was told to leave before it could serve.
         """
         from ksrv._native import arena
         from ksrv.engine import opencv
@@ -121,7 +125,9 @@ class Service:
                 self._slots.set_accepting(self._slot, True)
             else:
                 time.sleep(POLL_SECONDS)
-        if worker.alive and self.grpc_address is not None:
+        if not worker.alive:
+            sys.exit(0)  # told to leave before it served; a worker's loop would accept once more
+        if self.grpc_address is not None:
             from ksrv.server.grpc_server import GrpcServer
 
             self._grpc = GrpcServer(self._engine, settings)
@@ -134,6 +140,8 @@ class Service:
         except Exception:
             log.exception("the models could not be loaded")
         self._loaded.set()
+        if self._leaving.is_set():
+            return  # the slot tells of the way out already
         ready = self.engine.ready()
         self._slots.mark(self._slot, State.READY if ready else State.FAILED)
         log.info("models loaded in %.1f s, ready: %s", time.monotonic() - start, ready)
@@ -159,8 +167,9 @@ class Service:
         elif not (reloaded and self._wait_for_replacement(generation)):
             self._slots.mark(self._slot, State.STOPPING)
             self.engine.drain()
-            log.info("draining for %.1f s", self.settings.drain_delay)
-            time.sleep(self.settings.drain_delay)
+            if self._loaded.is_set():  # a server that was never ready has no callers to wait for
+                log.info("draining for %.1f s", self.settings.drain_delay)
+                time.sleep(self.settings.drain_delay)
         if self._grpc is not None:
             self._grpc.begin_stop(self.settings.stop_timeout)
         # gunicorn's own handler: it stops accepting, finishes what was accepted, and exits.
@@ -181,7 +190,9 @@ class Service:
         """Stop the front end that is left and the engine; called when the worker exits."""
         if self._grpc is not None:
             self._grpc.stop(self.settings.stop_timeout)
-        if self._engine is not None:
+        if not self._loaded.is_set():
+            log.info("leaving while models are being loaded")
+        elif self._engine is not None:
             try:
                 self._engine.close(self.settings.stop_timeout)
             except KsrvError as error:

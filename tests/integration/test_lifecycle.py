@@ -208,6 +208,23 @@ def test_a_killed_worker_is_replaced_while_the_other_serves(tmp_path):
         assert len(children(server.pid)) == 2
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_that_still_loads_can_be_stopped(tmp_path, number):
+    write_loading(tmp_path, 600)
+    with Server(tmp_path, wait_ready=False, drain_delay=600, grpc="off") as server:
+        while "Booting worker" not in server.log or not children(server.pid):
+            time.sleep(0.01)
+        while True:
+            try:
+                server.get("/v2/health/live")
+                break
+            except ConnectionError:
+                continue
+        os.killpg(server.pid, number)
+        assert server.process.wait(60) == 0
+        assert "Traceback" not in server.log
+
+
 def test_a_second_server_on_the_same_ports_fails_loudly(tmp_path):
     write_double(tmp_path)
     with Server(tmp_path) as server:
