@@ -292,7 +292,6 @@ class Timer {
 
     // Called after a deadline has been put into a queue's heap.
     void expect(std::int64_t deadline) noexcept {
-        std::atomic_thread_fence(std::memory_order_seq_cst);
         if (deadline >= wake_at_.load(std::memory_order_relaxed)) return;
         std::lock_guard<std::mutex> guard(mutex_);
         if (deadline >= wake_at_.load(std::memory_order_relaxed)) return;
@@ -341,9 +340,9 @@ class Timer {
                 }
                 continue;
             }
-            // A push that the walk below misses sees NEVER and names its own deadline.
+            // A push that the walk below misses takes its queue's mutex after the walk did, so that
+            // it sees NEVER here and names its own deadline.
             wake_at_.store(NEVER, std::memory_order_relaxed);
-            std::atomic_thread_fence(std::memory_order_seq_cst);
             due.assign(queues_.begin(), queues_.end());
             for (Queue *queue : due) retain(queue);
             lock.unlock();
