@@ -82,6 +82,7 @@ class Instance:
         executor: What drives the handler.
 
     Attributes:
+        number: The instance's number.
         started: The description that the handler completed, once it is loaded.
         warm: Done once the instance takes batches.
         restarts: How often the executor was started anew.
@@ -90,7 +91,7 @@ class Instance:
 
     def __init__(self, home: Home, number: int, executor: Executor) -> None:
         self._home = home
-        self._number = number
+        self.number = number
         self._executor = executor
         self._seat = home.queue.add_seat()
         self._go = threading.Event()
@@ -184,6 +185,8 @@ class Instance:
         try:
             if self._warm_up is not None:
                 self._warm_up(self)
+            if not self._executor.alive:  # generated data may have ended it
+                self._executor.start()
             self.warm.set_result(None)
         except BaseException as error:  # noqa: BLE001  it reaches whoever waits for the warm-up
             self.warm.set_exception(error)
@@ -207,7 +210,7 @@ class Instance:
             if taken is True:
                 assembly = home.take_offer()
             else:
-                assembly = home.assembly(0, self._number)
+                assembly = home.assembly(0, self.number)
                 fill(assembly, taken, queue, self.tally)
             self._run(assembly, True)
             linger = min(assembly.ran_ns // 200, MOST_LINGER_NS) if assembly.rows > 1 else 0
@@ -226,7 +229,7 @@ class Instance:
         """
         queue = self._home.queue
         try:
-            assembly = self._home.assembly(0, self._number)
+            assembly = self._home.assembly(0, self.number)
             fill(assembly, [ticket], queue, self.tally)
             self._run(assembly, False)
         finally:
@@ -307,7 +310,7 @@ class Instance:
 
     def _died(self, assembly: Assembly, error: ExecutorDied) -> Answers | None:
         name = self._home.spec.name
-        log.error("the model %s, instance %d: %s", name, self._number, error.message)
+        log.error("the model %s, instance %d: %s", name, self.number, error.message)
         if not self._home.retry:
             return [error] * len(assembly.tickets)
         if assembly.attempts:
@@ -318,7 +321,7 @@ class Instance:
             return [refused] * len(assembly.tickets)
         # Each alone, so that one that kills its process takes no other with it.
         for ticket in assembly.tickets:
-            again = self._home.assembly(0, self._number)
+            again = self._home.assembly(0, self.number)
             again.attempts = 1
             fill(again, [ticket], self._home.queue, self.tally)
             if again.tickets:

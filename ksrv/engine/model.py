@@ -5,6 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from ksrv._native import queue as native
@@ -143,10 +144,43 @@ class LoadedModel:
         return self.spec.max_batch_size > 1 or bool(self._images)
 
     def _warm_up(self, instance: Instance) -> None:
-        for batch in warmup.batches(self.spec, self.config, self.source.folder):
-            outputs = instance.execute(batch)
-            for error in outputs.failures.values():
-                raise error
+        wanted = self.config.warmup
+        if isinstance(wanted, bool):
+            request = warmup.generated(self.spec) if wanted else None
+            if request is None:
+                return
+            try:
+                self._run_sizes(instance, request)
+            except KsrvError as error:
+                log.warning(
+                    "the model %s was not warmed up: zeros fail with: %s",
+                    self.spec.name,
+                    error.message,
+                )
+            return
+        for name in wanted:
+            request = warmup.sample(self.spec, self.source.folder / name)
+            try:
+                self._run_sizes(instance, request)
+            except KsrvError as error:
+                raise HandlerFailed(
+                    f"the warm-up sample {Path(name).name} of the model {self.spec.name} fails: "
+                    f"{error.message}"
+                ) from error
+
+    def _run_sizes(self, instance: Instance, request: InferRequest) -> None:
+        """Run a request on an instance, at every batch size that will be used."""
+        rows, group = self._admission.admit(request)
+        counts = {max(1, size // max(rows, 1)) for size in warmup.sizes(self.spec)}
+        for count in sorted(counts):
+            assembly = self.assembly(0, instance.number)
+            assembly.add([QueuedTicket(request, rows, group) for _ in range(count)])
+            errors = [error for _, error in assembly.failed]
+            if not errors:
+                deadline = time.monotonic_ns() + self.timeout_ns if self.timeout_ns else None
+                errors = list(instance.execute(assembly.inputs(), deadline).failures.values())
+            if errors:
+                raise errors[0]
 
     def _give_up(self) -> None:
         self.state = "UNAVAILABLE"

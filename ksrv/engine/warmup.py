@@ -1,63 +1,82 @@
-"""Runs a new instance on batches of every size that will be used, before it takes requests.
+"""The requests that a new instance runs, at every batch size that will be used, before it serves.
 
-The data is generated from the model's description: zeros for numbers, a grey JPEG's worth of pixels
-for images, empty elements for BYTES. A model whose shapes are open, or which declares no inputs, is
-warmed up only by sample files. A sample is a request in JSON as the REST route takes it, without its
-binary form; what it fails with fails the load.
+They are generated from the model's description (zeros), or come from its sample files:
+
+- `.json`: a request as the REST route takes it, all of it in JSON;
+- `.npy`: an array for the model's only input;
+- any other file: its bytes, as one image or element of the model's only input.
+
+A model whose shapes are open, or that takes BYTES which are no images, can be warmed up by samples
+only. Zeros may be nothing that a handler accepts, so what they fail with is logged and no more; a
+sample that fails, fails the load.
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ksrv._native import datatype
-from ksrv.errors import HandlerFailed, KsrvError, quote
-from ksrv.request import BatchInputs, BatchRequest, Element, Tensor
-from ksrv.source import ModelConfig
+from ksrv.errors import HandlerFailed, quote
+from ksrv.request import Element, InferRequest, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
+EVERY_SIZE_TO = 8
 
-def batches(spec: ModelSpec, config: ModelConfig, folder: Path) -> Iterator[BatchInputs]:
-    """Yield the batches that a new instance runs before it serves.
+
+def generated(spec: ModelSpec) -> InferRequest | None:
+    """Return a request of one row of zeros, or None where the description leaves its shape open.
 
     Args:
         spec: The model's description.
-        config: Its settings.
-        folder: Where the paths of sample files begin.
+    """
+    if not spec.inputs or spec.open_inputs or not all(map(_is_closed, spec.inputs)):
+        return None
+    tensors = []
+    for entry in spec.inputs:
+        shape = tuple(_lowest(size) for size in entry.shape)
+        if entry.batched:
+            shape = (1, *shape[1:])
+        data = np.zeros(shape, np.dtype(datatype.dtype_string(entry.datatype)))
+        tensors.append(Tensor(entry.name, entry.datatype, shape, data))
+    return InferRequest(spec.name, spec.version, "warm-up", tensors)
+
+
+def sample(spec: ModelSpec, path: Path) -> InferRequest:
+    """Return the request of a sample file.
+
+    Args:
+        spec: The model's description.
+        path: The file.
 
     Raises:
-        KsrvError: A sample cannot be read.
+        HandlerFailed: The file cannot be read as a sample of this model.
     """
-    if config.warmup is True:
-        if spec.inputs and all(_size_known(entry) for entry in spec.inputs):
-            for rows in sizes(spec):
-                yield _generated(spec, rows)
-    elif config.warmup:
-        for name in config.warmup:
-            yield _sample(spec, folder / name)
+    try:
+        tensors = _tensors(spec, path)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise HandlerFailed(
+            f"the warm-up sample {path.name} of the model {spec.name} cannot be read: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return InferRequest(spec.name, spec.version, "warm-up", tensors)
 
 
 def sizes(spec: ModelSpec) -> list[int]:
-    """Return the batch sizes to warm up: every one up to 8, then the powers of two, and the most.
+    """Return the batch sizes to warm up: every one up to 8, the powers of two, and the largest.
 
     Args:
         spec: The model's description.
     """
-    most = spec.max_batch_size or 1
-    if not any(entry.batched for entry in spec.inputs):
+    most = spec.max_batch_size
+    if most <= 1:
         return [1]
-    chosen = set(range(1, min(most, 8) + 1)) | {most}
-    power = 16
-    while power < most:
-        chosen.add(power)
-        power *= 2
-    return sorted(chosen)
+    powers = [2**power for power in range(4, most.bit_length()) if 2**power < most]
+    return sorted({*range(1, min(most, EVERY_SIZE_TO) + 1), *powers, most})
 
 
-def _size_known(entry: TensorSpec) -> bool:
+def _is_closed(entry: TensorSpec) -> bool:
     tail = entry.shape[1:] if entry.batched else entry.shape
     return entry.datatype != "BYTES" and all(_lowest(size) >= 0 for size in tail)
 
@@ -66,35 +85,21 @@ def _lowest(size: Dimension) -> int:
     return size[0] if isinstance(size, tuple) else size
 
 
-def _generated(spec: ModelSpec, rows: int) -> BatchInputs:
-    tensors = {}
-    for entry in spec.inputs:
-        shape = tuple(_lowest(size) for size in entry.shape)
-        if entry.batched:
-            shape = (rows, *shape[1:])
-        data = np.zeros(shape, np.dtype(datatype.dtype_string(entry.datatype)))
-        tensors[entry.name] = Tensor(entry.name, entry.datatype, shape, data)
-    if not any(entry.batched for entry in spec.inputs):
-        first = next(iter(tensors.values())).shape
-        rows = first[0] if first else 1
-    return BatchInputs(tensors, rows, [BatchRequest(slice(0, rows), "warm-up")])
+def _tensors(spec: ModelSpec, path: Path) -> list[Tensor]:
+    if path.suffix == ".json":
+        return [_json_tensor(fields) for fields in json.loads(path.read_bytes())["inputs"]]
+    if len(spec.inputs) != 1:
+        raise ValueError(f"the model has {len(spec.inputs)} inputs; only .json names them")
+    only = spec.inputs[0]
+    if path.suffix == ".npy":
+        array = np.load(path, allow_pickle=False)
+        data = np.ascontiguousarray(array, np.dtype(datatype.dtype_string(only.datatype)))
+        return [Tensor(only.name, only.datatype, array.shape, data)]
+    shape = (1,) + (1,) * (0 if only.image else len(only.shape) - 1)
+    return [Tensor(only.name, "BYTES", shape, [path.read_bytes()])]
 
 
-def _sample(spec: ModelSpec, path: Path) -> BatchInputs:
-    try:
-        document = json.loads(path.read_bytes())
-        tensors = {tensor.name: tensor for tensor in map(_tensor, document["inputs"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise HandlerFailed(
-            f"the warm-up sample {path.name} of the model {spec.name} cannot be read: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    first = next(iter(tensors.values()), None)
-    rows = first.shape[0] if first is not None and first.shape else 1
-    return BatchInputs(tensors, rows, [BatchRequest(slice(0, rows), "warm-up")])
-
-
-def _tensor(fields: dict[str, Any]) -> Tensor:
+def _json_tensor(fields: dict[str, Any]) -> Tensor:
     name, kind, shape = fields["name"], fields["datatype"], tuple(fields["shape"])
     if kind == "BYTES":
         texts = np.ravel(np.asarray(fields["data"], dtype=object)).tolist()
@@ -104,6 +109,3 @@ def _tensor(fields: dict[str, Any]) -> Tensor:
         raise ValueError(f"the input {quote(name)} has the unknown datatype {quote(kind)}")
     data = np.asarray(fields["data"], np.dtype(datatype.dtype_string(kind))).reshape(shape)
     return Tensor(name, kind, shape, data)
-
-
-__all__ = ["KsrvError", "batches", "sizes"]

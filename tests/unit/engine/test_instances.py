@@ -331,3 +331,14 @@ def test_joined_requests_are_copied_once(gate):
         ticket.wait()
     assert arena.copied_bytes() - before == 4 * 16
     served.close()
+
+
+def test_an_instance_that_is_stuck_beyond_the_models_time_is_not_ready(gate):
+    served = engine(source(timeout_ms=20), run=lambda batch: gate.wait(30) and batch)
+    with pytest.raises(DeadlineExceeded):
+        served.infer(request())
+    until(lambda: not served.model_ready("m"))
+    assert not served.ready()
+    gate.set()
+    until(served.ready)
+    served.close()

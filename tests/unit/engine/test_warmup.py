@@ -1,0 +1,117 @@
+"""Warm-up: every batch size with generated data or samples, before the first request."""
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+
+from ksrv.engine import warmup
+from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.errors import InferenceError
+from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
+from tests.unit.engine.engine_models import FunctionExecutor, Models, request, source
+
+
+def started(one, run):
+    served = Engine(
+        Models(one), EngineSettings(), make_executor=lambda s, n, t: FunctionExecutor(s, run)
+    )
+    served.start()
+    return served
+
+
+def recorder(batches):
+    def run(batch):
+        batches.append({name: entry.data for name, entry in batch.tensors.items()})
+        return np.zeros((batch.rows, 4), np.float32)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [
+        (0, [1]),
+        (1, [1]),
+        (3, [1, 2, 3]),
+        (8, [1, 2, 3, 4, 5, 6, 7, 8]),
+        (9, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        (40, [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 40]),
+        (64, [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64]),
+    ],
+)
+def test_sizes(most, expected):
+    assert warmup.sizes(ModelSpec("m", max_batch_size=most)) == expected
+
+
+def test_generated_data_comes_at_every_size():
+    batches = []
+    served = started(source(batch=3, warmup=True), recorder(batches))
+    assert [batch["x"].shape for batch in batches] == [(1, 4), (2, 4), (3, 4)]
+    assert served.ready()
+    served.close()
+
+
+def test_open_shapes_and_undeclared_inputs_are_not_generated():
+    for inputs in ((), (TensorSpec("x", "FP32", (-1, -1)),), (TensorSpec("x", "BYTES", (-1,)),)):
+        batches = []
+        served = started(source(warmup=True, inputs=inputs), recorder(batches))
+        assert served.ready() and not batches
+        served.close()
+
+
+def test_a_handler_that_refuses_zeros_serves_all_the_same():
+    def run(batch):
+        if not batch.tensors["x"].data.any():
+            raise InferenceError("nothing to see")
+        return batch.tensors["x"].data
+
+    served = started(source(warmup=True), run)
+    assert served.ready()
+    served.infer(request())
+    served.close()
+
+
+def test_samples_are_run_at_every_size(tmp_path):
+    document = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 4], "data": [1] * 8}]}
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    np.save(tmp_path / "b.npy", np.full((1, 4), 2.0))
+    batches = []
+    files = tuple(str(tmp_path / name) for name in ("a.json", "b.npy"))
+    served = started(source(batch=4, warmup=files), recorder(batches))
+    assert served.ready(), served.index()
+    values = [(len(batch["x"]), batch["x"][0, 0]) for batch in batches]
+    assert values == [(2, 1), (4, 1), (1, 2), (2, 2), (3, 2), (4, 2)]
+    served.close()
+
+
+def test_an_image_sample_is_decoded(tmp_path):
+    path = tmp_path / "grey.png"
+    cv2.imwrite(str(path), np.full((5, 7, 3), 9, np.uint8))
+    image = TensorSpec("x", "FP32", (-1, 2, 3, 3), ImageSpec())
+    batches = []
+    served = started(source(inputs=(image,), warmup=(str(path),)), recorder(batches))
+    assert served.ready(), served.index()
+    assert batches[0]["x"].shape == (1, 2, 3, 3)
+    assert (batches[0]["x"] == 9).all()
+    served.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.json", b"{", "cannot be read"),
+        ("a.json", b'{"inputs": []}', "'x' is missing"),
+        ("a.npy", b"no array", "cannot be read"),
+        ("missing.json", None, "cannot be read"),
+    ],
+)
+def test_a_sample_that_fails_fails_the_load(tmp_path, name, content, reason):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    served = started(source(warmup=(str(tmp_path / name),)), recorder([]))
+    assert not served.ready()
+    assert reason in served.index()[0].reason
+    assert name in served.index()[0].reason
+    served.close()
