@@ -119,12 +119,10 @@ class Service:
         signal.signal(signal.SIGTERM, self._on_term(worker))
         signal.siginterrupt(signal.SIGTERM, False)
         threading.Thread(target=self._load, name="ksrv-load", daemon=True).start()
-        while not self._slots.accepting(self._slot) and worker.alive:
+        accepts = self._slots.accepting(self._slot)
+        while worker.alive and not (accepts or self._slots.may_accept(self._slot)):
             worker.notify()
-            if self._slots.may_accept(self._slot):
-                self._slots.set_accepting(self._slot, True)
-            else:
-                time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
         if not worker.alive:
             sys.exit(0)  # told to leave before it served; a worker's loop would accept once more
         if self.grpc_address is not None:
@@ -132,6 +130,8 @@ class Service:
 
             self._grpc = GrpcServer(self._engine, settings)
             self._grpc.start(str(self.grpc_address), shared=True)
+        # Only now may a worker that this one replaces leave: both front ends are there.
+        self._slots.set_accepting(self._slot, True)
 
     def _load(self) -> None:
         start = time.monotonic()

@@ -132,13 +132,18 @@ class WorkerSlots:
             by_failed: Whether workers whose models failed to load count, because the retiring
                 one's did too.
         """
-        good = {State.READY, State.FAILED} if by_failed else {State.READY}
         newer = [
             slot
             for slot in range(CAPACITY)
-            if self.state(slot) in good and self.worker_generation(slot) > generation
+            if self.worker_generation(slot) > generation and self._stands_in(slot, by_failed)
         ]
         return len(newer) >= self.wanted
+
+    def _stands_in(self, slot: int, by_failed: bool) -> bool:
+        # One that failed does not accept before the worker that it replaces has left.
+        if self.state(slot) is State.FAILED:
+            return by_failed
+        return self.state(slot) is State.READY and self.accepting(slot)
 
     def newer_stopping(self, generation: int) -> bool:
         """Whether a worker of a newer generation stops for good: the whole server does then."""

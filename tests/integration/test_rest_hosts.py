@@ -1,12 +1,17 @@
 """The same app under stock gunicorn workers and under gunicorn's own command."""
 
 import concurrent.futures
+import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 import requests
+import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 from wire import double_body
 
@@ -58,8 +63,6 @@ def test_the_python_parser_is_used_whatever_the_command_says(repository):
 
     with Laxer(repository, grpc="off", log_level="debug") as server:
         folded = b"GET /v2 HTTP/1.1\r\nHost: a\r\nX-A: b\r\n c\r\n\r\n"
-        import socket
-
         host, port = server.http.split(":")
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(folded)
@@ -79,8 +82,6 @@ def test_addresses_that_gunicorns_command_widens_are_refused_too(repository):
 
 def test_two_workers_share_both_ports(repository):
     with Server(repository, workers=2) as server:
-        import tritonclient.grpc as triton_grpc
-
         values = np.ones((1, 4), np.float32)
         for _ in range(10):
             with triton_grpc.InferenceServerClient(server.grpc) as client:
@@ -90,6 +91,27 @@ def test_two_workers_share_both_ports(repository):
                     client.infer("double", [tensor]).as_numpy("y"), 2 * values
                 )
             assert requests.get(f"{server.url}/v2/health/ready").status_code == 200
+
+
+def test_http_off_leaves_grpc_alone(repository):
+    with Server(repository, http="off") as server:
+        assert server.http == ""
+        with triton_grpc.InferenceServerClient(server.grpc) as client:
+            assert client.is_server_ready()
+    with Server(repository, grpc="off") as server:
+        assert server.grpc == ""
+        assert server.get("/v2/health/ready")[0] == 200
+
+
+def test_a_grpc_port_stays_the_same_over_a_reload(repository):
+    with Server(repository, drain_delay=0, stop_timeout=2) as server:
+        os.kill(server.pid, signal.SIGHUP)
+        while server.log.count("ready: True") < 2:
+            time.sleep(0.02)
+        while "Worker exiting" not in server.log:
+            time.sleep(0.02)
+        with triton_grpc.InferenceServerClient(server.grpc) as client:
+            assert client.is_server_ready()
 
 
 def test_unix_sockets_and_ipv6(repository, tmp_path):

@@ -56,9 +56,10 @@ def test_a_generation_is_replaced_when_as_many_newer_ones_are_ready(slots):
     slots.next_generation()
     new = [slots.take(), slots.take()]
     assert not slots.replaced(0, by_failed=False)
-    slots.mark(new[0], State.READY)
-    assert not slots.replaced(0, by_failed=False)
+    ready(slots, new[0])
     slots.mark(new[1], State.READY)
+    assert not slots.replaced(0, by_failed=False)
+    slots.set_accepting(new[1], True)
     assert slots.replaced(0, by_failed=False)
     assert not slots.replaced(1, by_failed=False)
 
