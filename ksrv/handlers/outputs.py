@@ -254,12 +254,16 @@ def _is_shared(tensor: Any, inputs: Mapping[str, Tensor]) -> bool:
     storage = tensor.untyped_storage()
     if torch._C._storage_Use_Count(storage._cdata) > 2:
         return True
-    address = tensor.data_ptr()
-    return not storage.resizable() and not any(
-        array.ctypes.data <= address < array.ctypes.data + array.nbytes
-        for array in (one.data for one in inputs.values())
-        if isinstance(array, np.ndarray)
-    )
+    return not storage.resizable() and not _lies_in(tensor.data_ptr(), inputs)
+
+
+def _lies_in(address: int, inputs: Mapping[str, Tensor]) -> bool:
+    for tensor in inputs.values():
+        if isinstance(tensor.data, np.ndarray):
+            start: int = tensor.data.__array_interface__["data"][0]
+            if start <= address < start + tensor.data.nbytes:
+                return True
+    return False
 
 
 def _from_bits(name: str, patterns: Array, wanted: str | None) -> Tensor:
