@@ -1,0 +1,76 @@
+import json
+import shlex
+
+import pytest
+
+from ksrv.server.addresses import Address
+from ksrv.server.banner import (
+    COLUMNS,
+    Row,
+    example_line,
+    print_addresses,
+    print_table,
+    show_tensors,
+)
+from ksrv.spec import ModelSpec, TensorSpec
+
+URL = "http://127.0.0.1:8080"
+
+
+def test_addresses_are_lines_that_scripts_can_read(capsys):
+    print_addresses([URL], Address("127.0.0.1", 9000))
+    assert capsys.readouterr().out.splitlines()[1:] == [f"HTTP  {URL}", "gRPC  127.0.0.1:9000"]
+    print_addresses(None, None)
+    assert capsys.readouterr().out.splitlines()[1:] == ["HTTP  off", "gRPC  off"]
+
+
+def test_columns_line_up_and_an_error_follows_its_model(capsys):
+    rows = [
+        Row(("cats", "-", "handler.py", "cpu", "x FP32[-1,4]", "any", "0.10 s", "0.01 s", "yes")),
+        Row(("dogs", "2", *["-"] * 6, "no"), "the weights are gone"),
+    ]
+    print_table(rows)
+    head, cats, dogs, error = capsys.readouterr().out.splitlines()
+    assert head.split() == list(COLUMNS)
+    assert head.index("ready") == cats.index("yes") == dogs.index("no")
+    assert error == "  the weights are gone"
+
+
+def test_tensors_are_shown_in_a_few_characters():
+    ranged = TensorSpec("image", "UINT8", (-1, (100, 200), 64, 3))
+    assert show_tensors([ranged]) == "image UINT8[-1,100:200,64,3]"
+    assert show_tensors([]) == "any"
+
+
+def line(*inputs):
+    return shlex.split(example_line(ModelSpec("m", inputs=inputs), URL))
+
+
+def test_small_inputs_are_json():
+    words = line(TensorSpec("x", "FP32", (-1, 2)), TensorSpec("b", "BOOL", (1,)))
+    assert words[:3] == ["curl", "-s", f"{URL}/v2/models/m/infer"]
+    inputs = json.loads(words[-1])["inputs"]
+    assert inputs[0] == {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [0, 0]}
+    assert inputs[1]["data"] == [False]
+
+
+@pytest.mark.parametrize(
+    ("declared", "size"),
+    [
+        (TensorSpec("x", "FP32", (-1, 224, 224, 3)), 224 * 224 * 3 * 4),
+        (TensorSpec("x", "FP16", (-1, 2)), 4),
+        (TensorSpec("x", "UINT8", (-1, (100, 200), -1)), 800),
+    ],
+)
+def test_large_and_half_precision_inputs_are_zeros_behind_the_header(declared, size):
+    words = line(declared, TensorSpec("s", "BYTES", (-1,)))
+    header = words[words.index("%s") + 1].rstrip(";")
+    inputs = json.loads(header)["inputs"]
+    assert inputs[0]["parameters"] == {"binary_data_size": size}
+    assert inputs[1]["data"] == ["text"]
+    assert str(size) in words
+    assert f"Inference-Header-Content-Length: {len(header)}" in words
+
+
+def test_a_model_without_declared_inputs_is_asked_what_it_is():
+    assert line() == ["curl", "-s", f"{URL}/v2/models/m"]

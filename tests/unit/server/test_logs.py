@@ -1,0 +1,46 @@
+import json
+import logging
+import sys
+
+from ksrv.server.logs import JsonFormatter, make_formatter
+from ksrv.server.settings import ServerSettings
+
+
+def record(message, *arguments, **extra):
+    made = logging.LogRecord("ksrv.x", logging.ERROR, __file__, 1, message, arguments, None)
+    vars(made).update(extra)
+    return made
+
+
+def test_a_record_is_one_line_whatever_a_client_sent():
+    text = JsonFormatter().format(record("model %s", 'a\n{"level":"info"}', model="m", ids=[1]))
+    assert "\n" not in text
+    line = json.loads(text)
+    assert line["message"] == 'model a\n{"level":"info"}'
+    assert (line["level"], line["logger"], line["model"], line["ids"]) == (
+        "error",
+        "ksrv.x",
+        "m",
+        [1],
+    )
+    assert line["time"].endswith("Z")
+
+
+def test_an_exception_is_part_of_its_record():
+    try:
+        raise ValueError("the cause")
+    except ValueError:
+        made = record("failed")
+        made.exc_info = sys.exc_info()
+    line = json.loads(JsonFormatter().format(made))
+    assert "ValueError: the cause" in line["exception"]
+
+
+def test_what_json_cannot_say_is_written_as_text():
+    line = json.loads(JsonFormatter().format(record("x", path=object())))
+    assert line["path"].startswith("<object")
+
+
+def test_the_settings_choose_the_form():
+    assert isinstance(make_formatter(ServerSettings(log_format="json")), JsonFormatter)
+    assert not isinstance(make_formatter(ServerSettings()), JsonFormatter)

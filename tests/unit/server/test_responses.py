@@ -1,0 +1,86 @@
+import falcon
+import numpy as np
+import pytest
+
+from ksrv.errors import InferenceError, NotReady, Unauthenticated, UnsupportedEncoding
+from ksrv.request import InferResponse
+from ksrv.server.responses import (
+    JOINED,
+    chosen_encoding,
+    send_error,
+    send_parts,
+    server_timing,
+    set_handler_headers,
+    status_line,
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "encoding"),
+    [
+        (None, None),
+        ("", None),
+        ("identity", None),
+        ("gzip", "gzip"),
+        ("GZIP", "gzip"),
+        ("deflate", "deflate"),
+        ("gzip, deflate, br", "gzip"),
+        ("gzip;q=0.2, deflate;q=0.8", "deflate"),
+        ("gzip;q=0, deflate;q=0", None),
+        ("*", "gzip"),
+        ("*;q=0.5, gzip;q=0", "deflate"),
+        ("br", None),
+    ],
+)
+def test_the_encoding_follows_the_weights(accept, encoding):
+    assert chosen_encoding(accept) == encoding
+
+
+@pytest.mark.parametrize("size", [0, 1, JOINED - 5, JOINED, 3 * JOINED + 7])
+def test_parts_leave_one_behind_the_other(size):
+    resp = falcon.Response()
+    array = np.arange(size, dtype=np.uint8)
+    send_parts(resp, [b"head ", memoryview(array)], size + 5)
+    pieces = [resp.data] if resp.data is not None else list(resp.stream)
+    assert b"".join(pieces) == b"head " + array.tobytes()
+    assert all(type(piece) is bytes and len(piece) <= JOINED for piece in pieces)
+    if resp.data is None:
+        assert int(resp.content_length) == size + 5
+
+
+def test_errors_carry_their_headers():
+    for error, name, value in [
+        (NotReady("soon"), "Retry-After", "1"),
+        (UnsupportedEncoding("br"), "Accept-Encoding", "gzip, deflate"),
+        (Unauthenticated("who?"), "WWW-Authenticate", "Bearer"),
+        (InferenceError("no", 418, {"X-Reason": "teapot"}), "X-Reason", "teapot"),
+    ]:
+        resp = falcon.Response()
+        send_error(resp, error)
+        assert resp.get_header(name) == value
+        assert resp.status.startswith(str(int(error.http_status)))
+
+
+def test_a_handler_cannot_break_the_message_with_a_header():
+    resp = falcon.Response()
+    set_handler_headers(
+        resp,
+        {
+            "X-Good": "yes",
+            "Content-Length": "5",
+            "transfer-encoding": "chunked",
+            "X-Bad\r\nX-Worse": "1",
+            "X-Split": "a\r\nSet-Cookie: b",
+        },
+    )
+    assert resp.headers == {"x-good": "yes"}
+
+
+def test_stages_are_milliseconds():
+    response = InferResponse("m", "", "", [], timings={"queue": 1_500_000, "inference": 20_000})
+    assert server_timing(response) == "queue;dur=1.500, inference;dur=0.020"
+
+
+def test_unknown_statuses_have_a_phrase_too():
+    assert status_line(404) == "404 Not Found"
+    assert status_line(599) == "599 Error"
