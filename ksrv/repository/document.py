@@ -276,6 +276,8 @@ class Fields:
         value = self.value(key)
         if value is None:
             return default
+        if value is False and "off" in allowed:
+            return "off"  # YAML takes the bare word for false
         if not isinstance(value, str) or value not in allowed:
             self.fail(
                 key,

@@ -135,6 +135,12 @@ def test_an_image_batch_without_a_section_has_the_defaults(folder):
     assert [one.image for one in config.inputs] == [ImageSpec(), ImageSpec(), None, None, None]
 
 
+@pytest.mark.parametrize("word", ["off", "'off'"])
+def test_off_is_a_word_although_yaml_takes_it_for_false(folder, word):
+    config = load(folder, image(f"reduced: {word}"))
+    assert config.inputs[0].image.reduced == "off"
+
+
 @pytest.mark.parametrize(
     ("text", "policy"),
     [
