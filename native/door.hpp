@@ -160,6 +160,7 @@ class Door {
     void arm(Connection *connection, uint32_t events) noexcept;
     void arm_for_phase(Connection *connection, uint64_t now) noexcept;
     void drop(Connection *connection) noexcept;
+    void let_go(Connection *connection) noexcept;
     void notify() noexcept;
     void bury(Owners *owners) noexcept;
 

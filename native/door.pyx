@@ -15,7 +15,9 @@ from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
 from libcpp.vector cimport vector
 
-from ksrv._native.arena cimport CBlock, ksrv_lease, ksrv_release, ksrv_wrap
+from ksrv._native.arena cimport (
+    Block, CBlock, ksrv_lease, ksrv_release, ksrv_retain, ksrv_wrap,
+)
 from ksrv._native.queue cimport (
     CQueue, Queue, ksrv_queue_full, ksrv_queue_release, ksrv_queue_retain,
 )
@@ -86,6 +88,42 @@ cdef class Held:
         for i in range(self.count):
             PyBuffer_Release(&self.views[i])
         free(self.views)
+
+
+cdef CBlock *_block_under(object thing, const Py_buffer *view) noexcept:
+    """The arena block that a part's bytes lie in, or NULL."""
+    cdef CBlock *block
+    cdef const unsigned char *start = <const unsigned char *>view.buf
+    for _ in range(8):
+        if isinstance(thing, Block):
+            block = (<Block>thing).block
+            if (block == NULL or start < block.data
+                    or start + view.len > block.data + block.size):
+                return NULL
+            return block
+        thing = thing.obj if isinstance(thing, memoryview) else getattr(thing, "base", None)
+        if thing is None:
+            return NULL
+    return NULL
+
+
+cdef void _hold_blocks(Held held, list parts, Outgoing *out) noexcept:
+    """Hold parts in arena blocks by the blocks alone.
+
+    They go back to the arena with the last byte, and not when Python next gets to run: the next
+    message of the same client finds them there.
+    """
+    cdef CBlock *block
+    cdef int i
+    for i in range(held.count):
+        if out.block_count == ANSWER_BLOCKS:
+            return
+        block = _block_under(parts[i], &held.views[i])
+        if block != NULL:
+            ksrv_retain(block)
+            out.blocks[out.block_count] = block
+            out.block_count += 1
+            PyBuffer_Release(&held.views[i])
 
 
 cdef class Exchange:
@@ -172,6 +210,8 @@ cdef class Exchange:
         connection.answered_bytes = total
         held.node.object = <void *>held
         Py_INCREF(held)
+        if total > SENT_WITH_GIL:
+            _hold_blocks(held, parts, out)
         if total <= SENT_WITH_GIL:
             over = door.answer(connection, &held.node)
         else:

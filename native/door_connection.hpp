@@ -44,6 +44,7 @@ enum Claim : uint8_t { OWNED, ARMING, ARMED };
 constexpr size_t HEAD_BUFFER = 16384;
 constexpr size_t ANSWER_HEAD = 768;
 constexpr int ANSWER_PARTS = 64;
+constexpr int ANSWER_BLOCKS = 4;
 
 // What an answer's parts belong to; given back by whoever has the GIL once the last byte was sent.
 struct Owners {
@@ -61,6 +62,8 @@ struct Outgoing {
     char head[ANSWER_HEAD];
     char *long_head = nullptr;  // malloc'ed when the head is longer than `head`
     Owners *owners = nullptr;
+    Block *blocks[ANSWER_BLOCKS];  // parts that lie in the arena need no Python object
+    int block_count = 0;
     uint64_t total = 0;
     uint64_t sent = 0;
     uint64_t taken = 0;         // of those, acknowledged by the peer when it was last looked at

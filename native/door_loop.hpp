@@ -27,8 +27,7 @@ inline Door::~Door() {
         Connection *connection = connections.at(slot);
         if (connection->phase.load() == Phase::free) continue;
         if (connection->fd >= 0) close(connection->fd);
-        if (connection->block) hooks.release(connection->block);
-        forget_outgoing(&connection->out);
+        let_go(connection);
     }
     for (int fd : {epoll_, wake_, notify_})
         if (fd >= 0) close(fd);
@@ -295,18 +294,25 @@ inline void Door::arm_for_phase(Connection *connection, uint64_t now) noexcept {
     }
 }
 
+// Gives back what the message and its answer held, but for Python's objects.
+inline void Door::let_go(Connection *connection) noexcept {
+    if (connection->block) hooks.release(connection->block);
+    connection->block = nullptr;
+    for (int i = 0; i < connection->out.block_count; ++i) hooks.release(connection->out.blocks[i]);
+    connection->out.block_count = 0;
+    in_flight.fetch_sub(connection->counted, std::memory_order_relaxed);
+    connection->counted = 0;
+    forget_outgoing(&connection->out);
+}
+
 inline void Door::drop(Connection *connection) noexcept {
     deadlines.set(connection->slot, Deadlines::NONE);
     if (connection->fd >= 0) close(connection->fd);
     connection->fd = -1;
     connection->registered = false;
-    if (connection->block) hooks.release(connection->block);
-    connection->block = nullptr;
-    in_flight.fetch_sub(connection->counted, std::memory_order_relaxed);
-    connection->counted = 0;
+    let_go(connection);
     bury(connection->out.owners);
     connection->out.owners = nullptr;
-    forget_outgoing(&connection->out);
     if (connection->capacity > HEAD_BUFFER) {
         free(connection->buffer);
         connection->buffer = nullptr;

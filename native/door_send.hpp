@@ -77,11 +77,7 @@ inline bool Door::finish(Connection *connection, uint64_t now) noexcept {
     const uint64_t answered = counters[DOOR_ANSWERED].fetch_add(1, std::memory_order_relaxed) + 1;
     if (answered >= config.most_requests && !retiring.exchange(true)) notify();
     if (config.log) record(connection, now);
-    if (connection->block) hooks.release(connection->block);
-    connection->block = nullptr;
-    in_flight.fetch_sub(connection->counted, std::memory_order_relaxed);
-    connection->counted = 0;
-    forget_outgoing(&connection->out);
+    let_go(connection);
     if (connection->close_after) {
         shutdown(connection->fd, SHUT_WR);
         connection->filled = 0;

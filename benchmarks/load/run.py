@@ -115,7 +115,7 @@ def exchange(client: socket.socket, data: bytes, room: bytearray) -> tuple[float
     got = client.recv_into(view)
     while (end := room.find(b"\r\n\r\n", 0, got)) < 0:
         got += client.recv_into(view[got:])
-    length = int(re.search(rb"(?i)content-length: (\d+)", bytes(room[:end]))[1])
+    length = int(re.search(rb"(?i)\r\ncontent-length: (\d+)", bytes(room[:end]))[1])
     while got < end + 4 + length:
         count = client.recv_into(view[got:])
         if count == 0:

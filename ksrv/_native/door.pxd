@@ -27,8 +27,11 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         Owners *next
         void *object
 
+    const int ANSWER_BLOCKS
+
     cdef struct Outgoing:
-        pass
+        CBlock *blocks[4]
+        int block_count
 
     cdef cppclass Connection:
         uint32_t slot
