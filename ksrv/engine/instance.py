@@ -216,6 +216,8 @@ class Instance:
             linger = min(assembly.ran_ns // 200, MOST_LINGER_NS) if assembly.rows > 1 else 0
             if linger < LEAST_LINGER_NS:
                 linger = 0
+            # The last batch's memory is not kept while this thread waits for the next.
+            del taken, assembly
             if not self._executor.alive and not self._revive():
                 break
         native.wake_waiters()
