@@ -7,6 +7,7 @@ plain ones, merge keys and trees that grow through aliases are refused.
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -16,6 +17,8 @@ import yaml
 MAX_BYTES = 1024 * 1024
 MAX_NODES = 50_000
 MAX_DEPTH = 64
+
+_EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]{1,3}")
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 
@@ -128,8 +131,11 @@ class Document:
             return [
                 self._build(loader, child, (*path, index)) for index, child in enumerate(node.value)
             ]
-        if node.tag == "tag:yaml.org,2002:timestamp":
-            return node.value  # a date is the text that was written
+        # A date is the text that was written, and so is 30:45, which YAML 1.1 takes for base 60.
+        if node.tag == "tag:yaml.org,2002:timestamp" or (
+            node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and ":" in node.value
+        ):
+            return node.value
         try:
             value = loader.construct_object(node)
         except yaml.constructor.ConstructorError:
@@ -314,6 +320,8 @@ class Fields:
 
     @staticmethod
     def _as_number(value: object) -> float | None:
+        if isinstance(value, str) and _EXPONENT.fullmatch(value):
+            value = float(value)  # 1e-3 is a text for YAML 1.1, which wants 1.0e-3
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return None
         return float(value) if math.isfinite(value) else None

@@ -135,6 +135,17 @@ def test_an_image_batch_without_a_section_has_the_defaults(folder):
     assert [one.image for one in config.inputs] == [ImageSpec(), ImageSpec(), None, None, None]
 
 
+def test_what_yaml_takes_for_something_else(folder):
+    config = load(
+        folder,
+        image("scale: 1e2, mean: [1e-3]", "[-1, 30:45, 1:59, 3]") + "parameters: {d: 2026-01-02}",
+    )
+    [spec] = config.inputs
+    assert spec.shape == (-1, (30, 45), (1, 59), 3)
+    assert (spec.image.scale, spec.image.mean) == (100.0, (0.001,))
+    assert config.parameters == {"d": "2026-01-02"}
+
+
 @pytest.mark.parametrize("word", ["off", "'off'"])
 def test_off_is_a_word_although_yaml_takes_it_for_false(folder, word):
     config = load(folder, image(f"reduced: {word}"))
