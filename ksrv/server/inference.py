@@ -1,7 +1,7 @@
 """The infer and explain routes: body to request, request through the engine, answer to parts.
 
-`answer` is the whole way for a body that has been received; the Falcon resource below and the door's
-worker call the same function.
+`answer` is the whole way for a body that has been received. The door goes the same way without waiting
+(`ksrv.server.hot`), with the same parser, engine and renderer.
 """
 
 from collections.abc import Callable, Mapping
