@@ -1,0 +1,278 @@
+"""What the engine promises, seen by the clients of a real server over REST and gRPC."""
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import requests
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from ksrv.testing import Server
+
+MODEL = """
+handler: handler.py
+inputs:
+  - {{name: x, datatype: FP32, shape: {shape}}}
+outputs:
+  - {{name: y, datatype: FP32, shape: {shape}}}
+warmup: false
+{more}
+"""
+
+HANDLER = """
+import time
+from ksrv import BaseHandler, InferenceError
+
+
+class Handler(BaseHandler):
+    def handle(self, batch, context):
+        x = batch["x"]
+        for part in batch.requests:
+            asked = part.parameters
+            time.sleep(asked.get("sleep", 0))
+            if "fail" in asked:
+                batch.fail(part.rows.start, "this row is bad", 422)
+            if "raise" in asked:
+                raise ZeroDivisionError("inside the handler")
+            if "refuse" in asked:
+                raise InferenceError("the batch is refused", 409)
+            if "cut" in asked:
+                return {"y": x[:-1]}
+        return {"y": x * 2}
+"""
+
+MODELS = {
+    "plain": ("[-1, 4]", "timeout_ms: 10000"),
+    "short": ("[-1, 4]", "timeout_ms: 200"),
+    "small": ("[-1, 4]", "queue_size: 2"),
+    "batched": ("[-1, 4]", "batching: {max_batch_size: 4}"),
+    "split": ("[-1, 4]", "batching: {max_batch_size: 4, split: true}"),
+    "open": ("[-1, -1]", "batching: {max_batch_size: 8, max_delay_ms: 20}"),
+    "apart": ("[-1, 4]", "executor: process\ntimeout_ms: 500"),
+}
+
+IN_FLIGHT = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    for name, (shape, more) in MODELS.items():
+        model = folder / name
+        model.mkdir()
+        (model / "model.yaml").write_text(MODEL.format(shape=shape, more=more))
+        (model / "handler.py").write_text(HANDLER)
+    with Server(folder, limits={"in_flight": IN_FLIGHT}) as running:
+        yield running
+
+
+class Rest:
+    """One client of the REST routes; answers are a status and an array or an error text."""
+
+    def __init__(self, server):
+        self.url = server.url
+
+    def infer(self, model, x, timeout_us=None, **parameters):
+        x = np.asarray(x, np.float32)
+        if timeout_us is not None:
+            parameters["timeout"] = timeout_us
+        entry = {
+            "name": "x",
+            "datatype": "FP32",
+            "shape": list(x.shape),
+            "parameters": {"binary_data_size": x.nbytes},
+        }
+        document = {"inputs": [entry], "parameters": parameters}
+        document["outputs"] = [{"name": "y", "parameters": {"binary_data": True}}]
+        head = json.dumps(document).encode()
+        headers = {"Inference-Header-Content-Length": str(len(head))}
+        url = f"{self.url}/v2/models/{model}/infer"
+        response = requests.post(url, head + x.tobytes(), headers=headers, timeout=30)
+        if response.status_code != 200:
+            self.retry_after = response.headers.get("Retry-After")
+            return response.status_code, response.json()["error"]
+        length = int(response.headers["Inference-Header-Content-Length"])
+        (output,) = json.loads(response.content[:length])["outputs"]
+        data = np.frombuffer(response.content[length:], np.float32)
+        return 200, data.reshape(output["shape"])
+
+
+class Grpc:
+    """The same over gRPC; the statuses are those that REST would give."""
+
+    STATUS = {
+        "StatusCode.INVALID_ARGUMENT": 400,
+        "StatusCode.NOT_FOUND": 404,
+        "StatusCode.RESOURCE_EXHAUSTED": 503,
+        "StatusCode.UNAVAILABLE": 503,
+        "StatusCode.DEADLINE_EXCEEDED": 504,
+        "StatusCode.INTERNAL": 500,
+        "StatusCode.ABORTED": 409,
+    }
+
+    def __init__(self, server):
+        self.client = triton.InferenceServerClient(server.grpc)
+
+    def infer(self, model, x, timeout_us=None, **parameters):
+        x = np.asarray(x, np.float32)
+        entry = triton.InferInput("x", x.shape, "FP32")
+        entry.set_data_from_numpy(x)
+        try:
+            result = self.client.infer(
+                model, [entry], parameters=parameters or None, timeout=timeout_us
+            )
+        except InferenceServerException as error:
+            return self.STATUS[error.status()], error.message()
+        return 200, result.as_numpy("y")
+
+
+@pytest.fixture(params=[Rest, Grpc], ids=["rest", "grpc"])
+def client(request, server):
+    return request.param(server)
+
+
+ONE = np.ones((1, 4))
+
+
+@pytest.fixture(autouse=True)
+def good_afterwards(server):
+    """Whatever a test did, the next request of everybody is answered exactly."""
+    yield
+    for model in MODELS:
+        end = time.monotonic() + 20
+        while (answer := Rest(server).infer(model, ONE * 3))[0] in (503, 504):
+            assert time.monotonic() < end, answer
+            time.sleep(0.02)
+        assert answer[0] == 200 and (answer[1] == 6).all(), (model, answer)
+
+
+@pytest.mark.parametrize("model", ["short", "apart"])
+def test_a_handler_that_sleeps_past_the_deadline_is_left_at_it(client, model):
+    began = time.monotonic()
+    status, text = client.infer(model, ONE, sleep=3.0)
+    assert status == 504 and "deadline" in text
+    assert time.monotonic() - began < 2.5
+
+
+def test_a_requests_own_deadline_holds_before_the_models(client):
+    with ThreadPoolExecutor(2) as pool:
+        blocking = pool.submit(client.infer, "plain", ONE, sleep=0.6)
+        time.sleep(0.2)
+        began = time.monotonic()
+        status, text = client.infer("plain", ONE, timeout_us=50_000)
+        assert status == 504 and "plain" in text
+        assert time.monotonic() - began < 0.4 or blocking.done()
+        assert blocking.result()[0] == 200
+
+
+def test_a_full_queue_refuses_at_once(client):
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(client.infer, "small", ONE, sleep=0.4) for _ in range(8)]
+        statuses = sorted(answer.result()[0] for answer in answers)
+        texts = [answer.result()[1] for answer in answers if answer.result()[0] == 503]
+    # Two wait, and one may run by then; whoever comes later may find a free place.
+    assert statuses.count(200) >= 2 and statuses.count(503) >= 3
+    assert set(statuses) == {200, 503}
+    assert all("queue" in text for text in texts)
+
+
+def test_the_bytes_in_flight_are_bounded(client):
+    status, text = client.infer("plain", np.ones((IN_FLIGHT // 16 + 1, 4)))
+    assert status in (413, 503) and "in_flight" in text
+    big = np.ones((IN_FLIGHT // 16 * 6 // 10, 4))
+    with ThreadPoolExecutor(2) as pool:
+        # Longer than REST connections wait for room before they are refused.
+        running = pool.submit(client.infer, "plain", big, sleep=3.0)
+        time.sleep(0.4)
+        status, text = client.infer("plain", big)
+        assert running.result()[0] == 200
+    assert status == 503 and "in_flight" in text
+
+
+def test_a_batch_above_the_maximum(client):
+    status, text = client.infer("batched", np.ones((5, 4)))
+    assert status == 400 and "5 rows" in text and "at most 4" in text
+    rows = np.arange(44, dtype=np.float32).reshape(11, 4)
+    status, data = client.infer("split", rows)
+    assert status == 200 and np.array_equal(data, rows * 2)
+
+
+def test_mixed_shapes_are_each_answered_with_their_own(client):
+    def one(n):
+        return n, client.infer("open", np.full((1 + n % 3, 2 + n % 4), n))
+
+    with ThreadPoolExecutor(12) as pool:
+        for n, (status, data) in pool.map(one, range(48)):
+            assert status == 200
+            assert data.shape == (1 + n % 3, 2 + n % 4) and (data == 2 * n).all()
+
+
+def test_one_bad_row_fails_its_request_alone(client):
+    with ThreadPoolExecutor(4) as pool:
+        blocking = pool.submit(client.infer, "batched", ONE, sleep=0.3)
+        time.sleep(0.1)
+        bad = pool.submit(client.infer, "batched", ONE, fail=True)
+        good = pool.submit(client.infer, "batched", ONE * 7)
+        assert blocking.result()[0] == 200
+        status, text = bad.result()
+        assert status in (422, 400) and "this row is bad" in text
+        status, data = good.result()
+        assert status == 200 and (data == 14).all()
+
+
+def test_what_a_handler_raises(client):
+    status, text = client.infer("plain", ONE, **{"raise": True})
+    assert status == 500 and "ZeroDivisionError" in text and "inside the handler" not in text
+    status, text = client.infer("plain", ONE, refuse=True)
+    assert status == 409 and "the batch is refused" in text
+    status, text = client.infer("plain", np.ones((3, 4)), cut=True)
+    assert status == 500 and "2 rows" in text and "3 rows" in text
+
+
+def test_a_cancelled_call_frees_its_place(server):
+    channel = triton.InferenceServerClient(server.grpc)
+    entry = triton.InferInput("x", [1, 4], "FP32")
+    entry.set_data_from_numpy(ONE.astype(np.float32))
+    ended = threading.Semaphore(0)
+
+    def start(**parameters):
+        return channel.async_infer(
+            "small", [entry], lambda result, error: ended.release(), parameters=parameters
+        )
+
+    start(sleep=0.8)
+    time.sleep(0.2)
+    waiting = [start(sleep=0.0), start(sleep=0.0)]
+    time.sleep(0.2)
+    assert Rest(server).infer("small", ONE)[0] == 503
+    waiting[0].cancel()
+    time.sleep(0.1)
+    assert Rest(server).infer("small", ONE)[0] == 200
+    for _ in range(3):
+        assert ended.acquire(timeout=20)
+
+
+def test_reloads_over_the_repository_api_fail_no_request(server):
+    failures = []
+    stop = threading.Event()
+
+    def send(client):
+        while not stop.is_set():
+            status, data = client.infer("batched", ONE * 4)
+            if status != 200 or not (data == 8).all():
+                failures.append((status, data))
+
+    threads = [threading.Thread(target=send, args=(kind(server),)) for kind in (Rest, Grpc) * 2]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        url = f"{server.url}/v2/repository/models/batched/load"
+        assert requests.post(url, timeout=30).status_code == 200
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
