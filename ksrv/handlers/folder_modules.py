@@ -41,6 +41,7 @@ class FolderModules:
         self.folders = tuple(dict.fromkeys(str(folder) for folder in folders))
         self._builtins = {**vars(builtins), "__import__": self._import}
         self._open = False
+        self._held: dict[str, bool] = {}  # an import in a stage must not look at the disk again
 
     def load(self, file: Path) -> ModuleType:
         """Import one file of the folders.
@@ -96,6 +97,12 @@ class FolderModules:
             return name not in sys.modules and find_spec(name) is None
         return False
 
+    def _holds_once(self, name: str) -> bool:
+        held = self._held.get(name)
+        if held is None:
+            held = self._held[name] = self.holds(name)
+        return held
+
     def _import(
         self,
         name: str,
@@ -105,7 +112,7 @@ class FolderModules:
         level: int = 0,
     ) -> Any:
         top = name.partition(".")[0]
-        if level == 0 and self._open and self.holds(top):
+        if level == 0 and self._open and self._holds_once(top):
             module = importlib.import_module(f"{self.package}.{name}")
             if not fromlist:
                 return sys.modules[f"{self.package}.{top}"]
