@@ -1,0 +1,176 @@
+// Drives native/queue.hpp from many threads at once, without Python, for the sanitizers.
+//
+// Producers push, cancel and wait; instances take, run and are lent; an assembler works ahead; the
+// timer expires. Every entry must end exactly once and be freed. Exits 1, or aborts, when not.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <random>
+
+#include "queue.hpp"
+
+using namespace ksrv;
+
+namespace {
+
+constexpr std::size_t ROOM = 32, MOST_ROWS = 8, INSTANCES = 3, PRODUCERS = 4;
+
+std::atomic<long> alive_entries{0}, ended_entries{0}, answered_entries{0};
+
+struct Payload {
+    std::atomic<int> ends{0};
+};
+
+Payload *payload(Entry *entry) { return static_cast<Payload *>(entry->payload); }
+
+void ended(Entry *entry) {
+    payload(entry)->ends.fetch_add(1);
+    ended_entries.fetch_add(1);
+}
+
+void freed(Entry *entry) {
+    if (entry->queue != nullptr && payload(entry)->ends.load() != 1) {
+        std::printf("an entry ended %d times\n", payload(entry)->ends.load());
+        std::abort();
+    }
+    delete payload(entry);
+    delete entry;
+    alive_entries.fetch_sub(1);
+}
+
+void run_batch(Queue *queue, const std::vector<Entry *> &batch) {
+    std::vector<Entry *> entries = batch, running;
+    std::vector<unsigned char> alive(entries.size()), won;
+    queue->start(entries.data(), entries.size(), alive.data());
+    for (std::size_t i = 0; i < entries.size(); ++i)
+        if (alive[i]) running.push_back(entries[i]);
+    won.resize(running.size());
+    queue->finish(running.data(), running.size(), won.data());
+    for (std::size_t i = 0; i < running.size(); ++i) {
+        if (won[i]) {
+            payload(running[i])->ends.fetch_add(1);
+            answered_entries.fetch_add(1);
+            publish(running[i]);
+        }
+        release(running[i]);
+    }
+}
+
+struct Offers {
+    std::mutex mutex;
+    std::deque<std::vector<Entry *>> batches;
+
+    void put(std::vector<Entry *> batch) {
+        std::lock_guard<std::mutex> guard(mutex);
+        batches.push_back(std::move(batch));
+    }
+    std::vector<Entry *> get() {
+        std::lock_guard<std::mutex> guard(mutex);
+        std::vector<Entry *> batch = std::move(batches.front());
+        batches.pop_front();
+        return batch;
+    }
+};
+
+void instance(Queue *queue, std::size_t seat, std::int64_t delay, Offers *offers) {
+    std::mt19937 random(static_cast<unsigned>(seat));
+    for (;;) {
+        Entry *out[ROOM];
+        std::size_t count = 0;
+        const Take taken = queue->take(seat, out, ROOM, &count, MOST_ROWS, delay);
+        if (taken == TAKE_CLOSED) return;
+        std::vector<Entry *> batch(out, out + count);
+        if (taken == TAKE_OFFER) batch = offers->get();
+        if (random() % 4 == 0) usleep(random() % 300);
+        if (!batch.empty()) run_batch(queue, batch);
+    }
+}
+
+void assembler(Queue *queue, std::int64_t delay, Offers *offers) {
+    for (;;) {
+        Entry *out[ROOM];
+        std::size_t count = 0;
+        if (queue->take_ahead(out, ROOM, &count, MOST_ROWS, 0, 0, delay) == TAKE_CLOSED) return;
+        std::vector<Entry *> batch(out, out + count);
+        for (;;) {
+            std::uint64_t rows = batch.size() == ROOM ? MOST_ROWS : 0;
+            for (Entry *entry : batch) rows += entry->rows;
+            const std::size_t room = batch.size() < ROOM ? ROOM - batch.size() : 1;
+            count = 0;
+            const Take taken = queue->take_ahead(out, room, &count, MOST_ROWS, rows,
+                                                 batch[0]->enqueued_ns, delay);
+            if (taken == TAKE_READY) break;
+            batch.insert(batch.end(), out, out + count);
+        }
+        offers->put(std::move(batch));
+        queue->close_open_batch(true);
+    }
+}
+
+void producer(Queue *queue, unsigned seed) {
+    std::mt19937 random(seed);
+    for (int i = 0; i < 2000; ++i) {
+        Entry *entry = new Entry;
+        alive_entries.fetch_add(1);
+        entry->payload = new Payload;
+        entry->ended = ended;
+        entry->freed = freed;
+        entry->rows = 1 + random() % 3;
+        entry->group = random() % 2;
+        entry->priority = random() % 3;
+        entry->nbytes = 10;
+        if (random() % 3 == 0) entry->deadline_ns = now_ns() + random() % 500000;
+        std::size_t seat = 0;
+        const Push pushed = queue->push(entry, random() % 2 ? &seat : nullptr);
+        if (pushed == PUSH_LENT) {
+            run_batch(queue, {entry});
+            queue->return_seat(seat);
+        } else if (pushed == PUSH_OK) {
+            if (random() % 5 == 0) {
+                queue->cancel(entry);
+            } else if (random() % 3 == 0) {
+                wait_done(entry, now_ns() + 1000000000ll);
+            }
+        }
+        release(entry);
+        if (random() % 8 == 0) usleep(random() % 100);
+        if (i % 500 == 0) queue->nudge(random() % INSTANCES);
+    }
+}
+
+bool round_of(unsigned number) {
+    Queue *queue = new Queue(64);
+    process_timer().watch(queue);
+    queue->may_take_ahead = true;
+    queue->may_lend = number % 2 == 1;
+    const std::int64_t delay = number % 3 == 2 ? 200000 : 0;
+    Offers offers;
+    std::vector<std::thread> takers, makers;
+    for (std::size_t n = 0; n < INSTANCES; ++n) queue->add_seat();
+    for (std::size_t n = 0; n < INSTANCES; ++n)
+        takers.emplace_back(instance, queue, n, delay, &offers);
+    takers.emplace_back(assembler, queue, delay, &offers);
+    for (unsigned n = 0; n < PRODUCERS; ++n) makers.emplace_back(producer, queue, number * 10 + n);
+    for (std::thread &thread : makers) thread.join();
+    queue->close();
+    const bool empty = queue->wait_empty(now_ns() + 60000000000ll);
+    for (std::thread &thread : takers) thread.join();
+    process_timer().forget(queue);
+    release(queue);
+    return empty;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    const unsigned rounds = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : 3;
+    for (unsigned number = 0; number < rounds; ++number)
+        if (!round_of(number)) return 1;
+    for (int i = 0; i < 1000 && alive_entries.load() != 0; ++i) usleep(1000);  // the timer's last
+    std::printf("%ld ended, %ld answered, %ld left\n", ended_entries.load(),
+                answered_entries.load(), alive_entries.load());
+    return alive_entries.load() != 0 || in_flight().bytes.load() != 0 || ended_entries.load() == 0;
+}
