@@ -75,7 +75,7 @@ cdef void ksrv_queue_release(CQueue *queue) noexcept nogil
 
 # The caller fills an entry's first block of fields (see entry.hpp) and holds one reference to it.
 # With a seat that is not NULL the answer may be PUSH_LENT: the caller then runs the entry, as a
-# ticket over it and with the GIL, on the instance of that seat, and gives the seat back (return_seat).
+# ticket over it and with the GIL, on the instance of that seat, and then returns the seat.
 cdef Push ksrv_push(CQueue *queue, Entry *entry, size_t *seat) noexcept nogil
 cdef bint ksrv_cancel(Entry *entry) noexcept nogil
 cdef void ksrv_entry_release(Entry *entry) noexcept nogil

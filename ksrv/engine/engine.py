@@ -352,6 +352,7 @@ def _serves(served: Served) -> bool:
     """Whether all versions of a model that are meant to serve do."""
     return (
         bool(served.versions)
-        and not served.states
+        # A version whose newer load failed still serves as it did.
+        and set(served.states) <= set(served.versions)
         and all(model.ready for model in served.versions.values())
     )

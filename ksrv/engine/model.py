@@ -1,5 +1,6 @@
 """One loaded version of a model: its queue, its instances, its checks and its state."""
 
+import gc
 import logging
 import threading
 import time
@@ -411,6 +412,7 @@ class LoadedModel:
             self.state = "UNAVAILABLE"
             self.reason = self.reason or "unloaded"
             self.history.end(self)
+            gc.collect()  # a handler may sit in a cycle, and its weights with it
             return finished and all(ended)
 
 

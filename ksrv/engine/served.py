@@ -85,6 +85,7 @@ class ServedModels:
         self._table: dict[str, Served] = {}
         self._changing = threading.Lock()
         self._retiring: list[threading.Thread] = []
+        self._closing = False
 
     # ---- reading ----------------------------------------------------------------------------
 
@@ -145,7 +146,7 @@ class ServedModels:
         for name in sorted(self._table):
             served = self._table[name]
             lines += [
-                ModelState(name, version, model.state, model.reason)
+                _state_of(model, served.states.get(version))
                 for version, model in served.versions.items()
             ]
             lines += [
@@ -165,6 +166,8 @@ class ServedModels:
                 }
                 self._put(name, Served(states=states))
             for name, entry in entries.items():
+                if self._closing:
+                    return
                 self._refresh(name, entry, always=True)
 
     def load(self, name: str) -> None:
@@ -236,6 +239,7 @@ class ServedModels:
         Args:
             timeout: Seconds to wait for accepted requests; None waits for all.
         """
+        self._closing = True
         with self._changing:
             models = [
                 model for served in self._table.values() for model in served.versions.values()
@@ -312,6 +316,14 @@ class ServedModels:
             )
             thread.start()
             self._retiring.append(thread)
+
+
+def _state_of(model: LoadedModel, failed: ModelState | None) -> ModelState:
+    """Return a serving version's line; one whose newer load failed says so."""
+    reason = model.reason
+    if failed is not None and not reason:
+        reason = f"serves as it was loaded before; the last load failed: {failed.reason}"
+    return ModelState(model.spec.name, model.spec.version, model.state, reason)
 
 
 def fingerprint(source: ModelSource) -> object:

@@ -165,6 +165,9 @@ def test_a_broken_change_leaves_the_old_one_serving_and_says_why(tmp_path):
         (tmp_path / "m" / "handler.py").write_text("raise ValueError('half written')\n")
         assert served.reload_changed()
         assert answer(served) == 1
+        assert served.ready()
+        (line,) = served.index()
+        assert line.state == "READY" and "half written" in line.reason
         assert not served.reload_changed()  # tried once, not at every look
         with pytest.raises(KsrvError, match="half written"):
             served.load("m")
