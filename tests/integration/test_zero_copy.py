@@ -1,0 +1,113 @@
+"""A raw tensor that arrives alone reaches the handler where it was received, or with one copy."""
+
+import json
+from itertools import pairwise
+
+import grpc
+import numpy as np
+import pytest
+import requests
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from ksrv.testing import Server
+
+HANDLER = """
+import numpy as np
+from ksrv import BaseHandler
+from ksrv._native import arena
+
+
+class Witness(BaseHandler):
+    def inference(self, x):
+        owner = x
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        if isinstance(owner, memoryview):
+            owner = owner.obj
+        facts = [x.ctypes.data, arena.copied_bytes(), int(x.flags.writeable)]
+        return {"facts": np.array([facts], np.int64), "owner": [type(owner).__name__]}
+"""
+MODEL = """
+handler: handler.py
+inputs:
+  - {name: x, datatype: FP32, shape: [-1, -1]}
+outputs:
+  - {name: facts, datatype: INT64, shape: [-1, 3]}
+  - {name: owner, datatype: BYTES, shape: [-1]}
+"""
+VALUES = np.arange(150_528, dtype="<f4").reshape(1, -1)
+
+
+@pytest.fixture(scope="module", params=["gthread", "ksrv.server.worker:KsrvWorker"])
+def server(request, tmp_path_factory):
+    root = tmp_path_factory.mktemp("witness")
+    (root / "witness").mkdir()
+    (root / "witness" / "handler.py").write_text(HANDLER)
+    (root / "witness" / "model.yaml").write_text(MODEL)
+    with Server(root, worker_class=request.param) as running:
+        yield running
+
+
+def over_rest(server, blanks=0):
+    document = {
+        "inputs": [
+            {
+                "name": "x",
+                "shape": list(VALUES.shape),
+                "datatype": "FP32",
+                "parameters": {"binary_data_size": VALUES.nbytes},
+            }
+        ]
+    }
+    header = json.dumps(document).encode() + b" " * blanks
+    answer = requests.post(
+        f"{server.url}/v2/models/witness/infer",
+        data=header + VALUES.tobytes(),
+        headers={"Inference-Header-Content-Length": str(len(header))},
+        timeout=30,
+    )
+    outputs = {output["name"]: output["data"] for output in answer.json()["outputs"]}
+    return np.ravel(outputs["facts"]).tolist(), outputs["owner"][0]
+
+
+def over_grpc(stub, identifier):
+    request = service_pb2.ModelInferRequest(model_name="witness", id=identifier)
+    request.inputs.add(name="x", datatype="FP32", shape=VALUES.shape)
+    request.raw_input_contents.append(VALUES.tobytes())
+    answer = stub.ModelInfer(request)
+    facts = np.frombuffer(answer.raw_output_contents[0], "<i8").tolist()
+    return facts, answer.raw_output_contents[1][4:].decode()
+
+
+def test_over_rest_the_handler_reads_the_receive_buffer(server):
+    counts = []
+    for blanks in range(5):
+        (address, copied, writable), owner = over_rest(server, blanks)
+        assert owner == "Block"
+        assert address % 64 == 0
+        assert writable == 1
+        counts.append(copied)
+    # What is counted between two requests is at most the small answer of the first.
+    assert all(later - earlier < 256 for earlier, later in pairwise(counts))
+
+
+def test_over_grpc_an_unaligned_tensor_is_copied_once(server):
+    unlimited = [("grpc.max_send_message_length", -1)]
+    seen = set()
+    with grpc.insecure_channel(server.grpc, options=unlimited) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        _, before, _ = over_grpc(stub, "")[0]
+        for length in range(1, 9):
+            (address, copied, writable), owner = over_grpc(stub, "i" * length)
+            was_copied = copied - before >= VALUES.nbytes
+            assert address % 4 == 0
+            if was_copied:
+                assert copied - before < VALUES.nbytes + 256
+                assert owner != "bytes"
+            else:
+                assert copied - before < 256
+                assert owner == "bytes"
+                assert writable == 0
+            seen.add(was_copied)
+            before = copied
+    assert seen == {True, False}
