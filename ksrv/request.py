@@ -50,6 +50,15 @@ class Tensor:
         return sum(len(element) for element in self.data)
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A part of a registered region of shared memory, as a request names it."""
+
+    region: str
+    offset: int
+    byte_size: int
+
+
 @dataclass(slots=True)
 class RequestedOutput:
     """One entry of a request's `outputs`.
@@ -57,12 +66,14 @@ class RequestedOutput:
     Attributes:
         binary: True for raw bytes, False for JSON, None where the request's default holds.
         classification: How many classes to answer with, or 0.
+        window: Where in shared memory the output goes, or None for the answer itself.
     """
 
     name: str
     binary: bool | None = None
     classification: int = 0
     parameters: Parameters = field(default_factory=dict)
+    window: Window | None = None
 
 
 @dataclass(slots=True)
@@ -119,12 +130,33 @@ class BatchRequest:
 
     Attributes:
         rows: The request's slice of the batch's rows.
+        input_parameters: The parameters of its inputs, by the names of those that brought any.
+        output_parameters: The same of the outputs that it asked for.
     """
 
     rows: slice
     id: str = ""
     parameters: Parameters = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    input_parameters: Mapping[str, Parameters] = field(default_factory=dict)
+    output_parameters: Mapping[str, Parameters] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: InferRequest, rows: slice) -> "BatchRequest":
+        """Return what a handler sees of a request.
+
+        Args:
+            request: The request.
+            rows: Its rows in the batch.
+        """
+        part = cls(rows, request.id, request.parameters, request.headers)
+        inputs = {one.name: one.parameters for one in request.inputs if one.parameters}
+        if inputs:
+            part.input_parameters = inputs
+        outputs = {one.name: one.parameters for one in request.outputs if one.parameters}
+        if outputs:
+            part.output_parameters = outputs
+        return part
 
 
 @dataclass(slots=True)
@@ -176,5 +208,5 @@ def single_request(tensors: Sequence[Tensor], rows: int, request: InferRequest) 
         rows: Their number of rows.
         request: The request.
     """
-    part = BatchRequest(slice(0, rows), request.id, request.parameters, request.headers)
+    part = BatchRequest.of(request, slice(0, rows))
     return BatchInputs({tensor.name: tensor for tensor in tensors}, rows, [part], request.explain)

@@ -149,9 +149,7 @@ class Assembly:
         for ticket in self.tickets:
             request: InferRequest = ticket.request
             end = row + ticket.rows
-            requests.append(
-                BatchRequest(slice(row, end), request.id, request.parameters, request.headers)
-            )
+            requests.append(BatchRequest.of(request, slice(row, end)))
             row = end
         own = len(self.tickets) == 1 and not self._copied
         tensors = {

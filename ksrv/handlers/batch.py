@@ -29,7 +29,8 @@ class Batch:
 
     Attributes:
         rows: How many rows the batch has.
-        requests: For each request its slice of rows, id, parameters and headers.
+        requests: For each request its slice of rows, id, parameters (also those of its inputs and
+            outputs, by name) and headers.
         explain: Whether the clients asked for explanations.
         failures: The errors of failed requests, by their place in `requests`.
         headers: Response headers, by place in `requests`.

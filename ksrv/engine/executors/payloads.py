@@ -55,6 +55,8 @@ class RequestNote(msgspec.Struct, array_like=True):
     id: str
     parameters: dict[str, Parameter]
     headers: dict[str, str]
+    input_parameters: dict[str, dict[str, Parameter]] = {}
+    output_parameters: dict[str, dict[str, Parameter]] = {}
 
 
 class RunNote(msgspec.Struct, omit_defaults=True):
@@ -201,6 +203,8 @@ def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
                 request.id,
                 dict(request.parameters),
                 dict(request.headers),
+                {name: dict(own) for name, own in request.input_parameters.items()},
+                {name: dict(own) for name, own in request.output_parameters.items()},
             )
             for request in batch.requests
         ],
@@ -209,7 +213,12 @@ def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
     )
     text, lenient = dump(
         note,
-        [*(request.parameters for request in batch.requests), *note.tensor_parameters.values()],
+        [
+            *(request.parameters for request in batch.requests),
+            *(own for request in note.requests for own in request.input_parameters.values()),
+            *(own for request in note.requests for own in request.output_parameters.values()),
+            *note.tensor_parameters.values(),
+        ],
     )
     return _join(len(note.names), written, text), lenient
 
@@ -228,7 +237,12 @@ def unpack_batch(frame: Frame, peer: PeerBlocks) -> BatchInputs:
         rows=note.rows,
         requests=[
             BatchRequest(
-                slice(request.start, request.stop), request.id, request.parameters, request.headers
+                slice(request.start, request.stop),
+                request.id,
+                request.parameters,
+                request.headers,
+                request.input_parameters,
+                request.output_parameters,
             )
             for request in note.requests
         ],
