@@ -22,6 +22,7 @@ from ksrv._native import arena
 from ksrv.errors import BodyTooLarge, InvalidRequest, UnsupportedEncoding, quote
 from ksrv.limits import MIB, Limits
 from ksrv.server.budget import Reservation
+from ksrv.server.invited import invited
 
 ALIGNMENT = 64
 STEP = MIB
@@ -108,9 +109,8 @@ def _content_length(environ: Environ) -> int | None:
     return int(text)
 
 
-def _receive_from_socket(environ: Environ, view: memoryview) -> bool:
+def _receive_from_socket(environ: Environ, stream: Any, view: memoryview) -> bool:
     """Fill `view` straight from the socket, if gunicorn has one for us; say whether it had."""
-    stream: Any = environ["wsgi.input"]
     sock: Any = environ.get("gunicorn.socket")
     if type(stream) is not Body or type(stream.reader) is not LengthReader:
         return False
@@ -264,14 +264,14 @@ def read_body(
         raise BodyTooLarge(
             f"the body is {length} bytes long; limit 'body' allows {limits.body} bytes"
         )
-    stream = environ["wsgi.input"]
+    stream = invited(environ)
     if length is None and "HTTP_TRANSFER_ENCODING" not in environ:
         length = 0
     if encoding == "identity" and length is not None:
         reservation.grow(length)
         view = memoryview(arena.lease(offset + length))[offset : offset + length]
         on_read(True)
-        if not _receive_from_socket(environ, view):
+        if not _receive_from_socket(environ, stream, view):
             _receive_in_steps(stream.read, view)
         on_read(False)
         return view

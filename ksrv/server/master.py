@@ -12,6 +12,7 @@ from ksrv.server.access import Access
 from ksrv.server.addresses import Address, AddressError, check_exposure, parse_address
 from ksrv.server.banner import print_addresses
 from ksrv.server.grpc_port import reserve
+from ksrv.server.invited import invite_late
 from ksrv.server.lifecycle import Service
 from ksrv.server.logs import configure, gunicorn_logger
 from ksrv.server.settings import ServerSettings
@@ -90,6 +91,7 @@ class Master:
             "post_fork": self.post_fork,
             "post_worker_init": self.post_worker_init,
             "nworkers_changed": self.nworkers_changed,
+            "pre_request": invite_late,
             "child_exit": self.child_exit,
             "worker_exit": self.worker_exit,
         }

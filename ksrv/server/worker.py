@@ -29,6 +29,7 @@ from ksrv._native.recogniser import HeadRules
 from ksrv.server.access_log import AccessLog
 from ksrv.server.handed import HandedConnection, HandedSocket, Patience
 from ksrv.server.hot import HotRoute, ready_answers, render_error
+from ksrv.server.invited import invite_late
 
 KNOWN_MAJOR = 27
 """The gunicorn release whose internals this module was written against."""
@@ -170,7 +171,13 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         )
         self.door = door = Door(
             head_rules(self.cfg, body=limits.body, head=limits.head, compression=compression),
-            HotRoute(service.engine, limits, service.access, nan_literals=settings.nan_literals),
+            HotRoute(
+                service.engine,
+                limits,
+                service.access,
+                nan_literals=settings.nan_literals,
+                shared_memory=service.shared_memory,
+            ),
             ready_answers(limits),
             threads=settings.io_threads,
             connections=self.worker_connections,
@@ -255,9 +262,8 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         super().enqueue_req(conn)
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        """Answer one request; a body above the limit is neither asked for nor read."""
+        """Answer one request; a body above the limit is not read."""
         if self._announced(req) > self._body_limit():
-            req._expected_100_continue = False
             req.force_close()
         return super().handle_request(req, conn)
 
