@@ -31,6 +31,13 @@ from ksrv.protocol.parameters import (
     take_request_parameters,
     take_requested_output,
 )
+from ksrv.protocol.shared_memory import (
+    DISABLED,
+    Regions,
+    check_total,
+    read_tensor,
+    write_tensor,
+)
 from ksrv.protocol.tensors import (
     DTYPES,
     byte_size_mismatch,
@@ -46,7 +53,9 @@ from ksrv.request import (
     InferRequest,
     InferResponse,
     Parameter,
+    RequestedOutput,
     Tensor,
+    Window,
 )
 from ksrv.spec import ModelSpec
 
@@ -119,6 +128,7 @@ def parse_infer(
     limits: Limits,
     *,
     metadata: Mapping[str, str] = NO_METADATA,
+    regions: Regions | None = None,
 ) -> InferRequest:
     """Read an inference request.
 
@@ -129,6 +139,7 @@ def parse_infer(
         spec_of: Finds the model.
         limits: The bounds on what the message may hold.
         metadata: The call's metadata, names in lower case.
+        regions: The shared memory that the request may name; None where that is off.
 
     Returns:
         The request. Its tensors are read-only views into `message` where they lie aligned there.
@@ -139,15 +150,14 @@ def parse_infer(
     found = read_request(message, limits)
     spec = spec_of(found.model_name, found.model_version)
     own = take_request_parameters(found.parameters)
+    inputs, nbytes = _inputs(found, spec, limits, regions)
     return InferRequest(
         model_name=found.model_name,
         model_version=found.model_version,
         id=found.id,
-        inputs=_raw_inputs(found, spec, limits)
-        if found.raw
-        else _typed_inputs(found, spec, limits),
+        inputs=inputs,
         outputs=[
-            take_requested_output(output.name, index, output.parameters)
+            _requested(take_requested_output(output.name, index, output.parameters), index, regions)
             for index, output in enumerate(found.outputs)
         ],
         parameters=own.custom,
@@ -156,24 +166,71 @@ def parse_infer(
         deadline_ns=own.deadline_ns,
         priority=own.priority,
         mark_final=own.mark_final,
-        nbytes=len(message),
+        nbytes=nbytes,
     )
 
 
-def _raw_inputs(found: Request, spec: ModelSpec, limits: Limits) -> list[Tensor]:
-    tensors = [_tensor(entry, index) for index, entry in enumerate(found.inputs)]
+def _requested(wanted: RequestedOutput, index: int, regions: Regions | None) -> RequestedOutput:
+    if wanted.window is not None and regions is None:
+        raise InvalidRequest(f"output {quote(wanted.name)} (index {index}): {DISABLED}")
+    return wanted
+
+
+def _inputs(
+    found: Request, spec: ModelSpec, limits: Limits, regions: Regions | None
+) -> tuple[list[Tensor], int]:
+    """Return the inputs and the bytes that they came in."""
+    tensors: list[Tensor] = []
+    windows: dict[int, Window] = {}
+    for index, entry in enumerate(found.inputs):
+        parameters, window = take_input_parameters(entry.name, index, entry.parameters)
+        tensors.append(Tensor(entry.name, entry.datatype, entry.shape, [], parameters))
+        if window is not None:
+            windows[index] = window
+    in_message = [index for index in range(len(tensors)) if index not in windows]
+    if found.raw:
+        _read_raw(found, tensors, in_message, spec, limits)
+    else:
+        _read_typed(found, tensors, in_message, spec, limits)
+    nbytes = len(found.message)
+    if windows:
+        nbytes = check_total(nbytes, windows.values(), limits)
+    for index, window in windows.items():
+        tensor = tensors[index]
+        if found.inputs[index].has_contents:
+            raise InvalidRequest(
+                f"{subject(tensor.name, index)} has a shared memory region beside data of its own"
+            )
+        tensor.data = read_tensor(
+            regions,
+            window,
+            name=tensor.name,
+            index=index,
+            datatype=tensor.datatype,
+            shape=tensor.shape,
+            is_image=_is_image(spec, tensor.name),
+            limits=limits,
+        )
+    return tensors, nbytes
+
+
+def _read_raw(
+    found: Request, tensors: list[Tensor], own: list[int], spec: ModelSpec, limits: Limits
+) -> None:
     for index, entry in enumerate(found.inputs):
         if entry.has_contents:
             raise InvalidRequest(
                 f"{subject(entry.name, index)}: contents field must not be specified when using "
                 f"raw_input_contents for {quote(entry.name)} for model {quote(found.model_name)}"
             )
-    if len(found.raw) != len(tensors):
+    if len(found.raw) != len(own):
         raise InvalidRequest(
-            f"the request has {len(tensors)} inputs and {len(found.raw)} raw_input_contents; "
+            f"the request has {len(own)} inputs and {len(found.raw)} raw_input_contents; "
             "expected one for each input"
+            + (" outside of shared memory" if len(own) < len(tensors) else "")
         )
-    for index, (tensor, (offset, length)) in enumerate(zip(tensors, found.raw, strict=True)):
+    for index, (offset, length) in zip(own, found.raw, strict=True):
+        tensor = tensors[index]
         name = tensor.name
         count, nbytes = measure(name, index, tensor.datatype, tensor.shape, limits)
         if tensor.datatype == "BYTES":
@@ -188,22 +245,16 @@ def _raw_inputs(found: Request, spec: ModelSpec, limits: Limits) -> list[Tensor]
         tensor.data = view(found.message, offset, tensor.datatype, tensor.shape, count)
         if tensor.datatype == "BOOL":
             check_bool(name, index, tensor.data)
-    return tensors
 
 
-def _typed_inputs(found: Request, spec: ModelSpec, limits: Limits) -> list[Tensor]:
-    tensors = []
-    for index, entry in enumerate(found.inputs):
-        tensor = _tensor(entry, index)
+def _read_typed(
+    found: Request, tensors: list[Tensor], own: list[int], spec: ModelSpec, limits: Limits
+) -> None:
+    for index in own:
+        entry = found.inputs[index]
         count, _ = measure(entry.name, index, entry.datatype, entry.shape, limits)
-        tensor.data = _typed_data(found, entry, index, count, _is_image(spec, entry.name))
-        tensors.append(tensor)
-    return tensors
-
-
-def _tensor(entry: Input, index: int) -> Tensor:
-    parameters = take_input_parameters(entry.name, index, entry.parameters)
-    return Tensor(entry.name, entry.datatype, entry.shape, [], parameters)
+        image = _is_image(spec, entry.name)
+        tensors[index].data = _typed_data(found, entry, index, count, image)
 
 
 def _is_image(spec: ModelSpec, name: str) -> bool:
@@ -258,6 +309,7 @@ def render_infer(
     *,
     parameters: Mapping[str, Parameter] | None = None,
     stream: bool = False,
+    regions: Regions | None = None,
 ) -> bytes:
     """Serialize an answer.
 
@@ -266,13 +318,20 @@ def render_infer(
         request: The request that it answers; its id is echoed.
         parameters: Further response parameters.
         stream: Whether to wrap the answer into a ModelStreamInferResponse.
+        regions: The shared memory into which outputs go that the request wants there; their entries
+            of raw_output_contents are empty.
 
     Returns:
         A ModelInferResponse, or a ModelStreamInferResponse that holds one.
 
     Raises:
         HandlerFailed: The answer has no wire form.
+        InvalidRequest: An output does not fit into its shared memory.
     """
+    windows = {output.name: output.window for output in request.outputs if output.window}
+    outputs = response.outputs
+    if windows:
+        outputs = [_in_window(tensor, windows.get(tensor.name), regions) for tensor in outputs]
     merged = {**response.parameters, **parameters} if parameters else response.parameters
     try:
         return render(
@@ -282,12 +341,20 @@ def render_infer(
             merged,
             [
                 (tensor.name, tensor.datatype, tensor.shape, tensor.parameters, _payload(tensor))
-                for tensor in response.outputs
+                for tensor in outputs
             ],
             stream=stream,
         )
     except (ValueError, TypeError, OverflowError, BufferError) as error:
         raise HandlerFailed(f"the answer cannot be sent over gRPC: {error}") from error
+
+
+def _in_window(tensor: Tensor, window: Window | None, regions: Regions | None) -> Tensor:
+    """Return a tensor without its bytes where those go into shared memory."""
+    if window is None:
+        return tensor
+    parameters = {**tensor.parameters, **write_tensor(regions, window, tensor)}
+    return Tensor(tensor.name, tensor.datatype, tensor.shape, [], parameters)
 
 
 def _payload(tensor: Tensor) -> Array | list[Element]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ksrv.errors import InvalidRequest, quote
-from ksrv.request import Parameter, RequestedOutput
+from ksrv.request import Parameter, RequestedOutput, Window
 
 MICROSECOND_NS = 1_000
 LONGEST_TIMEOUT_US = 1_000_000_000 * 1_000_000  # about thirty years; more would not fit a clock
@@ -80,8 +80,8 @@ def take_request_parameters(given: Mapping[str, object]) -> RequestParameters:
 
 def take_input_parameters(
     owner: str, index: int, given: Mapping[str, object]
-) -> dict[str, Parameter]:
-    """Return an input's own parameters.
+) -> tuple[dict[str, Parameter], Window | None]:
+    """Return an input's own parameters, and where in shared memory it lies, if it does.
 
     Args:
         owner: The input's name.
@@ -89,13 +89,17 @@ def take_input_parameters(
         given: Values by name, without those of the wire form such as `binary_data_size`.
 
     Raises:
-        InvalidRequest: A value is not a scalar, or the input lies in shared memory.
+        InvalidRequest: A value is not a scalar, or a reserved name has the wrong type.
     """
     if not given:
-        return {}
+        return {}, None
     subject = f"input {quote(owner)} (index {index})"
-    _check_shared_memory(subject, given)
-    return {name: _scalar(subject, name, value) for name, value in given.items()}
+    custom = {
+        name: _scalar(subject, name, value)
+        for name, value in given.items()
+        if name not in SHARED_MEMORY
+    }
+    return custom, _window(subject, given)
 
 
 def take_requested_output(owner: str, index: int, given: Mapping[str, object]) -> RequestedOutput:
@@ -107,29 +111,39 @@ def take_requested_output(owner: str, index: int, given: Mapping[str, object]) -
         given: Its parameters by name.
 
     Raises:
-        InvalidRequest: A value is not a scalar, a reserved name has the wrong type, or the output
-            would lie in shared memory.
+        InvalidRequest: A value is not a scalar, or a reserved name has the wrong type.
     """
     found = RequestedOutput(owner)
     if not given:
         return found
     subject = f"output {quote(owner)} (index {index})"
-    _check_shared_memory(subject, given)
+    found.window = _window(subject, given)
     custom: dict[str, Parameter] = {}
     for name, value in given.items():
         if name == "binary_data":
             found.binary = _boolean(subject, name, value)
         elif name == "classification":
             found.classification = _unsigned(subject, name, value)
-        else:
+        elif name not in SHARED_MEMORY:
             custom[name] = _scalar(subject, name, value)
     found.parameters = custom
     return found
 
 
-def _check_shared_memory(subject: str, given: Mapping[str, object]) -> None:
-    if any(name in given for name in SHARED_MEMORY):
-        raise InvalidRequest(f"{subject}: shared memory is not enabled on this server")
+def _window(subject: str, given: Mapping[str, object]) -> Window | None:
+    region_key, offset_key, size_key = SHARED_MEMORY
+    if not any(name in given for name in SHARED_MEMORY):
+        return None
+    region = given.get(region_key, "")
+    if not isinstance(region, str):
+        raise InvalidRequest(
+            f"{subject}: {quote(region_key)} must be a string, not {quote(region)}"
+        )
+    return Window(
+        region,
+        _unsigned(subject, offset_key, given.get(offset_key, 0)),
+        _unsigned(subject, size_key, given.get(size_key, 0)),
+    )
 
 
 def _scalar(subject: str, name: str, value: object) -> Parameter:

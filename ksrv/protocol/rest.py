@@ -25,7 +25,16 @@ from ksrv.errors import BodyTooLarge, InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.protocol.header_errors import body_fault, json_too_large
 from ksrv.protocol.json_data import read_data
-from ksrv.request import Array, Element, InferRequest, InferResponse, RequestedOutput, Tensor
+from ksrv.protocol.shared_memory import DISABLED, Regions, check_total, read_tensor, write_tensor
+from ksrv.request import (
+    Array,
+    Element,
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    Tensor,
+    Window,
+)
 from ksrv.spec import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
@@ -99,13 +108,27 @@ def _read_elements(
         raise InvalidRequest(str(error)) from None
 
 
-def _tensor(body: memoryview, entry: Input, index: int, spec: ModelSpec) -> Tensor:
+def _tensor(
+    body: memoryview,
+    entry: Input,
+    index: int,
+    spec: ModelSpec,
+    limits: Limits,
+    regions: Regions | None,
+) -> Tensor:
     data: Array | list[Element]
     if entry.shared_memory is not None:
-        raise InvalidRequest(
-            f"input {quote(entry.name)} (index {index}): shared memory is not enabled on this server"
+        data = read_tensor(
+            regions,
+            Window(*entry.shared_memory),
+            name=entry.name,
+            index=index,
+            datatype=entry.datatype,
+            shape=entry.shape,
+            is_image=_takes_images(spec, entry.name),
+            limits=limits,
         )
-    if entry.array is not None:
+    elif entry.array is not None:
         data = entry.array
     elif entry.data is not None:
         data = read_data(body, entry, index)
@@ -120,12 +143,13 @@ def _tensor(body: memoryview, entry: Input, index: int, spec: ModelSpec) -> Tens
     return Tensor(entry.name, entry.datatype, entry.shape, data, entry.parameters)
 
 
-def _requested(entry: Output, index: int) -> RequestedOutput:
+def _requested(entry: Output, index: int, regions: Regions | None) -> RequestedOutput:
+    wanted = RequestedOutput(entry.name, entry.binary, entry.classification, entry.parameters)
     if entry.shared_memory is not None:
-        raise InvalidRequest(
-            f"output {quote(entry.name)} (index {index}): shared memory is not enabled on this server"
-        )
-    return RequestedOutput(entry.name, entry.binary, entry.classification, entry.parameters)
+        if regions is None:
+            raise InvalidRequest(f"output {quote(entry.name)} (index {index}): {DISABLED}")
+        wanted.window = Window(*entry.shared_memory)
+    return wanted
 
 
 def _raw_shape(declared: TensorSpec, body_length: int) -> tuple[int, ...] | None:
@@ -192,6 +216,7 @@ def parse_infer(
     limits: Limits,
     *,
     headers: Mapping[str, str] = _NO_HEADERS,
+    regions: Regions | None = None,
 ) -> InferRequest:
     """Read the body of an infer request.
 
@@ -201,6 +226,7 @@ def parse_infer(
         spec: The model that is asked; only its inputs' kinds matter here.
         limits: The bounds on what a client may send.
         headers: The request's headers for the handler, names in lower case.
+        regions: The shared memory that the request may name; None where that is off.
 
     Returns:
         The request, with the model's name and version and the deadline that `timeout` sets. Its
@@ -228,6 +254,11 @@ def parse_infer(
         header = native.read(view, json_length, _bounds(limits))
     except BodyError as error:
         raise body_fault(error, view) from None
+    for entry in header.inputs:
+        if entry.shared_memory is not None:
+            windows = (one.shared_memory for one in header.inputs)
+            size = check_total(size, [Window(*one) for one in windows if one is not None], limits)
+            break
     deadline = None
     if header.timeout_us:
         deadline = min(time.monotonic_ns() + header.timeout_us * 1000, _LAST_NANOSECOND)
@@ -235,8 +266,11 @@ def parse_infer(
         model_name=spec.name,
         model_version=spec.version,
         id=header.id,
-        inputs=[_tensor(view, entry, index, spec) for index, entry in enumerate(header.inputs)],
-        outputs=[_requested(entry, index) for index, entry in enumerate(header.outputs)],
+        inputs=[
+            _tensor(view, entry, index, spec, limits, regions)
+            for index, entry in enumerate(header.inputs)
+        ],
+        outputs=[_requested(entry, index, regions) for index, entry in enumerate(header.outputs)],
         parameters=header.parameters,
         binary_output=header.binary_output is True,
         headers=headers,
@@ -291,6 +325,7 @@ def render_infer(
     request: InferRequest,
     *,
     nan_literals: bool = False,
+    regions: Regions | None = None,
 ) -> RenderedBody:
     """Write the answer to a request.
 
@@ -298,6 +333,7 @@ def render_infer(
         response: The answer; its outputs are written in their order.
         request: The request, which says what is binary.
         nan_literals: Write NaN and Infinity as the words that JSON does not know, instead of null.
+        regions: The shared memory into which outputs go that the request wants there.
 
     Returns:
         The body as parts; binary tensors are views of the response's arrays.
@@ -320,7 +356,10 @@ def render_infer(
             "shape": list(tensor.shape),
         }
         parameters = dict(tensor.parameters)
-        if binary:
+        window = asked.window if asked is not None else None
+        if window is not None:
+            parameters |= write_tensor(regions, window, tensor)
+        elif binary:
             any_binary = True
             block = _binary_part(tensor)
             parameters["binary_data_size"] = len(block)
@@ -328,7 +367,7 @@ def render_infer(
                 blocks.append(block)
         if parameters:
             entry["parameters"] = parameters
-        if not binary:
+        if not binary and window is None:
             entry["data"] = _json_values(tensor, nan_literals)
         entries.append(entry)
     document: dict[str, Any] = {"model_name": response.model_name}

@@ -92,8 +92,8 @@ class Access:
         """
         if origin is not None and origin not in self._origins:
             raise Forbidden(
-                f"calls from web pages may not change the repository; origin {quote(origin)} is "
-                f"not in setting 'allowed_origins'"
+                f"calls from web pages may not change the repository or use shared memory; origin "
+                f"{quote(origin)} is not in setting 'allowed_origins'"
             )
         if self._control:
             if not _matches(authorization, self._control):
@@ -103,6 +103,6 @@ class Access:
             return
         if forwarded or (peer and not is_loopback(peer)):
             raise Forbidden(
-                "calls that change the repository are served on loopback only; setting "
-                "'control_token_file' opens them to callers with a token"
+                "calls that change the repository or use shared memory are served on loopback "
+                "only; setting 'control_token_file' opens them to callers with a token"
             )

@@ -16,6 +16,7 @@ from ksrv.server.access import Access
 from ksrv.server.body import Environ, read_body
 from ksrv.server.budget import ByteBudget, Reservation
 from ksrv.server.documents import parse_document
+from ksrv.server.extensions import extensions_of
 from ksrv.server.health import LiveResource, ModelReadyResource, ReadyResource
 from ksrv.server.metrics import MetricsResource
 from ksrv.server.models import (
@@ -34,6 +35,9 @@ from ksrv.server.repository import (
 )
 from ksrv.server.responses import send_error, send_json, status_line
 from ksrv.server.settings import ServerSettings
+from ksrv.server.shared_memory import SharedMemory, shared_memory_of
+from ksrv.server.shared_memory_routes import PREFIX as SHARED_MEMORY
+from ksrv.server.shared_memory_routes import add_routes
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -87,13 +91,9 @@ class Guard:
         if req.path in PUBLIC_PATHS:
             return
         authorization = req.get_header("Authorization")
-        if req.method == "POST" and req.path.startswith(CONTROL_PATHS):
-            self._access.check_control(
-                authorization,
-                peer=req.env.get("REMOTE_ADDR", ""),
-                forwarded="HTTP_X_FORWARDED_FOR" in req.env or "HTTP_FORWARDED" in req.env,
-                origin=req.get_header("Origin"),
-            )
+        changes = req.method == "POST" and req.path.startswith(CONTROL_PATHS)
+        if changes or req.path.startswith(SHARED_MEMORY):
+            inference.check_control(self._access, req.env)
         self._access.check(authorization)
 
     def _check_head(self, environ: Environ) -> None:
@@ -148,6 +148,7 @@ def make_app(
     access: Access | None = None,
     budget: ByteBudget | None = None,
     run: inference.Run | None = None,
+    shared_memory: SharedMemory | None = None,
 ) -> falcon.App[Any, Any]:
     """Return the WSGI app for an engine.
 
@@ -157,8 +158,10 @@ def make_app(
         access: The checks to share with another front end; made from the settings if left out.
         budget: The bytes in flight to share with another front end.
         run: What runs a request; the engine itself if left out.
+        shared_memory: The clients' regions to share with another front end.
     """
     access = access or Access(settings)
+    shared_memory = shared_memory or shared_memory_of(settings)
     budget = budget or ByteBudget(settings.limits.in_flight)
     app = falcon.App(request_type=Request, middleware=[Guard(access, settings.limits.head)])
     app.req_options.strip_url_path_trailing_slash = True
@@ -181,10 +184,15 @@ def make_app(
     model = "/v2/models/{name}"
     version = model + "/versions/{version}"
     infer = inference.InferResource(
-        engine, settings, budget, hides_credentials=access.needs_token, run=run
+        engine,
+        settings,
+        budget,
+        access,
+        run=run,
+        shared_memory=shared_memory,
     )
     statistics = StatisticsResource(engine)
-    app.add_route("/v2", ServerResource())
+    app.add_route("/v2", ServerResource(extensions_of(settings)))
     app.add_route("/v2/health/live", LiveResource())
     app.add_route("/v2/health/ready", ReadyResource(engine))
     app.add_route("/v2/models", ModelListResource(engine))
@@ -199,6 +207,8 @@ def make_app(
     app.add_route("/v2/repository/index", IndexResource(engine, read_document))
     app.add_route("/v2/repository/models/{name}/load", LoadResource(engine, read_document))
     app.add_route("/v2/repository/models/{name}/unload", UnloadResource(engine, read_document))
+    if shared_memory is not None:
+        add_routes(app, shared_memory, read_document)
     if settings.metrics:
         app.add_route("/metrics", MetricsResource(engine))
     app.add_route("/v1/config", OvmsConfigResource(engine))

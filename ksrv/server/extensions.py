@@ -1,5 +1,7 @@
 """What `extensions` in the server's metadata lists: the parts of the protocol that work here."""
 
+from ksrv.server.settings import ServerSettings
+
 EXTENSIONS = (
     "binary_tensor_data",
     "parameters",
@@ -10,3 +12,10 @@ EXTENSIONS = (
     "binary_image_input",
     "binary_data_size_list",
 )
+
+
+def extensions_of(settings: ServerSettings) -> tuple[str, ...]:
+    """Return the extensions that work under these settings."""
+    if settings.allow_shared_memory:
+        return (*EXTENSIONS, "system_shared_memory")
+    return EXTENSIONS

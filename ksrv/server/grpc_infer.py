@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ksrv.errors import KsrvError
 from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol
+from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest, InferResponse, Parameter
 from ksrv.server.grpc_calls import (
     Check,
@@ -87,6 +88,7 @@ class InferCalls:
         check: Who may call.
         hides_credentials: Whether the `authorization` entry is kept from handlers.
         pool: Where deferred requests are answered.
+        regions_of: Gives the shared memory that a call may name; None where that is off.
     """
 
     def __init__(
@@ -97,12 +99,14 @@ class InferCalls:
         *,
         hides_credentials: bool,
         pool: ThreadPoolExecutor,
+        regions_of: Callable[[Context], Regions | None] = lambda context: None,
     ) -> None:
         self._engine = engine
         self._limits = limits
         self._check = check
         self._hides_credentials = hides_credentials
         self._pool = pool
+        self._regions_of = regions_of
 
     def read(self, message: bytes, context: Context) -> InferRequest:
         """Read a request.
@@ -118,7 +122,13 @@ class InferCalls:
         metadata = metadata_of(context)
         if self._hides_credentials:
             metadata.pop("authorization", None)
-        request = protocol.parse_infer(message, self._engine.spec, self._limits, metadata=metadata)
+        request = protocol.parse_infer(
+            message,
+            self._engine.spec,
+            self._limits,
+            metadata=metadata,
+            regions=self._regions_of(context),
+        )
         request.deadline_ns = earlier(request.deadline_ns, deadline_of(context))
         return request
 
@@ -198,7 +208,23 @@ class InferCalls:
         response = ticket.wait()
         if response.headers:
             context.set_trailing_metadata(tuple(trailing(response.headers)))
-        return protocol.render_infer(response, request)
+        return protocol.render_infer(response, request, regions=self._regions_of(context))
+
+    def stream_message(
+        self,
+        context: Context,
+        response: InferResponse,
+        request: InferRequest,
+        parameters: Mapping[str, Parameter],
+    ) -> bytes:
+        """Serialize an answer for a stream."""
+        return protocol.render_infer(
+            response,
+            request,
+            parameters=parameters,
+            stream=True,
+            regions=self._regions_of(context),
+        )
 
 
 def cancel_with(context: Context, ticket: "Ticket") -> None:
@@ -210,13 +236,6 @@ def cancel_with(context: Context, ticket: "Ticket") -> None:
 
     if not context.add_callback(ended):
         ended()
-
-
-def stream_message(
-    response: InferResponse, request: InferRequest, parameters: Mapping[str, Parameter] | None
-) -> bytes:
-    """Serialize an answer for a stream."""
-    return protocol.render_infer(response, request, parameters=parameters, stream=True)
 
 
 def stream_error(error: KsrvError, id: str, parameters: Mapping[str, Parameter]) -> bytes:

@@ -21,8 +21,9 @@ from ksrv.protocol.messages import (
     REFLECTION_ALPHA,
     methods,
 )
+from ksrv.protocol.shared_memory import Regions
 from ksrv.server.access import Access
-from ksrv.server.extensions import EXTENSIONS
+from ksrv.server.extensions import extensions_of
 from ksrv.server.grpc_calls import (
     Context,
     Gate,
@@ -38,6 +39,7 @@ from ksrv.server.grpc_reflection import reflection
 from ksrv.server.grpc_servicer import CONTROL, OPEN, Servicer
 from ksrv.server.grpc_stream import StreamCalls
 from ksrv.server.settings import ServerSettings
+from ksrv.server.shared_memory import GuardedRegions, SharedMemory, shared_memory_of
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -88,14 +90,21 @@ class GrpcServer:
         engine: Where requests run and what is described.
         settings: Limits, threads and credentials.
         access: Who may call; made from the settings if left out.
+        shared_memory: The clients' regions to share with another front end.
     """
 
     def __init__(
-        self, engine: "Engine", settings: ServerSettings, *, access: Gate | None = None
+        self,
+        engine: "Engine",
+        settings: ServerSettings,
+        *,
+        access: Gate | None = None,
+        shared_memory: SharedMemory | None = None,
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._gate = access if access is not None else Access(settings)
+        self._shared_memory = shared_memory or shared_memory_of(settings)
         self._closing = threading.Event()
         self._places = threading.BoundedSemaphore(MAX_STREAMS)
         self._pools: list[ThreadPoolExecutor] = []
@@ -163,6 +172,12 @@ class GrpcServer:
         self._pools.append(pool)
         return pool
 
+    def _regions_of(self, context: Context) -> Regions | None:
+        if self._shared_memory is None:
+            return None
+        check = functools.partial(needs_control(self._gate), context)
+        return GuardedRegions(self._shared_memory, check)
+
     def _inference(self, streams: ThreadPoolExecutor) -> Any:
         import grpc
 
@@ -177,10 +192,13 @@ class GrpcServer:
             needs_token(gate),
             hides_credentials=gate.needs_token,
             pool=infer_pool,
+            regions_of=self._regions_of,
         )
         self._streams = StreamCalls(calls, self._pool("read", MAX_STREAMS))
 
-        servicer = Servicer(self._engine, settings.limits, EXTENSIONS)
+        servicer = Servicer(
+            self._engine, settings.limits, extensions_of(settings), self._shared_memory
+        )
         handlers = {}
         for name, behavior in servicer.behaviors().items():
             check, pool = needs_token(gate), None

@@ -11,19 +11,23 @@ from ksrv.limits import Limits
 from ksrv.protocol import metadata
 from ksrv.protocol.messages import message_class
 from ksrv.server.grpc_calls import Behavior, Context
+from ksrv.server.shared_memory import SharedMemory
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
 _CUDA = "CUDA shared memory is not offered: ksrv's tensors travel in the messages"
-_SYSTEM = "system shared memory is not offered: ksrv's tensors travel in the messages"
+_SYSTEM = "system shared memory is off; --allow-shared-memory switches it on"
 _TRACE = "trace settings are not offered over gRPC: tracing is configured when the server starts"
 _LOG = "log settings are not offered over gRPC: logging is configured when the server starts"
 
+SHARED_MEMORY = (
+    "SystemSharedMemoryStatus",
+    "SystemSharedMemoryRegister",
+    "SystemSharedMemoryUnregister",
+)
+
 REFUSED = {
-    "SystemSharedMemoryStatus": _SYSTEM,
-    "SystemSharedMemoryRegister": _SYSTEM,
-    "SystemSharedMemoryUnregister": _SYSTEM,
     "CudaSharedMemoryStatus": _CUDA,
     "CudaSharedMemoryRegister": _CUDA,
     "CudaSharedMemoryUnregister": _CUDA,
@@ -35,8 +39,8 @@ REFUSED = {
 OPEN = frozenset({"ServerLive", "ServerReady", "ModelReady"})
 """The calls that need no credentials."""
 
-CONTROL = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
-"""The calls that change what is served."""
+CONTROL = frozenset({"RepositoryModelLoad", "RepositoryModelUnload", *SHARED_MEMORY})
+"""The calls that change what is served, or reach into this machine's memory."""
 
 
 class Servicer:
@@ -46,12 +50,20 @@ class Servicer:
         engine: What is asked.
         limits: What clients may send; told in model metadata.
         extensions: The protocol's extensions that work here.
+        shared_memory: The clients' regions; None where shared memory is off.
     """
 
-    def __init__(self, engine: "Engine", limits: Limits, extensions: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        engine: "Engine",
+        limits: Limits,
+        extensions: tuple[str, ...],
+        shared_memory: SharedMemory | None = None,
+    ) -> None:
         self._engine = engine
         self._limits = limits
         self._extensions = extensions
+        self._regions = shared_memory
 
     def behaviors(self) -> dict[str, Behavior]:
         """Return every unary call but ModelInfer by its name."""
@@ -67,7 +79,11 @@ class Servicer:
             "RepositoryModelLoad": self._repository_model_load,
             "RepositoryModelUnload": self._repository_model_unload,
         }
-        return answered | {name: _refusing(text) for name, text in REFUSED.items()}
+        answered |= {name: _refusing(text) for name, text in REFUSED.items()}
+        if self._regions is None:
+            return answered | {name: _refusing(_SYSTEM) for name in SHARED_MEMORY}
+        calls = _shared_memory_calls(self._regions)
+        return answered | dict(zip(SHARED_MEMORY, calls, strict=True))
 
     def _server_live(self, request: Any, context: Context) -> Any:
         return message_class("inference.ServerLiveResponse")(live=True)
@@ -118,6 +134,28 @@ class Servicer:
         _check_parameters(request.parameters)
         self._engine.unload(request.model_name)
         return message_class("inference.RepositoryModelUnloadResponse")()
+
+
+def _shared_memory_calls(regions: SharedMemory) -> tuple[Behavior, Behavior, Behavior]:
+    """Return the calls of system shared memory in the order of `SHARED_MEMORY`."""
+
+    def status(request: Any, context: Context) -> Any:
+        answer = message_class("inference.SystemSharedMemoryStatusResponse")()
+        for found in regions.status(request.name):
+            entry = answer.regions[found.name]
+            entry.name, entry.key = found.name, found.key
+            entry.offset, entry.byte_size = found.offset, found.byte_size
+        return answer
+
+    def register(request: Any, context: Context) -> Any:
+        regions.register(request.name, request.key, request.offset, request.byte_size)
+        return message_class("inference.SystemSharedMemoryRegisterResponse")()
+
+    def unregister(request: Any, context: Context) -> Any:
+        regions.unregister(request.name)
+        return message_class("inference.SystemSharedMemoryUnregisterResponse")()
+
+    return status, register, unregister
 
 
 def _refusing(text: str) -> Behavior:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ksrv.errors import KsrvError, NotReady
 from ksrv.request import InferRequest, Parameter
 from ksrv.server.grpc_calls import Context, failure_of
-from ksrv.server.grpc_infer import InferCalls, stream_error, stream_message
+from ksrv.server.grpc_infer import InferCalls, stream_error
 
 if TYPE_CHECKING:
     from ksrv.engine.ticket import Ticket
@@ -108,7 +108,7 @@ class StreamCalls:
         try:
             self._pool.submit(self._read, messages, context, line)
             while (entry := line.take()) is not None:
-                yield self._answer(entry)
+                yield self._answer(entry, context)
         finally:
             line.close()
             with self._lock:
@@ -145,7 +145,7 @@ class StreamCalls:
             entry.error = failure_of(error)
         return entry
 
-    def _answer(self, entry: _Entry) -> bytes:
+    def _answer(self, entry: _Entry, context: Context) -> bytes:
         request = entry.request
         marks: Mapping[str, Parameter] = {}
         if request is not None and request.mark_final:
@@ -153,7 +153,8 @@ class StreamCalls:
         error = entry.error
         if request is not None and entry.ticket is not None:
             try:
-                return stream_message(entry.ticket.wait(), request, marks)
+                response = entry.ticket.wait()
+                return self._infer.stream_message(context, response, request, marks)
             except Exception as raised:  # noqa: BLE001 - it is told on the stream
                 error = failure_of(raised)
         assert error is not None, "an entry is under way or refused"

@@ -6,6 +6,7 @@ test compares the bytes.
 """
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,9 +17,11 @@ from ksrv._native.door import Exchange, ReadyAnswer
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits
 from ksrv.protocol import rest
+from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest
 from ksrv.server.body import ended_early
 from ksrv.server.responses import error_headers, server_timing, status_line, usable_headers
+from ksrv.server.shared_memory import GuardedRegions
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -38,6 +41,11 @@ class Checks(Protocol):
 
     def check(self, authorization: str | None) -> None:
         """Let an ordinary call pass, or raise."""
+
+    def check_control(
+        self, authorization: str | None, *, peer: str, forwarded: bool, origin: str | None
+    ) -> None:
+        """Let a call that uses shared memory pass, or raise."""
 
 
 def header_lines(headers: list[tuple[str, str]], length: int) -> bytes:
@@ -109,20 +117,29 @@ class HotRoute:
         limits: Bounds for the parser.
         access: The check in front of every call.
         nan_literals: Whether JSON answers hold NaN as a literal.
+        shared_memory: The clients' regions; None where shared memory is off.
     """
 
     def __init__(
-        self, engine: "Engine", limits: Limits, access: Checks, *, nan_literals: bool = False
+        self,
+        engine: "Engine",
+        limits: Limits,
+        access: Checks,
+        *,
+        nan_literals: bool = False,
+        shared_memory: Regions | None = None,
     ) -> None:
         self._engine = engine
         self._limits = limits
         self._access = access
         self._nan_literals = nan_literals
+        self._shared_memory = shared_memory
 
     def __call__(self, exchange: Exchange) -> None:
         """Start a request; it is answered when the engine has ended it."""
         try:
             headers = exchange.headers
+            regions = self._regions(headers)
             if len(exchange.body) < exchange.announced:
                 raise ended_early(len(exchange.body), exchange.announced)
             if self._access.needs_token:
@@ -134,18 +151,44 @@ class HotRoute:
                 self._engine.spec(exchange.model, exchange.version),
                 self._limits,
                 headers=headers,
+                regions=regions,
             )
             request.model_name = exchange.model
             request.model_version = exchange.version
-            self._engine.submit(request, partial(self._done, exchange, request), may_run=True)
+            self._engine.submit(
+                request, partial(self._done, exchange, request, regions), may_run=True
+            )
         except Exception as error:  # noqa: BLE001  (becomes the answer)
             self._refuse(exchange, error)
 
-    def _done(self, exchange: Exchange, request: InferRequest, ticket: "Ticket") -> None:
+    def _regions(self, headers: Mapping[str, str]) -> Regions | None:
+        """Return what a request sees of shared memory.
+
+        Where that is on, either all addresses are on loopback or the control token is needed, so
+        the peer's address says nothing here.
+        """
+        if self._shared_memory is None:
+            return None
+
+        def check() -> None:
+            self._access.check_control(
+                headers.get("authorization"),
+                peer="",
+                forwarded="x-forwarded-for" in headers or "forwarded" in headers,
+                origin=headers.get("origin"),
+            )
+
+        return GuardedRegions(self._shared_memory, check)
+
+    def _done(
+        self, exchange: Exchange, request: InferRequest, regions: Regions | None, ticket: "Ticket"
+    ) -> None:
         """Answer a request that the engine has ended, on the thread that ended it."""
         try:
             response = ticket.wait()
-            rendered = rest.render_infer(response, request, nan_literals=self._nan_literals)
+            rendered = rest.render_infer(
+                response, request, nan_literals=self._nan_literals, regions=regions
+            )
             headers = [*usable_headers(response.headers), ("content-type", rendered.content_type)]
             if rendered.header_length is not None:
                 headers.append(("inference-header-content-length", str(rendered.header_length)))

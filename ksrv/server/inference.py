@@ -6,17 +6,21 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import falcon
 
 from ksrv.limits import Limits
 from ksrv.protocol import rest
+from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest, InferResponse
+from ksrv.server.access import Access
 from ksrv.server.body import Environ, padding, read_body
 from ksrv.server.budget import ByteBudget, Reservation
 from ksrv.server.responses import send_parts, server_timing, set_handler_headers
 from ksrv.server.settings import ServerSettings
+from ksrv.server.shared_memory import GuardedRegions
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -48,6 +52,7 @@ def answer(
     explain: bool = False,
     nan_literals: bool = False,
     run: Run | None = None,
+    regions: Regions | None = None,
 ) -> Answer:
     """Run one received request and render its answer.
 
@@ -62,18 +67,38 @@ def answer(
         explain: Whether to explain rather than infer.
         nan_literals: Whether JSON answers hold NaN as a literal.
         run: What runs the request; the engine itself if left out.
+        regions: The shared memory that it may name; None where that is off.
 
     Raises:
         KsrvError: Whatever the client is to be told.
     """
     request = rest.parse_infer(
-        body, header_length, engine.spec(model, version), limits, headers=headers
+        body, header_length, engine.spec(model, version), limits, headers=headers, regions=regions
     )
     request.model_name = model
     request.model_version = version
     request.explain = explain
     response = (run or engine.infer)(request)
-    return Answer(rest.render_infer(response, request, nan_literals=nan_literals), response)
+    rendered = rest.render_infer(response, request, nan_literals=nan_literals, regions=regions)
+    return Answer(rendered, response)
+
+
+def check_control(access: Access, environ: Environ) -> None:
+    """Let a call that changes what is served, or uses shared memory, pass or raise.
+
+    Args:
+        access: The checks.
+        environ: The WSGI environment.
+
+    Raises:
+        KsrvError: The caller may not.
+    """
+    access.check_control(
+        environ.get("HTTP_AUTHORIZATION"),
+        peer=environ.get("REMOTE_ADDR", ""),
+        forwarded="HTTP_X_FORWARDED_FOR" in environ or "HTTP_FORWARDED" in environ,
+        origin=environ.get("HTTP_ORIGIN"),
+    )
 
 
 def request_headers(environ: Environ, *, with_credentials: bool) -> dict[str, str]:
@@ -104,8 +129,9 @@ class InferResource:
         engine: Where requests run.
         settings: Limits and the form of answers.
         budget: The bytes in flight.
-        hides_credentials: Whether `Authorization` is kept from handlers.
+        access: Who may use shared memory, and whether `Authorization` is kept from handlers.
         run: What runs a request; the engine itself if left out.
+        shared_memory: The clients' regions; None where shared memory is off.
     """
 
     def __init__(
@@ -113,14 +139,16 @@ class InferResource:
         engine: "Engine",
         settings: ServerSettings,
         budget: ByteBudget,
+        access: Access,
         *,
-        hides_credentials: bool,
         run: Run | None = None,
+        shared_memory: Regions | None = None,
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._budget = budget
-        self._with_credentials = not hides_credentials
+        self._access = access
+        self._shared_memory = shared_memory
         self._run_request = run
 
     def on_post(
@@ -141,6 +169,10 @@ class InferResource:
         settings = self._settings
         self._engine.spec(name, version)  # an unknown model is told before its body is read
         header_length = req.get_header(HEADER_LENGTH)
+        regions: Regions | None = None
+        if self._shared_memory is not None:
+            check = partial(check_control, self._access, req.env)
+            regions = GuardedRegions(self._shared_memory, check)
         with Reservation(self._budget) as reservation:
             body = read_body(
                 req.env,
@@ -157,10 +189,11 @@ class InferResource:
                 version=version,
                 body=body,
                 header_length=header_length,
-                headers=request_headers(req.env, with_credentials=self._with_credentials),
+                headers=request_headers(req.env, with_credentials=not self._access.needs_token),
                 explain=explain,
                 nan_literals=settings.nan_literals,
                 run=self._run_request,
+                regions=regions,
             )
         set_handler_headers(resp, done.response.headers)
         resp.content_type = done.body.content_type

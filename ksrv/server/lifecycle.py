@@ -24,6 +24,7 @@ from ksrv.server.addresses import Address
 from ksrv.server.banner import print_models
 from ksrv.server.budget import ByteBudget
 from ksrv.server.settings import ServerSettings
+from ksrv.server.shared_memory import SharedMemory, shared_memory_of
 from ksrv.server.slots import State, WorkerSlots
 from ksrv.server.waiting import chosen_run
 
@@ -52,6 +53,7 @@ class Service:
         self._first = False
         self._engine: Engine | None = None
         self._access: Access | None = None
+        self.shared_memory: SharedMemory | None = None
         self._app: Callable[..., Iterable[bytes]] | None = None
         self._grpc: GrpcServer | None = None
         self._url: str | None = None
@@ -113,8 +115,14 @@ class Service:
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))
         access = self._access = Access(settings)
         budget = ByteBudget(settings.limits.in_flight)
+        self.shared_memory = shared_memory_of(settings)
         self._app = make_app(
-            self._engine, settings, access=access, budget=budget, run=chosen_run(self._engine)
+            self._engine,
+            settings,
+            access=access,
+            budget=budget,
+            run=chosen_run(self._engine),
+            shared_memory=self.shared_memory,
         )
         signal.signal(signal.SIGTERM, self._on_term(worker))
         signal.siginterrupt(signal.SIGTERM, False)
@@ -128,7 +136,7 @@ class Service:
         if self.grpc_address is not None:
             from ksrv.server.grpc_server import GrpcServer
 
-            self._grpc = GrpcServer(self._engine, settings)
+            self._grpc = GrpcServer(self._engine, settings, shared_memory=self.shared_memory)
             self._grpc.start(str(self.grpc_address), shared=True)
         # Only now may a worker that this one replaces leave: both front ends are there.
         self._slots.set_accepting(self._slot, True)

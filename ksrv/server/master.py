@@ -15,7 +15,8 @@ from ksrv.server.grpc_port import reserve
 from ksrv.server.invited import invite_late
 from ksrv.server.lifecycle import Service
 from ksrv.server.logs import configure, gunicorn_logger
-from ksrv.server.settings import ServerSettings
+from ksrv.server.settings import ServerSettings, SettingsError
+from ksrv.server.shared_memory import check_shared_memory
 from ksrv.server.slots import WorkerSlots
 from ksrv.server.waiting import keep_threads_real
 
@@ -102,15 +103,23 @@ class Master:
         self._enforce(server)
         configure(settings)
         guarded = settings.token_file is not None
+        loopback = True
         try:
             for bound in server.cfg.address:
                 address = Address(path=bound) if isinstance(bound, str) else Address(*bound[:2])
                 check_exposure(address, "http", insecure=settings.insecure, credentials=guarded)
+                loopback = loopback and address.loopback
             if self._grpc is not None:
+                loopback = loopback and self._grpc.loopback
                 check_exposure(self._grpc, "grpc", insecure=settings.insecure, credentials=guarded)
                 self.service.grpc_address, self._grpc_socket = reserve(self._grpc)
-        except (AddressError, OSError) as error:
-            where = "" if isinstance(error, AddressError) else f"gRPC address {self._grpc}: "
+            check_shared_memory(settings, loopback=loopback)
+        except (AddressError, SettingsError, OSError) as error:
+            where = (
+                ""
+                if isinstance(error, AddressError | SettingsError)
+                else f"gRPC address {self._grpc}: "
+            )
             raise RuntimeError(f"{where}{error}") from error
 
     def _enforce(self, server: Any) -> None:

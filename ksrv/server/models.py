@@ -6,7 +6,6 @@ import falcon
 
 from ksrv.limits import Limits
 from ksrv.protocol import metadata
-from ksrv.server.extensions import EXTENSIONS
 from ksrv.server.responses import send_json
 
 if TYPE_CHECKING:
@@ -16,9 +15,12 @@ if TYPE_CHECKING:
 class ServerResource:
     """GET /v2."""
 
+    def __init__(self, extensions: tuple[str, ...]) -> None:
+        self._extensions = extensions
+
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer the server's name, version and extensions."""
-        send_json(resp, metadata.server_metadata(EXTENSIONS))
+        send_json(resp, metadata.server_metadata(self._extensions))
 
 
 class _EngineResource:

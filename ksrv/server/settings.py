@@ -113,6 +113,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     nan_literals: Annotated[
         bool, _says("Write NaN and Infinity in JSON answers as literals instead of null.")
     ] = False
+    allow_shared_memory: Annotated[
+        bool, _says("Let clients on this machine pass tensors in /dev/shm.")
+    ] = False
     metrics: Annotated[bool, _says("Serve /metrics.")] = True
     torchserve_api: Annotated[bool, _says("Serve TorchServe's inference routes as well.")] = True
     torchserve_config: Annotated[

@@ -128,6 +128,8 @@ def why_plain(cfg: Config, app: Any) -> str | None:
 
 def _is_users_hook(cfg: Config, name: str) -> bool:
     hook = getattr(cfg, name)
+    if hook is invite_late:
+        return False
     default = cfg.settings[name].default
     return getattr(hook, "__code__", hook) is not getattr(default, "__code__", default)
 

@@ -1,0 +1,141 @@
+"""Tensors that lie in the client's shared memory: the rules that REST and gRPC share.
+
+A region is read into memory of ours and written from it, never mapped: a client that shrinks a region
+under a request gets an error, and no tensor changes while a handler reads it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ksrv._native import elements
+from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, quote
+from ksrv.limits import Limits
+from ksrv.protocol.tensors import check_bool, measure, subject, view
+from ksrv.request import Array, Element, Parameter, Tensor, Window
+
+DISABLED = "shared memory is not enabled on this server (--allow-shared-memory)"
+
+
+class Regions(Protocol):
+    """Where windows are found; `ksrv.server.shared_memory` has one."""
+
+    def read(self, window: Window) -> memoryview:
+        """Return a copy of a window's bytes."""
+
+    def write(self, window: Window, parts: Iterable[bytes | memoryview]) -> None:
+        """Write parts one after the other from a window's beginning."""
+
+
+def check_total(received: int, windows: Iterable[Window], limits: Limits) -> int:
+    """Return the bytes of a request together with those of its windows.
+
+    Args:
+        received: The bytes of the request's own body or message.
+        windows: Where its inputs lie.
+        limits: Where the sum is bounded.
+
+    Raises:
+        BodyTooLarge: They are more than a body may hold.
+    """
+    total = received + sum(window.byte_size for window in windows)
+    if total > limits.body:
+        raise BodyTooLarge(
+            f"the request and its inputs in shared memory have {total} bytes; the limit ('body') is "
+            f"{limits.body} bytes"
+        )
+    return total
+
+
+def _named(owner: str, error: KsrvError) -> KsrvError:
+    return type(error)(f"{owner}: {error.message}")
+
+
+def read_tensor(
+    regions: Regions | None,
+    window: Window,
+    *,
+    name: str,
+    index: int,
+    datatype: str,
+    shape: Sequence[int],
+    is_image: bool,
+    limits: Limits,
+) -> Array | list[Element]:
+    """Return the values of an input that lies in shared memory.
+
+    Args:
+        regions: The registered regions; None where shared memory is off.
+        window: Where the input lies.
+        name: The input's name.
+        index: Its place among the inputs.
+        datatype: What its bytes mean; BYTES elements have length prefixes.
+        shape: Its dimensions as received.
+        is_image: Whether a sole element may come without its prefix.
+        limits: The bounds on sizes.
+
+    Raises:
+        KsrvError: There is no such window, or its size is not what datatype and shape ask for.
+    """
+    owner = subject(name, index)
+    if regions is None:
+        raise InvalidRequest(f"{owner}: {DISABLED}")
+    count, nbytes = measure(name, index, datatype, shape, limits)
+    if datatype != "BYTES" and window.byte_size != nbytes:
+        raise InvalidRequest(
+            f"input byte size mismatch for {owner}. Expected {nbytes} by datatype and shape, got "
+            f"{window.byte_size} as 'shared_memory_byte_size'"
+        )
+    try:
+        received = regions.read(window)
+    except KsrvError as error:
+        raise _named(owner, error) from None
+    if datatype == "BYTES":
+        try:
+            return elements.read(received, count, None, is_image, name)
+        except elements.ElementsError as error:
+            raise InvalidRequest(str(error)) from None
+    values = view(received, 0, datatype, shape, count)
+    if datatype == "BOOL":
+        check_bool(name, index, values)
+    return values
+
+
+def write_tensor(regions: Regions | None, window: Window, tensor: Tensor) -> dict[str, Parameter]:
+    """Write an output into shared memory.
+
+    Args:
+        regions: The registered regions.
+        window: Where the output goes.
+        tensor: The output.
+
+    Returns:
+        The parameters that tell the client where it lies.
+
+    Raises:
+        KsrvError: There is no such window, or the output does not fit.
+    """
+    owner = f"output {quote(tensor.name)}"
+    if regions is None:
+        raise HandlerFailed(f"{owner}: {DISABLED}")
+    data: bytes | memoryview
+    if isinstance(tensor.data, list):
+        data = elements.encode(tensor.data)
+    else:
+        flat = np.ascontiguousarray(tensor.data, tensor.data.dtype.newbyteorder("<")).reshape(-1)
+        data = flat.view(np.uint8).data if flat.size else b""
+    if len(data) > window.byte_size:
+        raise InvalidRequest(
+            f"{owner}: shared memory size specified with the request ({window.byte_size} bytes) "
+            f"should be at least {len(data)} bytes to hold the results"
+        )
+    try:
+        regions.write(window, [data])
+    except KsrvError as error:
+        raise _named(owner, error) from None
+    return {
+        "shared_memory_region": window.region,
+        "shared_memory_offset": window.offset,
+        "shared_memory_byte_size": len(data),
+    }

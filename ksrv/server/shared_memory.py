@@ -1,0 +1,293 @@
+"""The regions of POSIX shared memory that clients have registered: `--allow-shared-memory`.
+
+Only regular files directly in /dev/shm are opened, by a name without a slash and without following
+links. A region is read and written through its descriptor and never mapped, so that one that shrinks
+cannot bring the process down; offsets and sizes are compared with the file's size on every use. The
+descriptor stays open until the region is unregistered and the last request that uses it is done.
+"""
+
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ksrv._native import arena
+from ksrv.errors import InvalidRequest, NotFound, quote
+from ksrv.protocol.shared_memory import Regions
+from ksrv.request import Window
+from ksrv.server.settings import ServerSettings, SettingsError
+
+FOLDER = "/dev/shm"
+LONGEST_NAME = 255
+MOST_REGIONS = 256
+_LARGEST = 2**63 - 1
+
+
+class _Descriptor:
+    """Owns a file descriptor; the last reference closes it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self.number).st_size
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+@dataclass(frozen=True)
+class RegionStatus:
+    """A registered region, as status calls tell it."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+
+
+@dataclass(frozen=True)
+class _Region:
+    status: RegionStatus
+    descriptor: _Descriptor
+
+
+def _open(name: str, key: str) -> _Descriptor:
+    """Open what a key names.
+
+    Raises:
+        InvalidRequest: The key is no plain name, or names no memory that may be used.
+    """
+    plain = key.removeprefix("/")
+    if (
+        not plain
+        or "/" in plain
+        or "\0" in plain
+        or plain in (".", "..")
+        or len(os.fsencode(plain)) > LONGEST_NAME
+    ):
+        raise InvalidRequest(
+            f"shared memory region {quote(name)}: the key {quote(key)} is not a name in shared "
+            f"memory; expected at most {LONGEST_NAME} bytes without a slash but one in front"
+        )
+    refusal = InvalidRequest(
+        f"shared memory region {quote(name)}: there is no shared memory with the key {quote(key)} "
+        f"that this server may read and write"
+    )
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    folder = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        opened = _Descriptor(os.open(plain, flags, dir_fd=folder))
+    except OSError:
+        raise refusal from None
+    finally:
+        os.close(folder)
+    about = os.fstat(opened.number)
+    if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
+        raise refusal
+    return opened
+
+
+class SharedMemory:
+    """The regions of one server."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._regions: dict[str, _Region] = {}
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Make a region known.
+
+        Args:
+            name: What requests call it.
+            key: The name of the memory, as for `shm_open`.
+            offset: Where in that memory the region begins.
+            byte_size: Its bytes.
+
+        Raises:
+            InvalidRequest: The name is taken, or the memory does not exist or is smaller.
+        """
+        if not name or len(name) > LONGEST_NAME:
+            raise InvalidRequest(
+                f"a shared memory region needs a name of 1 to {LONGEST_NAME} characters, got "
+                f"{quote(name)}"
+            )
+        descriptor = _open(name, key)
+        size = descriptor.size
+        if byte_size < 1 or offset + byte_size > size:
+            raise InvalidRequest(
+                f"shared memory region {quote(name)}: {byte_size} bytes from offset {offset} do not "
+                f"lie in the {size} bytes of {quote(key)}"
+            )
+        region = _Region(RegionStatus(name, key, offset, byte_size), descriptor)
+        with self._lock:
+            if name in self._regions:
+                raise InvalidRequest(f"shared memory region {quote(name)} is already registered")
+            if len(self._regions) >= MOST_REGIONS:
+                raise InvalidRequest(
+                    f"shared memory region {quote(name)}: {MOST_REGIONS} regions are registered, "
+                    f"which is the limit"
+                )
+            self._regions[name] = region
+
+    def unregister(self, name: str = "") -> None:
+        """Forget a region, or all; one that is not registered is no error.
+
+        Args:
+            name: The region's name, or "" for all.
+        """
+        with self._lock:
+            if name:
+                self._regions.pop(name, None)
+            else:
+                self._regions.clear()
+
+    def status(self, name: str = "") -> list[RegionStatus]:
+        """Return what is registered.
+
+        Args:
+            name: A region's name, or "" for all.
+
+        Raises:
+            NotFound: There is no such region.
+        """
+        with self._lock:
+            if not name:
+                return [region.status for region in self._regions.values()]
+            found = self._regions.get(name)
+        if found is None:
+            raise NotFound(f"Unable to find system shared memory region: {quote(name)}")
+        return [found.status]
+
+    def _place(self, window: Window) -> tuple[_Descriptor, int]:
+        """Return the descriptor of a window and where in its file the window begins."""
+        with self._lock:
+            found = self._regions.get(window.region)
+        if found is None:
+            raise InvalidRequest(
+                f"Unable to find shared memory region: {quote(window.region)}; register it first"
+            )
+        region = found.status
+        end = window.offset + window.byte_size
+        if end > region.byte_size:
+            raise InvalidRequest(
+                f"Invalid offset + byte size for shared memory region: {quote(window.region)}; "
+                f"{window.offset} + {window.byte_size} exceed its {region.byte_size} bytes"
+            )
+        if region.offset + end > found.descriptor.size:
+            raise _shrunk(window)
+        return found.descriptor, region.offset + window.offset
+
+    def read(self, window: Window) -> memoryview:
+        """Return a copy of a window's bytes.
+
+        Raises:
+            InvalidRequest: The window does not lie in a registered region.
+        """
+        descriptor, start = self._place(window)
+        view = memoryview(arena.lease(window.byte_size))[: window.byte_size]
+        filled = 0
+        while filled < len(view):
+            got = os.preadv(descriptor.number, [view[filled:]], start + filled)
+            if got == 0:
+                raise _shrunk(window)
+            filled += got
+        arena.count_copy(filled)
+        return view
+
+    def write(self, window: Window, parts: Iterable[bytes | memoryview]) -> None:
+        """Write parts one after the other from a window's beginning.
+
+        Raises:
+            InvalidRequest: The window does not lie in a registered region.
+        """
+        descriptor, position = self._place(window)
+        for part in parts:
+            view = memoryview(part).cast("B")
+            while view:
+                written = os.pwrite(descriptor.number, view, position)
+                position += written
+                view = view[written:]
+            arena.count_copy(len(part))
+
+
+def _shrunk(window: Window) -> InvalidRequest:
+    return InvalidRequest(
+        f"the memory of shared memory region {quote(window.region)} has shrunk since it was "
+        f"registered and no longer holds {window.byte_size} bytes at offset {window.offset}"
+    )
+
+
+class GuardedRegions:
+    """The regions as one request sees them: using them needs what registering them needs.
+
+    Args:
+        regions: The server's regions.
+        check: Lets the caller pass or raises.
+    """
+
+    __slots__ = ("_check", "_regions")
+
+    def __init__(self, regions: Regions, check: Callable[[], None]) -> None:
+        self._regions = regions
+        self._check = check
+
+    def read(self, window: Window) -> memoryview:
+        """See `SharedMemory.read`."""
+        self._check()
+        return self._regions.read(window)
+
+    def write(self, window: Window, parts: Iterable[bytes | memoryview]) -> None:
+        """See `SharedMemory.write`."""
+        self._check()
+        self._regions.write(window, parts)
+
+
+def unsigned(document_value: object, key: str) -> int:
+    """Return an unsigned number of a register call.
+
+    Args:
+        document_value: What the client sent.
+        key: Its name, for the error.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    if type(document_value) is int and 0 <= document_value <= _LARGEST:
+        return document_value
+    raise InvalidRequest(f"{quote(key)} must be an unsigned integer, got {quote(document_value)}")
+
+
+def shared_memory_of(settings: ServerSettings) -> SharedMemory | None:
+    """Return the regions of a server, or None where shared memory is off.
+
+    Args:
+        settings: The server's settings.
+    """
+    return SharedMemory() if settings.allow_shared_memory else None
+
+
+def check_shared_memory(settings: ServerSettings, *, loopback: bool) -> None:
+    """Refuse settings under which strangers could use shared memory, or workers not share it.
+
+    Args:
+        settings: The server's settings.
+        loopback: Whether only this machine can reach the server.
+
+    Raises:
+        SettingsError: Shared memory is on and one of these holds.
+    """
+    if not settings.allow_shared_memory:
+        return
+    if settings.workers > 1:
+        raise SettingsError(
+            "setting 'allow_shared_memory' needs 'workers' to be 1: a region is registered with one "
+            "worker only"
+        )
+    if not loopback and settings.control_token_file is None:
+        raise SettingsError(
+            "setting 'allow_shared_memory' needs addresses on loopback only, or a "
+            "'control_token_file'"
+        )
