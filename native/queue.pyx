@@ -293,6 +293,11 @@ def wake_notices() -> None:
     notices().wake()
 
 
+cdef void _call(object callback, Ticket ticket) noexcept:
+    """Call back; what that raises goes to `sys.unraisablehook`, and others are answered still."""
+    callback(ticket)
+
+
 cdef class Ticket:
     """One submitted request.
 
@@ -336,7 +341,7 @@ cdef class Ticket:
         self.callbacks = None
         if callbacks is not None:
             for callback in callbacks:
-                callback(self)
+                _call(callback, self)
         return 0
 
     @property
@@ -422,7 +427,8 @@ cdef class Ticket:
         """Have `callback(ticket)` called once the request has ended; at once if it has already.
 
         Args:
-            callback: Called on whichever thread ends the request; it must not block.
+            callback: Called on whichever thread ends the request; it must not block, and what it
+                raises goes to `sys.unraisablehook`.
         """
         if self.callbacks is None:
             self.callbacks = []

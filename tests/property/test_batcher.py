@@ -272,6 +272,24 @@ def test_a_deadline_ends_requests_while_nobody_takes_any():
     assert queue.counts()["expired_queued"] == 3
 
 
+def test_a_callback_that_raises_keeps_no_other_from_its_answer(monkeypatch):
+    import sys
+
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: seen.append(raised.exc_type))
+    queue = native.Queue(100, "callbacks")
+    tickets = [native.Ticket(n, 1, 0) for n in range(3)]
+    ended = []
+    for ticket in tickets:
+        ticket.add_done_callback(lambda ticket: 1 / 0)
+        ticket.add_done_callback(lambda ticket: ended.append(ticket.request))
+        queue.push(ticket)
+    taken = queue.take(queue.add_seat(), 100, 100)
+    assert queue.finish(taken, ["a", "b", "c"]) == [True] * 3
+    assert [ticket.answer for ticket in tickets] == ["a", "b", "c"]
+    assert ended == [0, 1, 2] and seen == [ZeroDivisionError] * 3
+
+
 def test_an_ended_ticket_is_freed():
     import gc
     import weakref
