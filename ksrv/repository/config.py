@@ -20,7 +20,14 @@ from ksrv.repository.torchserve_handler import as_torchserve
 from ksrv.source import Batching, ModelConfig, VersionPolicy
 from ksrv.spec import Dimension, TensorSpec
 
-__all__ = ["CONFIG_NAME", "MODEL_SUFFIXES", "ConfigError", "ModelConfig", "load_model_config"]
+__all__ = [
+    "CONFIG_NAME",
+    "MODEL_SUFFIXES",
+    "ConfigError",
+    "ModelConfig",
+    "load_model_config",
+    "load_version_policy",
+]
 
 CONFIG_NAME = "model.yaml"
 BUILT_IN_HANDLERS = ("image_classifier", "image_segmenter", "object_detector", "text_classifier")
@@ -56,6 +63,22 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?|[A-Za-z_]\w
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LARGEST = 2**31 - 1
+
+
+def load_version_policy(folder: Path) -> VersionPolicy:
+    """Return which versions of a model are served; a version's own `model.yaml` has no say.
+
+    Args:
+        folder: The model's folder.
+
+    Raises:
+        ConfigError: The folder's `model.yaml` cannot be read, or its policy is none.
+    """
+    path = folder / CONFIG_NAME
+    if not path.is_file():
+        return VersionPolicy()
+    document = Document.read(path)
+    return _read_version_policy(Fields(document, {} if document.value is None else document.value))
 
 
 def load_model_config(folder: Path, version_folder: Path | None = None) -> ModelConfig:

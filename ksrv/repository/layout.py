@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ksrv.errors import quote
-from ksrv.repository.config import CONFIG_NAME, ConfigError, load_model_config
+from ksrv.repository.config import (
+    CONFIG_NAME,
+    ConfigError,
+    load_model_config,
+    load_version_policy,
+)
 from ksrv.repository.trust import doubts
 from ksrv.source import ModelConfig, ModelSource, VersionPolicy
 
@@ -180,12 +185,7 @@ def _folder(path: Path, name: str) -> ModelEntry:
         source = ModelSource(name=name, version="", folder=root, root=root, config=config)
         return ModelEntry(name, {"": source}, path=path)
     sources = {folder.name: _version(name, root, folder) for folder in folders}
-    policy = VersionPolicy()
-    if (root / CONFIG_NAME).is_file():
-        policy = next(
-            (source.config.version_policy for source in sources.values() if source.config), policy
-        )
-    chosen = _choose(policy, list(sources))
+    chosen = _choose(load_version_policy(root), list(sources))
     entry = ModelEntry(name, path=path, available=tuple(sources))
     missing = [version for version in chosen if version not in sources]
     if missing:

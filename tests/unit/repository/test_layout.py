@@ -86,6 +86,19 @@ def test_a_versions_own_settings_win_entirely(tmp_path):
     assert (versions["2"].config.queue_size, versions["2"].config.timeout_ms) == (100, 9)
 
 
+def test_the_policy_is_the_models_whatever_its_versions_say(tmp_path):
+    make(
+        tmp_path,
+        {
+            "m/model.yaml": "handler: handler.py\nversion_policy: all\n",
+            "m/handler.py": HANDLER,
+            "m/1/model.yaml": "handler: handler.py\nversion_policy: {latest: 1}\n",
+            "m/2/model.yaml": "handler: handler.py\n",
+        },
+    )
+    assert list(Repository([tmp_path]).scan()["m"].versions) == ["1", "2"]
+
+
 def test_shared_files_stay_in_the_models_folder(tmp_path):
     make(
         tmp_path,
