@@ -7,7 +7,7 @@ NATIVE := $(wildcard native/*.pyx native/*.hpp ksrv/_native/*.pxd)
 MODELS ?= demo-models
 JOBS ?= 2
 
-.PHONY: demo demo-once serve test test-slow check format protos bench bench-load fuzz asan coverage dist clean help
+.PHONY: demo demo-once serve test test-slow test-kserve check format protos bench bench-load fuzz asan coverage dist clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -43,6 +43,16 @@ test: $(VENV)/.built ## every test but the slow ones
 
 test-slow: $(VENV)/.built ## the soak tests, minutes each
 	$(BIN)/python -m pytest -m slow --timeout 1800
+
+KSERVE_VENV ?= .venv-kserve
+
+$(KSERVE_VENV)/.installed:
+	$(PYTHON) -m venv $(KSERVE_VENV)
+	$(KSERVE_VENV)/bin/python -m pip install -q --disable-pip-version-check 'kserve>=0.15,<0.16'
+	@touch $@
+
+test-kserve: $(VENV)/.built $(KSERVE_VENV)/.installed ## KServe's own client, in an environment of its own
+	KSERVE_PYTHON=$(abspath $(KSERVE_VENV))/bin/python $(BIN)/python -m pytest tests/integration/test_kserve_client.py
 
 check: $(VENV)/.built ## format, lint, types, import arrows
 	$(BIN)/ruff format --check .
@@ -104,6 +114,6 @@ dist: $(VENV)/.python ## source archive and wheel, built in isolation
 	$(BIN)/python -m build
 
 clean: ## remove everything that make made
-	rm -rf $(VENV) build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(KSERVE_VENV) build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find ksrv -name '*.so' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
