@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from ksrv._native.door import Exchange, ReadyAnswer
+from ksrv._native.reply import binary_reply
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits
 from ksrv.protocol import rest
@@ -132,6 +133,7 @@ class HotRoute:
         self._engine = engine
         self._limits = limits
         self._access = access
+        self._needs_token = access.needs_token
         self._nan_literals = nan_literals
         self._shared_memory = shared_memory
 
@@ -142,7 +144,7 @@ class HotRoute:
             regions = self._regions(headers)
             if len(exchange.body) < exchange.announced:
                 raise ended_early(len(exchange.body), exchange.announced)
-            if self._access.needs_token:
+            if self._needs_token:
                 self._access.check(headers.get("authorization"))
                 headers = {name: headers[name] for name in headers if name != "authorization"}
             request = rest.parse_infer(
@@ -186,6 +188,10 @@ class HotRoute:
         """Answer a request that the engine has ended, on the thread that ended it."""
         try:
             response = ticket.wait()
+            reply = binary_reply(response, request) if regions is None else None
+            if reply is not None:
+                exchange.answer(200, OK, *reply)
+                return
             rendered = rest.render_infer(
                 response, request, nan_literals=self._nan_literals, regions=regions
             )

@@ -1,0 +1,3 @@
+from typing import Any
+
+def binary_reply(response: Any, request: Any) -> tuple[bytes, list[Any]] | None: ...
