@@ -89,7 +89,7 @@ class Assembly:
         Args:
             tickets: The requests; one whose images cannot be decoded goes to `failed`.
         """
-        if not self._images and not self.tickets and len(tickets) == 1:
+        if len(tickets) == 1 and not self.tickets and self._stays_alone(tickets[0]):
             self.tickets.append(tickets[0])
             self.rows = tickets[0].rows
             return
@@ -104,6 +104,15 @@ class Assembly:
             self._room = max(self._room, self.rows)
             self._copy_raw()
         self.spent_ns += time.monotonic_ns() - began
+
+    def _stays_alone(self, ticket: QueuedTicket) -> bool:
+        """Whether a first request is run on the tensors that it came with, without a copy."""
+        if not self._images:
+            return True
+        return self._room == 0 and not any(
+            tensor.name in self._images and not isinstance(tensor.data, np.ndarray)
+            for tensor in ticket.request.inputs
+        )
 
     def truncate(self, count: int) -> None:
         """Forget all but the first requests, when others could not be added.
