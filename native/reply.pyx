@@ -150,7 +150,8 @@ def binary_reply(response, request):
         total += nbytes
         parts.append(data)
     put_text(&out, b"]}")
-    put_text(&fields, b"content-type: application/octet-stream\r\ninference-header-content-length: ")
+    put_text(&fields, b"content-type: application/octet-stream\r\n")
+    put_text(&fields, b"inference-header-content-length: ")
     put_number(&fields, out.length)
     if response.timings:
         put_text(&fields, b"\r\nserver-timing: ")
