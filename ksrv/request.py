@@ -88,6 +88,9 @@ class InferRequest:
         explain: Whether the explain route was called.
         mark_final: Whether the last answer on a stream says so in a parameter.
         nbytes: Bytes received for it; what counts against the bound on bytes in flight.
+        surface: Whose conventions it follows, "" for KServe v2; a batch has one surface only.
+        on_chunk: Takes intermediate answers, on the thread that runs the batch; it must not block.
+            None where nobody wants them.
     """
 
     model_name: str
@@ -103,6 +106,8 @@ class InferRequest:
     explain: bool = False
     mark_final: bool = False
     nbytes: int = 0
+    surface: str = ""
+    on_chunk: "Callable[[InferResponse], None] | None" = None
 
 
 @dataclass(slots=True)

@@ -57,7 +57,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         retry: Whether a batch whose handler process died is tried once more.
         instances: How many handlers of the model run side by side.
         threads: CPU threads of one instance; 0 shares the cores among the instances.
-        timeout_ms: How long a request may take.
+        timeout_ms: How long a request may take, counted from its arrival; 0 for as long as it needs.
+        run_timeout_ms: How long a handler may take for one batch, counted from its start; 0 for as
+            long as its requests may take. What is above ends the handler's process.
+        start_timeout_s: How long a handler's process may take to get ready.
         queue_size: How many requests may wait.
         warmup: Whether to warm up with generated data, or the sample files to do it with.
         version_policy: Which version folders are served.
@@ -83,6 +86,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     instances: int = 1
     threads: int = 0
     timeout_ms: int = 30_000
+    run_timeout_ms: int = 0
+    start_timeout_s: float = 120.0
     queue_size: int = 100
     warmup: bool | tuple[str, ...] = True
     version_policy: VersionPolicy = VersionPolicy()

@@ -216,7 +216,7 @@ class Admission:
     def _group(self, request: InferRequest, shapes: list[object]) -> int:
         if self._one_group or not self._joins:
             return int(request.explain)
-        key = (tuple(shapes), request.explain)
+        key = (tuple(shapes), request.explain, request.surface)
         group = self._groups.get(key)
         if group is None:
             if len(self._groups) >= KNOWN_GROUPS:

@@ -24,6 +24,7 @@ from ksrv._native import queue as native
 from ksrv._native.tally import Tally
 from ksrv.engine.assemble import Assembly
 from ksrv.engine.assembler import fill
+from ksrv.engine.chunks import chunk_sender
 from ksrv.engine.executors import Executor, ExecutorDied
 from ksrv.engine.split import split
 from ksrv.engine.ticket import QueuedTicket
@@ -57,6 +58,7 @@ class Home(Protocol):
     queue: native.Queue
     retry: bool
     timeout_ns: int
+    run_timeout_ns: int
     delay_ns: int
     lends: bool
 
@@ -265,8 +267,12 @@ class Instance:
         tickets = assembly.tickets
         deadline = max([ticket.deadline_ns for ticket in tickets])
         began = self._busy_since = time.monotonic_ns()
+        if self._home.run_timeout_ns:
+            deadline = min(deadline, began + self._home.run_timeout_ns)
+        chunks = chunk_sender(self._home.spec, tickets)
         try:
             batch = assembly.inputs()
+            batch.emit = chunks
             inputs = [
                 tensor.data
                 for tensor in batch.tensors.values()
@@ -279,6 +285,8 @@ class Instance:
             assembly.timings = {"assemble": assembly.spent_ns, **outputs.timings}
             return split(self._home.spec, tickets, outputs, assembly.timings, inputs, before)
         except ExecutorDied as error:
+            if chunks is not None and chunks.sent:  # a second run would send its chunks again
+                return [error] * len(tickets)
             return self._died(assembly, error)
         except KsrvError as error:
             return [error] * len(tickets)

@@ -78,6 +78,7 @@ class LoadedModel:
         self.queue = native.Queue(config.queue_size, source.name)
         self.retry = config.retry
         self.timeout_ns = config.timeout_ms * MILLISECOND
+        self.run_timeout_ns = config.run_timeout_ms * MILLISECOND
         batching = config.batching
         self.delay_ns = int(batching.max_delay_ms * MILLISECOND) if batching else 0
         self._settings = settings

@@ -1,0 +1,59 @@
+"""Intermediate answers of a running batch, on their way to the requests that want them.
+
+A handler sends one chunk for every request of its batch at once. Each is split off like a final
+answer, so that a chunk that is being sent never changes under the handler's hands. A request that
+has ended, because its client left or its deadline passed, is skipped.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from ksrv.engine.split import split
+from ksrv.engine.ticket import QueuedTicket
+from ksrv.request import BatchOutputs, InferResponse
+from ksrv.spec import ModelSpec
+
+log = logging.getLogger("ksrv.engine")
+
+
+class ChunkSender:
+    """What `BatchInputs.emit` is for one batch.
+
+    Args:
+        spec: The model's description.
+        tickets: The batch's requests, in row order.
+
+    Attributes:
+        sent: Whether anybody has got a chunk.
+    """
+
+    def __init__(self, spec: ModelSpec, tickets: Sequence[QueuedTicket]) -> None:
+        self._spec = spec
+        self._tickets = tickets
+        self.sent = False
+
+    def __call__(self, outputs: BatchOutputs) -> None:
+        """Hand one chunk to every request that still wants one."""
+        answers = split(self._spec, self._tickets, outputs, {}, [], {})
+        for ticket, answer in zip(self._tickets, answers, strict=True):
+            on_chunk = ticket.request.on_chunk
+            if on_chunk is None or ticket.done():
+                continue
+            if isinstance(answer, InferResponse):
+                on_chunk(answer)
+                self.sent = True
+            else:
+                log.error("an intermediate answer is dropped: %s", answer.message)
+
+
+def chunk_sender(spec: ModelSpec, tickets: Sequence[QueuedTicket]) -> ChunkSender | None:
+    """Return where the batch's intermediate answers go, or None where nobody wants any.
+
+    Args:
+        spec: The model's description.
+        tickets: The batch's requests, in row order.
+    """
+    for ticket in tickets:
+        if ticket.request.on_chunk is not None:
+            return ChunkSender(spec, tickets)
+    return None
