@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from ksrv._native import arena
 from ksrv._native import queue as native
@@ -13,6 +14,8 @@ from ksrv.engine.served import ModelState, Served, ServedModels
 from ksrv.engine.settings import EngineSettings
 from ksrv.engine.ticket import Ticket
 from ksrv.errors import NotFound, NotReady, Overloaded
+from ksrv.handlers.metrics import Emit, discard
+from ksrv.observe.handler_metrics import HandlerMetrics
 from ksrv.observe.statistics import ModelStatistics
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, InferResponse
@@ -36,6 +39,9 @@ class Engine:
         repository: What is on disk.
         settings: The engine's settings.
         make_executor: Makes the executor of an instance; by default what the model's settings say.
+
+    Attributes:
+        handler_metrics: The values that handlers report.
     """
 
     def __init__(
@@ -47,7 +53,8 @@ class Engine:
     ) -> None:
         self.repository = repository
         self.settings = settings or EngineSettings()
-        make = make_executor or executor_for
+        self.handler_metrics = HandlerMetrics()
+        make = make_executor or partial(executor_for, emit=self.handler_metrics.record)
 
         def make_model(source: ModelSource) -> LoadedModel:
             return LoadedModel(source, self.settings, make)
@@ -333,19 +340,28 @@ class Engine:
         return self._models.reload_changed()
 
 
-def executor_for(source: ModelSource, instance: int, threads: int) -> Executor:
+def executor_for(
+    source: ModelSource, instance: int, threads: int, *, emit: Emit = discard
+) -> Executor:
     """Return the executor that a model's settings ask for.
 
     Args:
         source: The version on disk.
         instance: The instance's number.
         threads: CPU threads that it may use.
+        emit: Takes the values that the handler reports.
     """
     if source.config is not None and source.config.executor == "process":
         from ksrv.engine.executors.process import ProcessExecutor
 
-        return ProcessExecutor(source, instance=instance, threads=threads)
-    return InlineExecutor(source, instance=instance, threads=threads)
+        return ProcessExecutor(
+            source,
+            instance=instance,
+            threads=threads,
+            start_timeout_s=source.config.start_timeout_s,
+            emit=emit,
+        )
+    return InlineExecutor(source, instance=instance, threads=threads, emit=emit)
 
 
 def _serves(served: Served) -> bool:

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from ksrv._native import arena, queue
 from ksrv._native.tally import BOUNDS_NS
+from ksrv.observe.handler_metrics import HandlerMetrics
 from ksrv.observe.statistics import ModelStatistics, StageTimes
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -47,6 +48,10 @@ class Source(Protocol):
 
     def unknown_requests(self) -> int:
         """Return how many requests named no model or version that there is."""
+
+    @property
+    def handler_metrics(self) -> HandlerMetrics:
+        """The values that handlers report."""
 
 
 class EngineCollector(Collector):
@@ -202,4 +207,4 @@ def exposition(engine: Source) -> bytes:
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(EngineCollector(engine))
-    return generate_latest(registry)
+    return generate_latest(registry) + engine.handler_metrics.exposition()

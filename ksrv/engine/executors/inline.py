@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from ksrv._native import arena
 from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.handlers.metrics import Emit, discard
 from ksrv.handlers.runner import LoadFailed, Runner, make_runner
 from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.source import ModelSource
@@ -20,12 +21,21 @@ class InlineExecutor:
         source: The version on disk.
         instance: The instance's number.
         threads: CPU threads that the handler may use; 0 leaves the framework's choice.
+        emit: Takes the values that the handler reports.
     """
 
     keeps_deadlines = False
 
-    def __init__(self, source: ModelSource, *, instance: int = 0, threads: int = 0) -> None:
+    def __init__(
+        self,
+        source: ModelSource,
+        *,
+        instance: int = 0,
+        threads: int = 0,
+        emit: Emit = discard,
+    ) -> None:
         self._source = source
+        self._emit = emit
         self._instance = instance
         self._threads = threads
         self._runner: Runner | None = None
@@ -41,7 +51,9 @@ class InlineExecutor:
     def start(self) -> ModelSpec:
         """See `Executor.start`."""
         try:
-            runner = make_runner(self._source, instance=self._instance, threads=self._threads)
+            runner = make_runner(
+                self._source, instance=self._instance, threads=self._threads, emit=self._emit
+            )
             spec = runner.load()
         except LoadFailed as error:
             raise HandlerFailed(str(error)) from error

@@ -1,0 +1,162 @@
+"""Values that handlers report, kept for the metrics page under the handlers' own names.
+
+They are written as text here and not through prometheus_client, because that renames counters, and
+the dashboards of handlers that are moved over know the names as they are. A value that does not fit
+what its name stood for before is logged and dropped; so are new series beyond a bound.
+"""
+
+import logging
+import re
+import threading
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+MOST_NAMES = 1000
+MOST_SERIES = 1000
+OWN_PREFIX = "ksrv_"
+
+_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ODD = re.compile(r"[^A-Za-z0-9_]")
+
+
+class Record(Protocol):
+    """One value; see `ksrv.handlers.metrics.MetricRecord`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def value(self) -> float: ...
+    @property
+    def labels(self) -> tuple[tuple[str, str], ...]: ...
+
+
+@dataclass(slots=True)
+class _Series:
+    value: float = 0.0
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+
+
+@dataclass(slots=True)
+class _Family:
+    kind: str
+    unit: str
+    labels: tuple[str, ...]
+    series: dict[tuple[str, ...], _Series] = field(default_factory=dict)
+
+
+class HandlerMetrics:
+    """The values of all handlers of an engine."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._families: dict[str, _Family] = {}
+        self._complained: set[str] = set()
+
+    def record(self, record: Record) -> None:
+        """Take one value.
+
+        Args:
+            record: The value; what does not fit is logged once for its name and dropped.
+        """
+        name = _cleaned(record.name)
+        labels = tuple(_cleaned(label) for label, _ in record.labels)
+        with self._lock:
+            family = self._families.get(name)
+            if family is None:
+                why = self._refusal(name, record, labels)
+                if why:
+                    self._complain(name, why)
+                    return
+                family = self._families[name] = _Family(record.kind, record.unit, labels)
+            elif (family.kind, family.labels) != (record.kind, labels):
+                self._complain(
+                    name,
+                    f"it was a {family.kind} with the labels {', '.join(family.labels)} and is now a"
+                    f" {record.kind} with {', '.join(labels)}",
+                )
+                return
+            key = tuple(value for _, value in record.labels)
+            series = family.series.get(key)
+            if series is None:
+                if len(family.series) >= MOST_SERIES:
+                    self._complain(name, f"it has {MOST_SERIES} combinations of labels already")
+                    return
+                series = family.series[key] = _Series()
+            _add(series, family.kind, record.value)
+
+    def _refusal(self, name: str, record: Record, labels: tuple[str, ...]) -> str:
+        if len(self._families) >= MOST_NAMES:
+            return f"there are {MOST_NAMES} names already"
+        if name.startswith(OWN_PREFIX):
+            return f"names that begin with {OWN_PREFIX} are the server's own"
+        if not _NAME.fullmatch(name) or not all(map(_LABEL.fullmatch, labels)):
+            return "the name or a label's cannot stand on a metrics page"
+        if len(set(labels)) != len(labels):
+            return "a label stands twice"
+        if record.kind not in ("counter", "gauge", "histogram"):
+            return f"there is no kind {record.kind!r}"
+        return ""
+
+    def _complain(self, name: str, why: str) -> None:
+        if name not in self._complained and len(self._complained) < MOST_NAMES:
+            self._complained.add(name)
+            log.error("the metric %.64s of a handler is dropped: %s", name, why)
+
+    def exposition(self) -> bytes:
+        """Return the values as text for the metrics page."""
+        lines: list[str] = []
+        with self._lock:
+            for name, family in sorted(self._families.items()):
+                if family.unit:
+                    lines.append(f"# HELP {name} {_escaped(family.unit)}")
+                lines.append(f"# TYPE {name} {family.kind}")
+                for values, series in family.series.items():
+                    pairs = list(zip(family.labels, values, strict=True))
+                    if family.kind == "histogram":
+                        lines += _histogram(name, pairs, series)
+                    else:
+                        lines.append(f"{name}{_labels(pairs)} {series.value!r}")
+        return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+
+
+def _add(series: _Series, kind: str, value: float) -> None:
+    if kind == "gauge":
+        series.value = value
+        return
+    series.value += value
+    if kind == "histogram":
+        series.counts[bisect_left(BUCKETS, value)] += 1
+
+
+def _histogram(name: str, pairs: list[tuple[str, str]], series: _Series) -> list[str]:
+    lines = []
+    below = 0
+    for bound, count in zip([*map(repr, BUCKETS), "+Inf"], series.counts, strict=True):
+        below += count
+        lines.append(f"{name}_bucket{_labels([*pairs, ('le', bound)])} {below}")
+    lines.append(f"{name}_count{_labels(pairs)} {below}")
+    lines.append(f"{name}_sum{_labels(pairs)} {series.value!r}")
+    return lines
+
+
+def _labels(pairs: list[tuple[str, str]]) -> str:
+    if not pairs:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _cleaned(name: str) -> str:
+    return name if _NAME.fullmatch(name) else _ODD.sub("_", name)
