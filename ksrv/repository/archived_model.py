@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import msgspec
 import yaml
 
 from ksrv.repository.archive import ArchiveError, Manifest, open_archive, read_manifest
-from ksrv.repository.layout import ModelEntry
+from ksrv.repository.layout import ModelEntry, is_model_name
 from ksrv.source import Batching, ModelConfig, ModelSource
+from ksrv.torchserve.envelopes import KSERVE_V2
 
 log = logging.getLogger("ksrv.repository")
 
@@ -25,13 +27,15 @@ RUNNER = "ksrv.torchserve.runner:TorchServeRunner"
 SUFFIXES = (".mar", ".model", ".tgz", ".gz")
 RUNTIMES = ("python", "python3", "")
 DEFAULT_BATCH_DELAY_MS = 100
-DEFAULT_RESPONSE_TIMEOUT_S = 120
+SERVER_KEYS = (
+    "minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout",
+    "clientTimeoutInMills", "deviceType", "deviceIds", "jobQueueSize", "envelope", "ksrv",
+)  # fmt: skip
 
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 HANDLER_KEYS = ("pt2", "handler", "micro_batching", "deepspeed", "pippy")
 IGNORED = {
     "maxRetryTimeoutInSec": "a process that keeps dying is restarted with growing pauses instead",
-    "startupTimeout": "loading has no time limit of its own",
-    "clientTimeoutInMills": "requests carry deadlines of their own",
     "useVenv": "requirements are installed only on request",
 }
 REFUSED = {
@@ -47,6 +51,29 @@ REFUSED = {
     "asyncCommunication": "asynchronous handlers are not served",
     "useJobTicket": "job tickets are not served",
 }
+
+
+class ArchiveDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for every archive whose model-config.yaml does not say otherwise.
+
+    Attributes:
+        workers: Processes of one model.
+        response_timeout_s: How long a handler may take for one batch.
+        startup_timeout_s: How long a process may take to get ready.
+        queue_size: How many requests may wait.
+        envelope: The envelope, or None.
+        decode: Whether JSON and text parts are decoded for the handler.
+        models: Keys of model-config.yaml by model and version, as `models=` of a config.properties
+            gives them.
+    """
+
+    workers: int = 1
+    response_timeout_s: int = 120
+    startup_timeout_s: int = 120
+    queue_size: int = 100
+    envelope: str | None = None
+    decode: bool = True
+    models: dict[str, dict[str, dict[str, Any]]] = {}
 
 
 @dataclass(slots=True)
@@ -81,12 +108,13 @@ class Report:
         return text
 
 
-def read_archive(path: Path, name: str) -> ModelEntry:
-    """Return the model that an archive holds.
+def read_archive(path: Path, name: str, defaults: ArchiveDefaults | None = None) -> ModelEntry:
+    """Return the model that an archive holds, under the name that its manifest gives.
 
     Args:
         path: The archive, or an unpacked one.
-        name: The name to serve it under.
+        name: The name of an archive whose manifest cannot be read.
+        defaults: What holds where the archive does not say otherwise.
 
     Returns:
         The entry; an archive that cannot be served carries its error.
@@ -94,10 +122,13 @@ def read_archive(path: Path, name: str) -> ModelEntry:
     try:
         folder = open_archive(path)
         manifest = read_manifest(folder)
-        config, report = archived_config(folder, manifest)
+        config, report = archived_config(folder, manifest, defaults, archive=path.name)
     except (ArchiveError, OSError) as error:
         return ModelEntry(name, error=str(error), path=path)
-    version = manifest.model.model_version
+    name, version = manifest.model.model_name, manifest.model.model_version
+    if not is_model_name(name) or not _VERSION.fullmatch(version):
+        text = f"{path}: the manifest's modelName {name!r} or modelVersion {version!r} cannot be served"
+        return ModelEntry(path.stem, error=text, path=path)
     log.info("%s: %s", path.name, "; ".join(report.lines()))
     refusal = None
     if report.refused:
@@ -109,8 +140,20 @@ def read_archive(path: Path, name: str) -> ModelEntry:
     return ModelEntry(name, {version: source}, path=path)
 
 
-def archived_config(folder: Path, manifest: Manifest) -> tuple[ModelConfig, Report]:
+def archived_config(
+    folder: Path,
+    manifest: Manifest,
+    defaults: ArchiveDefaults | None = None,
+    *,
+    archive: str = "",
+) -> tuple[ModelConfig, Report]:
     """Return the settings that an unpacked archive asks for, and the report on them.
+
+    Args:
+        folder: The unpacked archive.
+        manifest: Its manifest.
+        defaults: What holds where the archive does not say otherwise.
+        archive: The archive's file name, for descriptions.
 
     Raises:
         ArchiveError: Manifest or model-config.yaml are not valid.
@@ -120,10 +163,13 @@ def archived_config(folder: Path, manifest: Manifest) -> tuple[ModelConfig, Repo
         raise ArchiveError(f"{folder.name}: the runtime {manifest.runtime!r} is not served")
     if not model.handler:
         raise ArchiveError(f"{folder.name}: the manifest names no handler")
+    defaults = defaults or ArchiveDefaults()
     document = _model_config(folder, model.config_file)
     report = Report(handler=model.handler)
-    settings = _Settings(document, report)
-    batching = settings.batching()
+    given = defaults.models.get(model.model_name, {}).get(model.model_version, {})
+    settings = _Settings({**given, **document}, report)
+    envelope = settings.envelope(defaults.envelope)
+    batch_size, batching = settings.batching(envelope)
     settings.rest()
     report.missing_packages = missing_packages(folder, model.requirements_file)
     config = ModelConfig(
@@ -132,13 +178,30 @@ def archived_config(folder: Path, manifest: Manifest) -> tuple[ModelConfig, Repo
         device=settings.device(),
         batching=batching,
         executor="process",
-        instances=settings.instances(),
-        timeout_ms=settings.timeout_ms(),
-        queue_size=settings.number("jobQueueSize", 100, "requests may wait"),
+        # TorchServe tells a request at once that its worker died; trying it again is the client's
+        # choice there.
+        retry=False,
+        instances=settings.instances(defaults.workers),
+        timeout_ms=settings.number("clientTimeoutInMills", 0, "ms from a request's arrival", 0),
+        run_timeout_ms=1000
+        * settings.number("responseTimeout", defaults.response_timeout_s, "s for one batch"),
+        start_timeout_s=settings.number(
+            "startupTimeout", defaults.startup_timeout_s, "s for a process to get ready"
+        ),
+        queue_size=settings.number("jobQueueSize", defaults.queue_size, "requests may wait"),
         warmup=False,
         pt2=document.get("pt2"),
+        envelope=envelope,
         runner=RUNNER,
-        torchserve={"manifest": _raw_manifest(folder), "config": document},
+        torchserve={
+            "manifest": _raw_manifest(folder),
+            "config": document,
+            "archive": archive,
+            "batch_size": batch_size,
+            "device_ids": settings.device_ids(),
+            "decode": defaults.decode,
+            "torchvision": settings.stand_in(),
+        },
     )
     return config, report
 
@@ -180,19 +243,47 @@ class _Settings:
         self._report.honoured[key] = f"{value} {meaning}"
         return value
 
-    def batching(self) -> Batching | None:
+    def envelope(self, default: str | None) -> str | None:
+        value = self._document.get("envelope", default)
+        if value is not None and not (isinstance(value, str) and value):
+            raise ArchiveError(f"model-config.yaml: envelope is a name, not {value!r}")
+        if value is not None:
+            self._report.honoured["envelope"] = f"{value} around the handler"
+        return value
+
+    def batching(self, envelope: str | None) -> tuple[int, Batching | None]:
         size = self.number("batchSize", 1, "requests in a batch at most")
         delay = self.number("maxBatchDelay", DEFAULT_BATCH_DELAY_MS, "ms wait for a full batch", 0)
-        return Batching(max_batch_size=size, max_delay_ms=delay) if size > 1 else None
+        if size > 1 and envelope == KSERVE_V2:
+            for key in ("batchSize", "maxBatchDelay"):
+                if self._report.honoured.pop(key, None):
+                    self._report.ignored[key] = "requests behind this envelope run one by one"
+            return size, None
+        if size == 1:
+            return size, None
+        return size, Batching(max_batch_size=size, max_delay_ms=delay, split=True)
 
-    def instances(self) -> int:
-        least = self.number("minWorkers", 1, "processes", 0)
+    def instances(self, default: int) -> int:
+        least = self.number("minWorkers", default, "processes", 0)
         most = self.number("maxWorkers", max(least, 1), "processes at most")
         return max(1, min(least, most))
 
-    def timeout_ms(self) -> int:
-        seconds = self.number("responseTimeout", DEFAULT_RESPONSE_TIMEOUT_S, "s for an answer")
-        return seconds * 1000
+    def stand_in(self) -> bool:
+        section = self._document.get("ksrv", {})
+        wanted = section.get("torchvision", True) if isinstance(section, dict) else None
+        if not isinstance(wanted, bool) or set(section) - {"torchvision"}:
+            raise ArchiveError(
+                f"model-config.yaml: ksrv takes {{torchvision: true or false}}, not {section!r}"
+            )
+        if section:
+            self._report.honoured["ksrv"] = f"torchvision stand-in {'on' if wanted else 'off'}"
+        return wanted
+
+    def device_ids(self) -> list[int]:
+        ids = self._document.get("deviceIds") or []
+        if not isinstance(ids, list) or any(type(entry) is not int or entry < 0 for entry in ids):
+            raise ArchiveError(f"model-config.yaml: deviceIds is a list of numbers, not {ids!r}")
+        return ids
 
     def device(self) -> str:
         kind = self._document.get("deviceType")
@@ -203,10 +294,7 @@ class _Settings:
         self._report.honoured["deviceType"] = str(kind)
         if kind == "cpu":
             return "cpu"
-        ids = self._document.get("deviceIds") or []
-        if not isinstance(ids, list) or any(type(entry) is not int for entry in ids):
-            raise ArchiveError(f"model-config.yaml: deviceIds is a list of numbers, not {ids!r}")
-        if ids:
+        if ids := self.device_ids():
             self._report.honoured["deviceIds"] = ", ".join(map(str, ids))
         return f"cuda:{ids[0]}" if len(ids) == 1 else "auto"
 
@@ -217,15 +305,8 @@ class _Settings:
                     self._report.refused[key] = REFUSED[key]
             elif key in IGNORED:
                 self._report.ignored[key] = IGNORED[key]
-            elif key in HANDLER_KEYS or not _is_server_key(key):
+            elif key in HANDLER_KEYS or key not in SERVER_KEYS:
                 self._report.handed_on.append(key)
-
-
-def _is_server_key(key: str) -> bool:
-    return key in (
-        "minWorkers", "maxWorkers", "batchSize", "maxBatchDelay", "responseTimeout", "deviceType",
-        "deviceIds", "jobQueueSize",
-    )  # fmt: skip
 
 
 def missing_packages(folder: Path, requirements_file: str) -> list[str]:
@@ -247,7 +328,12 @@ def missing_packages(folder: Path, requirements_file: str) -> list[str]:
     return missing
 
 
-ARCHIVE_READERS: dict[str, Callable[[Path, str], ModelEntry]] = dict.fromkeys(
-    SUFFIXES, read_archive
-)
-"""What `Repository` is given so that it serves archives."""
+def archive_readers(
+    defaults: ArchiveDefaults | None = None,
+) -> dict[str, Callable[[Path, str], ModelEntry]]:
+    """Return what `Repository` is given so that it serves archives.
+
+    Args:
+        defaults: What holds where an archive does not say otherwise.
+    """
+    return dict.fromkeys(SUFFIXES, partial(read_archive, defaults=defaults))

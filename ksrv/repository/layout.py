@@ -26,6 +26,9 @@ __all__ = ["ModelEntry", "ModelSource", "Repository", "RepositoryError", "is_mod
 log = logging.getLogger("ksrv.repository")
 
 BARE_SUFFIXES = (".pt", ".pt2", ".onnx")
+ARCHIVE_SUFFIX = ".mar"
+ARCHIVE_MARK = "MAR-INF/MANIFEST.json"
+"""What an unpacked archive holds."""
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -93,6 +96,8 @@ class Repository:
                 earlier = entries.get(found.name)
                 if earlier is None:
                     entries[found.name] = found
+                elif _are_versions(earlier, found):
+                    entries[found.name] = _joined(earlier, found)
                 else:
                     text = f"two models are called {found.name}: {earlier.path} and {found.path}."
                     entries[found.name] = ModelEntry(found.name, error=text, path=earlier.path)
@@ -112,7 +117,7 @@ class Repository:
                 raise RepositoryError(f"{path}: a model's file ends with {known}.")
             yield self._entry(path, path.stem)
         elif path.is_dir():
-            if _is_model_folder(path):
+            if _is_model_folder(path) or self._is_unpacked(path):
                 yield self._entry(path, path.resolve().name)
             else:
                 yield from self._repository(path)
@@ -145,9 +150,43 @@ class Repository:
                 return self._archives[path.suffix](path, name)
             if path.is_file():
                 return _bare_file(path, name)
+            if self._is_unpacked(path):
+                return self._archives[ARCHIVE_SUFFIX](path.absolute(), name)
             return _folder(path, name)
         except (ConfigError, OSError) as error:
             return ModelEntry(name, error=str(error), path=path)
+
+    def _is_unpacked(self, path: Path) -> bool:
+        """Whether a folder is an unpacked archive that is served in place."""
+        return (
+            ARCHIVE_SUFFIX in self._archives
+            and (path / ARCHIVE_MARK).is_file()
+            and not (path / CONFIG_NAME).is_file()
+        )
+
+
+def _are_versions(one: ModelEntry, other: ModelEntry) -> bool:
+    """Whether two entries of one name are versions of one model: only archives name their own."""
+    sources = [*one.versions.values(), *other.versions.values()]
+    return (
+        not one.error
+        and not other.error
+        and not set(one.versions) & set(other.versions)
+        and all(source.config and source.config.torchserve for source in sources)
+    )
+
+
+def _joined(one: ModelEntry, other: ModelEntry) -> ModelEntry:
+    versions = one.versions | other.versions
+    order = sorted(versions, key=_by_numbers)
+    return ModelEntry(one.name, {version: versions[version] for version in order}, path=one.path)
+
+
+def _by_numbers(version: str) -> list[tuple[int, str]]:
+    """Return what puts version 10.0 behind 9.1."""
+    return [
+        (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[._+-]", version)
+    ]
 
 
 def _is_model_folder(path: Path) -> bool:

@@ -38,13 +38,14 @@ from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
 from ksrv.server.shared_memory_routes import PREFIX as SHARED_MEMORY
 from ksrv.server.shared_memory_routes import add_routes
+from ksrv.server.torchserve_routes import TorchServeSurface
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
 log = logging.getLogger(__name__)
 
-PUBLIC_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
+PUBLIC_PATHS = frozenset({"/v2/health/live", "/v2/health/ready", "/ping"})
 """Served without credentials, so that probes work."""
 
 CONTROL_PATHS = ("/v2/repository/models/", "/v1/config/reload")
@@ -213,4 +214,12 @@ def make_app(
         app.add_route("/metrics", MetricsResource(engine))
     app.add_route("/v1/config", OvmsConfigResource(engine))
     app.add_route("/v1/config/reload", OvmsReloadResource(engine))
+    if settings.torchserve_api:
+        torchserve = TorchServeSurface(
+            engine, settings, budget, hides_credentials=access.needs_token
+        )
+        torchserve.add_routes(app)
+        torchserve.add_error_handlers(
+            app, {KsrvError: _on_ksrv_error, falcon.HTTPError: _on_falcon_error}
+        )
     return app

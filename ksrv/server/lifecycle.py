@@ -103,7 +103,7 @@ class Service:
         from ksrv._native import arena
         from ksrv.engine import opencv
         from ksrv.engine.engine import Engine, EngineSettings
-        from ksrv.repository.archived_model import ARCHIVE_READERS
+        from ksrv.repository.archived_model import archive_readers
         from ksrv.repository.layout import Repository
         from ksrv.server.app import make_app
 
@@ -111,7 +111,7 @@ class Service:
         arena.tune_malloc()
         opencv.own_process()
         settings = self.settings
-        repository = Repository(settings.models, ARCHIVE_READERS)
+        repository = Repository(settings.models, archive_readers())
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))
         access = self._access = Access(settings)
         budget = ByteBudget(settings.limits.in_flight)

@@ -6,14 +6,20 @@ worker has already patched the socket module.
 """
 
 import sys
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ksrv.request import InferRequest, InferResponse
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
     from ksrv.server.inference import Run
+
+
+Result = TypeVar("Result")
+Blocking = Callable[[Callable[[], Result]], Result]
+"""Makes a call that waits, without stopping other requests."""
 
 
 def _patched_by_gevent() -> bool:
@@ -34,6 +40,21 @@ def chosen_run(engine: "Engine") -> "Run":
         engine: What runs it.
     """
     return partial(_run_in_pool, engine) if _patched_by_gevent() else engine.infer
+
+
+def _call(waits: Callable[[], Result]) -> Result:
+    return waits()
+
+
+def _call_in_pool(waits: Callable[[], Result]) -> Result:
+    from gevent import get_hub
+
+    return cast(Result, get_hub().threadpool.apply(waits))
+
+
+def chosen_blocking() -> Blocking[Any]:
+    """Return the way to make a call that waits that suits this worker."""
+    return _call_in_pool if _patched_by_gevent() else _call
 
 
 def keep_threads_real() -> None:

@@ -7,6 +7,7 @@ compact JSON. A handler's failure is one error with the status that the route it
 
 import io
 import json
+import sys
 from typing import Any
 
 import orjson
@@ -37,25 +38,25 @@ def checked_items(returned: Any, rows: int) -> list[Any]:
     return returned
 
 
-def torchserve_bytes(item: Any) -> bytes:
-    """Return an item as TorchServe's routes send it.
+def torchserve_item(item: Any) -> tuple[bytes, str]:
+    """Return an item as TorchServe's routes send it, and the content type that fits it.
 
     Raises:
         AnswerError: JSON cannot express it.
     """
     if isinstance(item, (bytes, bytearray)):
-        return bytes(item)
+        return bytes(item), "application/octet-stream"
     if isinstance(item, str):
-        return item.encode("utf-8", "surrogatepass")
+        return item.encode("utf-8", "surrogatepass"), "text/plain; charset=utf-8"
     if _is_tensor(item):
         import torch
 
         buffer = io.BytesIO()
         torch.save(item, buffer)
-        return buffer.getvalue()
+        return buffer.getvalue(), "application/octet-stream"
     try:
-        return json.dumps(item, indent=2).encode()
-    except (TypeError, ValueError):
+        return json.dumps(item, indent=2).encode(), "application/json"
+    except (TypeError, ValueError, RecursionError):
         raise AnswerError("Unsupported model output data type.") from None
 
 
@@ -101,4 +102,5 @@ def failure_of(error: BaseException, torchserve: bool, model: str) -> KsrvError:
 
 
 def _is_tensor(item: Any) -> bool:
-    return type(item).__module__.startswith("torch") and hasattr(item, "tolist")
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(item, torch.Tensor)

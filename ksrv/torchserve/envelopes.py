@@ -9,9 +9,14 @@ import json
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ksrv.torchserve.answers import checked_items
+from ksrv.torchserve.prediction import list_classes_from_module
 
 HandleFunction = Callable[[Any, Any], Any]
 
@@ -77,6 +82,7 @@ class JSONEnvelope(BaseEnvelope):
         return [_without_base64(instance) for instance in instances]
 
     def format_output(self, data: Any) -> Any:
+        data = checked_items(data, sum(self._lengths))
         answers, first = [], 0
         for length in self._lengths:
             rows = data[first : first + length]
@@ -117,6 +123,7 @@ class KServeEnvelope(BaseEnvelope):
             and self.context.get_request_header(0, "explain") == "True"
         )
         key = "explanations" if explained else "predictions"
+        data = checked_items(data, sum(self._lengths))
         answers, first = [], 0
         for length in self._lengths:
             answers.append({key: data[first : first + length]})
@@ -148,6 +155,7 @@ class KServev2Envelope(BaseEnvelope):
 
     def format_output(self, data: Any) -> Any:
         manifest = self.context.manifest["model"]
+        data = checked_items(data, sum(len(names) for _, names in self._requests))
         answers, first = [], 0
         for request_id, names in self._requests:
             rows = data[first : first + len(names)]
@@ -158,7 +166,7 @@ class KServev2Envelope(BaseEnvelope):
                     "model_name": manifest.get("modelName"),
                     "model_version": manifest.get("modelVersion"),
                     "outputs": [
-                        _output(name, value) for name, value in zip(names, rows, strict=False)
+                        _output(name, value) for name, value in zip(names, rows, strict=True)
                     ],
                 }
             )
@@ -186,9 +194,37 @@ def _datatype(array: np.ndarray[Any, Any]) -> str:
     return _DATATYPES.get(array.dtype.name, "BYTES")
 
 
+KSERVE_V2 = "kservev2"
+BARE_ENVELOPES = ("body", "json", "kserve")
+"""Behind these a handler gets bare values; over KServe v2 the rows of the tensor are those values."""
+
 ENVELOPES: dict[str, type[BaseEnvelope]] = {
     "body": BodyEnvelope,
     "json": JSONEnvelope,
     "kserve": KServeEnvelope,
-    "kservev2": KServev2Envelope,
+    KSERVE_V2: KServev2Envelope,
 }
+
+
+def find_envelope(name: str, folder: Path) -> type[BaseEnvelope]:
+    """Return a built-in envelope, or the one that a module of the archive defines.
+
+    Args:
+        name: A built-in's name, or a module of the archive with one subclass of `BaseEnvelope`.
+        folder: The archive's folder, which is on `sys.path`.
+
+    Raises:
+        ValueError: There is no such envelope.
+    """
+    if name in ENVELOPES:
+        return ENVELOPES[name]
+    module_name = name.removesuffix(".py")
+    if not (folder / f"{module_name}.py").is_file():
+        known = ", ".join(ENVELOPES)
+        raise ValueError(f"envelope is one of {known} or a module of the archive, not {name!r}")
+    classes = list_classes_from_module(import_module(module_name), BaseEnvelope)
+    if len(classes) != 1:
+        raise ValueError(
+            f"{module_name}.py must define one subclass of BaseEnvelope, not {classes}"
+        )
+    return classes[0]

@@ -5,9 +5,11 @@ the function that the handler's process was given, and from there to the Prometh
 """
 
 import logging
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
 from ksrv.handlers.metrics import Emit, MetricRecord, discard
 
@@ -96,7 +98,10 @@ class Metric:
         if self.metric_type is MetricTypes.COUNTER and value < 0:
             logger.error("counter %s was given the negative %s: dropped", self.metric_name, value)
             return
-        labels = tuple(zip(self.dimension_names, map(str, dimension_values), strict=True))
+        labels = (
+            *zip(self.dimension_names, map(str, dimension_values), strict=True),
+            ("Hostname", _hostname()),
+        )
         self._emit(
             MetricRecord(self.metric_name, self.metric_type.value, self.unit, float(value), labels)
         )
@@ -241,6 +246,11 @@ class MetricsCacheYamlImpl(Metrics):
 
     def __init__(self, config_file_path: str = "") -> None:
         super().__init__("", discard)
+
+
+@cache
+def _hostname() -> str:
+    return socket.gethostname()
 
 
 def _require(unit: str, allowed: tuple[str, ...], what: str) -> None:

@@ -14,12 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import Array, BatchInputs, BatchRequest, Element, Tensor
 
 SURFACE = ":surface"
 URL_PATH = ":url_path"
+EXPLAIN = ":explain"
+DESCRIBE = ":describe"
 PART = ":part:"
 TORCHSERVE = "torchserve"
+
+MODES = frozenset({"explain", "describe", "url_path"})
+"""Keys of the handler's request headers that the route decides, never a client's header."""
 
 
 def is_torchserve(request: BatchRequest) -> bool:
@@ -27,27 +32,36 @@ def is_torchserve(request: BatchRequest) -> bool:
     return request.headers.get(SURFACE) == TORCHSERVE
 
 
-def batch_rows(inputs: BatchInputs) -> list[tuple[int, dict[str, Any]]]:
-    """Return the rows of a batch, each with the index of the request that owns it."""
-    rows: list[tuple[int, dict[str, Any]]] = []
-    for index, request in enumerate(inputs.requests):
-        if is_torchserve(request):
-            rows.append((index, _parts(inputs.tensors, request)))
-        else:
-            rows.extend((index, row) for row in _wire_rows(inputs, request))
-    return rows
+def is_description(inputs: BatchInputs) -> bool:
+    """Tell whether the batch is a request for the handler's description of its model."""
+    return len(inputs.requests) == 1 and inputs.requests[0].headers.get(DESCRIBE) == "True"
 
 
-def _parts(tensors: Mapping[str, Tensor], request: BatchRequest) -> dict[str, Any]:
-    return {
-        name: decoded_part(
-            bytes(tensor.data[request.rows.start]), request.headers.get(PART + name, "")
-        )
-        for name, tensor in tensors.items()
-    }
+def described(answer: bytes) -> Any:
+    """Return the description that a handler answered, `{}` where it gave none."""
+    document = json.loads(answer)
+    return {} if document is None else document
 
 
-def decoded_part(value: bytes, content_type: str) -> Any:
+def torchserve_rows(inputs: BatchInputs, *, decode: bool = True) -> list[dict[str, Any]]:
+    """Return the rows of a batch of requests over TorchServe's routes, one for each.
+
+    Args:
+        inputs: The batch.
+        decode: Whether JSON and text are decoded.
+    """
+    return [_parts(inputs.tensors, request, decode) for request in inputs.requests]
+
+
+def _parts(tensors: Mapping[str, Tensor], request: BatchRequest, decode: bool) -> dict[str, Any]:
+    row = {}
+    for name, tensor in tensors.items():
+        kind = request.headers.get(PART + name, "") if decode else ""
+        row[name] = decoded_part(tensor.data[request.rows.start], kind)
+    return row
+
+
+def decoded_part(value: Element, content_type: str) -> Any:
     """Return a part as TorchServe hands it over.
 
     Args:
@@ -58,50 +72,132 @@ def decoded_part(value: bytes, content_type: str) -> Any:
         The parsed value for `application/json`, a str for `text...`, else a bytearray; also a
         bytearray where JSON or text cannot be decoded.
     """
-    plain = content_type.split(";")[0].rstrip()
+    raw = bytearray(value)
     try:
-        if plain == "application/json":
-            return json.loads(value)
+        if _media_type(content_type) == "application/json":
+            return json.loads(raw)
         if content_type.startswith("text"):
-            return value.decode("utf-8")
-    except ValueError:
+            return raw.decode("utf-8")
+    except (ValueError, RecursionError):
         pass  # TorchServe goes on with the undecoded bytes, and so do its handlers
-    return bytearray(value)
+    return raw
 
 
-def _wire_rows(inputs: BatchInputs, request: BatchRequest) -> list[dict[str, Any]]:
-    columns = {name: _values(tensor, request.rows) for name, tensor in inputs.tensors.items()}
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip()
+
+
+def wire_rows(inputs: BatchInputs) -> list[tuple[int, Any]]:
+    """Return the rows of a batch of requests over KServe v2, each with the request that owns it.
+
+    A request whose tensors share no first dimension is one row of its own.
+    """
+    owned: list[tuple[int, Any]] = []
+    for index, request in enumerate(inputs.requests):
+        owned.extend((index, value) for value in _values_by_row(inputs, request))
+    return owned
+
+
+def _values_by_row(inputs: BatchInputs, request: BatchRequest) -> list[Any]:
+    tensors = inputs.tensors
+    if any(not tensor.shape or tensor.shape[0] != inputs.rows for tensor in tensors.values()):
+        whole = {name: _whole(tensor) for name, tensor in tensors.items()}
+        return [next(iter(whole.values())) if len(whole) == 1 else whole]
+    columns = {name: _values(tensor, request.rows) for name, tensor in tensors.items()}
     if len(columns) == 1:
-        (values,) = columns.values()
-        return [{"body": value} for value in values]
+        return next(iter(columns.values()))
     count = request.rows.stop - request.rows.start
-    return [
-        {"body": {name: values[row] for name, values in columns.items()}} for row in range(count)
-    ]
+    return [{name: values[row] for name, values in columns.items()} for row in range(count)]
+
+
+def _whole(tensor: Tensor) -> Any:
+    if isinstance(tensor.data, np.ndarray):
+        return _numbers(tensor.data, tensor.datatype).tolist()
+    return [bytearray(element) for element in tensor.data]
 
 
 def _values(tensor: Tensor, rows: slice) -> list[Any]:
     if isinstance(tensor.data, np.ndarray):
-        numbers: list[Any] = tensor.data[rows].tolist()
+        numbers: list[Any] = _numbers(tensor.data[rows], tensor.datatype).tolist()
         return numbers
-    width = len(tensor.data) // max(tensor.shape[0], 1) if tensor.shape else 1
+    width = len(tensor.data) // max(tensor.shape[0], 1)
     elements = [
         bytearray(element) for element in tensor.data[rows.start * width : rows.stop * width]
     ]
-    if width == 1:
+    if len(tensor.shape) == 1:
         return elements
-    return [elements[first : first + width] for first in range(0, len(elements), width)]
+    return [elements[first : first + width] for first in range(0, len(elements), width or 1)]
+
+
+def _numbers(array: Array, kind: str) -> Array:
+    if kind != "BF16":
+        return array
+    wide: Array = (array.astype(np.uint32) << 16).view(np.float32)
+    return wide
+
+
+def wire_document(inputs: BatchInputs) -> dict[str, Any]:
+    """Return a request over KServe v2 as the JSON document that the `kservev2` envelope reads.
+
+    Args:
+        inputs: A batch of one request.
+    """
+    request = inputs.requests[0]
+    document: dict[str, Any] = {
+        "inputs": [_wire_input(tensor) for tensor in inputs.tensors.values()]
+    }
+    if request.id:
+        document["id"] = request.id
+    if request.parameters:
+        document["parameters"] = dict(request.parameters)
+    return document
+
+
+def _wire_input(tensor: Tensor) -> dict[str, Any]:
+    if isinstance(tensor.data, np.ndarray):
+        data: list[Any] = _numbers(tensor.data, tensor.datatype).ravel().tolist()
+    else:
+        data = [_text(element) for element in tensor.data]
+    entry = {
+        "name": tensor.name,
+        "shape": list(tensor.shape),
+        "datatype": tensor.datatype,
+        "data": data,
+    }
+    return entry | {"parameters": dict(tensor.parameters)} if tensor.parameters else entry
+
+
+def _text(element: Element) -> str | bytearray:
+    raw = bytearray(element)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw
 
 
 def request_headers(
     request: BatchRequest, parts: Mapping[str, Tensor], explain: bool
 ) -> dict[str, Any]:
-    """Return what `context.get_all_request_header` shows for a request."""
-    headers: dict[str, Any] = {
-        name: {"content-type": request.headers.get(PART + name, "")}
-        for name in (parts if is_torchserve(request) else ("body",))
-    }
-    headers["explain"] = str(explain)
-    headers |= {name: value for name, value in request.headers.items() if not name.startswith(":")}
-    headers["url_path"] = request.headers.get(URL_PATH, "")
-    return headers
+    """Return what `context.get_all_request_header` shows for a request.
+
+    Args:
+        request: The request.
+        parts: The tensors of the batch; over TorchServe's routes the parts of every request.
+        explain: Whether the batch is to be explained.
+    """
+    headers = request.headers
+    shown: dict[str, Any]
+    if is_torchserve(request):
+        shown = {
+            name: {"content-type": _media_type(headers.get(PART + name, ""))} for name in parts
+        }
+        if EXPLAIN in headers:
+            shown["explain"] = headers[EXPLAIN]
+    else:
+        shown = {"body": {"content-type": ""}, "explain": str(explain)}
+    for name, value in headers.items():
+        if not name.startswith(":") and name.lower() not in MODES:
+            shown[name] = value
+    if URL_PATH in headers:
+        shown["url_path"] = headers[URL_PATH]
+    return shown

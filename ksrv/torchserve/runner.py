@@ -1,31 +1,38 @@
 """Drives a handler written for TorchServe, as `ksrv.handlers.runner.Runner` drives ksrv's own.
 
 The handler sees the context, the rows and the return rule that it was written for; the engine sees
-the same batches in and out as from any other handler.
+the same batches in and out as from any other handler. A batch holds requests of one surface only:
+TorchServe's own routes, or KServe v2.
 """
 
 import logging
 import sys
 import time
+import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from ksrv.errors import HandlerFailed, InferenceError, KsrvError
+from ksrv.errors import HandlerFailed, InferenceError
 from ksrv.handlers.device import choose_device
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.handlers.runner import LoadFailed
 from ksrv.request import BatchInputs, BatchOutputs, Element, Tensor
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec, TensorSpec
-from ksrv.torchserve import answers, rows, surface
+from ksrv.torchserve import answers, rows, surface, torchvision_stand_in
 from ksrv.torchserve.context import DEFAULT_STATUS, Context, RequestProcessor
 from ksrv.torchserve.entry import Entry, find_entry
-from ksrv.torchserve.envelopes import ENVELOPES
+from ksrv.torchserve.envelopes import BARE_ENVELOPES, KSERVE_V2, find_envelope
 from ksrv.torchserve.metrics import Metrics
+from ksrv.torchserve.wire_outputs import wire_tensors
 
 log = logging.getLogger("ksrv.torchserve")
 
 STATUS = ":status"
+CONTENT_TYPE = ":content-type"
 UNDECLARED_INPUT = TensorSpec("data", "BYTES", (-1,))
 UNDECLARED_OUTPUT = TensorSpec(answers.OUTPUT, "BYTES", (-1,))
 
@@ -52,9 +59,12 @@ class TorchServeRunner:
         self._instance = instance
         self._threads = threads
         self._emit = emit
-        self._entry: Entry | None = None
+        self._bare: Entry | None = None
+        self._enveloped: Entry | None = None
         self._service: Any = None
         self._context: Context | None = None
+        self._archive: dict[str, Any] = {}
+        self._envelope = ""
 
     def load(self) -> ModelSpec:
         """Import the handler and let it initialize.
@@ -65,66 +75,64 @@ class TorchServeRunner:
         config = self.source.config
         if config is None or config.torchserve is None or self.source.error:
             raise LoadFailed(self.source.error or f"{self.source.folder} is no TorchServe archive")
-        settings = config.torchserve
+        self._archive = config.torchserve
+        self._envelope = config.envelope or ""
+        folder = self.source.folder
         try:
             surface.install(self.source.name)
-            if str(self.source.folder) not in sys.path:
-                sys.path.insert(0, str(self.source.folder))
+            if self._archive.get("torchvision", True):
+                torchvision_stand_in.install(self.source.name)
+            if str(folder) not in sys.path:
+                sys.path.insert(0, str(folder))
             if self._threads and config.model and not config.model.endswith(".onnx"):
                 import torch
 
                 torch.set_num_threads(self._threads)
-            self._context = self._make_context()
-            entry, self._service = find_entry(
-                settings["manifest"]["model"]["handler"], self.source.folder, self._context
-            )
-            self._entry = self._behind_envelope(entry)
+            self._context = self._make_context(config.device)
+            handler = self._archive["manifest"]["model"]["handler"]
+            self._bare, self._service = find_entry(handler, folder, self._context)
+            self._enveloped = self._bare
+            if self._envelope:
+                envelope = find_envelope(self._envelope, folder)
+                self._enveloped = envelope(self._bare).handle
         except (Exception, SystemExit) as error:
+            log.error("the model %s cannot be loaded", self.source.name, exc_info=error)
             raise LoadFailed(
                 f"the model {self.source.name} cannot be loaded: {type(error).__name__}: {error}"
+                f"{_place(error.__traceback__, folder)}"
             ) from error
         return self._spec()
 
-    def _make_context(self) -> Context:
-        config = self.source.config
-        assert config is not None
-        assert config.torchserve is not None
-        device = choose_device(config.device, self._instance)
+    def _make_context(self, wanted: str) -> Context:
+        device = choose_device(wanted, self._instance)
         kind, _, index = device.partition(":")
+        gpu = int(index or 0) if kind != "cpu" else None
+        if gpu is not None and (ids := self._archive.get("device_ids")):
+            gpu = ids[self._instance % len(ids)]
         return Context(
-            model_name=self.source.name,
+            model_name=self._archive["manifest"]["model"].get("modelName", self.source.name),
             model_dir=str(self.source.folder),
-            manifest=config.torchserve["manifest"],
-            batch_size=config.batching.max_batch_size if config.batching else 1,
-            gpu=int(index or 0) if kind != "cpu" else None,
+            manifest=self._archive["manifest"],
+            batch_size=self._archive.get("batch_size", 1),
+            gpu=gpu,
             mms_version=surface.VERSION,
             metrics=Metrics(self.source.name, self._emit),
-            model_yaml_config=config.torchserve.get("config") or {},
+            model_yaml_config=self._archive.get("config") or {},
         )
 
-    def _behind_envelope(self, entry: Entry) -> Entry:
-        config = self.source.config
-        if config is None or not config.envelope:
-            return entry
-        try:
-            envelope = ENVELOPES[config.envelope]
-        except KeyError:
-            known = ", ".join(ENVELOPES)
-            raise ValueError(f"envelope is one of {known}, not {config.envelope!r}") from None
-        return envelope(entry).handle
-
     def _spec(self) -> ModelSpec:
-        from dataclasses import replace
-
         config = self.source.config
         assert config is not None
         spec = config.spec(self.source.name, self.source.version)
+        outputs = () if self._envelope == KSERVE_V2 else (UNDECLARED_OUTPUT,)
+        device = getattr(self._service, "device", None)
         return replace(
             spec,
             platform="torchserve",
             inputs=spec.inputs or (UNDECLARED_INPUT,),
-            outputs=spec.outputs or (UNDECLARED_OUTPUT,),
+            outputs=spec.outputs or outputs,
             open_inputs=not spec.inputs,
+            device=str(device or "cpu"),
         )
 
     def run(self, inputs: BatchInputs) -> BatchOutputs:
@@ -133,52 +141,84 @@ class TorchServeRunner:
         Raises:
             KsrvError: The whole batch failed.
         """
-        assert self._entry is not None
-        assert self._context is not None
-        owned = rows.batch_rows(inputs)
-        self._begin(inputs, [index for index, _ in owned])
+        if self._context is None or self._bare is None or self._enveloped is None:
+            raise HandlerFailed(f"the model {self.source.name} is not loaded.")
+        if rows.is_description(inputs):
+            return self._description()
+        over_torchserve = rows.is_torchserve(inputs.requests[0])
+        entry, owners, data, expected = self._call(inputs, over_torchserve)
+        self._begin(inputs, owners)
         start = time.perf_counter_ns()
         try:
-            returned = self._entry([row for _, row in owned], self._context)
-            items = answers.checked_items(returned, len(owned))
-        except (Exception, SystemExit) as error:
-            if isinstance(error, SystemExit):
-                raise
-            return self._failed(error, inputs)
+            items = answers.checked_items(entry(data, self._context), expected)
+        except Exception as error:  # noqa: BLE001  a handler may raise anything
+            return self._failed(error, inputs, over_torchserve)
         taken = time.perf_counter_ns() - start
-        self._context.metrics.add_time("PredictionTime", round(taken / 1e6, 2))  # type: ignore[union-attr]
-        outputs = self._answer(items, [index for index, _ in owned], inputs)
+        assert self._context.metrics is not None
+        self._context.metrics.add_time("PredictionTime", round(taken / 1e6, 2))
+        if self._envelope == KSERVE_V2 and not over_torchserve:
+            outputs = self._typed(items[0])
+        else:
+            outputs = self._answer(items, owners, inputs, over_torchserve)
         outputs.timings = {"inference": taken}
         return outputs
+
+    def _call(
+        self, inputs: BatchInputs, over_torchserve: bool
+    ) -> tuple[Entry, list[int], list[Any], int]:
+        """Return the entry point, the request that owns each row, the rows, and how many items."""
+        assert self._bare is not None
+        assert self._enveloped is not None
+        if over_torchserve:
+            data: list[Any] = rows.torchserve_rows(inputs, decode=self._archive.get("decode", True))
+            return self._enveloped, list(range(len(data))), data, len(data)
+        if self._envelope == KSERVE_V2:
+            if len(inputs.requests) != 1:
+                raise HandlerFailed(
+                    f"requests to the model {self.source.name}, which has the {KSERVE_V2} envelope,"
+                    f" cannot be joined: leave out its batching."
+                )
+            return self._enveloped, [0], [{"body": rows.wire_document(inputs)}], 1
+        owned = rows.wire_rows(inputs)
+        owners = [index for index, _ in owned]
+        if self._envelope in BARE_ENVELOPES:
+            # The tensor's rows are the instances that these envelopes unwrap from JSON.
+            return self._bare, owners, [value for _, value in owned], len(owned)
+        return self._enveloped, owners, [{"body": value} for _, value in owned], len(owned)
 
     def _begin(self, inputs: BatchInputs, owners: list[int]) -> None:
         context = self._context
         assert context is not None
         requests = inputs.requests
-        context.request_ids = {row: requests[index].id for row, index in enumerate(owners)}
+        ids = [request.id or str(uuid.uuid4()) for request in requests]
+        context.request_ids = {row: ids[index] for row, index in enumerate(owners)}
         context.request_processor = [
             RequestProcessor(rows.request_headers(requests[index], inputs.tensors, inputs.explain))
             for index in owners
         ]
         if context.metrics is not None:
             context.metrics.request_ids = context.request_ids
-        context.cl_socket = None if inputs.emit is None else _Chunks(inputs.emit)
+        context.cl_socket = None
+        if inputs.emit is not None and len(owners) == inputs.rows:
+            context.cl_socket = _Chunks(inputs.emit, rows.is_torchserve(requests[0]))
 
-    def _answer(self, items: list[Any], owners: list[int], inputs: BatchInputs) -> BatchOutputs:
-        context = self._context
-        assert context is not None
+    def _answer(
+        self, items: list[Any], owners: list[int], inputs: BatchInputs, over_torchserve: bool
+    ) -> BatchOutputs:
         elements: list[Element] = []
         outputs = BatchOutputs([])
         for row, (index, item) in enumerate(zip(owners, items, strict=True)):
-            over_torchserve = rows.is_torchserve(inputs.requests[index])
+            element: Element = b""
             try:
-                make = answers.torchserve_bytes if over_torchserve else answers.wire_element
-                element = make(item)
+                if over_torchserve:
+                    element, kind = answers.torchserve_item(item)
+                    outputs.headers[index] = {CONTENT_TYPE: kind}
+                else:
+                    element = answers.wire_element(item)
             except answers.AnswerError as error:
                 outputs.failures[index] = answers.failure_of(
                     error, over_torchserve, self.source.name
                 )
-                element = b""
             elements.append(element)
             self._apply_status(row, index, element, over_torchserve, outputs)
         outputs.tensors = [Tensor(answers.OUTPUT, "BYTES", (len(elements),), elements)]
@@ -189,7 +229,7 @@ class TorchServeRunner:
     ) -> None:
         context = self._context
         assert context is not None
-        headers = {name: str(value) for name, value in context.get_response_headers(row).items()}
+        headers = {str(name): str(v) for name, v in context.get_response_headers(row).items()}
         code, phrase = context.get_response_status(row)
         if over_torchserve and code != DEFAULT_STATUS:
             headers[STATUS] = f"{code} {phrase or ''}".rstrip()
@@ -197,40 +237,67 @@ class TorchServeRunner:
             text = bytes(element).decode("utf-8", "replace")
             outputs.failures.setdefault(index, InferenceError(text, min(code, 599)))
         if headers:
-            outputs.headers[index] = headers
+            outputs.headers[index] = outputs.headers.get(index, {}) | headers
 
-    def _failed(self, error: Exception, inputs: BatchInputs) -> BatchOutputs:
+    def _typed(self, item: Any) -> BatchOutputs:
+        context = self._context
+        assert context is not None
+        outputs = BatchOutputs(wire_tensors(item, self.source.name))
+        headers = {str(name): str(v) for name, v in context.get_response_headers(0).items()}
+        if headers:
+            outputs.headers[0] = headers
+        return outputs
+
+    def _failed(self, error: Exception, inputs: BatchInputs, over_torchserve: bool) -> BatchOutputs:
         ids = ", ".join(request.id or "-" for request in inputs.requests[:8])
         log.error("the model %s failed; requests: %s", self.source.name, ids, exc_info=error)
-        failures: dict[int, KsrvError] = {
-            index: answers.failure_of(error, rows.is_torchserve(request), self.source.name)
-            for index, request in enumerate(inputs.requests)
-        }
-        return BatchOutputs([], failures)
+        failure = answers.failure_of(error, over_torchserve, self.source.name)
+        return BatchOutputs([], dict.fromkeys(range(len(inputs.requests)), failure))
+
+    def _description(self) -> BatchOutputs:
+        """Return the handler's own description of its model, as one JSON element."""
+        describe = getattr(self._service, "describe_handle", None)
+        try:
+            element, _ = answers.torchserve_item(describe() if callable(describe) else None)
+        except Exception as error:
+            log.error("the model %s cannot be described", self.source.name, exc_info=error)
+            raise HandlerFailed(f"describe_handle failed with {type(error).__name__}") from error
+        return BatchOutputs([Tensor(answers.OUTPUT, "BYTES", (1,), [element])])
 
     def close(self) -> None:
         """Let the handler go."""
-        self._entry = self._service = self._context = None
-
-    def describe(self) -> Any:
-        """Return the handler's own description, or None.
-
-        Raises:
-            HandlerFailed: Its `describe_handle` raised.
-        """
-        describe = getattr(self._service, "describe_handle", None)
-        try:
-            return describe() if callable(describe) else None
-        except Exception as error:
-            raise HandlerFailed(f"describe_handle failed with {type(error).__name__}") from error
+        self._bare = self._enveloped = self._service = self._context = None
 
 
 class _Chunks:
-    """Where intermediate answers go: what `context.cl_socket` is to TorchServe."""
+    """Where intermediate answers go: what `context.cl_socket` is to TorchServe.
 
-    def __init__(self, emit: Callable[[BatchOutputs], None]) -> None:
+    Args:
+        emit: Takes one chunk for every row of the batch.
+        over_torchserve: Whether the requests came over TorchServe's routes.
+    """
+
+    def __init__(self, emit: Callable[[BatchOutputs], None], over_torchserve: bool) -> None:
         self._emit = emit
+        self._over_torchserve = over_torchserve
 
-    def send(self, chunks: Sequence[bytes]) -> None:
-        tensor = Tensor(answers.OUTPUT, "BYTES", (len(chunks),), list(chunks))
-        self._emit(BatchOutputs([tensor]))
+    def send(self, items: Sequence[Any]) -> None:
+        if self._over_torchserve:
+            made = [answers.torchserve_item(item) for item in items]
+            elements: list[Element] = [element for element, _ in made]
+            headers = {row: {CONTENT_TYPE: kind} for row, (_, kind) in enumerate(made)}
+        else:
+            elements, headers = [answers.wire_element(item) for item in items], {}
+        tensor = Tensor(answers.OUTPUT, "BYTES", (len(elements),), elements)
+        self._emit(BatchOutputs([tensor], headers=headers))
+
+
+def _place(trace: TracebackType | None, folder: Path) -> str:
+    """Return where in the archive's own files an error came up, "" where it did not."""
+    found = ""
+    while trace is not None:
+        file = Path(trace.tb_frame.f_code.co_filename)
+        if file.is_relative_to(folder):
+            found = f" ({file.relative_to(folder)}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return found

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ksrv.torchserve.answers import AnswerError, torchserve_bytes
+from ksrv.torchserve.answers import AnswerError, torchserve_item
 
 
 def send_intermediate_predict_response(
@@ -31,7 +31,7 @@ def send_intermediate_predict_response(
     rows = len(context.request_processor)
     if len(ret) != rows:
         raise ValueError(f"{len(ret)} intermediate answers were given for a batch of {rows} rows")
-    chunks.send([torchserve_bytes(item) for item in ret])
+    chunks.send(ret)
 
 
 def create_predict_response(
@@ -50,6 +50,6 @@ def create_predict_response(
         AnswerError: JSON cannot express an item.
     """
     try:
-        return bytearray(b"".join(torchserve_bytes(item) for item in ret))
+        return bytearray(b"".join(torchserve_item(item)[0] for item in ret))
     except AnswerError as error:
         raise ValueError(str(error)) from error

@@ -1,11 +1,12 @@
 """Image transforms with torchvision's names and numbers, for workers that have no torchvision.
 
-They take what `Image.open` gives (any object with `mode`, `size` and an array interface) or an array
-[height, width] or [height, width, channels] of uint8. The resize is Pillow's antialiased bilinear
-filter, bit for bit, from `ksrv._native.pixels`; Pillow itself is not needed.
+They take an array [height, width] or [height, width, channels] of uint8, whose resize is Pillow's
+antialiased bilinear filter, bit for bit, from `ksrv._native.pixels`; Pillow itself is not needed. A
+Pillow image is resized and cropped by its own methods, as torchvision does, and stays one.
 """
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,25 @@ def pixels_of(image: Any) -> Pixels:
     return np.ascontiguousarray(array.reshape(*array.shape[:2], -1))
 
 
+class InterpolationMode(Enum):
+    """The names of filters; `Resize` has the bilinear one."""
+
+    NEAREST = "nearest"
+    NEAREST_EXACT = "nearest-exact"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+    BOX = "box"
+    HAMMING = "hamming"
+    LANCZOS = "lanczos"
+
+
+PILLOW_BILINEAR = 2
+
+
+def _is_pillow(image: Any) -> bool:
+    return hasattr(image, "crop") and hasattr(image, "resize") and hasattr(image, "mode")
+
+
 class Compose:
     """Applies transforms one after the other.
 
@@ -52,14 +72,38 @@ class Resize:
 
     Args:
         size: The length of the shorter edge, or (height, width).
+        interpolation: The filter; only the bilinear one is here.
+        max_size: Bounds the longer edge; not offered here.
+        antialias: Images are always resized with antialiasing.
+
+    Raises:
+        ValueError: An argument asks for what is not offered.
     """
 
-    def __init__(self, size: int | Sequence[int], **_: Any) -> None:
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        interpolation: Any = InterpolationMode.BILINEAR,
+        max_size: int | None = None,
+        antialias: bool | str | None = True,
+    ) -> None:
+        if interpolation not in (InterpolationMode.BILINEAR, PILLOW_BILINEAR):
+            raise ValueError(
+                f"ksrv's stand-in for torchvision resizes bilinearly, not with {interpolation!r}:"
+                " pip install torchvision"
+            )
+        if max_size is not None:
+            raise ValueError(
+                "ksrv's stand-in for torchvision has no max_size: pip install torchvision"
+            )
         self.size = size
 
-    def __call__(self, image: Any) -> Pixels:
+    def __call__(self, image: Any) -> Any:
         from ksrv._native.pixels import resize_pillow
 
+        if _is_pillow(image):
+            height, width = self.target(image.size[1], image.size[0])
+            return image.resize((width, height), PILLOW_BILINEAR)
         pixels = pixels_of(image)
         height, width = self.target(pixels.shape[0], pixels.shape[1])
         if (height, width) == pixels.shape[:2]:
@@ -86,7 +130,13 @@ class CenterCrop:
     def __init__(self, size: int | Sequence[int]) -> None:
         self.height, self.width = (size, size) if isinstance(size, int) else (size[0], size[-1])
 
-    def __call__(self, image: Any) -> Pixels:
+    def __call__(self, image: Any) -> Any:
+        if _is_pillow(image):
+            width, height = image.size
+            if width >= self.width and height >= self.height:
+                left = round((width - self.width) / 2.0)
+                top = round((height - self.height) / 2.0)
+                return image.crop((left, top, left + self.width, top + self.height))
         pixels = pixels_of(image)
         missing = (max(self.height - pixels.shape[0], 0), max(self.width - pixels.shape[1], 0))
         if any(missing):
@@ -98,11 +148,17 @@ class CenterCrop:
 
 
 class ToTensor:
-    """Turns pixels into a float32 tensor [channels, height, width] from 0 to 1."""
+    """Turns pixels into a float32 tensor [channels, height, width] from 0 to 1.
+
+    Other arrays keep their numbers.
+    """
 
     def __call__(self, image: Any) -> Any:
         import torch
 
+        if isinstance(image, np.ndarray) and image.dtype != np.uint8:
+            array = image.reshape(*image.shape[:2], -1)
+            return torch.from_numpy(array.copy()).permute(2, 0, 1).contiguous()
         tensor = torch.from_numpy(pixels_of(image).copy()).permute(2, 0, 1).contiguous()
         return tensor.to(torch.float32).div(255)
 

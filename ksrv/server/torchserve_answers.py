@@ -1,0 +1,170 @@
+"""Answers on TorchServe's routes: an item as it is sent, its status and headers, and streams.
+
+A successful answer is the item's bytes and nothing around them. Where the handler has sent chunks
+before, the answer is a chunked body whose last piece is the handler's return value.
+"""
+
+import logging
+import re
+from collections.abc import Iterator
+from http import HTTPStatus
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import falcon
+
+from ksrv.errors import KsrvError
+from ksrv.request import InferRequest, InferResponse
+from ksrv.server.responses import JOINED, send_parts, status_line, usable_headers
+from ksrv.server.torchserve_errors import JSON, TorchServeError, render
+from ksrv.server.waiting import Blocking
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+    from ksrv.engine.ticket import Ticket
+
+log = logging.getLogger(__name__)
+
+STATUS = ":status"
+CONTENT_TYPE = ":content-type"
+"""Pseudo-headers of an answer; see `ksrv.torchserve.runner`."""
+
+STREAMED = "ts_stream_next"
+FINISHED_HEADERS = {
+    "pragma": "no-cache",
+    "cache-control": "no-cache; no-store, must-revalidate, private",
+    "expires": "Thu, 01 Jan 1970 00:00:00 UTC",
+}
+"""What TorchServe sends against caching with every answer."""
+
+_STATUS = re.compile(r"[2-5][0-9]{2}( [\x20-\x7e]{1,128})?")
+
+
+def prepare(resp: falcon.Response, request_id: str) -> None:
+    """Set the headers that every answer has."""
+    resp.set_headers(FINISHED_HEADERS)
+    resp.set_header("x-request-id", request_id)
+
+
+def send_document(resp: falcon.Response, document: object) -> None:
+    """Answer with a JSON document in TorchServe's form."""
+    resp.content_type = JSON
+    resp.data = render(document)
+
+
+def send_error(resp: falcon.Response, error: TorchServeError) -> None:
+    """Answer with an error."""
+    resp.status = status_line(error.code)
+    resp.content_type = JSON
+    resp.data = error.body()
+    if error.retry_after is not None:
+        resp.set_header("Retry-After", str(error.retry_after))
+
+
+class Exchange:
+    """One request under way: its chunks, then its end.
+
+    Args:
+        engine: Where it runs.
+        request: The request; its `on_chunk` is set here.
+        blocking: How this worker's threads wait.
+
+    Raises:
+        KsrvError: It is not accepted.
+    """
+
+    def __init__(self, engine: "Engine", request: InferRequest, blocking: Blocking[Any]) -> None:
+        self._events: SimpleQueue[InferResponse | None] = SimpleQueue()
+        self._blocking = blocking
+        request.on_chunk = self._events.put
+        self._ticket: Ticket = engine.submit(request)
+        self._ticket.add_done_callback(lambda _: self._events.put(None))
+
+    def first(self) -> InferResponse | None:
+        """Wait for the first chunk; None when the request ends without one."""
+        chunk: InferResponse | None = self._blocking(self._events.get)
+        return chunk
+
+    def answer(self) -> InferResponse:
+        """Return the final answer of a request that has ended.
+
+        Raises:
+            KsrvError: Why there is none.
+        """
+        return self._ticket.wait()
+
+    def stream(self, chunk: InferResponse) -> Iterator[bytes]:
+        """Yield the first chunk, those that follow, and the final answer.
+
+        A failure breaks the body off, which a client of a chunked body notices; a client that leaves
+        gives the request up.
+
+        Args:
+            chunk: The first chunk.
+        """
+        following: InferResponse | None = chunk
+        try:
+            while following is not None:
+                yield item_bytes(following)
+                following = self._blocking(self._events.get)
+            try:
+                last = self.answer()
+            except KsrvError as error:
+                log.error("a streamed answer is broken off: %s", error.message)
+                raise
+            yield item_bytes(last)
+        finally:
+            self._ticket.cancel()
+
+
+def item_bytes(response: InferResponse) -> bytes:
+    """Return the item of an answer to one of TorchServe's requests."""
+    return bytes(_item(response))
+
+
+def _item(response: InferResponse) -> bytes | memoryview:
+    data = response.outputs[0].data
+    assert isinstance(data, list)  # the runner answers such requests with one BYTES element
+    return data[0]
+
+
+def send_stream(resp: falcon.Response, exchange: Exchange, chunk: InferResponse) -> None:
+    """Answer with a chunked body.
+
+    Args:
+        resp: The answer.
+        exchange: The request.
+        chunk: The first chunk, which is there already.
+    """
+    resp.status = status_line(HTTPStatus.OK)
+    resp.content_type = chunk.headers.get(CONTENT_TYPE, falcon.MEDIA_TEXT)
+    resp.set_header(STREAMED, "true")
+    resp.stream = exchange.stream(chunk)
+
+
+def send_answer(resp: falcon.Response, response: InferResponse) -> None:
+    """Answer with the item that the handler returned, its status and its headers."""
+    headers = dict(response.headers)
+    status = headers.pop(STATUS, "")
+    resp.status = _status(status)
+    resp.content_type = headers.pop(CONTENT_TYPE, falcon.MEDIA_TEXT)
+    for name in list(headers):
+        if name.lower() == "content-type":
+            usable = usable_headers({"x": headers.pop(name)})
+            resp.content_type = usable[0][1] if usable else resp.content_type
+    for name, value in usable_headers(headers):
+        resp.set_header(name, value)
+    item = _item(response)
+    if len(item) < JOINED:
+        resp.data = bytes(item)
+    else:
+        send_parts(resp, [item], len(item))
+
+
+def _status(text: str) -> str:
+    if not text:
+        return status_line(HTTPStatus.OK)
+    if not _STATUS.fullmatch(text):
+        log.warning("a handler's response status %.64r is no status; it is sent as 500", text)
+        return status_line(HTTPStatus.INTERNAL_SERVER_ERROR)
+    return text if " " in text else status_line(int(text))

@@ -1,0 +1,111 @@
+"""What TorchServe's clients are told when a request fails: its statuses and its error bodies.
+
+The texts that stand here are recorded facts, which clients may compare; everything else is ksrv's own
+sentence in TorchServe's form.
+"""
+
+import json
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from ksrv.engine.executors import ExecutorDied
+from ksrv.errors import (
+    BodyTooLarge,
+    DeadlineExceeded,
+    Forbidden,
+    HandlerFailed,
+    InferenceError,
+    KsrvError,
+    NotFound,
+    Unauthenticated,
+)
+
+JSON = "application/json"
+INTERNAL = "InternalServerException"
+UNAVAILABLE = "ServiceUnavailableException"
+
+WORKER_DIED = "Worker died."
+PREDICTION_FAILED = "Prediction failed"
+NO_WORKER = (
+    'Model "{name}" has no worker to serve inference request. Please use scale workers API to add '
+    "workers. If this is a sequence inference, please check if it is closed, or expired; or exceeds "
+    "maxSequenceJobQueueSize"
+)
+NO_RESOURCE = "Requested resource is not found, please refer to API document."
+NO_METHOD = "Requested method is not allowed, please refer to API document."
+
+
+@dataclass(eq=False)
+class TorchServeError(Exception):
+    """An error answer in TorchServe's form.
+
+    Attributes:
+        code: The HTTP status.
+        type: The exception's name as TorchServe's clients know it.
+        message: The text; None for an answer without a body.
+        retry_after: Seconds for the `Retry-After` header, or None.
+    """
+
+    code: int
+    type: str
+    message: str | None
+    retry_after: int | None = None
+
+    def body(self) -> bytes:
+        """Return the answer's body."""
+        if self.message is None:
+            return b""
+        return render({"code": self.code, "type": self.type, "message": self.message})
+
+
+def render(document: object) -> bytes:
+    """Return a JSON document as TorchServe's own answers are written."""
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def model_not_found(name: str) -> TorchServeError:
+    """Return the answer to a request for a model that there is not."""
+    return TorchServeError(404, "ModelNotFoundException", f"Model not found: {name}")
+
+
+def version_not_found(name: str, version: str) -> TorchServeError:
+    """Return the answer to a request for a version that there is not."""
+    text = f"Model version: {version} does not exist for model: {name}"
+    return TorchServeError(404, "ModelVersionNotFoundException", text)
+
+
+def queue_full(name: str) -> TorchServeError:
+    """Return the answer to a request that finds no place in its model's queue."""
+    return TorchServeError(503, UNAVAILABLE, NO_WORKER.format(name=name), 1)
+
+
+def translated(error: KsrvError) -> TorchServeError:
+    """Return ksrv's error in TorchServe's form.
+
+    Args:
+        error: What was raised outside of the cases above.
+    """
+    status = int(error.http_status)
+    if isinstance(error, BodyTooLarge):
+        return TorchServeError(status, INTERNAL, None)
+    if isinstance(error, InferenceError):
+        return TorchServeError(status, INTERNAL, error.message)
+    if isinstance(error, ExecutorDied | DeadlineExceeded):
+        return TorchServeError(500, INTERNAL, WORKER_DIED)
+    if isinstance(error, HandlerFailed):
+        return TorchServeError(503, INTERNAL, PREDICTION_FAILED)
+    if isinstance(error, NotFound):
+        return TorchServeError(status, "ResourceNotFoundException", NO_RESOURCE)
+    if isinstance(error, Unauthenticated | Forbidden):
+        return TorchServeError(status, "InvalidKeyException", error.message)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return TorchServeError(status, UNAVAILABLE, error.message, error.retry_after)
+    kind = "BadRequestException" if status < HTTPStatus.INTERNAL_SERVER_ERROR else INTERNAL
+    return TorchServeError(status, kind, error.message)
+
+
+def for_status(status: int) -> TorchServeError:
+    """Return the answer where no route takes the request: no such path or no such method."""
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        return TorchServeError(status, "MethodNotAllowedException", NO_METHOD)
+    return TorchServeError(404, "ResourceNotFoundException", NO_RESOURCE)

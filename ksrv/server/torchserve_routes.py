@@ -1,0 +1,331 @@
+"""TorchServe's inference routes, as a thin surface over the same engine.
+
+They are served for archives, on the main HTTP address, when the setting `torchserve_api` asks for
+them. A request becomes one row whose parts are BYTES tensors; what else the handler's side has to
+know travels in pseudo-headers (see `ksrv.torchserve.rows`). gunicorn upper-cases the names of headers
+before anybody sees them, so handlers find `X-My-Header` however the client wrote it.
+"""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import falcon
+
+from ksrv.errors import KsrvError, NotFound, Overloaded
+from ksrv.request import InferRequest, Tensor
+from ksrv.server import torchserve_answers as answers
+from ksrv.server import torchserve_errors as errors
+from ksrv.server.body import Environ, read_body
+from ksrv.server.budget import ByteBudget, Reservation
+from ksrv.server.settings import ServerSettings
+from ksrv.server.torchserve_bodies import Part, read_parts
+from ksrv.server.torchserve_describe import description
+from ksrv.server.torchserve_errors import TorchServeError
+from ksrv.server.waiting import chosen_blocking
+from ksrv.torchserve import rows
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+PLATFORM = "torchserve"
+KSERVE_PATHS = ("/v2", "/v1", "/metrics")
+"""Paths below these are not TorchServe's, whatever goes wrong on them."""
+
+ErrorHandler = Callable[[Any, falcon.Response, Any, dict[str, Any]], None]
+
+
+def title_case(environ: Environ, *, with_credentials: bool) -> dict[str, str]:
+    """Return the request's headers with names in Title-Case.
+
+    Args:
+        environ: The WSGI environment.
+        with_credentials: Whether `Authorization` is the handler's business.
+    """
+    headers = {
+        key[5:].replace("_", "-").title(): value
+        for key, value in environ.items()
+        if key.startswith("HTTP_")
+    }
+    for key in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+        if environ.get(key):
+            headers[key.replace("_", "-").title()] = environ[key]
+    if not with_credentials:
+        headers.pop("Authorization", None)
+    return headers
+
+
+class TorchServeSurface:
+    """The routes and what they share.
+
+    Args:
+        engine: Where requests run.
+        settings: Limits.
+        budget: The bytes in flight.
+        hides_credentials: Whether `Authorization` is kept from handlers.
+    """
+
+    def __init__(
+        self,
+        engine: "Engine",
+        settings: ServerSettings,
+        budget: ByteBudget,
+        *,
+        hides_credentials: bool,
+    ) -> None:
+        self.engine = engine
+        self._settings = settings
+        self._budget = budget
+        self._with_credentials = not hides_credentials
+        self._blocking = chosen_blocking()
+
+    def add_routes(self, app: "falcon.App[Any, Any]") -> None:
+        """Add the routes to an app."""
+        predictions = PredictionResource(self)
+        for prefix, resource in (
+            ("/predictions/{name}", predictions),
+            ("/explanations/{name}", ExplanationResource(self)),
+        ):
+            app.add_route(prefix, resource)
+            app.add_route(prefix + "/{version}", resource)
+            app.add_route(prefix + "/{version}/{url_path:path}", resource)
+        older = OlderResource(self)
+        app.add_route("/invocations", older)
+        app.add_route("/models/{name}/invoke", older)
+        app.add_route("/{name}/predict", older)
+        app.add_route("/{name}/{version}/predict", older)
+        described = DescribeResource(self)
+        app.add_route("/models/{name}", described)
+        app.add_route("/models/{name}/{version}", described)
+        app.add_route("/ping", PingResource(self))
+
+    def add_error_handlers(
+        self, app: "falcon.App[Any, Any]", others: Mapping[type[Exception], ErrorHandler]
+    ) -> None:
+        """Have errors on these routes told in TorchServe's form.
+
+        Args:
+            app: The app.
+            others: What tells errors on all other paths.
+        """
+
+        def handler(tell_others: ErrorHandler) -> ErrorHandler:
+            def tell(
+                req: falcon.Request, resp: falcon.Response, error: Any, params: dict[str, Any]
+            ) -> None:
+                if req.path.startswith(KSERVE_PATHS):
+                    tell_others(req, resp, error, params)
+                    return
+                answers.prepare(resp, str(uuid.uuid4()))
+                if isinstance(error, KsrvError):
+                    answers.send_error(resp, errors.translated(error))
+                else:
+                    answers.send_error(resp, errors.for_status(error.status_code))
+
+            return tell
+
+        for kind, tell_others in others.items():
+            app.add_error_handler(kind, handler(tell_others))
+
+    def check(self, name: str, version: str) -> None:
+        """Say what is wrong with a model's name or version before its request's body is read.
+
+        Raises:
+            TorchServeError: There is no such archive.
+            KsrvError: It does not serve now.
+        """
+        try:
+            spec = self.engine.spec(name, version)
+        except NotFound:
+            if not version or not any(state.name == name for state in self.engine.index()):
+                raise errors.model_not_found(name) from None
+            raise errors.version_not_found(name, version) from None
+        if spec.platform != PLATFORM:
+            text = f"{name} is no TorchServe archive: POST /v2/models/{name}/infer serves it"
+            raise TorchServeError(400, "BadRequestException", text)
+
+    def run(
+        self,
+        req: falcon.Request,
+        resp: falcon.Response,
+        name: str,
+        version: str,
+        *,
+        extra: Mapping[str, str],
+        explain: bool = False,
+        query: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """Answer one request.
+
+        Args:
+            req: The request.
+            resp: Its answer.
+            name: The model's name, "" where a part of the request names it.
+            version: The version, or "".
+            extra: Pseudo-headers for the handler's side.
+            explain: Whether to explain.
+            query: Query parameters that are parts of the row.
+        """
+        request_id = str(uuid.uuid4())
+        answers.prepare(resp, request_id)
+        try:
+            if name:
+                self.check(name, version)
+            with Reservation(self._budget) as reservation:
+                body = read_body(
+                    req.env,
+                    self._settings.limits,
+                    reservation,
+                    inflate=self._settings.inflate,
+                    on_read=req.context.mark_reading,
+                )
+                parts = read_parts(body, req.content_type, query)
+                if not name:
+                    name = self._named_by(parts)
+                    self.check(name, version)
+                request = InferRequest(
+                    name,
+                    version,
+                    request_id,
+                    [Tensor(part.name, "BYTES", (1,), [part.value]) for part in parts],
+                    headers=self._headers(req, parts, extra),
+                    explain=explain,
+                    nbytes=len(body),
+                    surface=rows.TORCHSERVE,
+                )
+                self._answer(request, resp)
+        except TorchServeError as error:
+            answers.send_error(resp, error)
+        except KsrvError as error:
+            answers.send_error(resp, errors.translated(error))
+
+    def _headers(
+        self, req: falcon.Request, parts: Sequence[Part], extra: Mapping[str, str]
+    ) -> dict[str, str]:
+        headers = title_case(req.env, with_credentials=self._with_credentials)
+        headers[rows.SURFACE] = rows.TORCHSERVE
+        for part in parts:
+            headers[rows.PART + part.name] = part.content_type
+        return headers | dict(extra)
+
+    def _answer(self, request: InferRequest, resp: falcon.Response) -> None:
+        try:
+            exchange = answers.Exchange(self.engine, request, self._blocking)
+        except Overloaded:
+            raise errors.queue_full(request.model_name) from None
+        chunk = exchange.first()
+        if chunk is not None:
+            answers.send_stream(resp, exchange, chunk)
+        else:
+            answers.send_answer(resp, exchange.answer())
+
+    def _named_by(self, parts: Sequence[Part]) -> str:
+        for part in parts:
+            if part.name == "model_name":
+                return bytes(part.value).decode("utf-8", "replace")
+        raise TorchServeError(400, "BadRequestException", "Parameter model_name is required.")
+
+    def describe(self, name: str, version: str) -> Any:
+        """Return the handler's own description of its model.
+
+        Raises:
+            KsrvError: The handler failed.
+        """
+        headers = {rows.SURFACE: rows.TORCHSERVE, rows.DESCRIBE: "True"}
+        request = InferRequest(
+            name, version, str(uuid.uuid4()), headers=headers, surface=rows.TORCHSERVE
+        )
+        exchange = answers.Exchange(self.engine, request, self._blocking)
+        while exchange.first() is not None:
+            pass  # chunks are no part of a description
+        return rows.described(answers.item_bytes(exchange.answer()))
+
+
+class _Resource:
+    def __init__(self, surface: TorchServeSurface) -> None:
+        self._surface = surface
+
+
+class PredictionResource(_Resource):
+    """POST, GET and PUT /predictions/{name}[/{version}[/any/path]]."""
+
+    _explain = False
+
+    def on_post(
+        self,
+        req: falcon.Request,
+        resp: falcon.Response,
+        name: str,
+        version: str = "",
+        url_path: str = "",
+    ) -> None:
+        """Answer one request; the query is dropped."""
+        extra = {rows.EXPLAIN: str(self._explain), rows.URL_PATH: url_path}
+        self._surface.run(req, resp, name, version, extra=extra, explain=self._explain)
+
+    on_get = on_post
+    on_put = on_post
+
+
+class ExplanationResource(PredictionResource):
+    """The same below /explanations, for the handler's explanation."""
+
+    _explain = True
+
+
+class OlderResource(_Resource):
+    """/invocations, /models/{name}/invoke and /{name}[/{version}]/predict: the query is kept."""
+
+    def on_post(
+        self, req: falcon.Request, resp: falcon.Response, name: str = "", version: str = ""
+    ) -> None:
+        """Answer one request."""
+        query = [(key, _last(value)) for key, value in req.params.items()]
+        self._surface.run(req, resp, name, version, extra={}, query=query)
+
+    on_get = on_post
+    on_put = on_post
+
+
+class DescribeResource(_Resource):
+    """GET /models/{name}[/{version}|/all][?customized=true]."""
+
+    def on_get(
+        self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
+    ) -> None:
+        """Answer a list of descriptions."""
+        surface = self._surface
+        answers.prepare(resp, str(uuid.uuid4()))
+        every = version == "all"
+        try:
+            surface.check(name, "" if every else version)
+            spec = surface.engine.spec(name, "" if every else version)
+            listed = []
+            for model in surface.engine.loaded():
+                if model.spec.name != name or not (every or model.spec.version == spec.version):
+                    continue
+                document = description(model)
+                if req.get_param("customized", default="").lower() == "true":
+                    document["customizedMetadata"] = surface.describe(name, model.spec.version)
+                listed.append(document)
+            answers.send_document(resp, listed)
+        except TorchServeError as error:
+            answers.send_error(resp, error)
+        except KsrvError as error:
+            answers.send_error(resp, errors.translated(error))
+
+
+class PingResource(_Resource):
+    """GET /ping: health, without credentials."""
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Answer "Healthy" when the server is ready."""
+        answers.prepare(resp, str(uuid.uuid4()))
+        healthy = self._surface.engine.ready()
+        answers.send_document(resp, {"status": "Healthy" if healthy else "Unhealthy"})
+        if not healthy:
+            resp.status = falcon.HTTP_500
+
+
+def _last(value: "str | list[str]") -> str:
+    return value[-1] if isinstance(value, list) else value

@@ -1,0 +1,49 @@
+"""The typed outputs of a handler behind the `kservev2` envelope, over the KServe v2 routes."""
+
+import json
+from typing import Any
+
+import numpy as np
+
+from ksrv.errors import HandlerFailed
+from ksrv.request import Element, Tensor
+
+_DTYPES = {
+    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1",
+    "INT16": "<i2", "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+}  # fmt: skip
+
+
+def wire_tensors(answer: Any, model: str) -> list[Tensor]:
+    """Return the outputs of one answer.
+
+    Args:
+        answer: What the envelope made of the handler's items.
+        model: The model's name, for errors.
+
+    Raises:
+        HandlerFailed: It is no answer of KServe v2.
+    """
+    try:
+        return [_tensor(output) for output in answer["outputs"]]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise HandlerFailed(
+            f"the handler of the model {model} returned no KServe v2 outputs: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _tensor(output: dict[str, Any]) -> Tensor:
+    name, kind, data = str(output["name"]), output["datatype"], output["data"]
+    shape = tuple(int(size) for size in output["shape"])
+    if kind == "BYTES":
+        return Tensor(name, kind, shape, [_element(value) for value in data])
+    if kind not in _DTYPES:
+        raise ValueError(f"the output {name} has the datatype {kind!r}")
+    return Tensor(name, kind, shape, np.asarray(data, _DTYPES[kind]).reshape(shape))
+
+
+def _element(value: Any) -> Element:
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    return value.encode() if isinstance(value, str) else json.dumps(value).encode()

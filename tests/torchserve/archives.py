@@ -1,0 +1,128 @@
+"""Archives for the tests, made by the real torch-model-archiver from the handlers beside this file."""
+
+import json
+import os
+from pathlib import Path
+
+import onnx
+import torch
+from model_archiver.model_archiver_config import ModelArchiverConfig
+from model_archiver.model_packaging import generate_model_archive
+from onnx import TensorProto, helper
+from torch import nn
+
+HANDLERS = Path(__file__).parent / "handlers"
+LABELS = {"0": "zero", "1": ["n01", "one"], "2": "two"}
+
+
+class Line(nn.Module):
+    """The line of handlers/line.py; archives hold that file, not this class."""
+
+    def __init__(self):
+        super().__init__()
+        self.through = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.through(x)
+
+
+def line():
+    """Return the model that turns [1, 2, 3, 4] into [2.5, 5.5, 10]."""
+    model = Line().eval()
+    with torch.no_grad():
+        model.through.weight.copy_(torch.arange(12.0).reshape(3, 4) / 10)
+        model.through.bias.copy_(torch.tensor([0.5, -0.5, 0.0]))
+    return model
+
+
+def write_files(folder):
+    """Write the model files that archives are made of."""
+    model = line()
+    torch.jit.trace(model, torch.zeros(1, 4)).save(str(folder / "line.pt"))
+    torch.save(model.state_dict(), folder / "line.pth")
+    torch.manual_seed(0)
+    picture = nn.Sequential(
+        nn.Conv2d(3, 8, 7, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
+    ).eval()
+    torch.jit.trace(picture, torch.zeros(1, 3, 224, 224)).save(str(folder / "picture.pt"))
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "relu",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    made.ir_version = 8
+    onnx.save(made, str(folder / "relu.onnx"))
+    (folder / "index_to_name.json").write_text(json.dumps(LABELS))
+
+
+def archive(  # one argument for each of the archiver's own
+    store,
+    name,
+    handler,
+    *,
+    files=None,
+    model=None,
+    definition=None,
+    labels=False,
+    settings=None,
+    version="1.0",
+    form="default",
+    requirements=None,
+    extra=(),
+    file_name=None,
+):
+    """Make an archive in the model store.
+
+    Args:
+        store: The folder for archives.
+        name: The model's name.
+        handler: A file of `handlers/`, a path, FILE:FUNCTION, or a built-in's name.
+        files: The folder that `write_files` filled.
+        model: The serialized file's name in it.
+        definition: The model file's name in `handlers/`, or a path.
+        labels: Whether to add the label file.
+        settings: The content of model-config.yaml.
+        version: The model's version.
+        form: The archive's format.
+        requirements: The content of the requirements file.
+        extra: Further files.
+        file_name: The archive's name without suffix, where it is not the model's.
+    """
+    work = store.parent / "work"
+    work.mkdir(exist_ok=True)
+    path = store / f"{file_name or name}.mar"
+    extras = [str(entry) for entry in extra]
+    if labels:
+        extras.append(str(files / "index_to_name.json"))
+    config = requirements_file = None
+    if settings is not None:
+        config = work / "model-config.yaml"
+        config.write_text(json.dumps(settings))  # JSON is YAML
+    if requirements is not None:
+        requirements_file = work / "requirements.txt"
+        requirements_file.write_text(requirements)
+    here = os.getcwd()
+    os.chdir(HANDLERS)
+    try:
+        generate_model_archive(
+            ModelArchiverConfig(
+                model_name=name,
+                handler=handler,
+                version=version,
+                serialized_file=str(files / model) if model else None,
+                model_file=str(definition) if definition else None,
+                extra_files=",".join(extras) or None,
+                export_path=str(work if file_name else store),
+                archive_format=form,
+                force=True,
+                requirements_file=str(requirements_file) if requirements_file else None,
+                config_file=str(config) if config else None,
+            )
+        )
+    finally:
+        os.chdir(here)
+    if file_name:
+        (work / f"{name}.mar").rename(path)
+    return path

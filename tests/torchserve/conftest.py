@@ -1,0 +1,68 @@
+"""One server for the tests of TorchServe's handlers: archives under the process executor."""
+
+import pytest
+from archives import archive, write_files
+
+from ksrv.testing import Server
+
+CPU = {"deviceType": "cpu"}
+COMPILE = {"compile": {"enable": True, "backend": "eager", "mode": "default"}}
+OWN_KEYS = {"minWorkers": 1, "maxWorkers": 1, "responseTimeout": 60, "myCustomKey": {"a": [1, "x"]}}
+
+
+@pytest.fixture(scope="session")
+def model_files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    write_files(folder)
+    return folder
+
+
+def fill(store, files):
+    """Make the archives of the server."""
+    numbers = "numbers_handler.py"
+    archive(store, "line", numbers, files=files, model="line.pt", labels=True)
+    archive(
+        store, "eager", numbers, files=files, model="line.pth", definition="line.py",
+        settings=CPU | {"pt2": COMPILE}, version="2.0",
+    )  # fmt: skip
+    archive(
+        store, "eager", numbers, files=files, model="line.pth", definition="line.py", settings=CPU,
+        file_name="eager_first",
+    )  # fmt: skip
+    archive(
+        store, "nope", numbers, files=files, model="line.pth", definition="line.py",
+        settings=CPU | {"pt2": {"compile": {"enable": True, "backend": "nope"}}},
+    )  # fmt: skip
+    archive(store, "seen", "seen_handler.py", settings=CPU | OWN_KEYS)
+    archive(
+        store, "outcome", "outcome_handler.py",
+        settings=CPU | {"responseTimeout": 4, "jobQueueSize": 2},
+    )  # fmt: skip
+    archive(store, "picture", "picture_handler.py", files=files, model="picture.pt", settings=CPU)
+    archive(
+        store, "typed", "typed_handler.py", files=files, model="line.pt",
+        settings=CPU | {"envelope": "kservev2"},
+    )  # fmt: skip
+    archive(
+        store, "micro", "micro_handler.py", files=files, model="line.pt",
+        settings=CPU | {"batchSize": 4, "maxBatchDelay": 60_000},
+    )  # fmt: skip
+    archive(
+        store, "profiled", "profiled_handler.py", files=files, model="line.pt",
+        settings=CPU | {"handler": {"profile": True}},
+    )  # fmt: skip
+    archive(store, "session", "session_handler.py", files=files, model="relu.onnx", settings=CPU)
+    archive(store, "function", "function_handler.py", settings=CPU)
+    archive(store, "named", "function_handler:named", settings=CPU)
+    archive(
+        store, "unwrapped", "envelope_handler.py", settings=CPU | {"envelope": "json"}, form="tgz"
+    )
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory, model_files):
+    store = tmp_path_factory.mktemp("torchserve") / "store"
+    store.mkdir()
+    fill(store, model_files)
+    with Server(store, torchserve_api=True) as server:
+        yield server
