@@ -114,6 +114,7 @@ class Service:
         text = os.environ.get("DOOR_TEST_SETTINGS", "{}")
         self.settings = msgspec.json.decode(text, type=ServerSettings)
         self.access = Access(self.settings)
+        self.shared_memory = None
         self._engine = None
         self._app = None
 
