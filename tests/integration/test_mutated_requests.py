@@ -1,0 +1,300 @@
+"""Ten thousand damaged requests: every one is answered 200 or 4xx, and nothing is left behind.
+
+Most go straight into the Falcon app with a real engine behind it, because that is where a request is
+understood; a thousand go over the sockets of a real server, in front of which the door stands, and a
+thousand over gRPC.
+"""
+
+import gc
+import gzip
+import http.client
+import io
+import json
+import random
+import struct
+from pathlib import Path
+
+import grpc
+import pytest
+from falcon import testing
+from integration_models import write_double, write_echo, write_mean, write_model
+
+from ksrv._native import arena
+from ksrv.engine.engine import Engine
+from ksrv.repository.layout import Repository
+from ksrv.server.app import make_app
+from ksrv.server.settings import ServerSettings
+from ksrv.testing import Server
+from tests import image_files
+from tests import plain_wire as wire
+from tests.error_texts import check_text
+
+IN_PROCESS = 10_000
+OVER_SOCKETS = 1_000
+OVER_GRPC = 1_000
+PAGES_GROWN = 64 * 1024 * 1024 // 4096
+
+PAIR = """
+from ksrv import BaseHandler
+
+
+class Pair(BaseHandler):
+    def inference(self, a, b):
+        return {"sum": a + b}
+"""
+TEXT = """
+from ksrv import BaseHandler
+
+
+class Text(BaseHandler):
+    def inference(self, x):
+        return {"y": x}
+"""
+ALLOWED = {200, 400, 404, 413, 415}
+X = {"name": "x", "shape": [1, 4], "datatype": "FP32"}
+HEADER = "Inference-Header-Content-Length"
+
+
+def write_models(root):
+    for write in (write_double, write_echo, write_mean):
+        write(root)
+    pair = ", ".join(f"{{name: {name}, datatype: INT32, shape: [-1, 2]}}" for name in "ab")
+    write_model(
+        root,
+        "pair",
+        PAIR,
+        f"inputs: [{pair}]\noutputs: [{{name: sum, datatype: INT32, shape: [-1, 2]}}]\n"
+        "batching: {max_batch_size: 4}\n",
+    )
+    tensor = "[{name: x, datatype: BYTES, shape: [-1]}]\n"
+    write_model(root, "text", TEXT, f"inputs: {tensor}outputs: {tensor.replace('x', 'y', 1)}")
+
+
+def seeds():
+    """Valid requests: model, headers and body."""
+    row = struct.pack("<4f", 1, 2, 3, 4)
+    files = [image_files.jpeg(9, 12), image_files.png(8, 8), image_files.jpeg(20, 5)]
+    prefixed = b"".join(struct.pack("<I", len(file)) + file for file in files)
+    image = {"name": "image", "shape": [3], "datatype": "BYTES"}
+    sizes = ",".join(str(len(file)) for file in files)
+    words = b"".join(struct.pack("<I", len(word)) + word for word in (b"a", b"", b"xyz"))
+    text = {"name": "x", "shape": [3], "datatype": "BYTES"}
+    a = {"name": "a", "shape": [2, 2], "datatype": "INT32"}
+    b = {**a, "name": "b"}
+
+    def made(model, inputs, blocks=b"", **fields):
+        head = json.dumps({"inputs": inputs, **fields}).encode()
+        return model, {HEADER: str(len(head))} if blocks else {}, head + blocks
+
+    return [
+        made("double", [{**X, "data": [1, 2.5, -3e3, 4]}], id="7", parameters={"n": 1, "s": "t"}),
+        made("double", [{**X, "data": [[1, 2, 3, 4]]}], outputs=[{"name": "y"}]),
+        made("double", [{**X, "parameters": {"binary_data_size": 16}}], row),
+        made("double", [X], row, parameters={"binary_data_output": True}),
+        made(
+            "double",
+            [{**X, "data": [4, 3, 2, 1]}],
+            outputs=[{"name": "y", "parameters": {"classification": 2, "binary_data": False}}],
+        ),
+        ("double", {HEADER: "0"}, row),
+        made("mean", [{**image, "parameters": {"binary_data_size": sizes}}], b"".join(files)),
+        made("mean", [{**image, "parameters": {"binary_data_size": len(prefixed)}}], prefixed),
+        made("mean", [{**image, "shape": [1]}], files[0]),
+        ("mean", {HEADER: "0"}, files[0]),
+        made("text", [{**text, "data": ["a", "é", ""]}]),
+        made("text", [{**text, "parameters": {"binary_data_size": len(words)}}], words),
+        made(
+            "pair",
+            [{**a, "data": [1, 2, 3, 4]}, {**b, "parameters": {"binary_data_size": 16}}],
+            struct.pack("<4i", 5, 6, 7, 8),
+        ),
+        made("pair", [{**a, "data": [[1, 2], [3, 4]]}, {**b, "data": [[5, 6], [7, 8]]}]),
+        ("double", {"Content-Encoding": "gzip"}, gzip.compress(made("double", [{**X, "data": [1, 2, 3, 4]}])[2])),
+    ]  # fmt: skip
+
+
+WORDS = [
+    b"null", b"true", b"[]", b"{}", b"-1", b"0", b"1e400", b"NaN", b"4294967296", b"18446744073709551616",
+    b'"x"', b'"\\ud800"', b"[[[[", b"]", b"}", b",", b":", b'"', b"\\", b"\x00", b"\xff", b'"shape"',
+    b'"parameters":{"binary_data_size":"1,2"}', b'"shared_memory_region":"r"', b'"data":[1]', b"BF16",
+    b"INT64", b"BYTES", b"triton_", b"2147483647", b"[1,4]", b"[0]", b"1.5",
+]  # fmt: skip
+LENGTHS = ["0", "1", "-1", "+5", "16", "999999", "99999999999999999999", "abc", "", "5,5", "0x5"]
+
+
+def damage(chance, model, headers, body, others):
+    """Return a request that was damaged in one to three places."""
+    body = bytearray(body)
+    headers = dict(headers)
+    for _ in range(chance.randint(1, 3)):
+        start = chance.randrange(len(body) + 1)
+        end = min(len(body), start + chance.choice([1, 1, 2, 4, 16, 200]))
+        match chance.randrange(10):
+            case 0 if body:
+                body[min(start, len(body) - 1)] ^= 1 << chance.randrange(8)
+            case 1:
+                body[start:end] = b""
+            case 2:
+                body[start:start] = body[start:end] * chance.choice([1, 2, 50])
+            case 3:
+                body[start:end] = chance.choice(WORDS)
+            case 4:
+                body[start:start] = chance.choice(WORDS)
+            case 5:
+                del body[start:]
+            case 6:
+                other = chance.choice(others)[2]
+                body[start:] = other[chance.randrange(len(other)) :]
+            case 7:
+                headers[HEADER] = chance.choice([*LENGTHS, str(start), str(len(body))])
+            case 8:
+                headers["Content-Encoding"] = chance.choice(["gzip", "deflate", "br", "identity"])
+            case _:
+                digits = [at for at, byte in enumerate(body) if byte in b"0123456789"]
+                if digits:
+                    at = chance.choice(digits)
+                    body[at : at + 1] = chance.choice(
+                        [b"0", b"-1", b"9" * 9, b"9" * 30, b"1.5", b"e"]
+                    )
+    if not chance.randrange(20):
+        model = chance.choice(["nope", "mean", "double/versions/7", "text", "pair"])
+    return model, headers, bytes(body)
+
+
+def resident_pages():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    root = tmp_path_factory.mktemp("mutated")
+    write_models(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def app(repository):
+    engine = Engine(Repository([repository]))
+    engine.start()
+    yield make_app(engine, ServerSettings())
+    engine.close(5)
+
+
+def call(app, model, headers, body):
+    """Run one request through the WSGI app; return its status and body."""
+    environ = testing.create_environ(
+        path=f"/v2/models/{model}/infer", method="POST", headers=headers, body=b""
+    )
+    environ["wsgi.input"] = io.BytesIO(body)
+    environ["CONTENT_LENGTH"] = str(len(body))
+    started = []
+    parts = app(environ, lambda status, answered, *rest: started.append(status))
+    answer = b"".join(parts)
+    if hasattr(parts, "close"):
+        parts.close()
+    return int(started[0][:3]), answer
+
+
+def check(status, answer, sent):
+    assert status in ALLOWED, (status, answer[:300], sent)
+    if status != 200:
+        check_text(json.loads(answer)["error"])
+
+
+def test_the_seeds_are_valid(app):
+    for model, headers, body in seeds():
+        status, answer = call(app, model, headers, body)
+        assert status == 200, (answer, body[:200])
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_damaged_requests_are_answered_and_leave_nothing(app):
+    chance = random.Random(7)
+    valid = seeds()
+    counts = dict.fromkeys(ALLOWED, 0)
+    pages = 0
+    for number in range(IN_PROCESS):
+        sent = damage(chance, *chance.choice(valid), valid)
+        status, answer = call(app, *sent)
+        check(status, answer, sent)
+        counts[status] += 1
+        if number == IN_PROCESS // 4:
+            gc.collect()
+            pages = resident_pages()
+    assert counts[200] > 100 and counts[400] > 1000 and counts[404] > 10 and counts[415] > 10
+    del answer
+    gc.collect()
+    assert resident_pages() - pages < PAGES_GROWN
+    assert arena.statistics()["leased"] == 0
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_both_readings_of_a_damaged_header_agree(app):
+    """A JSON body is understood the same whether the length of its header is told or not."""
+    chance = random.Random(9)
+    valid = [seed for seed in seeds() if not seed[1]]
+    for _ in range(800):
+        model, _, body = damage(chance, *chance.choice(valid), valid)
+        if not body:
+            continue
+        plain = call(app, model, {}, body)
+        told = call(app, model, {HEADER: str(len(body))}, body)
+        assert plain == told
+
+
+@pytest.fixture(scope="module")
+def server(repository):
+    with Server(repository) as running:
+        yield running
+
+
+def children(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_damaged_requests_over_sockets(server):
+    chance = random.Random(11)
+    valid = seeds()
+    workers = children(server.pid)
+    host, port = server.http.rsplit(":", 1)
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    for _ in range(OVER_SOCKETS):
+        sent = model, headers, body = damage(chance, *chance.choice(valid), valid)
+        connection.request("POST", f"/v2/models/{model}/infer", body, headers)
+        response = connection.getresponse()
+        check(response.status, response.read(), sent)
+    model, headers, body = valid[0]
+    connection.request("POST", f"/v2/models/{model}/infer", body, headers)
+    assert connection.getresponse().status == 200
+    connection.close()
+    assert children(server.pid) == workers
+
+
+def test_damaged_messages_over_grpc(server):
+    chance = random.Random(13)
+    row = wire.Plain("x", "FP32", (1, 4), [1.0, 2.0, 3.0, 4.0])
+    words = wire.Plain("x", "BYTES", (3,), [b"a", b"", b"xyz"])
+    file = wire.Plain("image", "BYTES", (1,), [image_files.jpeg(9, 12)])
+    valid = [
+        ("", {}, wire.grpc_request(model, [tensor], typed=typed, id="7"))
+        for model, tensor in (("double", row), ("text", words), ("mean", file))
+        for typed in (True, False)
+    ]
+    codes = set()
+    workers = children(server.pid)
+    with grpc.insecure_channel(server.grpc) as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        for _ in range(OVER_GRPC):
+            _, _, message = damage(chance, *chance.choice(valid), valid)
+            code, text = grpc.StatusCode.OK, ""
+            try:
+                infer(message, timeout=60)
+            except grpc.RpcError as error:
+                code, text = error.code(), error.details()
+            assert code.name in ("OK", "INVALID_ARGUMENT", "NOT_FOUND"), (text, message)
+            if text:
+                check_text(text)
+            codes.add(code.name)
+        assert infer(valid[0][2])
+    assert codes == {"OK", "INVALID_ARGUMENT", "NOT_FOUND"}
+    assert children(server.pid) == workers
