@@ -221,7 +221,7 @@ def _read_raw(
         if entry.has_contents:
             raise InvalidRequest(
                 f"{subject(entry.name, index)}: contents field must not be specified when using "
-                f"raw_input_contents for {quote(entry.name)} for model {quote(found.model_name)}"
+                f"raw_input_contents for model {quote(found.model_name)}"
             )
     if len(found.raw) != len(own):
         raise InvalidRequest(

@@ -54,7 +54,7 @@ class _Region:
     descriptor: _Descriptor
 
 
-def _open(name: str, key: str) -> _Descriptor:
+def _open(key: str) -> _Descriptor:
     """Open what a key names.
 
     Raises:
@@ -69,12 +69,11 @@ def _open(name: str, key: str) -> _Descriptor:
         or len(os.fsencode(plain)) > LONGEST_NAME
     ):
         raise InvalidRequest(
-            f"shared memory region {quote(name)}: the key {quote(key)} is not a name in shared "
-            f"memory; expected at most {LONGEST_NAME} bytes without a slash but one in front"
+            f"the key {quote(key)} is not a name in shared memory; expected at most "
+            f"{LONGEST_NAME} bytes without a slash but one in front"
         )
     refusal = InvalidRequest(
-        f"shared memory region {quote(name)}: there is no shared memory with the key {quote(key)} "
-        f"that this server may read and write"
+        f"there is no shared memory with the key {quote(key)} that this server may read and write"
     )
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     folder = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -114,12 +113,12 @@ class SharedMemory:
                 f"a shared memory region needs a name of 1 to {LONGEST_NAME} characters, got "
                 f"{quote(name)}"
             )
-        descriptor = _open(name, key)
+        descriptor = _open(key)
         size = descriptor.size
         if byte_size < 1 or offset + byte_size > size:
             raise InvalidRequest(
-                f"shared memory region {quote(name)}: {byte_size} bytes from offset {offset} do not "
-                f"lie in the {size} bytes of {quote(key)}"
+                f"a region of {byte_size} bytes from offset {offset} does not lie in the {size} "
+                f"bytes of the shared memory {quote(key)}"
             )
         region = _Region(RegionStatus(name, key, offset, byte_size), descriptor)
         with self._lock:
