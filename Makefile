@@ -74,6 +74,11 @@ bench: $(VENV)/.bench ## time the native core beside its limits and print the ra
 		--benchmark-json=benchmarks/results/core.json -p no:cacheprovider
 	$(BIN)/python benchmarks/ratios.py benchmarks/results/core.json
 
+bench-load: $(VENV)/.bench ## load ksrv beside a bare C server in interleaved rounds; needs cc and wrk
+	@command -v wrk >/dev/null || { echo "make bench-load needs wrk (Debian: apt-get install wrk)"; exit 1; }
+	$(BIN)/python benchmarks/load/run.py
+	$(BIN)/python benchmarks/load/run.py --heads client w1 w2-c8
+
 # Sanitizer, coverage and fuzz builds live below build/ and leave the ordinary build alone.
 ASAN := build/asan
 PRELOAD = $(shell g++ -print-file-name=libasan.so):$(shell g++ -print-file-name=libstdc++.so)
