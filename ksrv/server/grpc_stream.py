@@ -9,11 +9,12 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from ksrv.errors import KsrvError, NotReady
-from ksrv.request import InferRequest, Parameter
+from ksrv.request import InferRequest, InferResponse, Parameter
 from ksrv.server.grpc_calls import Context, failure_of
 from ksrv.server.grpc_infer import InferCalls, stream_error
 
@@ -28,11 +29,21 @@ FINAL = "triton_final_response"
 
 @dataclass(slots=True)
 class _Entry:
-    """One request of a stream: under way, or refused."""
+    """One request of a stream: under way, or refused.
+
+    Attributes:
+        events: The intermediate answers that a handler sends, and None once the request has ended.
+    """
 
     request: InferRequest | None = None
     ticket: "Ticket | None" = None
     error: KsrvError | None = None
+    events: "SimpleQueue[InferResponse | None]" = field(default_factory=SimpleQueue)
+
+    def chunks(self) -> Iterator[InferResponse]:
+        """Yield the intermediate answers until the request has ended."""
+        while (chunk := self.events.get()) is not None:
+            yield chunk
 
 
 class _Line:
@@ -108,7 +119,7 @@ class StreamCalls:
         try:
             self._pool.submit(self._read, messages, context, line)
             while (entry := line.take()) is not None:
-                yield self._answer(entry, context)
+                yield from self._answers(entry, context)
         finally:
             line.close()
             with self._lock:
@@ -140,10 +151,21 @@ class StreamCalls:
         entry = _Entry()
         try:
             entry.request = self._infer.read(message, context)
+            entry.request.on_chunk = entry.events.put
             entry.ticket = self._infer.submit(entry.request)
+            entry.ticket.add_done_callback(lambda _: entry.events.put(None))
         except Exception as error:  # noqa: BLE001 - it is told on the stream
             entry.error = failure_of(error)
         return entry
+
+    def _answers(self, entry: _Entry, context: Context) -> Iterator[bytes]:
+        """Yield what the handler sends while it runs, and then the answer."""
+        request = entry.request
+        if request is not None and entry.ticket is not None:
+            marks: Mapping[str, Parameter] = {FINAL: False} if request.mark_final else {}
+            for chunk in entry.chunks():
+                yield self._infer.stream_message(context, chunk, request, marks)
+        yield self._answer(entry, context)
 
     def _answer(self, entry: _Entry, context: Context) -> bytes:
         request = entry.request

@@ -33,7 +33,7 @@ def fill(store, files):
         store, "nope", numbers, files=files, model="line.pth", definition="line.py",
         settings=CPU | {"pt2": {"compile": {"enable": True, "backend": "nope"}}},
     )  # fmt: skip
-    archive(store, "seen", "seen_handler.py", settings=CPU | OWN_KEYS)
+    archive(store, "echo", "seen_handler.py", settings=CPU | OWN_KEYS)
     archive(
         store, "outcome", "outcome_handler.py",
         settings=CPU | {"responseTimeout": 4, "jobQueueSize": 2},

@@ -1,0 +1,409 @@
+"""Each row of the acceptance list of TorchServe's handlers, B01 to B21, on a real server.
+
+The archives are made by torch-model-archiver and run in processes of their own. Expected answers are
+those that TorchServe 0.12.0 gave (golden/).
+"""
+
+import base64
+import http.client
+import io
+import json
+import os
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import requests
+import torch
+from archives import archive
+
+from ksrv.testing import Server
+
+GOLDEN = Path(__file__).parent / "golden"
+ONE_TO_FOUR = [1, 2, 3, 4]
+ANSWER = [2.5, 5.5, 10.0]
+
+
+def golden(name):
+    return {case["id"]: case for case in json.loads((GOLDEN / name).read_text())["cases"]}
+
+
+OUTCOMES = golden("outcomes.json")
+SEEN = golden("request-data.json")
+
+
+def predict(server, path, body=None, **options):
+    options.setdefault("json", body)
+    return requests.post(f"{server.url}/predictions/{path}", timeout=60, **options)
+
+
+def error_text(code, message, kind="InternalServerException"):
+    return json.dumps({"code": code, "type": kind, "message": message}, indent=2) + "\n"
+
+
+def test_b01_handler_that_overrides_two_stages(served):
+    answer = predict(served, "line", ONE_TO_FOUR)
+    assert answer.status_code == 200
+    assert answer.json()["y"] == ANSWER
+
+
+def test_b02_model_file_and_state_dict(served):
+    found = predict(served, "eager/1.0", ONE_TO_FOUR).json()
+    assert (found["y"], found["class"], found["training"]) == (ANSWER, "Line", False)
+
+
+def test_b03_labels_of_strings_and_lists(served):
+    labels = predict(served, "line", ONE_TO_FOUR).json()["labels"]
+    assert labels == {"0": "zero", "1": "one", "2": "two"}
+
+
+def test_b04_compiled_model_and_unknown_backend(served):
+    compiled = predict(served, "eager/2.0", ONE_TO_FOUR).json()
+    assert (compiled["y"], compiled["class"]) == (ANSWER, "OptimizedModule")
+    eager = predict(served, "nope", ONE_TO_FOUR).json()
+    assert (eager["y"], eager["class"]) == (ANSWER, "Line")
+    assert "the model stays eager: unknown backend 'nope'" in served.log
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory):
+    """A server whose archives cannot be loaded, all but one."""
+    store = tmp_path_factory.mktemp("broken") / "store"
+    store.mkdir()
+    archive(store, "two", "two_classes_handler.py", settings={"deviceType": "cpu"})
+    archive(store, "lonely", "missing_import_handler.py", settings={"deviceType": "cpu"})
+    archive(store, "sequence", "seen_handler.py", settings={"sequenceBatching": True})
+    archive(store, "named", "function_handler:named", settings={"deviceType": "cpu"})
+    with Server(store, torchserve_api=True, wait_ready=False) as server:
+        deadline = time.monotonic() + 60
+        while "models loaded" not in server.log and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield server
+
+
+def reasons(server):
+    lines = requests.post(f"{server.url}/v2/repository/index", timeout=30).json()
+    return {line["name"]: line.get("reason", "") for line in lines}
+
+
+def test_b05_two_classes_and_no_function(broken):
+    text = "Expected only one class in custom service code or a function entry point"
+    assert text in reasons(broken)["two"]
+    answer = predict(broken, "two", [1])
+    assert answer.status_code == 503
+    assert text in answer.json()["message"]
+
+
+def test_b06_failing_import_is_reported_as_itself(broken):
+    reason = reasons(broken)["lonely"]
+    assert "No module named 'a_package_that_nobody_has'" in reason
+    assert "missing_import_handler.py, line 3" in reason
+    assert requests.get(f"{broken.url}/v2/health/ready", timeout=30).status_code == 503
+    assert predict(broken, "named", [1]).text == "named"
+
+
+def test_archive_that_asks_for_sequences_is_refused_by_the_key(broken):
+    assert "sequenceBatching: sequences are not served" in reasons(broken)["sequence"]
+
+
+def sent(case):
+    """Return a recorded request as `requests` sends it."""
+    recorded = case["request"]
+    headers = dict(recorded["headers"])
+    body = recorded.get("body", {})
+    content = body.get("text", "").encode() or base64.b64decode(body.get("base64", ""))
+    if "parts" in recorded:
+        pieces = []
+        for part in recorded["parts"]:
+            name = f'--ksrvboundary\r\nContent-Disposition: form-data; name="{part["name"]}"'
+            if "filename" in part:
+                name += f'; filename="{part["filename"]}"'
+            if "content_type" in part:
+                name += f"\r\nContent-Type: {part['content_type']}"
+            data = part["data"].get("text", "").encode() or image()
+            pieces.append(name.encode() + b"\r\n\r\n" + data + b"\r\n")
+        content = b"".join(pieces) + b"--ksrvboundary--\r\n"
+    elif "body_ref" in recorded:
+        content = image()
+    return recorded["method"], recorded["path"], headers, content
+
+
+def image():
+    images = json.loads((GOLDEN / "images.json").read_text())
+    return base64.b64decode(images["noise8.jpg"]["base64"])
+
+
+@pytest.mark.parametrize("case", SEEN.values(), ids=SEEN)
+def test_b07_b08_b09_what_a_handler_sees(served, case):
+    """B07: bodies by content type; B08: multipart; B09: headers and url_path."""
+    method, path, headers, content = sent(case)
+    connection = http.client.HTTPConnection(served.http, timeout=30)
+    connection.putrequest(method, path, skip_accept_encoding=True)
+    if method != "GET":
+        headers["Content-Length"] = str(len(content))
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders(content)
+    answer = connection.getresponse()
+    found = json.loads(answer.read())
+    connection.close()
+    assert answer.status == 200, found
+    expected = case["handler_sees"]
+    row = {
+        name: {"type": part["type"], "repr": part["repr"]}
+        for name, part in expected["parts"].items()
+    }
+    assert found["row"] == row
+    headers = {
+        name: value for name, value in expected["headers"].items() if name != "content-length"
+    }
+    recorded = {"Host": served.http, "Content-Length": str(len(content))}
+    for name in headers.keys() & recorded.keys():
+        headers[name] = recorded[name]
+    assert found["headers"] == headers
+    assert found["id"] == answer.getheader("x-request-id")
+
+
+def test_b07_body_is_decoded_by_its_content_type(served):
+    def seen(body, kind):
+        return predict(served, "echo", data=body, headers={"Content-Type": kind}).json()["row"][
+            "body"
+        ]
+
+    assert seen(b"[1, 2]", "application/json") == {"type": "list", "repr": "[1, 2]"}
+    assert seen(b"[1]", "application/json; charset=utf-8")["type"] == "list"
+    assert seen("h\u00e9".encode(), "text/csv") == {"type": "str", "repr": "'h\u00e9'"}
+    assert seen(b"{bad", "application/json")["type"] == "bytearray"
+    assert seen(b"[" * 100_000, "application/json")["type"] == "bytearray"
+
+
+def test_b08_multipart_parts_are_the_row(served):
+    found = predict(
+        served, "echo", files={"data": ("t.jpg", b"\xff\xd8", "image/jpeg")}, data={"k": "v"}
+    ).json()
+    assert found["row"]["data"]["repr"] == "bytearray(b'\\xff\\xd8')"
+    assert found["row"]["k"]["repr"] == "bytearray(b'v')"
+    assert found["headers"]["data"] == {"content-type": "image/jpeg"}
+
+
+def test_b09_headers_mode_and_path(served):
+    own = {"X-My-Header": "v1", "Explain": "True", "Describe": "True"}
+    plain = predict(served, "echo", [1], headers=own).json()["headers"]
+    assert (plain["X-My-Header"], plain["explain"], plain["url_path"]) == ("v1", "False", "")
+    assert not {"Explain", "Describe"} & plain.keys()  # the route decides the mode
+    longer = predict(served, "echo/1.0/foo/bar", [1]).json()["headers"]
+    assert longer["url_path"] == "foo/bar"
+
+
+def test_b10_context_at_load(served):
+    found = predict(served, "echo", [1]).json()
+    properties = found["properties"]
+    assert properties["model_dir"] == found["cwd"] == found["first_path"]
+    assert properties["gpu_id"] is None
+    assert properties["batch_size"] == 1
+    assert properties["server_name"] == "MMS"
+    assert properties["server_version"] == "0.12.0"
+    assert properties["limit_max_image_pixels"] is True
+    assert found["yaml"]["myCustomKey"] == {"a": [1, "x"]}
+    assert found["manifest"]["model"]["modelName"] == "echo"
+
+
+def test_b11_exception_leaves_the_process_alive(served):
+    before = predict(served, "outcome", {"mode": "pid"}).text
+    answer = predict(served, "outcome", {"mode": "exception"})
+    assert (answer.status_code, answer.text) == (503, error_text(503, "Prediction failed"))
+    assert predict(served, "outcome", {"mode": "pid"}).text == before
+
+
+def recorded_outcome(served, case_id):
+    """Compare the answer to a recorded request with the recorded answer; return it."""
+    case = OUTCOMES[case_id]
+    answer = predict(served, "outcome", json.loads(case["request"]["body"]["text"]))
+    expected = case["response"]
+    assert answer.status_code == expected["status"], answer.text
+    if "text" in expected["body"]:
+        assert answer.content.decode() == expected["body"]["text"]
+    elif "base64" in expected["body"]:
+        assert answer.content == base64.b64decode(expected["body"]["base64"])
+    if expected["reason"]:
+        assert answer.reason == expected["reason"]
+    for name, value in expected["headers"].items():
+        if name != "content-length":
+            assert answer.headers[name] == value
+    return answer
+
+
+@pytest.mark.parametrize("case_id", ["O01", "O02", "O03", "O04", "O05", "O06", "O07"])
+def test_b12_statuses_of_what_a_handler_raises(served, case_id):
+    recorded_outcome(served, case_id)
+
+
+@pytest.mark.parametrize("case_id", ["O08", "O09", "O10", "O11", "O12", "O13"])
+def test_b13_answers_that_break_the_return_rule(served, case_id):
+    recorded_outcome(served, case_id)
+
+
+@pytest.mark.parametrize(
+    "case_id", ["O14", "O15", "O16", "O17", "O18", "O19", "O20", "O21", "O22", "O23", "O24", "O26"]
+)
+def test_b14_items_as_they_are_sent(served, case_id):
+    recorded_outcome(served, case_id)
+
+
+def test_b14_tensor_is_sent_as_torch_saves_it(served):
+    answer = predict(served, "outcome", {"mode": "tensor"})
+    assert torch.equal(torch.load(io.BytesIO(answer.content)), torch.arange(3))
+
+
+def test_b15_first_chunk_comes_before_the_handler_returns(served, tmp_path):
+    go = tmp_path / "go"
+    answer = predict(served, "outcome", {"mode": "stream", "go": str(go)}, stream=True)
+    assert answer.headers["ts_stream_next"] == "true"
+    assert answer.headers["transfer-encoding"] == "chunked"
+    pieces = answer.iter_content(None)
+    assert next(pieces) == b"chunk0 "  # the handler waits for the file
+    go.touch()
+    assert b"".join(pieces) == b"chunk1 chunk2 last"
+
+
+def test_b16_description_and_explanation(served):
+    (described,) = requests.get(f"{served.url}/models/picture?customized=true", timeout=30).json()
+    assert described["modelName"] == "picture"
+    assert described["customizedMetadata"] == {
+        "hello": "describe",
+        "inputs": [["x", [3, 224, 224]]],
+    }
+    (undescribed,) = requests.get(f"{served.url}/models/echo?customized=true", timeout=30).json()
+    assert undescribed["customizedMetadata"] == {}
+    answer = requests.post(f"{served.url}/explanations/picture", data=image(), timeout=30)
+    assert answer.json() == {"insight": [1, 3, 224, 224], "target": 0, "raw": "bytearray"}
+
+
+def test_b17_timeout_ends_the_process_and_the_next_request_is_served(served):
+    before = predict(served, "outcome", {"mode": "pid"}).text
+    started = time.monotonic()
+    answer = predict(served, "outcome", {"mode": "slow", "t": 600})
+    assert (answer.status_code, answer.text) == (500, error_text(500, "Worker died."))
+    assert time.monotonic() - started >= 4
+    assert predict(served, "outcome", {"mode": "pid"}).text != before
+
+
+@pytest.mark.parametrize("mode", ["hard_exit", "system_exit"])
+def test_b17_exit_is_told_at_once_and_the_process_replaced(served, mode):
+    before = predict(served, "outcome", {"mode": "pid"}).text
+    answer = predict(served, "outcome", {"mode": mode})
+    assert (answer.status_code, answer.text) == (500, error_text(500, "Worker died."))
+    assert predict(served, "outcome", {"mode": "pid"}).text != before
+
+
+def test_b17_queue_that_is_full(served, tmp_path):
+    """One runs, two wait (jobQueueSize), and of three more each is refused."""
+    go = tmp_path / "go"
+    body = {"mode": "wait_for", "file": str(go)}
+    with ThreadPoolExecutor(6) as pool:
+        answers = [pool.submit(predict, served, "outcome", body) for _ in range(6)]
+        refused = []
+        while len(refused) < 3:
+            refused = [answer for answer in answers if answer.done()]
+            time.sleep(0.01)
+        go.touch()
+    assert sorted(answer.result().status_code for answer in answers) == [200] * 3 + [503] * 3
+    expected = OUTCOMES["O32"]["responses"][0]["body"]["text"].replace("modes", "outcome")
+    assert {answer.result().text for answer in refused} == {expected}
+    assert refused[0].result().headers["retry-after"] == "1"
+
+
+def page(server, until):
+    """Return the metrics page once it holds a line; metrics come home beside the answers."""
+    deadline = time.monotonic() + 30
+    while True:
+        text = requests.get(f"{server.url}/metrics", timeout=30).text
+        if until in text or time.monotonic() > deadline:
+            return text
+        time.sleep(0.05)
+
+
+def test_b18_custom_metrics(served):
+    before = page(served, "").count("\nMyCount{")
+    assert before in (0, 1)
+    recorded_outcome(served, "O27")
+    text = page(served, 'MyHist_count{k="v"')
+    own = json.loads((GOLDEN / "metrics.json").read_text())["own_metrics_of_modes_handler"]["lines"]
+    plain = {re.sub(r'Hostname="[^"]*",?', "", line) for line in text.splitlines()}
+    for line in own:
+        # the recorded page ends each list of labels with a comma, and puts le behind all others
+        wanted = (
+            line.replace('Hostname="<host>",', "").replace(",}", "}").replace("modes", "outcome")
+        )
+        name, _, value = wanted.rpartition(" ")
+        found = [entry for entry in plain if entry.rpartition(" ")[0].replace(",}", "}") == name]
+        assert len(found) == 1, (name, found)
+        assert float(found[0].rpartition(" ")[2]) == float(value)
+
+
+def test_b18_times_of_handler_and_stages(served):
+    assert predict(served, "profiled", ONE_TO_FOUR).json() == {"y": ANSWER}
+    text = page(served, 'PredictionTime{ModelName="profiled"')
+    for name in ("HandlerTime", "PredictionTime", "ts_handler_preprocess", "ts_handler_inference"):
+        assert re.search(
+            rf'^{name}{{ModelName="profiled",Level="Model",Hostname=".+"}} [0-9.]+$', text, re.M
+        )
+        assert f"# TYPE {name} gauge" in text
+    assert "ts_handler_postprocess" not in text  # overridden without the decorator
+
+
+def test_b19_onnx_session(served):
+    found = predict(served, "session", [-1, 2, -3, 4]).json()
+    assert found == {
+        "y": [0, 2, 0, 4],
+        "class": "InferenceSession",
+        "providers": ["CPUExecutionProvider"],
+        "threads": os.cpu_count(),
+    }
+
+
+TWO_INPUTS = {
+    "id": "q",
+    "inputs": [
+        {"name": "a", "shape": [4], "datatype": "FP32", "data": ONE_TO_FOUR},
+        {"name": "b", "shape": [1, 4], "datatype": "FP32", "data": [0, 0, 0, 0]},
+    ],
+}
+TWO_OUTPUTS = [
+    {"name": "a", "datatype": "FP64", "shape": [3], "data": ANSWER},
+    {"name": "b", "datatype": "FP64", "shape": [3], "data": [0.5, -0.5, 0.0]},
+]
+
+
+def test_b20_envelope_of_kserve_v2(served):
+    for path in ("/v2/models/typed/infer", "/predictions/typed"):
+        answer = requests.post(served.url + path, json=TWO_INPUTS, timeout=30)
+        assert answer.status_code == 200, answer.text
+        assert answer.json() == {
+            "id": "q",
+            "model_name": "typed",
+            "model_version": "1.0",
+            "outputs": TWO_OUTPUTS,
+        }
+
+
+def test_b21_micro_batches_keep_the_order(served):
+    """The batch is full with four requests, so that none of them waits for the delay."""
+    answers = {}
+
+    def ask(first):
+        answers[first] = predict(served, "micro", [first, 0, 0, 0]).json()
+
+    threads = [threading.Thread(target=ask, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for first, answer in answers.items():
+        assert answer["n"] == 1
+        expected = [0.5, 0.4 * first - 0.5, 0.8 * first]
+        assert answer["y"] == pytest.approx(expected, abs=1e-6)
+    assert len(answers) == 4

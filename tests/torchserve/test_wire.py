@@ -1,0 +1,150 @@
+"""Archives over KServe v2: the same handler, the same answer as on TorchServe's routes."""
+
+import io
+import json
+
+import grpc
+import numpy as np
+import pytest
+import requests
+import tritonclient.grpc as triton
+from PIL import Image
+from test_handler_behaviours import ANSWER, ONE_TO_FOUR, TWO_INPUTS, TWO_OUTPUTS, predict
+
+from ksrv.protocol.messages import INFERENCE, message_class, methods
+
+
+@pytest.fixture(scope="module")
+def photo():
+    """A JPEG whose size makes the handler resize and crop it."""
+    rows, columns = np.mgrid[0:300, 0:400]
+    pixels = np.stack([rows % 256, columns % 256, (rows * columns) % 256], axis=2)
+    file = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+def over_rest(served, model, elements):
+    """Send BYTES in the binary form and return the elements of the answer, parsed."""
+    content = b"".join(len(one).to_bytes(4, "little") + one for one in elements)
+    header = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "data",
+                    "datatype": "BYTES",
+                    "shape": [len(elements)],
+                    "parameters": {"binary_data_size": len(content)},
+                }
+            ]
+        }
+    ).encode()
+    answer = requests.post(
+        f"{served.url}/v2/models/{model}/infer",
+        header + content,
+        headers={"Inference-Header-Content-Length": str(len(header))},
+        timeout=30,
+    )
+    assert answer.status_code == 200, answer.text
+    (output,) = answer.json()["outputs"]
+    assert (output["name"], output["datatype"]) == ("output", "BYTES")
+    return [json.loads(element) for element in output["data"]]
+
+
+def over_grpc(served, model, elements):
+    with triton.InferenceServerClient(served.grpc) as client:
+        tensor = triton.InferInput("data", [len(elements)], "BYTES")
+        tensor.set_data_from_numpy(np.array(elements, dtype=object))
+        found = client.infer(model, [tensor]).as_numpy("output")
+    return [json.loads(element) for element in found]
+
+
+def test_documented_image_handler_answers_alike_everywhere(served, photo):
+    expected = predict(served, "picture", data=photo, headers={"Content-Type": "image/jpeg"}).json()
+    assert len(expected) == 5
+    assert list(expected.values()) == sorted(expected.values(), reverse=True)
+    assert predict(served, "picture", files={"data": photo}).json() == expected
+    assert over_rest(served, "picture", [photo]) == [expected]
+    assert over_grpc(served, "picture", [photo]) == [expected]
+    assert over_rest(served, "picture", [photo] * 3) == [expected] * 3  # one row for each element
+
+
+def test_each_batch_row_is_a_row_of_the_handler(served):
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 4], "data": ONE_TO_FOUR * 2}]}
+    answer = requests.post(f"{served.url}/v2/models/line/infer", json=body, timeout=30).json()
+    rows = [json.loads(element) for element in answer["outputs"][0]["data"]]
+    assert [(row["y"], row["batch"]) for row in rows] == [(ANSWER, 2)] * 2
+
+
+def test_metadata_of_an_archive(served):
+    found = requests.get(f"{served.url}/v2/models/eager", timeout=30).json()
+    assert found["inputs"] == [{"name": "data", "datatype": "BYTES", "shape": [-1]}]
+    assert found["outputs"] == [{"name": "output", "datatype": "BYTES", "shape": [-1]}]
+    assert found["versions"] == ["1.0", "2.0"]
+    assert found["platform"] == "torchserve"
+
+
+def test_handler_failure_over_kserve_v2_is_a_500_that_names_the_exception(served):
+    body = {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1], "data": ["exception"]}]}
+    answer = requests.post(f"{served.url}/v2/models/outcome/infer", json=body, timeout=30)
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "the handler of the model outcome failed with ValueError."}
+
+
+def test_values_behind_the_json_envelope(served):
+    unwrapped = [{"type": "list", "repr": "[1]"}, {"type": "list", "repr": "[2]"}]
+    answer = predict(served, "unwrapped", {"instances": [[1], [2]]})
+    assert answer.json() == {"predictions": unwrapped}
+    assert over_rest(served, "unwrapped", [b"a"]) == [
+        {"type": "bytearray", "repr": "bytearray(b'a')"}
+    ]
+
+
+def grpc_stream(served, *messages):
+    request, response = methods(INFERENCE)["ModelStreamInfer"]
+    with grpc.insecure_channel(served.grpc) as channel:
+        stub = channel.stream_stream(
+            f"/{INFERENCE}/ModelStreamInfer", request.SerializeToString, response.FromString
+        )
+        yield from stub(iter(messages), timeout=60)
+
+
+def text_request(model, text, **parameters):
+    made = message_class("inference.ModelInferRequest")(model_name=model, id="r")
+    made.inputs.add(name="data", datatype="BYTES", shape=[1]).contents.bytes_contents.append(text)
+    for name, value in parameters.items():
+        made.parameters[name].bool_param = value
+    return made
+
+
+def test_chunks_over_a_grpc_stream(served):
+    wanted = text_request("outcome", b"stream", triton_enable_empty_final_response=True)
+    answers = [message.infer_response for message in grpc_stream(served, wanted)]
+    assert [answer.raw_output_contents[0][4:] for answer in answers] == [
+        b"chunk0 ", b"chunk1 ", b"chunk2 ", b"last",
+    ]  # fmt: skip
+    marks = [answer.parameters["triton_final_response"].bool_param for answer in answers]
+    assert marks == [False, False, False, True]
+    assert {answer.id for answer in answers} == {"r"}
+
+
+def test_plain_request_gets_the_last_answer_alone(served):
+    assert over_rest_text(served, "stream") == "last"
+
+
+def over_rest_text(served, text):
+    body = {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1], "data": [text]}]}
+    answer = requests.post(f"{served.url}/v2/models/outcome/infer", json=body, timeout=30)
+    return answer.json()["outputs"][0]["data"][0]
+
+
+def test_typed_outputs_over_grpc(served):
+    with triton.InferenceServerClient(served.grpc) as client:
+        tensors = []
+        for entry in TWO_INPUTS["inputs"]:
+            tensor = triton.InferInput(entry["name"], entry["shape"], entry["datatype"])
+            tensor.set_data_from_numpy(np.float32(entry["data"]).reshape(entry["shape"]))
+            tensors.append(tensor)
+        found = client.infer("typed", tensors)
+        for output in TWO_OUTPUTS:
+            assert found.as_numpy(output["name"]).tolist() == output["data"]
