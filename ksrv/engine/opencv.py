@@ -4,17 +4,30 @@ cv2 reads two environment variables while it is imported, so they are set here, 
 import, unless the operator has set them: OPENCV_LOG_LEVEL, because codecs would report every damaged
 upload on standard error, and OPENCV_IO_MAX_IMAGE_PIXELS, a second wall behind the header check of
 `ksrv._native.image`. Importing ksrv does not import cv2; the first `load()` does.
+
+libjpeg and libpng print a line for each damaged upload all the same, whatever the log level. In a
+process of ksrv's these lines are kept from standard error, and the log has one warning a minute at
+most, with their number and the last of them.
 """
 
 import functools
+import logging
 import os
+import threading
+import time
 from typing import Any
 
 import numpy as np
 
+from ksrv._native import codec_noise
 from ksrv.request import Array, Element
 
 PIXEL_WALL = 1 << 28
+
+NOISE_INTERVAL = 60.0
+"""Seconds between two warnings about what codecs print."""
+
+log = logging.getLogger("ksrv.engine")
 
 
 @functools.cache
@@ -66,11 +79,47 @@ def decode(element: Element, flags: int) -> Array | None:
         The pixels, [height, width] or [height, width, channels], or None when cv2 cannot read them.
     """
     cv2 = load()
+    data = np.frombuffer(element, np.uint8)
+    owned = _process.owned
+    if owned:
+        codec_noise.begin()
     try:
-        pixels = cv2.imdecode(np.frombuffer(element, np.uint8), flags)
+        pixels = cv2.imdecode(data, flags)
     except cv2.error:  # some damage raises, some gives None: both mean the same
         return None
+    finally:
+        if owned and (said := codec_noise.end()):
+            _noise.note(said)
     return None if pixels is None or pixels.size == 0 else pixels
+
+
+class _Noise:
+    """Counts what codecs say, and logs it now and then."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files = 0
+        self._next = 0.0
+
+    def note(self, said: bytes) -> None:
+        """Note what a codec printed about one file."""
+        with self._lock:
+            self._files += 1
+            now = time.monotonic()
+            if now < self._next:
+                return
+            files, self._files, self._next = self._files, 0, now + NOISE_INTERVAL
+        # A codec's own words can quote the file, so control characters are escaped.
+        words = said.split(b"\n")[0].decode("ascii", "backslashreplace")
+        shown = words if words.isprintable() else ascii(words)
+        log.warning(
+            "codecs complained about %d image(s) since the last such line; the last: %s",
+            files,
+            shown,
+        )
+
+
+_noise = _Noise()
 
 
 def upright(pixels: Array, orientation: int) -> Array:
