@@ -84,7 +84,8 @@ def prepare(data: bytes, spec: ImageSpec, shape: tuple[int, int, int], datatype:
     height, width, channels = shape
     image = decode(data, spec, channels, datatype)
     assert image.shape[2] == channels
-    if spec.resize == "linear" and image.shape[:2] != (height, width):
+    resized = image.shape[:2] != (height, width) or spec.shorter_side is not None
+    if spec.resize == "linear" and resized:
         image = cast(image, LINEAR_IN.get(datatype, image.dtype.type))
     if spec.shorter_side is not None:
         h, w = image.shape[:2]

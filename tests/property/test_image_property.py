@@ -129,6 +129,19 @@ def test_any_section_equals_the_plain_sequence(case):
     np.testing.assert_array_equal(out[0], oracle.prepare(data, section, shape, kind))
 
 
+def test_a_picture_of_the_target_size_is_cast_before_its_shorter_side_is_resized():
+    section = ImageSpec(channels="convert", color="GRAY", shorter_side=5)
+    prepare = ImagePreparer(TensorSpec("x", "INT16", (-1, 3, 3, 1), section), Limits(), pool=POOL)
+    stored = np.array([[150, 161, 154], [151, 161, 178], [172, 172, 183]], np.uint8)
+    data = cv2.imencode(".png", stored)[1].tobytes()
+    out = np.empty((1, 3, 3, 1), np.int16)
+    assert prepare.prepare([data], out) == [None]
+    # cv2 rounds the sums of 16-bit values otherwise than those of 8 bits, where 154 would be first.
+    wanted = cv2.resize(stored.astype(np.int16), (5, 5))[1:4, 1:4, np.newaxis]
+    np.testing.assert_array_equal(out[0], wanted)
+    np.testing.assert_array_equal(out[0], oracle.prepare(data, section, (3, 3, 1), "INT16"))
+
+
 @given(
     st.tuples(sides, sides),
     st.tuples(sides, sides),
