@@ -79,22 +79,31 @@ bench-load: $(VENV)/.bench ## load ksrv beside a bare C server in interleaved ro
 	$(BIN)/python benchmarks/load/run.py
 	$(BIN)/python benchmarks/load/run.py --heads client w1 w2-c8
 
-# Sanitizer, coverage and fuzz builds live below build/ and leave the ordinary build alone.
+# Sanitizer, coverage and fuzz builds live below build/ and leave the ordinary build alone: their
+# packages come first on the path, for the servers that tests start as well, and the working
+# directory, where the ordinary build lies, comes last.
 ASAN := build/asan
+TRACE := build/trace
 PRELOAD = $(shell g++ -print-file-name=libasan.so):$(shell g++ -print-file-name=libstdc++.so)
+SANITIZED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(ASAN)/lib:$(CURDIR) LD_PRELOAD=$(PRELOAD) \
+	PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 \
+	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+TRACED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(TRACE)/lib:$(CURDIR)
+NATIVE_TESTS := tests/unit/native tests/unit/protocol tests/property tests/unit/engine \
+	$(wildcard tests/integration/test_door_*.py)
 
-asan: $(VENV)/.built ## run the native unit and property tests under the address and UB sanitizers
+asan: $(VENV)/.built ## run the native parts' tests under the address and UB sanitizers
 	KSRV_SANITIZE=1 $(BIN)/python setup.py -q build --build-lib $(ASAN)/lib --build-temp $(ASAN)/temp
-	LD_PRELOAD=$(PRELOAD) PYTHONPATH=$(ASAN)/lib PYTHONMALLOC=malloc \
-		ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-		$(BIN)/pytest --timeout 900 tests/unit/native tests/unit/protocol tests/property
+	$(SANITIZED) $(BIN)/python -c 'from ksrv._native import body; assert "$(ASAN)" in body.__file__'
+	$(SANITIZED) $(BIN)/pytest --timeout 900 -m 'not slow' $(NATIVE_TESTS)
 
-coverage: $(VENV)/.built ## line coverage of ksrv/ and native/, generated C++ included
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt coverage gcovr
-	KSRV_TRACE=1 $(BIN)/python setup.py -q build --build-lib build/trace/lib --build-temp build/trace/temp
-	PYTHONPATH=build/trace/lib $(BIN)/coverage run --rcfile=pyproject.toml -m pytest -m 'not slow'
-	$(BIN)/coverage report --rcfile=pyproject.toml
-	$(BIN)/gcovr --root . --filter native/ build/trace/temp
+coverage: $(VENV)/.built ## line coverage of ksrv/ and of native/, its .pyx and .hpp files
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt coverage
+	KSRV_TRACE=1 $(BIN)/python setup.py -q build --build-lib $(TRACE)/lib --build-temp $(TRACE)/temp
+	find $(TRACE) -name '*.gcda' -delete
+	$(TRACED) $(BIN)/coverage run --source ksrv -m pytest --timeout 900 -m 'not slow'
+	$(BIN)/coverage report --skip-covered
+	$(BIN)/python tests/native_coverage.py $(TRACE)/temp
 
 FUZZ_SECONDS ?= 60
 FUZZERS := $(wildcard tests/fuzz/*.cpp)

@@ -5,7 +5,8 @@ The metadata lives in ``pyproject.toml``; this file knows only how the native co
 Environment:
     KSRV_ONLY: comma-separated module names; the others are left as they are.
     KSRV_SANITIZE: ``1`` builds with the address and undefined-behaviour sanitizers.
-    KSRV_TRACE: ``1`` builds with Cython line tracing and gcov, for coverage only, never for timing.
+    KSRV_TRACE: ``1`` builds for gcov, which counts lines of generated and own C++ with or without
+        the GIL and on any thread; for coverage only, never for timing.
 """
 
 import os
@@ -27,7 +28,6 @@ DIRECTIVES = {
     "cdivision": True,
     "embedsignature": True,
     "freethreading_compatible": True,
-    "linetrace": TRACE,
 }
 
 
@@ -59,7 +59,6 @@ def extension(source: Path) -> Extension:
         language="c++",
         include_dirs=[str(SOURCES)],
         depends=[str(header) for header in sorted(SOURCES.glob("*.hpp"))],
-        define_macros=[("CYTHON_TRACE_NOGIL", "1")] if TRACE else [],
         extra_compile_args=compile_flags(),
         extra_link_args=[*link_flags(), "-pthread"],
     )
