@@ -83,7 +83,7 @@ struct Entry {
 
 inline void retain(Entry *entry) noexcept { entry->refs.fetch_add(1, std::memory_order_relaxed); }
 
-void release(Entry *entry) noexcept;  // in queue.hpp: the last holder lets go of the queue as well
+void release(Entry *entry) noexcept;  // the last holder lets go of the queue as well
 
 // Lets waiters read the answer. Whoever moved the state to a final one calls this, once.
 inline void publish(Entry *entry) noexcept {
