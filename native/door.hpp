@@ -131,7 +131,9 @@ class Door {
     static constexpr int MESSAGES = 16;         // pipelined messages served per turn
     static constexpr size_t TURN_BYTES = 8u << 20;  // received per turn of a huge body
     static constexpr uint64_t SWEEP_NS = 100000000u;
-    static constexpr uint64_t TAKE_OVER_NS = 500000u;  // a leader in Python for so long has left
+    // A leader has left when one request keeps it in Python for so long, or all that it took along.
+    static constexpr uint64_t REQUEST_NS = 500000u;
+    static constexpr uint64_t VISIT_NS = 2000000u;
     static constexpr uint64_t WATCHED_NS = 20000000u;  // since Python was last entered
     static constexpr uint64_t ROOM_RETRY_NS = 20000000u;
     static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
@@ -202,7 +204,8 @@ class Door {
 
     std::atomic<int> leader_{0};
     std::atomic<int> in_python_{-1};           // the thread that is there
-    std::atomic<uint64_t> python_since_{0};    // and when it went in last
+    std::atomic<uint64_t> python_since_{0};    // when it went in last,
+    std::atomic<uint64_t> request_since_{0};   // and when it took its last request there
     std::mutex follow_mutex_;
     std::condition_variable follow_;
     std::atomic<int> resting_{0};              // followers that sleep until they are woken

@@ -113,7 +113,9 @@ inline void Door::notify() noexcept {
 inline void Door::serve(int index) noexcept {
     while (to_run_.load() != 0) {
         if (serving_.exchange(true)) return;
-        python_since_.store(door_clock());
+        const uint64_t now = door_clock();
+        python_since_.store(now);
+        request_since_.store(now);
         in_python_.store(index);
         if (resting_.load() != 0) {
             std::lock_guard<std::mutex> guard(follow_mutex_);
@@ -135,11 +137,13 @@ inline void Door::follow(int index) noexcept {
         if (leader == index) return;
         const uint64_t entered = python_since_.load();
         const uint64_t now = door_clock();
-        if (in_python_.load() == leader && now - entered >= TAKE_OVER_NS && now > entered) {
+        const auto since = [now](uint64_t then) { return now > then ? now - then : 0; };
+        if (in_python_.load() == leader &&
+            (since(request_since_.load()) >= REQUEST_NS || since(entered) >= VISIT_NS)) {
             if (leader_.compare_exchange_strong(leader, index)) return;
             continue;
         }
-        if (in_python_.load() == -1 && now > entered + WATCHED_NS) {
+        if (in_python_.load() == -1 && since(entered) > WATCHED_NS) {
             resting_.fetch_add(1);
             if (in_python_.load() == -1) follow_.wait_for(lock, std::chrono::seconds(1));
             resting_.fetch_sub(1);
@@ -150,6 +154,7 @@ inline void Door::follow(int index) noexcept {
 }
 
 inline Connection *Door::next_to_run() noexcept {
+    request_since_.store(door_clock(), std::memory_order_relaxed);
     std::lock_guard<std::mutex> guard(run_mutex_);
     Connection *connection = run_first_;
     if (!connection) return nullptr;

@@ -230,47 +230,58 @@ def run_hog(models: Path, options: argparse.Namespace) -> None:
         server.kill()
 
 
+CROWD = """
+import socket, sys, time
+address = ("127.0.0.1", int(sys.argv[1]))
+start = sys.stdin.buffer.read(1000)
+held = [socket.create_connection(address) for _ in range(1500)]
+for client in held[:500]:
+    client.sendall(start)
+print("there", flush=True)
+turn = 0
+while True:
+    time.sleep(0.05)
+    for client in held[turn:500:10]:
+        try:
+            client.sendall(bytes(64))
+        except OSError:
+            pass
+    turn = (turn + 1) % 10
+"""
+
+
 def run_slow(models: Path, options: argparse.Namespace) -> None:
-    """A good client's p99 beside 500 slow uploads and 1,000 idle connections."""
+    """A good client's p99 beside 500 slow uploads and 1,000 idle connections of another process."""
     server = ksrv(models, DOOR, "door")
     server.start(READY)
     request = message("w1", "1,16", bytes(64))
     health = f"GET {READY} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-    address = ("127.0.0.1", server.port)
     room = bytearray(1 << 16)
 
     def good() -> tuple[float, float]:
-        with socket.create_connection(address) as client:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
             spent = [exchange(client, request, room)[0] for _ in range(3000)]
             exchange(client, health, room)
         return percentile(spent, 0.5), percentile(spent, 0.99)
 
-    stopped = threading.Event()
-    held: list[socket.socket] = []
-
-    def trickle(slow: list[socket.socket]) -> None:
-        while not stopped.wait(0.05):
-            for client in slow[::10]:
-                try:
-                    client.sendall(b"\0" * 64)
-                except OSError:
-                    continue
-
+    crowd = None
     try:
         alone = [good() for _ in range(options.rounds)]
-        for index in range(1500):
-            client = socket.create_connection(address)
-            held.append(client)
-            if index < 500:
-                client.sendall(message("w2", "1,224,224,3", bytes(602_112))[:1000])
-        thread = threading.Thread(target=trickle, args=(held[:500],))
-        thread.start()
+        crowd = subprocess.Popen(
+            [sys.executable, "-c", CROWD, str(server.port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert crowd.stdin is not None
+        assert crowd.stdout is not None
+        crowd.stdin.write(message("w2", "1,224,224,3", bytes(602_112))[:1000])
+        crowd.stdin.close()
+        crowd.stdout.readline()
         crowded = [good() for _ in range(options.rounds)]
-        stopped.set()
-        thread.join()
     finally:
-        for client in held:
-            client.close()
+        if crowd is not None:
+            crowd.kill()
+            crowd.wait()
         server.stop()
     p99 = [statistics.median(run[1] for run in runs) for runs in (alone, crowded)]
     p50 = [statistics.median(run[0] for run in runs) for runs in (alone, crowded)]
