@@ -1,0 +1,270 @@
+"""What other programs put on the wire, written by hand: perf_analyzer, OVMS's samples of 2022, curl."""
+
+import json
+import re
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+import requests
+import tritonclient.http
+from integration_models import write_double, write_echo, write_mean, write_model
+
+from ksrv.testing import Server
+from tests import image_files
+
+ROOT = Path(__file__).parents[2]
+HEADER = "Inference-Header-Content-Length"
+
+BATCHED = """
+from ksrv import BaseHandler
+
+
+class Batched(BaseHandler):
+    def inference(self, x, image):
+        return {"y": x + image.mean()}
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    root = tmp_path_factory.mktemp("dialects")
+    for write in (write_double, write_echo, write_mean):
+        write(root)
+    write_model(
+        root,
+        "batched",
+        BATCHED,
+        "inputs:\n"
+        "  - {name: x, datatype: FP32, shape: [-1, 4]}\n"
+        "  - {name: image, datatype: UINT8, shape: [-1, 8, 8, 3]}\n"
+        "outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]\n"
+        "batching: {max_batch_size: 8}\n"
+        "parameters: {threshold: 0.5, name: cats}\n",
+    )
+    with Server(root, nan_literals=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def files():
+    return [
+        image_files.jpeg(20, 30, seed=1),
+        image_files.png(8, 8),
+        image_files.jpeg(50, 9, seed=2),
+    ]
+
+
+def means(server, files):
+    """What the model answers for each image alone, sent in today's form."""
+    found = []
+    for file in files:
+        entry = {"name": "image", "shape": [1], "datatype": "BYTES"}
+        entry["parameters"] = {"binary_data_size": len(file) + 4}
+        head = json.dumps({"inputs": [entry]}).encode()
+        answer = requests.post(
+            f"{server.url}/v2/models/mean/infer",
+            data=head + struct.pack("<I", len(file)) + file,
+            headers={HEADER: str(len(head))},
+            timeout=60,
+        )
+        found += answer.json()["outputs"][0]["data"]
+    return found
+
+
+# ---- perf_analyzer -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["double", "batched"])
+def test_what_perf_analyzer_reads_before_it_measures(server, model):
+    """Its calls over HTTP in their order, and every member that it takes without looking first."""
+
+    def get(path):
+        answer = requests.get(server.url + path, timeout=10)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    extensions = get("/v2")["extensions"]
+    assert type(extensions) is list and all(type(name) is str for name in extensions)
+    metadata = get(f"/v2/models/{model}")
+    config = get(f"/v2/models/{model}/config")
+    limit = config["max_batch_size"]
+    assert type(limit) is int and limit == (8 if model == "batched" else 0)
+    assert ("dynamic_batching" in config) == (limit > 0)
+    assert not {"sequence_batching", "ensemble_scheduling", "response_cache"} & config.keys()
+    assert config["model_transaction_policy"]["decoupled"] is False
+    assert config["name"] == metadata["name"] == model and config["platform"]
+    for kind, declared in (("inputs", "input"), ("outputs", "output")):
+        configured = {entry["name"]: entry for entry in config[declared]}
+        assert len(configured) == len(metadata[kind]) > 0
+        for tensor in metadata[kind]:
+            entry = configured[tensor["name"]]
+            assert entry["data_type"] == "TYPE_" + tensor["datatype"]
+            assert all(type(size) is int for size in [*tensor["shape"], *entry["dims"]])
+            # Where the model batches, metadata has the batch in front and the configuration has not.
+            assert entry["dims"] == (tensor["shape"][1:] if limit else tensor["shape"])
+            assert not entry.get("is_shape_tensor") and not entry.get("optional")
+    batch = min(limit, 2) or 1
+    header, blocks = {"inputs": [], "outputs": []}, b""
+    for tensor in metadata["inputs"]:
+        shape = [batch, *tensor["shape"][1:]]
+        size = int(np.prod(shape)) * (4 if tensor["datatype"] == "FP32" else 1)
+        entry = {**tensor, "shape": shape, "parameters": {"binary_data_size": size}}
+        header["inputs"].append(entry)
+        blocks += bytes(size)
+    for tensor in metadata["outputs"]:
+        header["outputs"].append({"name": tensor["name"], "parameters": {"binary_data": True}})
+    before = statistics(get, model)
+    text = json.dumps({"id": "0", **header}).encode()
+    answer = requests.post(
+        f"{server.url}/v2/models/{model}/infer",
+        data=text + blocks,
+        headers={HEADER: str(len(text)), "Content-Type": "application/octet-stream"},
+        timeout=60,
+    )
+    assert answer.status_code == 200 and HEADER in answer.headers
+    assert statistics(get, model) == before + batch
+
+
+def statistics(get, model):
+    """Read what perf_analyzer reads of `stats`; return how many inferences there were."""
+    assert "statistics" in get("/v2")["extensions"]
+    (found,) = get(f"/v2/models/{model}/stats")["model_stats"]
+    assert found["name"] == model and type(found["version"]) is str
+    for name in ("inference_count", "execution_count", "last_inference"):
+        assert type(found[name]) is int
+    for name in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output",
+                 "cache_hit", "cache_miss"):  # fmt: skip
+        duration = found["inference_stats"][name]
+        assert type(duration["count"]) is int and type(duration["ns"]) is int
+    assert any(entry["name"] == model for entry in get("/v2/models/stats")["model_stats"])
+    return found["inference_count"]
+
+
+def test_the_configuration_carries_the_models_parameters(server):
+    config = requests.get(f"{server.url}/v2/models/batched/config", timeout=10).json()
+    assert config["parameters"] == {
+        "threshold": {"string_value": "0.5"},
+        "name": {"string_value": "cats"},
+    }
+    assert config["input"][1]["format"] == "FORMAT_NHWC"
+
+
+# ---- OVMS's samples of 2022 --------------------------------------------------------------------
+
+
+def ovms_request(server, files, size, extra=None):
+    """As those samples build it: requests, the JSON, all images behind it, sizes as a string."""
+    document = {
+        "model_name": "mean",
+        "inputs": [
+            {
+                "name": "image",
+                "shape": [len(files)],
+                "datatype": "BYTES",
+                **({} if size is None else {"parameters": {"binary_data_size": size}}),
+            }
+        ],
+        **(extra or {}),
+    }
+    text = json.dumps(document)
+    return requests.post(
+        f"{server.url}/v2/models/mean/infer",
+        data=text.encode() + b"".join(files),
+        headers={HEADER: str(len(text))},
+        timeout=60,
+    )
+
+
+def test_images_of_2022_one_behind_the_other(server, files):
+    expected = means(server, files)
+    for size in (",".join(str(len(file)) for file in files), ", ".join(str(len(f)) for f in files)):
+        answer = ovms_request(server, files, size)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["outputs"][0]["data"] == expected
+    for size in (None, str(len(files[0])), len(files[0])):
+        answer = ovms_request(server, files[:1], size)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["outputs"][0]["data"] == expected[:3]
+
+
+def test_a_tensor_of_2022_with_its_size_as_a_string(server):
+    row = struct.pack("<4f", 1, 2, 3, 4)
+    entry = {
+        "name": "x",
+        "shape": [1, 4],
+        "datatype": "FP32",
+        "parameters": {"binary_data_size": "16"},
+    }
+    text = json.dumps({"inputs": [entry]})
+    answer = requests.post(
+        f"{server.url}/v2/models/double/infer",
+        data=text.encode() + row,
+        headers={HEADER: str(len(text))},
+        timeout=60,
+    )
+    assert answer.json()["outputs"][0]["data"] == [2, 4, 6, 8]
+
+
+def test_what_the_page_of_2022_calls_wrong(server, files):
+    for size in ("", "x", "4,,4", "1,2", str(len(files[0]) + 1), "-5", "1.5", " "):
+        answer = ovms_request(server, files[:1], size)
+        assert answer.status_code == 400, size
+        assert "'image'" in answer.json()["error"] or "additional" in answer.json()["error"]
+
+
+# ---- curl --------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the README's lines are for a shell")
+def test_the_readmes_curl_lines(server, files, tmp_path):
+    """The block of the README as it stands, but for the address and the model's name."""
+    readme = (ROOT / "README.md").read_text()
+    (block,) = [one for one in re.findall(r"```\w*\n(.*?)```", readme, re.DOTALL) if "cat.jpg" in one]
+    (tmp_path / "cat.jpg").write_bytes(files[0])
+    script = block.replace("127.0.0.1:8080", server.http).replace("models/cats", "models/mean")
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=tmp_path, capture_output=True, timeout=60, check=True
+    )
+    answer = json.loads(done.stdout)
+    assert answer["outputs"][0]["data"] == means(server, files[:1])
+
+
+def test_a_bare_file_with_curl(server, files, tmp_path):
+    (tmp_path / "cat.jpg").write_bytes(files[0])
+    done = subprocess.run(
+        ["curl", "-sS", "--data-binary", "@cat.jpg", "-H", f"{HEADER}: 0",
+         f"{server.url}/v2/models/mean/infer", "-o", "answer", "-D", "-"],
+        cwd=tmp_path, capture_output=True, timeout=60, check=True,
+    )  # fmt: skip
+    (length,) = re.findall(rb"(?i)header-content-length: (\d+)", done.stdout)
+    raw = (tmp_path / "answer").read_bytes()[int(length) :]
+    assert np.frombuffer(raw, "<f4").tolist() == np.float32(means(server, files[:1])).tolist()
+
+
+# ---- NaN and infinities ------------------------------------------------------------------------
+
+
+def test_literals_where_they_are_asked_for(server, tmp_path):
+    values = np.array([[np.nan, np.inf, -np.inf, 1.5]], np.float32)
+    body = '{"inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[NaN,Infinity,-Infinity,1.5]}]}'
+    url = f"{server.url}/v2/models/echo/infer"
+    answer = requests.post(url, data=body, timeout=10)
+    assert b"[NaN,Infinity,-Infinity,1.5]" in answer.content
+    with tritonclient.http.InferenceServerClient(server.http) as client:
+        tensor = tritonclient.http.InferInput("x", [1, 4], "FP32")
+        tensor.set_data_from_numpy(values, binary_data=False)
+        wanted = tritonclient.http.InferRequestedOutput("y", binary_data=False)
+        got = client.infer("echo", [tensor], outputs=[wanted]).as_numpy("y")
+    np.testing.assert_array_equal(got, values)
+    write_echo(tmp_path)
+    with Server(tmp_path) as plain:
+        answer = requests.post(f"{plain.url}/v2/models/echo/infer", data=body, timeout=10)
+        assert orjson.loads(answer.content)["outputs"][0]["data"] == [None, None, None, 1.5]
+        with tritonclient.http.InferenceServerClient(plain.http) as client:
+            got = client.infer("echo", [tensor], outputs=[wanted]).as_numpy("y")
+    assert np.isnan(got[0, :3]).all() and got[0, 3] == 1.5
