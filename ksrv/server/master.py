@@ -11,6 +11,7 @@ from typing import Any
 from ksrv.server.access import Access
 from ksrv.server.addresses import Address, AddressError, check_exposure, parse_address
 from ksrv.server.banner import print_addresses
+from ksrv.server.framing_errors import speak_json
 from ksrv.server.grpc_port import reserve
 from ksrv.server.invited import invite_late
 from ksrv.server.lifecycle import Service
@@ -154,6 +155,7 @@ class Master:
         worker.cfg.set("graceful_timeout", max(1, math.ceil(self.settings.stop_timeout)))
         if self._grpc_socket is not None:
             self._grpc_socket.close()
+        speak_json()
         if "gevent" in worker.cfg.worker_class_str.lower():
             keep_threads_real()
 

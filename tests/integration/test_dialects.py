@@ -224,7 +224,9 @@ def test_what_the_page_of_2022_calls_wrong(server, files):
 def test_the_readmes_curl_lines(server, files, tmp_path):
     """The block of the README as it stands, but for the address and the model's name."""
     readme = (ROOT / "README.md").read_text()
-    (block,) = [one for one in re.findall(r"```\w*\n(.*?)```", readme, re.DOTALL) if "cat.jpg" in one]
+    (block,) = [
+        one for one in re.findall(r"```\w*\n(.*?)```", readme, re.DOTALL) if "cat.jpg" in one
+    ]
     (tmp_path / "cat.jpg").write_bytes(files[0])
     script = block.replace("127.0.0.1:8080", server.http).replace("models/cats", "models/mean")
     done = subprocess.run(
