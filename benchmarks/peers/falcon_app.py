@@ -1,0 +1,26 @@
+"""A plain Falcon app around the batcher, for gunicorn's threaded worker."""
+
+from concurrent.futures import Future
+
+import falcon
+from batcher import Batcher
+
+
+class Infer:
+    def __init__(self) -> None:
+        self.batcher = Batcher()
+
+    def on_post(self, req, resp):
+        future: Future = Future()
+        self.batcher.submit(req.bounded_stream.read(), future.set_result)
+        resp.data = future.result()
+
+
+class Ready:
+    def on_get(self, req, resp):
+        resp.media = {"ready": True}
+
+
+app = falcon.App()
+app.add_route("/infer", Infer())
+app.add_route("/ready", Ready())
