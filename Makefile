@@ -72,7 +72,8 @@ bench: $(VENV)/.bench ## time the native core beside its limits and print the ra
 	mkdir -p benchmarks/results
 	$(BIN)/python -m pytest benchmarks -o 'python_files=bench_*.py' --benchmark-enable --benchmark-only \
 		--benchmark-json=benchmarks/results/core.json -p no:cacheprovider
-	$(BIN)/python benchmarks/ratios.py benchmarks/results/core.json
+	$(BIN)/python benchmarks/ratios.py benchmarks/results/core.json --json benchmarks/results/ratios.json
+	$(BIN)/python benchmarks/plot.py benchmarks/results/core.json benchmarks/results/core.png
 
 bench-load: $(VENV)/.bench ## load ksrv beside a bare C server in interleaved rounds; needs cc and wrk
 	@command -v wrk >/dev/null || { echo "make bench-load needs wrk (Debian: apt-get install wrk)"; exit 1; }
@@ -93,13 +94,13 @@ NATIVE_TESTS := tests/unit/native tests/unit/protocol tests/property tests/unit/
 	$(wildcard tests/integration/test_door_*.py)
 
 asan: $(VENV)/.built ## run the native parts' tests under the address and UB sanitizers
-	KSRV_SANITIZE=1 $(BIN)/python setup.py -q build --build-lib $(ASAN)/lib --build-temp $(ASAN)/temp
+	KSRV_SANITIZE=1 $(BIN)/python setup.py -q build -j $(JOBS) --build-lib $(ASAN)/lib --build-temp $(ASAN)/temp
 	$(SANITIZED) $(BIN)/python -c 'from ksrv._native import body; assert "$(ASAN)" in body.__file__'
 	$(SANITIZED) $(BIN)/pytest --timeout 900 -m 'not slow' $(NATIVE_TESTS)
 
 coverage: $(VENV)/.built ## line coverage of ksrv/ and of native/, its .pyx and .hpp files
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt coverage
-	KSRV_TRACE=1 $(BIN)/python setup.py -q build --build-lib $(TRACE)/lib --build-temp $(TRACE)/temp
+	KSRV_TRACE=1 $(BIN)/python setup.py -q build -j $(JOBS) --build-lib $(TRACE)/lib --build-temp $(TRACE)/temp
 	find $(TRACE) -name '*.gcda' -delete
 	$(TRACED) $(BIN)/coverage run --source ksrv -m pytest --timeout 900 -m 'not slow'
 	$(BIN)/coverage report --skip-covered

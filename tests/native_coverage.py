@@ -64,10 +64,12 @@ def counts(temp: Path) -> Counts:
             if not path.is_relative_to(ROOT):
                 continue
             name = path.relative_to(ROOT).as_posix()
+            # Cython copies the headers beside its output and compiles those.
+            name = name.removeprefix("build/cython/")
             if name.startswith("native/") and name.endswith(".hpp"):
                 for line in entry["lines"]:
                     add(name, line["line_number"], line["count"])
-            elif name.startswith("build/cython") and name.endswith(".cpp"):
+            elif name.startswith("native/") and name.endswith(".cpp"):
                 origin = origins(path)
                 for line in entry["lines"]:
                     if line["line_number"] in origin:

@@ -1,0 +1,66 @@
+"""Draws the native core's promises as bars: how much of each target's time is used.
+
+    python benchmarks/plot.py benchmarks/results/core.json benchmarks/results/core.png
+
+A bar that ends left of the line at 1 meets its target. The numbers are those of `ratios.py`.
+"""
+
+import argparse
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+from ratios import Verdict, read, shown, verdicts
+
+
+def label(verdict: Verdict) -> str:
+    """Return what one bar measures."""
+    against = f"{verdict.way} / {verdict.other}" if verdict.other else verdict.way
+    return f"{verdict.group}: {against}"
+
+
+def draw(found: list[Verdict], path: Path) -> None:
+    """Write the picture.
+
+    Args:
+        found: What was measured, top to bottom.
+        path: The PNG.
+    """
+    used = [verdict.ratio / verdict.most for verdict in found]
+    figure, axes = pyplot.subplots(figsize=(13, 0.3 * len(found) + 1.5), layout="constrained")
+    colours = ["#2a7f62" if verdict.met else "#b5452c" for verdict in found]
+    bars = axes.barh([label(verdict) for verdict in found], used, color=colours)
+    texts = [
+        f"{verdict.ratio:.2f} of {verdict.most:.2f}"
+        if verdict.other
+        else f"{shown(verdict.seconds)} of {shown(verdict.most)}"
+        for verdict in found
+    ]
+    axes.bar_label(bars, texts, padding=3, fontsize=8)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_xlim(0, max(1.2, *used) * 1.12)
+    axes.set_xlabel("share of the target's time (less is better; 1 is the target)")
+    axes.tick_params(axis="y", labelsize=8)
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Draw the picture of one result."""
+    parser = argparse.ArgumentParser(description="Draw the native core's ratios.")
+    parser.add_argument("result", type=Path, help="the JSON that pytest-benchmark wrote")
+    parser.add_argument("picture", type=Path, help="the PNG to write")
+    given = parser.parse_args()
+    found = [one for one in verdicts(read(given.result)) if isinstance(one, Verdict)]
+    if not found:
+        parser.error(f"{given.result} holds none of the benchmarks that have targets")
+    draw(found, given.picture)
+    print(f"wrote {given.picture}")
+
+
+if __name__ == "__main__":
+    main()
