@@ -161,8 +161,8 @@ def damage(chance, model, headers, body, others):
     return model, headers, bytes(body)
 
 
-def resident_pages():
-    return int(Path("/proc/self/statm").read_text().split()[1])
+def resident_pages(pid="self"):
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
 
 
 @pytest.fixture(scope="module")
@@ -258,11 +258,15 @@ def test_damaged_requests_over_sockets(server):
     workers = children(server.pid)
     host, port = server.http.rsplit(":", 1)
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
-    for _ in range(OVER_SOCKETS):
+    pages = 0
+    for number in range(OVER_SOCKETS):
         sent = model, headers, body = damage(chance, *chance.choice(valid), valid)
         connection.request("POST", f"/v2/models/{model}/infer", body, headers)
         response = connection.getresponse()
         check(response.status, response.read(), sent)
+        if number == OVER_SOCKETS // 4:
+            pages = resident_pages(workers[-1])
+    assert resident_pages(workers[-1]) - pages < PAGES_GROWN
     model, headers, body = valid[0]
     connection.request("POST", f"/v2/models/{model}/infer", body, headers)
     assert connection.getresponse().status == 200
