@@ -41,39 +41,70 @@ cdef enum:
     SENT_WITH_GIL = 65536
 
 
-class HeadFields(Mapping):
-    """The header fields of a request, read from its head when somebody first looks.
+cdef class HeadFields:
+    """The header fields of a request, read from its head when somebody first looks: a `Mapping`.
 
     Names are in lower case; a field that occurs several times is joined with commas, as WSGI does.
+
+    Args:
+        head: The bytes of a complete head.
     """
 
-    __slots__ = ("_head", "_fields")
+    cdef bytes head
+    cdef dict fields
 
-    def __init__(self, head):
-        self._head = head
-        self._fields = None
+    def __cinit__(self, bytes head not None):
+        self.head = head
 
-    def _read(self):
-        fields = self._fields
+    cdef dict read(self):
+        cdef dict fields = self.fields
         if fields is None:
             fields = {}
-            lines = self._head.decode("latin-1").split("\r\n")
+            lines = self.head.decode("latin-1").split("\r\n")
             for line in lines[1:len(lines) - 2]:
                 name, _, value = line.partition(":")
                 name = name.lower()
                 value = value.strip(" \t")
                 fields[name] = f"{fields[name]},{value}" if name in fields else value
-            self._fields = fields
+            self.fields = fields
         return fields
 
     def __getitem__(self, name):
-        return self._read()[name]
+        return self.read()[name]
+
+    def __contains__(self, name):
+        return name in self.read()
 
     def __iter__(self):
-        return iter(self._read())
+        return iter(self.read())
 
     def __len__(self):
-        return len(self._read())
+        return len(self.read())
+
+    def __eq__(self, other):
+        return self.read() == other
+
+    def __repr__(self):
+        return f"HeadFields({self.read()!r})"
+
+    def get(self, name, default=None):
+        """Return a field's value, or `default` where it did not occur."""
+        return self.read().get(name, default)
+
+    def keys(self):
+        """Return the names."""
+        return self.read().keys()
+
+    def values(self):
+        """Return the values."""
+        return self.read().values()
+
+    def items(self):
+        """Return the pairs of names and values."""
+        return self.read().items()
+
+
+Mapping.register(HeadFields)
 
 
 cdef class Held:
@@ -158,7 +189,7 @@ cdef class Exchange:
     @property
     def headers(self):
         """The request's header fields, names in lower case."""
-        return HeadFields(self.head)
+        return HeadFields.__new__(HeadFields, self.head)
 
     def answer(self, int status, bytes status_line not None, bytes fields not None, list parts):
         """Send the answer; what the socket does not take now follows by itself.

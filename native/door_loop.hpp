@@ -128,7 +128,7 @@ inline void Door::serve(int index) noexcept {
 }
 
 // Watches the leader and takes its place when it has been in Python for too long. While requests
-// come, that is a look every millisecond, so that entering Python costs no wake-up of anybody; else
+// come, that is a look every two milliseconds, so that entering Python costs no wake-up; else
 // the follower rests until the leader enters Python.
 inline void Door::follow(int index) noexcept {
     std::unique_lock<std::mutex> lock(follow_mutex_);
@@ -148,7 +148,7 @@ inline void Door::follow(int index) noexcept {
             if (in_python_.load() == -1) follow_.wait_for(lock, std::chrono::seconds(1));
             resting_.fetch_sub(1);
         } else {
-            follow_.wait_for(lock, std::chrono::milliseconds(1));
+            follow_.wait_for(lock, std::chrono::milliseconds(2));
         }
     }
 }

@@ -141,7 +141,8 @@ class HotRoute:
         """Start a request; it is answered when the engine has ended it."""
         try:
             headers = exchange.headers
-            regions = self._regions(headers)
+            shared = self._shared_memory
+            regions = None if shared is None else self._guarded(shared, headers)
             if len(exchange.body) < exchange.announced:
                 raise ended_early(len(exchange.body), exchange.announced)
             if self._needs_token:
@@ -163,14 +164,12 @@ class HotRoute:
         except Exception as error:  # noqa: BLE001  (becomes the answer)
             self._refuse(exchange, error)
 
-    def _regions(self, headers: Mapping[str, str]) -> Regions | None:
+    def _guarded(self, shared: Regions, headers: Mapping[str, str]) -> Regions:
         """Return what a request sees of shared memory.
 
         Where that is on, either all addresses are on loopback or the control token is needed, so
         the peer's address says nothing here.
         """
-        if self._shared_memory is None:
-            return None
 
         def check() -> None:
             self._access.check_control(
@@ -180,7 +179,7 @@ class HotRoute:
                 origin=headers.get("origin"),
             )
 
-        return GuardedRegions(self._shared_memory, check)
+        return GuardedRegions(shared, check)
 
     def _done(
         self, exchange: Exchange, request: InferRequest, regions: Regions | None, ticket: "Ticket"
