@@ -94,10 +94,11 @@ class Admission:
             InvalidRequest: The client can mend it.
         """
         shapes: list[object] = []
-        rows = self._plain_rows(request) if self._only is not None else -1
+        declared = not request.surface  # other surfaces have parts where KServe has inputs
+        rows = self._plain_rows(request) if declared and self._only is not None else -1
         if rows >= 0:
             pass
-        elif self._inputs:
+        elif declared and self._inputs:
             rows, shapes = self._declared(request)
         else:
             rows, shapes = self._undeclared(request)
@@ -214,7 +215,7 @@ class Admission:
         return rows, shapes
 
     def _group(self, request: InferRequest, shapes: list[object]) -> int:
-        if self._one_group or not self._joins:
+        if not self._joins or (self._one_group and not request.surface):
             return int(request.explain)
         key = (tuple(shapes), request.explain, request.surface)
         group = self._groups.get(key)

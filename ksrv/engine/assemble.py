@@ -168,7 +168,12 @@ class Assembly:
         return BatchInputs(tensors, row, requests, first.explain)
 
     def _in_order(self, request: InferRequest) -> list[Tensor]:
-        if len(request.inputs) < 2 or not self._spec.inputs or self._spec.open_inputs:
+        if (
+            len(request.inputs) < 2
+            or not self._spec.inputs
+            or self._spec.open_inputs
+            or request.surface
+        ):
             return request.inputs
         by_name = {tensor.name: tensor for tensor in request.inputs}
         return [by_name[spec.name] for spec in self._spec.inputs]

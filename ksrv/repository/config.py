@@ -106,6 +106,15 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
         return as_torchserve(config, folders[0].absolute(), folder.absolute(), False)
     document = Document.read(path)
     fields = Fields(document, {} if document.value is None else document.value)
+    if "torchserve" in fields:
+        from ksrv.repository.unpacked import read_unpacked  # stands on this module's errors
+
+        readers = {
+            "device": _read_device,
+            "batching": lambda found: _read_batching(found, ()),
+            "env": _read_environment,
+        }
+        return read_unpacked(fields, folders[0].absolute(), readers)
     fields.only(*_KEYS)
     config = _read(fields, files)
     named = "executor" in fields
@@ -166,11 +175,7 @@ class _Files:
 
 def _read(fields: Fields, files: _Files) -> ModelConfig:
     handler, model, model_class = _read_model(fields, files)
-    device = fields.text("device") or "auto"
-    if not _DEVICE.fullmatch(device):
-        fields.fail(
-            "device", f"expected auto, cpu, cuda, cuda:N, mps, xpu or xla, found {device!r}."
-        )
+    device = _read_device(fields)
     inputs = _read_tensors(fields, "inputs")
     outputs = _read_tensors(fields, "outputs")
     return ModelConfig(
@@ -196,6 +201,15 @@ def _read(fields: Fields, files: _Files) -> ModelConfig:
         env=_read_environment(fields),
         matmul_precision=fields.choice("matmul_precision", None, ("highest", "high", "medium")),
     )
+
+
+def _read_device(fields: Fields) -> str:
+    device = fields.text("device") or "auto"
+    if not _DEVICE.fullmatch(device):
+        fields.fail(
+            "device", f"expected auto, cpu, cuda, cuda:N, mps, xpu or xla, found {device!r}."
+        )
+    return device
 
 
 def _read_model(fields: Fields, files: _Files) -> tuple[str | None, str | None, str | None]:

@@ -172,7 +172,7 @@ def _are_versions(one: ModelEntry, other: ModelEntry) -> bool:
         not one.error
         and not other.error
         and not set(one.versions) & set(other.versions)
-        and all(source.config and source.config.torchserve for source in sources)
+        and all(source.config and _own_version(source.config) for source in sources)
     )
 
 
@@ -221,8 +221,9 @@ def _folder(path: Path, name: str) -> ModelEntry:
     folders = _version_folders(root)
     if not folders:
         config = load_model_config(root)
-        source = ModelSource(name=name, version="", folder=root, root=root, config=config)
-        return ModelEntry(name, {"": source}, path=path)
+        version = _own_version(config)
+        source = ModelSource(name=name, version=version, folder=root, root=root, config=config)
+        return ModelEntry(name, {version: source}, path=path)
     sources = {folder.name: _version(name, root, folder) for folder in folders}
     chosen = _choose(load_version_policy(root), list(sources))
     entry = ModelEntry(name, path=path, available=tuple(sources))
@@ -234,6 +235,13 @@ def _folder(path: Path, name: str) -> ModelEntry:
         )
     entry.versions = {version: sources[version] for version in chosen if version in sources}
     return entry
+
+
+def _own_version(config: ModelConfig) -> str:
+    """Return the version that an unpacked archive's manifest names; "" for other folders."""
+    if config.torchserve is None or "archive" not in config.torchserve:
+        return ""
+    return str(config.torchserve["manifest"]["model"].get("modelVersion", "1.0"))
 
 
 def _version(name: str, root: Path, folder: Path) -> ModelSource:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -106,12 +107,19 @@ class Service:
         from ksrv.repository.archived_model import archive_readers
         from ksrv.repository.layout import Repository
         from ksrv.server.app import make_app
+        from ksrv.server.torchserve_config import translate
 
         # Settings for the whole process: they are made here, where the process is ksrv's own.
         arena.tune_malloc()
         opencv.own_process()
         settings = self.settings
-        repository = Repository(settings.models, archive_readers())
+        defaults = None
+        if settings.torchserve_config:
+            translated = translate(Path(settings.torchserve_config))
+            defaults = translated.defaults
+            for line in translated.lines():
+                log.info("%s: %s", settings.torchserve_config, line)
+        repository = Repository(settings.models, archive_readers(defaults))
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))
         access = self._access = Access(settings)
         budget = ByteBudget(settings.limits.in_flight)

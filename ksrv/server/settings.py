@@ -18,6 +18,7 @@ import msgspec
 import yaml
 
 from ksrv.limits import Limits
+from ksrv.server.torchserve_config import ConfigPropertiesError, translate
 
 DEFAULT_WORKER_CLASS = "ksrv.server.worker:KsrvWorker"
 """The gunicorn worker of `ksrv serve`; the one place that names it."""
@@ -234,6 +235,14 @@ def _from_file(path: str, known: Mapping[str, Field]) -> dict[str, _Given]:
     return given
 
 
+def _from_properties(path: str) -> dict[str, _Given]:
+    try:
+        translated = translate(Path(path))
+    except ConfigPropertiesError as error:
+        raise SettingsError(str(error)) from error
+    return {key: _Given(value, path) for key, value in translated.settings.items()}
+
+
 def parse_size(text: str) -> int:
     """Return the bytes that a text such as "64M" means.
 
@@ -308,6 +317,11 @@ def resolve(
     path = file or variables.get(PREFIX + "CONFIG")
     given = _from_file(path, known) if path else {}
     given |= _from_environment(variables, known)
+    named = (flags or {}).get("torchserve_config") or (
+        given["torchserve_config"].value if "torchserve_config" in given else None
+    )
+    if named:
+        given = _from_properties(str(named)) | given
     for key, value in (flags or {}).items():
         if key not in known:
             raise _unknown(key, "command line", known)

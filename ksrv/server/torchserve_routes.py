@@ -143,6 +143,9 @@ class TorchServeSurface:
         if spec.platform != PLATFORM:
             text = f"{name} is no TorchServe archive: POST /v2/models/{name}/infer serves it"
             raise TorchServeError(400, "BadRequestException", text)
+        if any(entry.image is not None for entry in spec.inputs):
+            text = f"{name} declares image inputs: POST /v2/models/{name}/infer serves it"
+            raise TorchServeError(400, "BadRequestException", text)
 
     def run(
         self,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import onnx
@@ -103,13 +104,16 @@ def archive(  # one argument for each of the archiver's own
     if requirements is not None:
         requirements_file = work / "requirements.txt"
         requirements_file.write_text(requirements)
-    here = os.getcwd()
+    here, temporary = os.getcwd(), tempfile.tempdir
     os.chdir(HANDLERS)
+    # The archiver empties a folder of the model's name in the temporary folder.
+    tempfile.tempdir = str(store.parent / "temporary")
+    os.makedirs(tempfile.tempdir, exist_ok=True)
     try:
         generate_model_archive(
             ModelArchiverConfig(
                 model_name=name,
-                handler=handler,
+                handler=str(handler),
                 version=version,
                 serialized_file=str(files / model) if model else None,
                 model_file=str(definition) if definition else None,
@@ -123,6 +127,7 @@ def archive(  # one argument for each of the archiver's own
         )
     finally:
         os.chdir(here)
+        tempfile.tempdir = temporary
     if file_name:
         (work / f"{name}.mar").rename(path)
     return path

@@ -1,0 +1,194 @@
+"""Reads a TorchServe config.properties and translates what ksrv has a setting for.
+
+The rest is named in a report with the reason, so that nobody believes that a key works. Values are read
+as TorchServe reads them: `key=value`, `#` comments, a backslash that continues a line.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ksrv.repository.archived_model import ArchiveDefaults
+
+DEFAULT_GRPC_PORT = 7070
+
+_PAIR = re.compile(r"([^=:\s]+)\s*[=:\s]\s*(.*)", re.DOTALL)
+_REASONS = {
+    "management_address": "the repository's routes are on the inference address",
+    "metrics_address": "/metrics is on the inference address",
+    "grpc_management_address": "there is no management service over gRPC",
+    "grpc_management_port": "there is no management service over gRPC",
+    "install_py_dep_per_model": "ksrv import --install-requirements installs on request",
+    "private_key_file": "TLS is left to a proxy",
+    "certificate_file": "TLS is left to a proxy",
+    "keystore": "TLS is left to a proxy",
+    "cors_allowed_origin": "CORS headers are left to a proxy",
+    "cors_allowed_methods": "CORS headers are left to a proxy",
+    "cors_allowed_headers": "CORS headers are left to a proxy",
+    "enable_metrics_api": "metrics are a setting of ksrv",
+    "metrics_mode": "/metrics is always Prometheus text",
+    "disable_token_authorization": "tokens are asked for when token_file is set",
+}
+
+
+class ConfigPropertiesError(ValueError):
+    """A config.properties that cannot be read; the text names file and key."""
+
+
+@dataclass(slots=True)
+class Translated:
+    """What a config.properties asks for.
+
+    Attributes:
+        settings: Server settings by dotted key.
+        defaults: What holds for archives that do not say otherwise.
+        honoured: Keys that were translated, with what they mean here.
+        ignored: Keys that change nothing, with the reason.
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    defaults: ArchiveDefaults = field(default_factory=ArchiveDefaults)
+    honoured: dict[str, str] = field(default_factory=dict)
+    ignored: dict[str, str] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """Return the report, one key a line."""
+        return [f"{key}: {meaning}" for key, meaning in self.honoured.items()] + [
+            f"{key}: ignored, {reason}" for key, reason in self.ignored.items()
+        ]
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """Return the keys and values of a properties file; of one key the last value stays."""
+    found = {}
+    joined = re.sub(r"\\\r?\n[ \t]*", "", text)
+    for line in joined.splitlines():
+        line = line.strip()
+        match = _PAIR.fullmatch(line)
+        if match and not line.startswith(("#", "!")):
+            found[match[1]] = match[2].strip()
+    return found
+
+
+def translate(path: Path) -> Translated:
+    """Return what a config.properties asks for.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigPropertiesError: It cannot be read, or a value cannot be.
+    """
+    try:
+        properties = read_properties(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigPropertiesError(f"{path} cannot be read: {error}") from error
+    return _Translation(path, properties).run()
+
+
+class _Translation:
+    def __init__(self, path: Path, properties: dict[str, str]) -> None:
+        self._path = path
+        self._left = dict(properties)
+        self._result = Translated()
+
+    def run(self) -> Translated:
+        result = self._result
+        self._setting("inference_address", "http", _http_address)
+        self._grpc()
+        self._setting("max_request_size", "limits.body", int)
+        self._models()
+        result.defaults = ArchiveDefaults(
+            workers=self._take("default_workers_per_model", int, "processes of a model") or 1,
+            response_timeout_s=self._take("default_response_timeout", int, "s for a batch") or 120,
+            startup_timeout_s=self._take("default_startup_timeout", int, "s to get ready") or 120,
+            queue_size=self._take("job_queue_size", int, "requests may wait") or 100,
+            envelope=self._take("service_envelope", str, "envelope of every archive") or None,
+            decode=self._take("decode_input_request", _flag, "parts are decoded") is not False,
+            models=self._take("models", _models, "settings by model and version") or {},
+        )
+        for key in self._left:
+            result.ignored[key] = _REASONS.get(key, "ksrv has nothing that it would change")
+        return result
+
+    def _take(self, key: str, convert: Callable[[str], Any], meaning: str) -> Any:
+        text = self._left.pop(key, None)
+        if text is None:
+            return None
+        try:
+            value = convert(text)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ConfigPropertiesError(
+                f"{self._path}: {key}={text!r} cannot be: {error}"
+            ) from None
+        if type(value) is int and value < 1:
+            raise ConfigPropertiesError(f"{self._path}: {key} must be at least 1, not {value}")
+        shown = meaning if isinstance(value, dict) else f"{value} {meaning}"
+        self._result.honoured[key] = shown
+        return value
+
+    def _setting(self, key: str, setting: str, convert: Callable[[str], Any]) -> None:
+        value = self._take(key, convert, f"becomes the setting {setting}")
+        if value is not None:
+            self._result.settings[setting] = value
+
+    def _grpc(self) -> None:
+        address = self._take("grpc_inference_address", str, "becomes the host of the setting grpc")
+        port = self._take("grpc_inference_port", int, "becomes the port of the setting grpc")
+        if address or port:
+            self._result.settings["grpc"] = f"{address or '127.0.0.1'}:{port or DEFAULT_GRPC_PORT}"
+
+    def _models(self) -> None:
+        store = self._take("model_store", str, "is where archives are looked for")
+        chosen = self._take("load_models", str, "says which archives are served")
+        if not store or chosen in (None, "", "none", "N/A"):
+            return
+        if chosen == "all":
+            self._result.settings["models"] = [store]
+            return
+        paths = []
+        for entry in chosen.split(","):
+            name = entry.rpartition("=")[2].strip()
+            if "://" in name or not Path(store, name).resolve().is_relative_to(
+                Path(store).resolve()
+            ):
+                raise ConfigPropertiesError(
+                    f"{self._path}: load_models names {name!r}; only archives inside model_store"
+                    f" are served"
+                )
+            if "=" in entry:
+                self._result.ignored["load_models names"] = "a model's name comes from its manifest"
+            paths.append(str(Path(store, name)))
+        self._result.settings["models"] = paths
+
+
+def _http_address(text: str) -> str:
+    parts = urlsplit(text if "//" in text else f"//{text}")
+    if parts.scheme not in ("", "http") or not parts.hostname:
+        raise ValueError("it must be http://HOST:PORT; TLS is left to a proxy")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{host}:{parts.port or 80}"
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("it must be true or false")
+    return text.lower() == "true"
+
+
+def _models(text: str) -> dict[str, dict[str, dict[str, Any]]]:
+    document = json.loads(text)
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, versions in document.items():
+        for version, keys in versions.items():
+            kept = {
+                key: value
+                for key, value in keys.items()
+                if key not in ("defaultVersion", "marName")
+            }
+            found.setdefault(name, {})[version] = kept
+    return found

@@ -1,0 +1,175 @@
+"""`ksrv import`, a config.properties, and where archives and their files lie."""
+
+import pytest
+import requests
+from archives import archive
+from click.testing import CliRunner
+from test_handler_behaviours import ANSWER, ONE_TO_FOUR, predict
+
+from ksrv.cli.main import main
+from ksrv.repository.archived_model import ArchiveDefaults, archive_readers, read_archive
+from ksrv.repository.layout import Repository
+from ksrv.server.settings import SettingsError, resolve
+from ksrv.server.torchserve_config import translate
+from ksrv.testing import Server
+
+SETTINGS = {
+    "deviceType": "cpu",
+    "batchSize": 4,
+    "maxBatchDelay": 1,
+    "responseTimeout": 7,
+    "jobQueueSize": 9,
+    "useVenv": True,
+    "mine": 1,
+}
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["import", *map(str, arguments)])
+
+
+def test_report_names_every_key_and_what_is_missing(tmp_path, model_files):
+    store = tmp_path / "store"
+    store.mkdir()
+    path = archive(
+        store, "line", "numbers_handler.py", files=model_files, model="line.pt",
+        settings=SETTINGS, requirements="numpy\na-package-that-nobody-has==1\n",
+    )  # fmt: skip
+    found = run(path)
+    assert found.exit_code == 0, found.output
+    lines = [line.strip() for line in found.output.splitlines()]
+    assert lines[0] == "line 1.0"
+    assert "handler numbers_handler.py" in lines
+    assert "batchSize: 4 requests in a batch at most" in lines
+    assert "responseTimeout: 7 s for one batch" in lines
+    assert "jobQueueSize: 9 requests may wait" in lines
+    assert "useVenv: ignored, requirements are installed only on request" in lines
+    assert "for the handler alone: mine" in lines
+    assert "not installed: a-package-that-nobody-has" in lines
+
+
+def test_imported_folder_serves_the_same(tmp_path, model_files):
+    """Beside it an unpacked archive is served in place; both have files of the same names."""
+    store, models = tmp_path / "store", tmp_path / "models"
+    store.mkdir()
+    for name, word in (("one", "first"), ("two", "second")):
+        source = tmp_path / name
+        source.mkdir()
+        (source / "model.py").write_text(f"WORD = {word!r}\n")
+        (source / "handler.py").write_text(
+            "import model\n\n\ndef handle(data, context):\n"
+            "    return None if data is None else [model.WORD] * len(data)\n"
+        )
+        archive(
+            store, name, source / "handler.py", definition=source / "model.py",
+            settings=SETTINGS, form="default" if name == "one" else "no-archive",
+        )  # fmt: skip
+    done = run(store / "one.mar", "--to", models)
+    assert done.exit_code == 0, done.output
+    assert "exists" in run(store / "one.mar", "--to", models).output
+    with Server([models, store / "two"], torchserve_api=True) as server:
+        assert predict(server, "one", [1]).text == "first"
+        assert predict(server, "one/1.0", [1]).text == "first"
+        assert predict(server, "two", [1]).text == "second"
+        (described,) = requests.get(f"{server.url}/models/one", timeout=30).json()
+        assert (described["batchSize"], described["maxBatchDelay"]) == (4, 1)
+        assert described["responseTimeout"] == 7
+        assert described["jobQueueStatus"]["remainingCapacity"] == 9
+    found = Repository([models]).scan()["one"].versions["1.0"].config
+    expected = read_archive(store / "one.mar", "one").versions["1.0"].config
+    assert found.batching == expected.batching
+    assert (found.instances, found.retry, found.executor) == (1, False, "process")
+
+
+def test_refused_archive_is_not_imported(tmp_path):
+    store = tmp_path / "store"
+    store.mkdir()
+    path = archive(store, "many", "seen_handler.py", settings={"torchrun": {"nproc-per-node": 2}})
+    assert "torchrun: REFUSED" in run(path).output
+    refused = run(path, "--to", tmp_path / "models")
+    assert refused.exit_code == 1
+    assert not (tmp_path / "models" / "many").exists()
+
+
+def test_requirements_are_installed_into_the_new_folder_only(tmp_path):
+    assert "needs --to" in run("--install-requirements", tmp_path).output
+
+
+PROPERTIES = r"""
+# a comment
+inference_address=http://0.0.0.0:9090
+grpc_inference_port = 7000
+management_address=http://127.0.0.1:8081
+model_store={store}
+load_models=line.mar,\
+  two.mar
+max_request_size=1000
+job_queue_size=7
+default_workers_per_model=2
+default_response_timeout=11
+service_envelope=json
+decode_input_request=false
+number_of_netty_threads=8
+models={{"line": {{"1.0": {{"defaultVersion": true, "marName": "line.mar", "batchSize": 3}}}}}}
+"""
+
+
+def test_config_properties_is_translated_and_the_rest_named(tmp_path, model_files):
+    store = tmp_path / "store"
+    store.mkdir()
+    archive(store, "line", "numbers_handler.py", files=model_files, model="line.pt")
+    path = tmp_path / "config.properties"
+    path.write_text(PROPERTIES.format(store=store))
+    found = translate(path)
+    assert found.settings == {
+        "http": "0.0.0.0:9090",
+        "grpc": "127.0.0.1:7000",
+        "limits.body": 1000,
+        "models": [str(store / "line.mar"), str(store / "two.mar")],
+    }
+    assert set(found.ignored) == {"management_address", "number_of_netty_threads"}
+    settings = resolve({"torchserve_config": str(path), "http": "off"}, {}).settings
+    assert settings.http == "off"  # a flag wins
+    assert settings.limits.body == 1000
+    readers = archive_readers(found.defaults)
+    config = Repository([store], readers).scan()["line"].versions["1.0"].config
+    assert (config.instances, config.queue_size, config.run_timeout_ms) == (2, 7, 11_000)
+    assert config.envelope == "json"
+    assert config.batching.max_batch_size == 3
+    assert config.torchserve["decode"] is False
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "job_queue_size=many",
+        "job_queue_size=0",
+        "inference_address=https://0.0.0.0:8443",
+        "model_store=store\nload_models=http://somewhere/a.mar",
+        "model_store=store\nload_models=../a.mar",
+        "models=[]",
+        "decode_input_request=perhaps",
+    ],
+)
+def test_wrong_values_name_file_and_key(tmp_path, line):
+    path = tmp_path / "config.properties"
+    path.write_text(line)
+    with pytest.raises(
+        SettingsError, match=rf"config\.properties: {line.split(chr(10))[-1].split('=')[0]}"
+    ):
+        resolve({"torchserve_config": str(path)}, {})
+
+
+def test_archives_of_one_name_are_its_versions_in_order(tmp_path):
+    store = tmp_path / "store"
+    store.mkdir()
+    for version in ("10.0", "9.1", "9.0.b"):
+        archive(store, "m", "seen_handler.py", version=version, file_name=f"file{version}")
+    entry = Repository([store], archive_readers(ArchiveDefaults())).scan()["m"]
+    assert entry.error is None
+    assert list(entry.versions) == ["9.0.b", "9.1", "10.0"]
+
+
+def test_highest_version_serves_requests_that_name_none(served):
+    assert predict(served, "eager", ONE_TO_FOUR).json()["y"] == ANSWER  # 2.0, the highest
+    assert predict(served, "eager", ONE_TO_FOUR).json()["class"] == "OptimizedModule"
