@@ -28,3 +28,4 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     request_pixels: int = 256_000_000
     inflate_ratio: int = 100
     chunks: int = 65_536
+    regions: int = 256

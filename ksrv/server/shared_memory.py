@@ -20,12 +20,11 @@ from ksrv.server.settings import ServerSettings, SettingsError
 
 FOLDER = "/dev/shm"
 LONGEST_NAME = 255
-MOST_REGIONS = 256
 _LARGEST = 2**63 - 1
 
 
 class _Descriptor:
-    """Owns a file descriptor; the last reference closes it."""
+    """Owns a file descriptor; the last reference closes it, unless `close` did."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -34,8 +33,13 @@ class _Descriptor:
     def size(self) -> int:
         return os.fstat(self.number).st_size
 
+    def close(self) -> None:
+        number, self.number = self.number, -1
+        if number >= 0:
+            os.close(number)
+
     def __del__(self) -> None:
-        os.close(self.number)
+        self.close()
 
 
 @dataclass(frozen=True)
@@ -85,14 +89,20 @@ def _open(key: str) -> _Descriptor:
         os.close(folder)
     about = os.fstat(opened.number)
     if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
+        opened.close()
         raise refusal
     return opened
 
 
 class SharedMemory:
-    """The regions of one server."""
+    """The regions of one server.
 
-    def __init__(self) -> None:
+    Args:
+        most: How many may be registered at a time; each holds a descriptor.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._lock = threading.Lock()
         self._regions: dict[str, _Region] = {}
 
@@ -114,22 +124,30 @@ class SharedMemory:
                 f"{quote(name)}"
             )
         descriptor = _open(key)
+        try:
+            self._add(RegionStatus(name, key, offset, byte_size), descriptor)
+        except InvalidRequest:
+            descriptor.close()  # the error's traceback would hold it open for a while
+            raise
+
+    def _add(self, status: RegionStatus, descriptor: _Descriptor) -> None:
         size = descriptor.size
-        if byte_size < 1 or offset + byte_size > size:
+        if status.byte_size < 1 or status.offset + status.byte_size > size:
             raise InvalidRequest(
-                f"a region of {byte_size} bytes from offset {offset} does not lie in the {size} "
-                f"bytes of the shared memory {quote(key)}"
+                f"a region of {status.byte_size} bytes from offset {status.offset} does not lie in "
+                f"the {size} bytes of the shared memory {quote(status.key)}"
             )
-        region = _Region(RegionStatus(name, key, offset, byte_size), descriptor)
         with self._lock:
-            if name in self._regions:
-                raise InvalidRequest(f"shared memory region {quote(name)} is already registered")
-            if len(self._regions) >= MOST_REGIONS:
+            if status.name in self._regions:
                 raise InvalidRequest(
-                    f"shared memory region {quote(name)}: {MOST_REGIONS} regions are registered, "
-                    f"which is the limit"
+                    f"shared memory region {quote(status.name)} is already registered"
                 )
-            self._regions[name] = region
+            if len(self._regions) >= self._most:
+                raise InvalidRequest(
+                    f"shared memory region {quote(status.name)}: {len(self._regions)} regions are "
+                    f"registered, as many as limit 'regions' allows"
+                )
+            self._regions[status.name] = _Region(status, descriptor)
 
     def unregister(self, name: str = "") -> None:
         """Forget a region, or all; one that is not registered is no error.
@@ -265,7 +283,7 @@ def shared_memory_of(settings: ServerSettings) -> SharedMemory | None:
     Args:
         settings: The server's settings.
     """
-    return SharedMemory() if settings.allow_shared_memory else None
+    return SharedMemory(settings.limits.regions) if settings.allow_shared_memory else None
 
 
 def check_shared_memory(settings: ServerSettings, *, loopback: bool) -> None:

@@ -1,5 +1,6 @@
 """System shared memory with Triton's own clients, and with clients that mean harm."""
 
+import contextlib
 import os
 import uuid
 from pathlib import Path
@@ -45,7 +46,7 @@ def repository(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(repository):
-    with Server(repository, allow_shared_memory=True) as running:
+    with Server(repository, allow_shared_memory=True, limits={"regions": 8}) as running:
         yield running
 
 
@@ -294,6 +295,48 @@ def test_an_array_in_a_region_does_not_change_under_the_handler(triton, region):
     same = wanted(module, "y", "r", 16, 0)
     client.infer("double", [placed(module, "x", [1, 4], "FP32", "r", 16)], outputs=[same])
     assert shm.get_contents_as_numpy(handle, np.float32, [1, 4]).tolist() == (ROW * 2).tolist()
+
+
+def test_regions_are_bounded_and_their_descriptors_given_back(server, triton, region):
+    _, client = triton
+    key, _, _ = region(64)
+    (worker,) = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+
+    def held():
+        links = []
+        for path in Path(f"/proc/{worker}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # one that was closed meanwhile
+                links.append(os.readlink(path))
+        return sum(link.startswith(f"/dev/shm/{key}") for link in links)
+
+    for number in range(8):
+        client.register_system_shared_memory(f"r{number}", key, 64)
+    assert held() == 8
+    assert "'regions'" in refused(client.register_system_shared_memory, "one more", key, 64)
+    client.unregister_system_shared_memory()
+    for _ in range(20):
+        client.register_system_shared_memory("r", key, 64)
+        client.unregister_system_shared_memory("r")
+        refused(client.register_system_shared_memory, "r", key, 1 << 20)
+    assert held() == 0
+
+
+def test_streams_reach_shared_memory_too(server, region):
+    key, handle, _ = region(64)
+    shm.set_shared_memory_region(handle, [ROW])
+    answers = []
+    with triton_grpc.InferenceServerClient(server.grpc) as client:
+        client.register_system_shared_memory("r", key, 64)
+        client.start_stream(lambda result, error: answers.append((result, error)))
+        tensor = placed(triton_grpc, "x", [1, 4], "FP32", "r", 16)
+        for offset in (32, 60):
+            output = wanted(triton_grpc, "y", "r", 16, offset)
+            client.async_stream_infer("double", [tensor], outputs=[output])
+        client.stop_stream()
+        client.unregister_system_shared_memory()
+    assert shm.get_contents_as_numpy(handle, np.float32, [4], offset=32).tolist() == [2, 4, 6, 8]
+    assert [error is None for _, error in answers] == [True, False]
+    assert "64" in str(answers[1][1])
 
 
 def test_wrong_booleans_are_found_in_shared_memory(server, region):
