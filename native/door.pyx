@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Mapping
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -157,6 +158,7 @@ cdef void _hold_blocks(Held held, list parts, Outgoing *out) noexcept:
             PyBuffer_Release(&held.views[i])
 
 
+@cython.no_gc_clear  # the door is needed to the end: an unanswered exchange is answered there
 cdef class Exchange:
     """One infer request that came in on the hot route, and the place for its answer.
 
@@ -166,7 +168,8 @@ cdef class Exchange:
         model: The model's name from the target.
         version: The version from the target, or "".
         header_length: The `Inference-Header-Content-Length` as it was sent, or None.
-        body: The received bytes, writable; the first tensor behind the JSON is aligned.
+        body: The received bytes, writable, until the exchange is answered; the first tensor behind
+            the JSON is aligned.
         announced: The Content-Length: more than the body holds where the peer broke off.
         head: The bytes of the head.
     """
@@ -221,6 +224,7 @@ cdef class Exchange:
             PyObject_GetBuffer(part, &held.views[held.count], PyBUF_SIMPLE)
             held.count += 1
         self.connection = NULL
+        self.body = None
         out = &connection.out
         forget_outgoing(out)
         connection.close_after = (

@@ -1,0 +1,177 @@
+"""The door in one process: exchanges that are dropped, broken, answered twice or from other threads."""
+
+import contextlib
+import gc
+import socket
+import threading
+
+import pytest
+
+from ksrv._native.door import READY_ANSWERS_NEEDED, Door, HeadFields
+from ksrv._native.recogniser import HeadRules
+from tests.heads import INFER, LIVE
+from tests.integration.door_server import read_answer
+
+ANSWERS = dict.fromkeys(
+    READY_ANSWERS_NEEDED, (500, b"500 Internal Server Error", b"content-length: 2\r\n", b"no")
+) | {"live": (200, b"200 OK", b"content-length: 2\r\n", b"ok")}
+
+
+@contextlib.contextmanager
+def opened(handler, **settings):
+    """A door with its threads, and a client of it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        door = Door(HeadRules(body=1 << 30), handler, ANSWERS, **settings)
+        door.listen([listener.fileno()])
+        threads = [threading.Thread(target=door.run, args=(index,)) for index in range(2)]
+        for thread in threads:
+            thread.start()
+        door.accept(True)
+        try:
+            with socket.create_connection(listener.getsockname(), 20) as client:
+                yield door, client
+        finally:
+            door.stop()
+            for thread in threads:
+                thread.join()
+
+
+def answer(exchange, data=b"hello"):
+    exchange.answer(200, b"200 OK", b"content-length: %d\r\n" % len(data), [data])
+
+
+def exchange_once(client, request=INFER + b"01234"):
+    client.sendall(request)
+    return read_answer(client)[:2]
+
+
+def test_an_exchange_that_is_dropped_answers_500():
+    def drop(exchange):
+        cycle = [exchange]
+        cycle.append(cycle)
+
+    def then_collect(exchange):
+        drop(exchange)
+        del exchange
+        gc.collect()
+
+    with opened(then_collect) as (door, client):
+        client.sendall(INFER + b"01234")
+        client.settimeout(0.2)
+        while True:
+            gc.collect()
+            with contextlib.suppress(TimeoutError):
+                head, body, _ = read_answer(client)
+                break
+        assert head.startswith(b"HTTP/1.1 500 ")
+        assert body == b"no"
+        assert door.counters()["infer"] == 1
+
+
+def test_a_handler_that_raises_answers_500_and_the_threads_live_on():
+    def fail(exchange):
+        raise RuntimeError("broken")
+
+    with opened(fail) as (_, client):
+        assert exchange_once(client)[0].startswith(b"HTTP/1.1 500 ")
+        assert exchange_once(client, LIVE)[1] == b"ok"
+        assert exchange_once(client)[0].startswith(b"HTTP/1.1 500 ")
+
+
+def test_a_second_answer_is_refused():
+    seen = []
+
+    def twice(exchange):
+        answer(exchange)
+        with pytest.raises(RuntimeError, match="answered before") as raised:
+            answer(exchange)
+        seen.append(raised)
+        exchange.fail()
+
+    with opened(twice) as (_, client):
+        assert exchange_once(client)[1] == b"hello"
+        assert exchange_once(client)[1] == b"hello"
+    assert len(seen) == 2
+
+
+def test_what_a_handler_sees_and_where_its_memory_lies():
+    seen = []
+
+    def look(exchange):
+        import ctypes
+
+        address = ctypes.addressof(ctypes.c_char.from_buffer(exchange.body))
+        seen.append(
+            (exchange.model, exchange.version, exchange.header_length, bytes(exchange.body))
+        )
+        seen.append((address + int(exchange.header_length)) % 64)
+        seen.append(dict(exchange.headers))
+        answer(exchange)
+
+    with opened(look) as (_, client):
+        exchange_once(client)
+    assert seen[0] == ("add", "", "3", b"01234")
+    assert seen[1] == 0
+    assert seen[2]["connection"] == "keep-alive"
+    assert list(seen[2]) == [
+        line.split(":")[0].lower() for line in INFER.decode().split("\r\n")[1:-2]
+    ]
+
+
+def test_answers_from_other_threads_and_large_ones():
+    large = bytes(range(256)) * 100_000
+
+    def later(exchange):
+        threading.Timer(0.01, answer, (exchange, large)).start()
+
+    with opened(later) as (door, client):
+        for _ in range(3):
+            assert exchange_once(client)[1] == large
+        door.collect()
+
+
+def test_answers_that_nobody_reads_are_given_back():
+    def send(exchange):
+        answer(exchange, bytes(20_000_000))
+
+    with opened(send) as (door, client):
+        client.sendall(INFER + b"01234")
+        assert client.recv(1) == b"H"
+        client.close()
+        while door.open_connections:
+            door.collect()
+        assert door.in_flight == 0
+
+
+def test_a_refused_part_leaves_the_exchange_open():
+    def stumble(exchange):
+        with pytest.raises(TypeError):
+            exchange.answer(200, b"200 OK", b"content-length: 1\r\n", [object()])
+        answer(exchange)
+
+    with opened(stumble) as (_, client):
+        assert exchange_once(client)[1] == b"hello"
+
+
+def test_missing_answers_and_bad_settings_are_refused():
+    with pytest.raises(KeyError):
+        Door(HeadRules(body=1), answer, {})
+    with pytest.raises(ValueError, match="at least one thread"):
+        Door(HeadRules(body=1), answer, ANSWERS, threads=0)
+
+
+def test_head_fields_are_a_mapping_in_lower_case():
+    fields = HeadFields(b"GET / HTTP/1.1\r\nHost: x\r\nA: 1\r\na:2\r\nEmpty:\r\n\r\n")
+    assert dict(fields) == {"host": "x", "a": "1,2", "empty": ""}
+    assert fields == {"host": "x", "a": "1,2", "empty": ""}
+    assert (fields["a"], fields.get("b"), fields.get("b", "?"), len(fields)) == (
+        "1,2",
+        None,
+        "?",
+        3,
+    )
+    assert "host" in fields
+    assert "Host" not in fields
+    with pytest.raises(KeyError):
+        fields["b"]
