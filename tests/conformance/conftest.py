@@ -61,6 +61,7 @@ class Rest:
     def call(self, method, path, body=None, headers=None) -> Answer:
         self.connection.request(method, path, body=body, headers=headers or {})
         response = self.connection.getresponse()
+        assert response.status not in (500, 502), response.read()  # no case is the server's fault
         return Answer(response.status, response.headers, response.read())
 
     def get(self, path) -> Answer:
@@ -88,6 +89,7 @@ def repository(tmp_path_factory):
 def server(request, repository):
     with Server(repository, worker_class=request.param) as running:
         yield running
+        assert "Traceback" not in running.log
 
 
 @pytest.fixture

@@ -187,7 +187,7 @@ def check(found, drawn, *, bits=()):
 
 
 @settings(
-    max_examples=150,
+    max_examples=400,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -204,7 +204,7 @@ def test_mixes_of_tensors_come_back(connection, infer, request):
         check(wire.grpc_outputs(typed), drawn)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_declared_tensors_come_back(connection, infer, data):
     """The same with a declared model for each datatype, where a batch may also be empty."""
