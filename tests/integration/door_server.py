@@ -45,7 +45,10 @@ class DoorServer:
         text += "".join(f"{name} = {value!r}\n" for name, value in options.items())
         (self._folder / "gunicorn_conf.py").write_text(text)
         self._environment = os.environ | {
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join(
+                # A sanitizer or coverage build comes first, where there is one.
+                [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]
+            ),
             "DOOR_TEST_SETTINGS": json.dumps(settings or {}),
             "PYTHONUNBUFFERED": "1",
         }

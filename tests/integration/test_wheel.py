@@ -1,0 +1,107 @@
+"""The wheel: what is in it, and that it serves from an environment that has nothing of the checkout.
+
+`KSRV_WHEEL` names a wheel that was built already (`make dist` builds one in isolation); without it
+one is built here from a copy of the sources, in minutes.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SOURCES = ("native", "ksrv", "protos")
+FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+HANDLER = """
+from ksrv import BaseHandler
+
+class Doubler(BaseHandler):
+    def inference(self, x):
+        return 2 * x
+"""
+
+MODEL = """
+handler: handler.py
+inputs: [{name: x, datatype: FP32, shape: [-1, 2]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, 2]}]
+"""
+
+CLIENT = """
+import json, sys, urllib.request
+from pathlib import Path
+import ksrv
+assert Path(ksrv.__file__).is_relative_to(sys.prefix), ksrv.__file__
+from ksrv.testing import Server
+tensor = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1.5, -2]}
+with Server(sys.argv[1]) as server:
+    request = urllib.request.Request(
+        f"{server.url}/v2/models/doubler/infer", json.dumps({"inputs": [tensor]}).encode(),
+        {"Content-Type": "application/json"})
+    answer = json.load(urllib.request.urlopen(request, timeout=30))
+print(answer["outputs"][0]["data"])
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    if given := os.environ.get("KSRV_WHEEL"):
+        return Path(given)
+    copy, out = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheel")
+    for folder in SOURCES:
+        built = shutil.ignore_patterns("*.so", "__pycache__")
+        shutil.copytree(ROOT / folder, copy / folder, ignore=built)
+    for name in FILES:
+        shutil.copy(ROOT / name, copy)
+    command = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(out), "."]
+    subprocess.run([sys.executable, *command], cwd=copy, check=True, timeout=1400)
+    [found] = out.glob("ksrv-*.whl")
+    return found
+
+
+def test_the_wheel_holds_what_it_must_and_nothing_generated(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    modules = {source.stem for source in (ROOT / "native").glob("*.pyx")}
+    assert {name for name in names if name.endswith(".so")} == {
+        f"ksrv/_native/{module}{suffix}" for module in modules
+    }
+    for pattern in ("*.py", "*.pyi", "*.pxd", "py.typed", "*.binpb"):
+        wanted = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ksrv").rglob(pattern)}
+        assert wanted and wanted <= names
+    assert {f"ksrv/_native/{module}.pyi" for module in modules} <= names
+    leftovers = (".cpp", ".hpp", ".c", ".h", ".pyx", ".pyc", ".o", ".gcno")
+    assert not [name for name in names if name.endswith(leftovers)]
+    assert not [name for name in names if not name.startswith(("ksrv/", "ksrv-"))]
+
+
+def test_the_installed_wheel_serves(wheel, tmp_path):
+    environment = {
+        name: value for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "KSRV_"))
+    }  # fmt: skip
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    [packages] = venv.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(packages)
+    # The dependencies are the running environment's; a folder named so runs no .pth of its own, so
+    # that an editable install of the checkout stays unseen.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    model = tmp_path / "models" / "doubler"
+    model.mkdir(parents=True)
+    (model / "handler.py").write_text(HANDLER)
+    (model / "model.yaml").write_text(MODEL)
+    run = subprocess.run(
+        [venv / "bin" / "python", "-c", CLIENT, str(tmp_path / "models")],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.split("\n")[-2] == "[3.0, -4.0]"
