@@ -3,6 +3,7 @@
 For users' scripts and tests that drive a handler in their own process.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +13,20 @@ import msgspec
 
 from ksrv.handlers.metrics import discard
 from ksrv.torchserve import surface
-from ksrv.torchserve.answers import PREDICTION_FAILED, AnswerError, checked_items
+from ksrv.torchserve.answers import (
+    OUT_OF_RESOURCES,
+    PREDICTION_FAILED,
+    AnswerError,
+    checked_items,
+)
 from ksrv.torchserve.context import Context, RequestProcessor
 from ksrv.torchserve.entry import Entry, find_entry
 from ksrv.torchserve.envelopes import ENVELOPES
+from ksrv.torchserve.frames import create_predict_response
 from ksrv.torchserve.metrics import Metrics
 from ksrv.torchserve.prediction import PredictionException, get_yaml_config
+
+logger = logging.getLogger("ksrv.torchserve")
 
 PREDICTION_METRIC = "PredictionTime"
 
@@ -38,38 +47,59 @@ class Service:
     def context(self) -> Context:
         return self._context
 
-    def predict(self, batch: Sequence[dict[str, Any]]) -> tuple[int, str, list[Any] | None]:
+    def set_cl_socket(self, cl_socket: Any) -> None:
+        """Take what intermediate answers go to; see `ksrv.torchserve.streaming`."""
+        self._context.cl_socket = cl_socket
+
+    def predict(self, batch: Sequence[dict[str, Any]]) -> bytearray:
         """Run one batch.
 
         Args:
-            batch: For each request its `requestId`, and `parameters`: a list of {name, value} dicts.
+            batch: For each request its `requestId`, `parameters`: a list of {name, contentType, value}
+                dicts, and `headers`: a list of {name, value} dicts.
 
         Returns:
-            The status code, a message, and the items, or None after a failure.
+            The answers as a frame; see `ksrv.torchserve.frames`.
         """
-        rows = []
-        for request in batch:
-            parts = request["parameters"]
-            rows.append({_text(part["name"]): part["value"] for part in parts})
-        self._context.request_ids = {
-            index: _text(request["requestId"]) for index, request in enumerate(batch)
-        }
-        self._context.request_processor = [RequestProcessor({}) for _ in batch]
+        context = self._context
+        rows = [
+            {_text(part["name"]): part["value"] for part in request["parameters"]}
+            for request in batch
+        ]
+        ids = {index: _text(request["requestId"]) for index, request in enumerate(batch)}
+        context.request_ids = ids
+        context.request_processor = [RequestProcessor(_headers(request)) for request in batch]
         start = time.time()
         try:
-            items = checked_items(self._entry_point(rows, self._context), len(rows))
-        except PredictionException as error:
-            return error.error_code, error.message, None
-        except AnswerError as error:
-            return 503, str(error), None
-        except MemoryError:
-            return 507, "Out of resources", None
-        except Exception as error:  # noqa: BLE001 - the answer of a failed batch
-            out = "CUDA" in str(error)
-            return (507, "Out of resources", None) if out else (503, PREDICTION_FAILED, None)
-        if self._context.metrics is not None:
-            emit_metrics(self._context.metrics, start)
-        return 200, "Prediction success", items
+            items = checked_items(self._entry_point(rows, context), len(rows))
+        except Exception as error:
+            logger.error("the handler failed", exc_info=error)
+            code, message = outcome(error)
+            return create_predict_response(None, ids, message, code)
+        if context.metrics is not None:
+            emit_metrics(context.metrics, start)
+        return create_predict_response(items, ids, "Prediction success", 200, context)
+
+
+def outcome(error: Exception) -> tuple[int, str]:
+    """Return the status and the message of a batch whose handler raised or answered wrongly."""
+    if isinstance(error, PredictionException):
+        return error.error_code, error.message
+    if isinstance(error, AnswerError):
+        return 503, str(error)
+    if isinstance(error, MemoryError) or "CUDA" in str(error):
+        return 507, OUT_OF_RESOURCES
+    return 503, PREDICTION_FAILED
+
+
+def _headers(request: dict[str, Any]) -> dict[str, Any]:
+    headers: dict[str, Any] = {
+        _text(part["name"]): {"content-type": part.get("contentType")}
+        for part in request["parameters"]
+    }
+    for header in request.get("headers") or ():
+        headers[_text(header["name"])] = _text(header["value"])
+    return headers
 
 
 def emit_metrics(metrics: Metrics, start: float) -> None:

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ksrv.torchserve.answers import AnswerError, torchserve_item
-
 
 def send_intermediate_predict_response(
     ret: Sequence[Any],
@@ -32,24 +30,3 @@ def send_intermediate_predict_response(
     if len(ret) != rows:
         raise ValueError(f"{len(ret)} intermediate answers were given for a batch of {rows} rows")
     chunks.send(ret)
-
-
-def create_predict_response(
-    ret: Sequence[Any],
-    req_id_map: Mapping[int, str],
-    message: str,
-    code: int,
-    context: Any = None,
-    ts_stream_next: bool = False,
-) -> bytearray:
-    """Return the items one after the other, as TorchServe's routes send them.
-
-    TorchServe's own function frames them for its front end, which does not exist here.
-
-    Raises:
-        AnswerError: JSON cannot express an item.
-    """
-    try:
-        return bytearray(b"".join(torchserve_item(item)[0] for item in ret))
-    except AnswerError as error:
-        raise ValueError(str(error)) from error

@@ -70,7 +70,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "ts.metrics.metrics_store": {"MetricsStore": "metrics"},
     "ts.metrics.metric_cache_yaml_impl": {"MetricsCacheYamlImpl": "metrics"},
     "ts.protocol": {},
-    "ts.protocol.otf_message_handler": {**_STREAMING, "create_predict_response": "streaming"},
+    "ts.protocol.otf_message_handler": {**_STREAMING, "create_predict_response": "frames"},
 }
 """The modules of `ts`, and in which module of this package each of their names is at home."""
 

@@ -1,0 +1,157 @@
+"""The same handlers on the real torchserve package's Python service and on ksrv's: equal frames.
+
+The real package lives in a virtual environment of its own under build/, made on first use, which sees
+this environment's torch and numpy. Where it cannot be installed the test is skipped and says why.
+"""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from archives import HANDLERS, LABELS
+
+ROOT = Path(__file__).parents[2]
+PLACE = ROOT / "build" / "torchserve-venv"
+PACKAGES = ["torchserve==0.12.0", "psutil", "enum-compat"]
+PROGRAM = Path(__file__).parent / "service_program.py"
+
+ITEMS = [
+    "bytes", "str", "str_utf8", "number", "int", "true", "null", "list", "dict_item", "nan",
+    "tuple_item", "unserialisable", "tensor", "exception", "cuda_message", "memory_error",
+    "prediction_default", "prediction_400", "prediction_422", "prediction_413", "return_dict",
+    "return_none", "return_tuple", "return_tensor", "wrong_length", "status", "metrics",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def real_python():
+    """The interpreter of an environment with the real torchserve."""
+    python = PLACE / "bin" / "python"
+    site = PLACE / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+    if not (site / "ts").is_dir():
+        made = subprocess.run([sys.executable, "-m", "venv", "--without-pip", PLACE], check=False)
+        assert made.returncode == 0
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            python,
+            "install",
+            "--no-deps",
+            *PACKAGES,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            shutil.rmtree(PLACE)
+            pytest.skip(f"torchserve cannot be installed here: {done.stderr.strip()[-300:]}")
+    (site / "tested.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+def body(value, kind="application/json"):
+    if isinstance(value, bytes):
+        return {"body": {"base64": base64.b64encode(value).decode(), "type": kind}}
+    return {"body": {"value": value, "type": kind}}
+
+
+def model(tmp_path, files, name, handler, *, copies=(), settings=None, labels=False):
+    """Lay an unpacked archive out; return its part of a case."""
+    folder = tmp_path / name
+    (folder / "MAR-INF").mkdir(parents=True)
+    manifest = {"modelName": name, "modelVersion": "1.0", "handler": handler}
+    for key, file in copies:
+        source = HANDLERS / file if file.endswith(".py") else files / file
+        shutil.copy(source, folder)
+        manifest[key] = file
+    shutil.copy(HANDLERS / (handler.partition(":")[0].removesuffix(".py") + ".py"), folder)
+    if settings is not None:
+        (folder / "model-config.yaml").write_text(json.dumps(settings))
+        manifest["configFile"] = "model-config.yaml"
+    if labels:
+        (folder / "index_to_name.json").write_text(json.dumps(LABELS))
+    document = {"runtime": "python", "model": manifest}
+    (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(document))
+    return {"id": name, "name": name, "folder": str(folder), "handler": handler}
+
+
+def cases(tmp_path, files):
+    numbers = [[body([1, 2, 3, 4])], [body([1, 2, 3, 4]), {"data": {"value": [0, 0, 0, 0.5]}}]]
+    mistakes = [[body("text")], [body([1, 2])], [body([1, 2, 3, 4]), body({"bad": 1})]]
+    script = [("serializedFile", "line.pt")]
+    eager = [("serializedFile", "line.pth"), ("modelFile", "line.py")]
+
+    def made(name, handler, batches, *, envelope=None, **options):
+        case = model(tmp_path, files, name, handler, **options) | {"batches": batches}
+        return case | {"envelope": envelope} if envelope else case
+
+    instances = {"instances": [[1], {"b64": "aGVsbG8="}]}
+    images = {"instances": [{"b64": "aGVsbG8="}, {"img": {"b64": "aGVsbG8="}, "k": 1}]}
+    v2 = {
+        "id": "q",
+        "inputs": [
+            {"name": "a", "shape": [4], "datatype": "FP32", "data": [1, 2, 3, 4]},
+            {"name": "b", "shape": [1, 4], "datatype": "FP32", "data": [0, 0, 0, 0]},
+        ],
+    }
+    compiled = {"pt2": {"compile": {"enable": True, "backend": "eager"}}}
+    unwrapped = "envelope_handler.py"
+    return [
+        made("script", "numbers_handler.py", numbers + mistakes, copies=script, labels=True),
+        made("eager", "numbers_handler.py", numbers, copies=eager),
+        made("compiled", "numbers_handler.py", numbers, copies=eager, settings=compiled),
+        made("outcome", "outcome_handler.py", [[body({"mode": mode})] * 2 for mode in ITEMS]),
+        made("seen", "seen_handler.py", [[body(b"abc", ""), body("h\u00e9")]], settings={"own": [1]}),
+        made("function", "function_handler.py", [[body([1])], [body([1])] * 3]),
+        made("named", "function_handler:named", [[body([1])]]),
+        made("two", "two_classes_handler.py", []),
+        made("profiled", "profiled_handler.py", [[body([1, 2, 3, 4])]], copies=script),
+        made("micro", "micro_handler.py", [[body([n, 0, 0, 0]) for n in range(4)]], copies=script),
+        made("session", "session_handler.py", [[body([-1, 2, -3, 4])]],
+             copies=[("serializedFile", "relu.onnx")]),
+        made("body", unwrapped, [[body([1, 2]), {"data": {"value": {"a": 1}}}]], envelope="body"),
+        made("json", unwrapped, [[body(instances), body(images)], [body({"foo": 1})]],
+             envelope="json"),
+        made("kserve", unwrapped, [[body(instances)], [body(b'{"instances": [[1]]}')]],
+             envelope="kserve"),
+        made("kservev2", "typed_handler.py", [[body(v2)], [body({"inputs": 1})]], copies=script,
+             envelope="kservev2"),
+    ]  # fmt: skip
+
+
+def answers(python, kind, jobs, folder):
+    results = folder / f"{kind}.json"
+    environment = dict(os.environ)
+    environment.pop("PYTHONPATH", None)
+    if kind == "stand-in":
+        environment["PYTHONPATH"] = str(ROOT)
+    command = [python, PROGRAM, jobs, results, kind]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(results.read_text())
+
+
+def test_frames_of_the_real_package_and_of_ksrv_are_equal(tmp_path, model_files, real_python):
+    listed = cases(tmp_path, model_files)
+    jobs = tmp_path / "jobs.json"
+    jobs.write_text(json.dumps(listed))
+    real = answers(real_python, "real", jobs, tmp_path)
+    ours = answers(sys.executable, "stand-in", jobs, tmp_path)
+    for case in listed:
+        expected, found = real[case["id"]], ours[case["id"]]
+        if "load" in expected:
+            # Both name the two classes; ksrv's says in which file they are, too.
+            assert expected["text"].partition(" [")[0] in found["text"]
+            continue
+        for number, pair in enumerate(zip(expected["frames"], found["frames"], strict=True)):
+            theirs, own = map(base64.b64decode, pair)
+            assert own == theirs, f"batch {number} of {case['id']}"
+    assert sum(len(one.get("frames", ())) for one in real.values()) == sum(
+        len(case["batches"]) for case in listed
+    )
