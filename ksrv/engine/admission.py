@@ -207,9 +207,10 @@ class Admission:
             names.add(tensor.name)
             _check_data(tensor)
             count = tensor.shape[0] if tensor.shape else 1
-            rows = count if rows in (-1, count) else 0
+            rows = count if rows in (-1, count) else -2
             shapes.append((tensor.name, tensor.datatype, tensor.shape[1:]))
-        if rows <= 0 or any(not tensor.shape for tensor in request.inputs):
+        least = 1 if self.spec.open_inputs else 0
+        if rows < least or any(not tensor.shape for tensor in request.inputs):
             # No dimension that all share: the request is one row of its own, and is never joined.
             return 1, [next(self._next_group)]
         return rows, shapes
