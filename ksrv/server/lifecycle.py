@@ -110,9 +110,9 @@ class Service:
         from ksrv.server.torchserve_config import translate
 
         # Settings for the whole process: they are made here, where the process is ksrv's own.
-        arena.tune_malloc()
-        opencv.own_process()
         settings = self.settings
+        arena.tune_malloc(no_mmap=settings.keep_memory)
+        opencv.own_process()
         defaults = None
         if settings.torchserve_config:
             translated = translate(Path(settings.torchserve_config))

@@ -107,6 +107,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     allowed_origins: Annotated[
         tuple[str, ...], _says("Web origins whose pages may call the routes that change things.")
     ] = ()
+    keep_memory: Annotated[
+        bool,
+        _says(
+            "Take large buffers from the heap and keep them when freed: faster for images above"
+            " 10 megapixels, for memory that is never given back."
+        ),
+    ] = False
     inflate: Annotated[bool, _says("Accept gzip and deflate request bodies.")] = True
     compress: Annotated[
         bool, _says("Compress answers for clients that accept it; most clients always do.")
