@@ -1,0 +1,122 @@
+"""Intermediate answers of a batch, and the time limit of a batch."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from tests.unit.engine.engine_models import FunctionExecutor, engine, request, source, tensor
+
+from ksrv.engine.executors import ExecutorDied
+from ksrv.errors import Cancelled, HandlerFailed
+from ksrv.request import BatchOutputs
+
+
+def chunk(batch, value):
+    data = np.full((batch.rows, 1), value, np.float32)
+    return BatchOutputs([tensor("y", data)])
+
+
+def streaming(batch):
+    if batch.emit is not None:
+        for value in (1, 2):
+            batch.emit(chunk(batch, value))
+    return chunk(batch, 3)
+
+
+def values(responses):
+    return [response.outputs[0].data.ravel().tolist() for response in responses]
+
+
+def test_chunks_come_before_the_answer_and_only_to_who_asked():
+    made = engine(source(), run=streaming)
+    try:
+        seen = []
+        asked = request(2)
+        asked.on_chunk = seen.append
+        answer = made.infer(asked)
+        assert values([*seen, answer]) == [[1, 1], [2, 2], [3, 3]]
+        assert values([made.infer(request())]) == [[3]]
+    finally:
+        made.close()
+
+
+def test_request_that_has_ended_gets_no_more_chunks():
+    entered, go = threading.Event(), threading.Event()
+
+    def run(batch):
+        batch.emit(chunk(batch, 1))
+        entered.set()
+        go.wait(30)
+        batch.emit(chunk(batch, 2))
+        return chunk(batch, 3)
+
+    made = engine(source(), run=run)
+    try:
+        seen = []
+        asked = request()
+        asked.on_chunk = seen.append
+        ticket = made.submit(asked)
+        assert entered.wait(30)
+        ticket.cancel()
+        go.set()
+        with pytest.raises(Cancelled):
+            ticket.wait()
+    finally:
+        made.close()
+    assert values(seen) == [[1]]
+
+
+def test_chunk_that_is_kept_does_not_change_under_the_handler():
+    kept = np.zeros((1, 1), np.float32)
+
+    def run(batch):
+        for value in (1, 2):
+            kept[:] = value
+            batch.emit(BatchOutputs([tensor("y", kept)]))
+        return chunk(batch, 3)
+
+    made = engine(source(), run=run)
+    try:
+        seen = []
+        asked = request()
+        asked.on_chunk = seen.append
+        made.infer(asked)
+    finally:
+        made.close()
+    assert values(seen) == [[1], [2]]
+
+
+def test_batch_that_has_sent_chunks_is_not_run_again():
+    runs = []
+
+    def run(batch):
+        runs.append(batch.rows)
+        batch.emit(chunk(batch, 1))
+        raise ExecutorDied("the process ended")
+
+    made = engine(source(), run=run)
+    try:
+        asked = request()
+        asked.on_chunk = lambda response: None
+        with pytest.raises(HandlerFailed, match="the process ended"):
+            made.infer(asked)
+    finally:
+        made.close()
+    assert len(runs) == 1
+
+
+def test_batch_has_a_time_limit_from_its_start():
+    class Limits(FunctionExecutor):
+        def run(self, batch, deadline_ns):
+            limits.append(deadline_ns - time.monotonic_ns())
+            return super().run(batch, deadline_ns)
+
+    limits = []
+    limited = source(run_timeout_ms=5000, timeout_ms=60_000)
+    made = engine(limited, make=lambda one, number, threads: Limits(one, streaming))
+    try:
+        made.infer(request())
+    finally:
+        made.close()
+    assert 0 < limits[0] <= 5_000_000_000

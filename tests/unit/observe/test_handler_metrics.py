@@ -1,0 +1,82 @@
+"""Values that handlers report, as text for the metrics page."""
+
+import logging
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ksrv.handlers.metrics import MetricRecord
+from ksrv.observe import handler_metrics
+from ksrv.observe.handler_metrics import HandlerMetrics
+
+
+def record(name="n", value=1.0, kind="counter", labels=(("k", "v"),)):
+    return MetricRecord(name, kind, "Count", value, tuple(labels))
+
+
+def samples(metrics):
+    families = text_string_to_metric_families(metrics.exposition().decode())
+    return {  # the parser puts _total behind counters; the page does not
+        (sample.name.removesuffix("_total"), tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_counters_add_up_gauges_are_set_and_names_stay():
+    metrics = HandlerMetrics()
+    for value in (2, 3):
+        metrics.record(record("MyCount", value))
+        metrics.record(record("MyTime", value, "gauge"))
+    found = samples(metrics)
+    assert found["MyCount", (("k", "v"),)] == 5
+    assert found["MyTime", (("k", "v"),)] == 3
+    assert "# TYPE MyCount counter\n" in metrics.exposition().decode()
+
+
+def test_histogram_counts_below_each_bound():
+    metrics = HandlerMetrics()
+    for value in (0.005, 0.3, 99):
+        metrics.record(record("h", value, "histogram", ()))
+    found = samples(metrics)
+    assert found["h_bucket", (("le", "0.005"),)] == 1
+    assert found["h_bucket", (("le", "0.5"),)] == 2
+    assert found["h_bucket", (("le", "10.0"),)] == 2
+    assert found["h_bucket", (("le", "+Inf"),)] == found["h_count", ()] == 3
+    assert found["h_sum", ()] == pytest.approx(99.305)
+
+
+def test_odd_names_and_values_are_made_fit_for_the_page():
+    metrics = HandlerMetrics()
+    metrics.record(record("a b-c", labels=(("x y", 'q"\\\n'),)))
+    assert samples(metrics) == {("a_b_c", (("x_y", 'q"\\\n'),)): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("second", "text"),
+    [
+        (record(kind="gauge"), "it was a counter"),
+        (record(labels=(("other", "v"),)), "with the labels k"),
+        (record("ksrv_requests"), "server's own"),
+        (record("1st"), "cannot stand"),
+        (record("m", kind="summary"), "no kind 'summary'"),
+        (record("m", labels=(("k", "1"), ("k", "2"))), "stands twice"),
+    ],
+)
+def test_what_does_not_fit_is_logged_once_and_dropped(caplog, second, text):
+    metrics = HandlerMetrics()
+    metrics.record(record())
+    with caplog.at_level(logging.ERROR):
+        metrics.record(second)
+        metrics.record(second)
+    assert len(caplog.records) == 1
+    assert text in caplog.text
+    assert samples(metrics) == {("n", (("k", "v"),)): 1.0}
+
+
+def test_series_are_bounded(monkeypatch):
+    monkeypatch.setattr(handler_metrics, "MOST_SERIES", 2)
+    metrics = HandlerMetrics()
+    for number in range(4):
+        metrics.record(record(labels=(("k", str(number)),)))
+    assert len(samples(metrics)) == 2

@@ -1,0 +1,117 @@
+"""The parts of raw, urlencoded and multipart bodies, and what is refused of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksrv.errors import InvalidRequest
+from ksrv.server import torchserve_bodies
+from ksrv.server.torchserve_bodies import PART_HEAD, PARTS, read_parts
+
+KIND = 'multipart/form-data; boundary="b1"'
+
+
+def parts(body, kind=KIND, query=()):
+    return {
+        part.name: (bytes(part.value), part.content_type)
+        for part in read_parts(memoryview(body), kind, query)
+    }
+
+
+def multipart(*entries, boundary=b"b1", preamble=b""):
+    pieces = [preamble]
+    for head, content in entries:
+        pieces.append(b"--" + boundary + b"\r\n" + head + b"\r\n\r\n" + content + b"\r\n")
+    return b"".join(pieces) + b"--" + boundary + b"--\r\n"
+
+
+def named(name, more=b""):
+    return b'Content-Disposition: form-data; name="' + name + b'"' + more
+
+
+def test_raw_body_is_one_part():
+    assert parts(b"abc", "image/jpeg") == {"body": (b"abc", "image/jpeg")}
+    assert parts(b"", None) == {"body": (b"", "")}
+
+
+def test_query_comes_first_and_the_last_of_a_name_stays():
+    found = parts(b"x", None, [("q", "5"), ("q", "6"), ("body", "no")])
+    assert found == {"q": (b"6", ""), "body": (b"x", "")}
+
+
+def test_urlencoded_fields():
+    kind = "application/x-www-form-urlencoded; charset=utf-8"
+    assert parts(b"a=1&b=%C3%A9&a=&c", kind) == {
+        "a": (b"", ""),
+        "b": ("é".encode(), ""),
+        "c": (b"", ""),
+    }
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        parts(b"a=%ff", kind)
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        parts(b"&".join(b"a%d=1" % number for number in range(PARTS + 1)), kind)
+
+
+def test_multipart_parts():
+    body = multipart(
+        (named(b"data", b'; filename="t.jpg"\r\nContent-Type: image/jpeg'), b"\xff\r\n--b1x\xd8"),
+        (named(b"k"), b""),
+        (b"content-disposition: form-data; name=plain", b"v"),
+        preamble=b"ignored\r\n",
+    )
+    assert parts(body) == {
+        "data": (b"\xff\r\n--b1x\xd8", "image/jpeg"),
+        "k": (b"", ""),
+        "plain": (b"v", ""),
+    }
+    assert parts(b"--b1--") == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "without its closing boundary"),
+        (b"--b1\r\n" + named(b"a") + b"\r\n\r\nvalue", "without its closing boundary"),
+        (multipart((b"Content-Type: text/plain", b"v")), "part 0 .* has no name"),
+        (multipart((named(b""), b"v")), "part 0 .* has no name"),
+        (multipart((named(b"a", b"; x=" + b"y" * PART_HEAD), b"v")), f"within {PART_HEAD} bytes"),
+        (multipart(*[(named(b"a"), b"v")] * (PARTS + 1)), f"more than {PARTS} parts"),
+    ],
+)
+def test_malformed_multipart_is_refused(body, text):
+    with pytest.raises(InvalidRequest, match=text):
+        parts(body)
+
+
+@pytest.mark.parametrize("boundary", ["", "x" * 71, "é"])
+def test_boundary_is_bounded(boundary):
+    with pytest.raises(InvalidRequest, match="boundary of 1 to 70"):
+        parts(b"--", f"multipart/form-data; boundary={boundary}")
+
+
+def test_large_parts_are_views():
+    content = b"z" * torchserve_bodies._VIEWED
+    (part,) = read_parts(memoryview(multipart((named(b"a"), content))), KIND)
+    assert isinstance(part.value, memoryview)
+    assert bytes(part.value) == content
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.binary(max_size=64), min_size=1
+    )
+)
+def test_what_is_written_is_read(entries):
+    body = multipart(*((named(name.encode()), value) for name, value in entries.items()),
+                     boundary=b"q0w9e8r7t6")  # fmt: skip
+    found = parts(body, "multipart/form-data; boundary=q0w9e8r7t6")
+    assert found == {name: (value, "") for name, value in entries.items()}
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_parts_or_a_refusal(body):
+    try:
+        found = parts(b"--b1\r\n" + body)
+    except InvalidRequest:
+        return
+    assert all(found)
