@@ -45,6 +45,21 @@ def timed(function: F) -> F:
     return measured  # type: ignore[return-value]
 
 
+def timeit(function: F) -> F:
+    """Log how long each call takes: `ts.utils.timeit_decorator.timeit`."""
+
+    @wraps(function)
+    def measured(*arguments: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return function(*arguments, **options)
+        finally:
+            seconds = time.perf_counter() - start
+            logger.info("%s took %.3f ms", function.__name__, seconds * 1e3)
+
+    return measured  # type: ignore[return-value]
+
+
 def setup_ort_session(model_pt_path: str, map_location: str | None) -> Any:
     """Return an ONNX Runtime session with as many threads as there are logical CPUs."""
     import onnxruntime

@@ -4,6 +4,7 @@ import inspect
 import json
 import warnings
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,10 +17,25 @@ from ksrv.handlers import text_cleaning
 F = TypeVar("F", bound=Callable[..., Any])
 
 CLEANUP_REGEX = text_cleaning.CLEANUP_REGEX
-PT2_BACKENDS = (
-    "eager", "aot_eager", "inductor", "nvfuser", "aot_nvfuser", "aot_cudagraphs", "ofi", "fx2trt",
-    "onnxrt", "ipex", "torchxla_trace_once", "openvino", "tensorrt", "hpu_backend",
-)  # fmt: skip
+
+
+class PT2Backend(StrEnum):
+    """The backends of torch.compile that TorchServe knows."""
+
+    EAGER = "eager"
+    AOT_EAGER = "aot_eager"
+    INDUCTOR = "inductor"
+    NVFUSER = "nvfuser"
+    AOT_NVFUSER = "aot_nvfuser"
+    AOT_CUDAGRAPHS = "aot_cudagraphs"
+    OFI = "ofi"
+    FX2TRT = "fx2trt"
+    ONNXRT = "onnxrt"
+    IPEX = "ipex"
+    TORCHXLA_TRACE_ONCE = "torchxla_trace_once"
+    OPENVINO = "openvino"
+    TENSORRT = "tensorrt"
+    HPU_BACKEND = "hpu_backend"
 
 
 class PredictionException(Exception):
@@ -119,7 +135,7 @@ def map_class_to_label(
 
 def check_valid_pt2_backend(backend: str) -> bool:
     """Tell whether TorchServe knows the torch.compile backend."""
-    if backend in PT2_BACKENDS:
+    if backend in list(PT2Backend):
         return True
     warnings.warn(f"{backend!r} is not a backend of torch.compile that is known here", stacklevel=2)
     return False

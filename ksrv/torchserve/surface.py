@@ -19,7 +19,7 @@ HERE = "ksrv.torchserve"
 
 _BASE = {"BaseHandler": "base_handler", "setup_ort_session": "base_handler"}
 _VISION = {"VisionHandler": "vision_handler", "ImageClassifier": "vision_handler"}
-_PREDICTION = dict.fromkeys(("PredictionException", "map_class_to_label", "load_label_mapping", "list_classes_from_module", "check_valid_pt2_backend", "get_yaml_config", "deprecated", "CLEANUP_REGEX"), "prediction")  # fmt: skip
+_PREDICTION = dict.fromkeys(("PredictionException", "map_class_to_label", "load_label_mapping", "list_classes_from_module", "check_valid_pt2_backend", "get_yaml_config", "deprecated", "CLEANUP_REGEX", "PT2Backend"), "prediction")  # fmt: skip
 _STREAMING = {"send_intermediate_predict_response": "streaming"}
 
 TABLE: Mapping[str, Mapping[str, str]] = {
@@ -62,6 +62,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     },
     "ts.utils": {},
     "ts.utils.util": _PREDICTION,
+    "ts.utils.timeit_decorator": {"timeit": "base_handler"},
     "ts.metrics": {},
     "ts.metrics.dimension": {"Dimension": "metrics"},
     "ts.metrics.unit": {"Units": "metrics"},
@@ -138,7 +139,10 @@ def install(wanted_by: str) -> bool:
     """
     if any(isinstance(finder, SurfaceFinder) for finder in sys.meta_path):
         return True
-    if find_spec("ts") is not None:
+    found = find_spec("ts")
+    if found is not None and found.origin is not None:
         return False
-    sys.meta_path.append(SurfaceFinder(wanted_by))
+    # A folder that happens to be called ts is no package, but would be found as one.
+    place = len(sys.meta_path) if found is None else 0
+    sys.meta_path.insert(place, SurfaceFinder(wanted_by))
     return True

@@ -1,0 +1,61 @@
+"""What `import ts` and `import torchvision` give a handler in a process without either."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+INSTALL = """
+from ksrv.torchserve import surface, torchvision_stand_in
+assert surface.install("cats") and torchvision_stand_in.install("cats")
+"""
+
+
+def run(code, cwd=ROOT):
+    command = [sys.executable, "-c", INSTALL + code]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=environment, check=False
+    )
+
+
+def test_every_name_of_the_table_is_there_and_imports_no_framework():
+    done = run(
+        "import sys\n"
+        "from importlib import import_module\n"
+        "for module, names in surface.TABLE.items():\n"
+        "    for name in names:\n"
+        "        assert getattr(import_module(module), name) is not None\n"
+        "import ts\n"
+        "assert tuple(map(int, ts.__version__.split('.'))) >= (0, 12, 0)\n"
+        "assert not {'torch', 'cv2', 'PIL'} & set(sys.modules)\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("from ts.utils.util import nobody", "cats wants 'nobody' from ts.utils.util"),
+        ("import ts.torch_handler.distributed", "No module named 'ts.torch_handler.distributed'"),
+        ("from torchvision import models", "cats wants 'models' from torchvision"),
+        ("from torchvision.transforms import RandomCrop", "pip install torchvision"),
+        (
+            "from torchvision import transforms as t; t.Resize(8, t.InterpolationMode.NEAREST)",
+            "resizes bilinearly, not with <InterpolationMode.NEAREST",
+        ),
+    ],
+)
+def test_missing_names_say_so(code, text):
+    done = run(code)
+    assert done.returncode == 1
+    assert text in done.stderr
+
+
+def test_folder_called_ts_is_not_taken_for_torchserve(tmp_path):
+    (tmp_path / "ts").mkdir()
+    done = run("from ts.context import Context", tmp_path)
+    assert done.returncode == 0, done.stderr
