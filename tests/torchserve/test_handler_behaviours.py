@@ -302,9 +302,13 @@ def test_b17_exit_is_told_at_once_and_the_process_replaced(served, mode):
 def test_b17_queue_that_is_full(served, tmp_path):
     """One runs, two wait (jobQueueSize), and of three more each is refused."""
     go = tmp_path / "go"
-    body = {"mode": "wait_for", "file": str(go)}
+    started = tmp_path / "started"
+    body = {"mode": "wait_for", "file": str(go), "started": str(started)}
     with ThreadPoolExecutor(6) as pool:
-        answers = [pool.submit(predict, served, "outcome", body) for _ in range(6)]
+        answers = [pool.submit(predict, served, "outcome", body)]
+        while not started.exists() and not answers[0].done():
+            time.sleep(0.01)
+        answers += [pool.submit(predict, served, "outcome", body) for _ in range(5)]
         refused = []
         while len(refused) < 3:
             refused = [answer for answer in answers if answer.done()]
