@@ -5,11 +5,11 @@ import time
 
 import numpy as np
 import pytest
-from tests.unit.engine.engine_models import FunctionExecutor, engine, request, source, tensor
 
 from ksrv.engine.executors import ExecutorDied
 from ksrv.errors import Cancelled, HandlerFailed
 from ksrv.request import BatchOutputs
+from tests.unit.engine.engine_models import FunctionExecutor, engine, request, source, tensor
 
 
 def chunk(batch, value):
