@@ -66,11 +66,13 @@ class Health:
         request = parsed(message_class("grpc.health.v1.HealthCheckRequest"), message)
         told = None
         while context.is_active():
+            # Read before the state, so that the end is always told before the stream ends.
+            closing = self._closing.is_set()
             status = self._status(request.service)
             if status != told:
                 told = status
                 yield _response(status)
-            if self._closing.is_set():
+            if closing:
                 return
             self._closing.wait(POLL_SECONDS)
 

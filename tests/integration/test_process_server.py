@@ -93,7 +93,9 @@ BATCHING = "batching: {max_batch_size: 4, max_delay_ms: 1}\n"
 def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("processes")
     write_model(root, "ways", WAYS, TENSORS)
-    write_model(root, "pair", WAYS, TENSORS + "instances: 2\n")
+    # Slow enough that four clients keep both processes busy.
+    slowly = WAYS.replace("        return", "        time.sleep(0.005)\n        return")
+    write_model(root, "pair", slowly, TENSORS + "instances: 2\n")
     write_model(root, "slow", SLOW_START, TENSORS)
     for name, handler in (("identity", IDENTITY), ("keeper", KEEPER), ("same", SAME_ARRAY)):
         write_model(root, name, handler, TENSORS + "instances: 2\n")

@@ -66,7 +66,9 @@ import threading
 from ksrv._native import codec_noise
 codec_noise.begin()
 say(b"kept")
-threading.Thread(target=say, args=(b"through;",)).start()
+other = threading.Thread(target=say, args=(b"through;",))
+other.start()
+other.join()
 assert codec_noise.end() == b"kept"
 say(b"free;")
 """
