@@ -54,10 +54,11 @@ $(KSERVE_VENV)/.installed:
 test-kserve: $(VENV)/.built $(KSERVE_VENV)/.installed ## KServe's own client, in an environment of its own
 	KSERVE_PYTHON=$(abspath $(KSERVE_VENV))/bin/python $(BIN)/python -m pytest tests/integration/test_kserve_client.py
 
+# cython-lint starts pycodestyle by its bare name.
 check: $(VENV)/.built ## format, lint, types, import arrows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/cython-lint native ksrv/_native
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint native ksrv/_native
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_import_arrows.py
 
