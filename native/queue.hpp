@@ -91,8 +91,7 @@ inline Push Queue::accept(Entry *entry, std::size_t *seat, std::int64_t now) noe
     retain(this);  // until the entry is freed
     ++open_;
     counters[COUNT_PUSHED].fetch_add(1, std::memory_order_relaxed);
-    if (seat != nullptr && may_lend.load(std::memory_order_relaxed) && lend(entry, seat, now))
-        return PUSH_LENT;
+    if (seat != nullptr && lend(entry, seat, now)) return PUSH_LENT;
     entry->previous = line->last;
     entry->next = nullptr;
     (line->last != nullptr ? line->last->next : line->first) = entry;
@@ -107,7 +106,7 @@ inline Push Queue::accept(Entry *entry, std::size_t *seat, std::int64_t now) noe
     return PUSH_OK;
 }
 
-inline Push Queue::push(Entry *entry, std::size_t *seat) noexcept {
+inline Push Queue::push(Entry *entry, std::size_t *seat, bool waits) noexcept {
     const std::int64_t now = now_ns();
     if (entry->deadline_ns <= now) {
         counters[COUNT_EXPIRED_QUEUED].fetch_add(1, std::memory_order_relaxed);
@@ -120,7 +119,7 @@ inline Push Queue::push(Entry *entry, std::size_t *seat) noexcept {
     Push pushed;
     {
         std::lock_guard<std::mutex> guard(mutex_);
-        pushed = accept(entry, seat, now);
+        pushed = accept(entry, lends(waits) ? seat : nullptr, now);
     }
     if (pushed == PUSH_OK || pushed == PUSH_LENT) {
         if (entry->deadline_ns != NEVER) process_timer().expect(entry->deadline_ns);

@@ -342,9 +342,9 @@ cdef class Queue:
         if ticket.entry.state.load() != STATE_NEW:
             raise ValueError("a ticket is pushed once")
         Py_INCREF(ticket)
-        if may_lend and _q(self).may_lend.load():
+        if may_lend and (_q(self).may_lend.load() or _q(self).may_lend_to_waiting.load()):
             # Where it is lent nobody is woken, so that nobody waits for the GIL.
-            pushed = _q(self).push(ticket.entry, &seat)
+            pushed = _q(self).push(ticket.entry, &seat, True)
             if pushed == PUSH_LENT:
                 Py_DECREF(ticket)  # the caller's own reference is the batch's
                 return -1 - <int>seat
@@ -362,7 +362,10 @@ cdef class Queue:
         return <int>pushed
 
     def push_or_borrow(self, Ticket ticket not None) -> int:
-        """As `push`, but an idle instance's seat may be lent (see `push_and_join`)."""
+        """As `push`, but with `may_lend` an idle instance's seat may be lent (see `push_and_join`).
+
+        For a thread that others depend on, so `may_lend_to_waiting` means nothing here.
+        """
         cdef Push pushed
         cdef size_t seat = 0
         if ticket.entry.state.load() != STATE_NEW:
@@ -560,12 +563,21 @@ cdef class Queue:
 
     @property
     def may_lend(self):
-        """Whether seats may be lent to threads that push a request."""
+        """Whether a seat may be lent to any thread that pushes a request: the handler is quick."""
         return _q(self).may_lend.load()
 
     @may_lend.setter
     def may_lend(self, bint value):
         _q(self).may_lend.store(value)
+
+    @property
+    def may_lend_to_waiting(self):
+        """Whether seats may be lent to threads that would only wait for their request."""
+        return _q(self).may_lend_to_waiting.load()
+
+    @may_lend_to_waiting.setter
+    def may_lend_to_waiting(self, bint value):
+        _q(self).may_lend_to_waiting.store(value)
 
     @property
     def waiting(self):

@@ -81,14 +81,16 @@ class Queue {
     std::atomic<std::uint64_t> counters[COUNTERS] = {};
     std::atomic<long> refs{1};
     std::atomic<bool> may_take_ahead{false};
-    std::atomic<bool> may_lend{false};
+    std::atomic<bool> may_lend{false};             // to any thread
+    std::atomic<bool> may_lend_to_waiting{false};  // to those that only wait for their request
 
     // Makes a seat for an instance; SIZE_MAX when there is no memory.
     std::size_t add_seat() noexcept;
 
     // Accepts the entry, or says why not. An accepted entry is held by the queue as well. With
-    // `seat`, an idle instance's seat may be lent: the entry then runs already.
-    Push push(Entry *entry, std::size_t *seat = nullptr) noexcept;
+    // `seat`, an idle instance's seat may be lent: the entry then runs already. `waits` tells that
+    // the caller has nothing else to do until the request has ended.
+    Push push(Entry *entry, std::size_t *seat = nullptr, bool waits = false) noexcept;
 
     // Takes a batch for an idle instance; blocks. At most `room` entries and `max_rows` rows, but
     // one entry always. `delay_ns` is how long the oldest of a batch waits for a full one.
@@ -174,6 +176,10 @@ class Queue {
         } else {
             instances_.notify_one();
         }
+    }
+    bool lends(bool waits) const noexcept {
+        return may_lend.load(std::memory_order_relaxed) ||
+               (waits && may_lend_to_waiting.load(std::memory_order_relaxed));
     }
     Push accept(Entry *entry, std::size_t *seat, std::int64_t now) noexcept;
     bool lend(Entry *entry, std::size_t *seat, std::int64_t now) noexcept;

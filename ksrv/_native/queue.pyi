@@ -45,6 +45,7 @@ class Ticket:
 class Queue:
     may_take_ahead: bool
     may_lend: bool
+    may_lend_to_waiting: bool
     def __init__(self, capacity: int, name: str = "") -> None: ...
     @property
     def name(self) -> str: ...

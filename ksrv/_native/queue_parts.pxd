@@ -80,8 +80,10 @@ cdef extern from "queue.hpp" namespace "ksrv" nogil:
         AtomicCount counters[7]
         AtomicFlag may_take_ahead
         AtomicFlag may_lend
+        AtomicFlag may_lend_to_waiting
         size_t add_seat() noexcept
         Push push(Entry *entry, size_t *seat) noexcept
+        Push push(Entry *entry, size_t *seat, bint waits) noexcept
         Take take(size_t seat, Entry **out, size_t room, size_t *count, uint64_t max_rows,
                   int64_t delay_ns) noexcept
         void nudge(size_t seat) noexcept

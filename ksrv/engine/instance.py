@@ -6,8 +6,8 @@ first; this one starts its executor anew, at the pace that the executor sets.
 
 Two changes of thread cost more than a small handler. So once a handler has proven quick, a thread
 that submits a request while nothing else waits may be lent the instance's seat and run the request
-itself (`run_lent`). Slow runs end that. Executors that keep deadlines by themselves need no
-proof.
+itself (`run_lent`). Slow runs end that. A thread that would only wait for its request needs no
+proof where the executor keeps deadlines by itself; a thread of the door has others to serve.
 """
 
 import logging
@@ -30,6 +30,7 @@ from ksrv.engine.split import split
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.request import BatchInputs, BatchOutputs, InferResponse
+from ksrv.source import ModelConfig
 from ksrv.spec import ModelSpec
 
 log = logging.getLogger("ksrv.engine")
@@ -56,6 +57,7 @@ class Home(Protocol):
 
     spec: ModelSpec
     queue: native.Queue
+    config: ModelConfig
     retry: bool
     timeout_ns: int
     run_timeout_ns: int
@@ -202,8 +204,8 @@ class Instance:
         most = home.spec.max_batch_size
         room = MOST_JOINED if most else 1
         take, seat, delay = queue.take, self._seat, home.delay_ns
-        if home.lends and self._executor.keeps_deadlines:
-            queue.may_lend = True
+        if home.lends:
+            self._lend(False)
         linger = 0
         while True:
             taken = take(seat, room, most, delay or linger)
@@ -300,21 +302,29 @@ class Instance:
             assembly.ran_ns = time.monotonic_ns() - began
 
     def _note_pace(self, ran_ns: int) -> None:
+        before = self._trust
         if ran_ns < QUICK_NS:
-            trust = self._trust + 1
+            trust = before + 1
             if trust > 2 * TRUSTED:
                 return
         else:
-            trust = max(self._trust - 50, 0) if ran_ns < STALL_NS else 0
+            trust = max(before - 50, 0) if ran_ns < STALL_NS else 0
         self._trust = trust
         queue = self._home.queue
-        if self._home.lends and not self._executor.keeps_deadlines:
-            if trust == TRUSTED and not queue.may_lend:
-                queue.may_lend = True
-            elif trust < TRUSTED // 2 and queue.may_lend:
-                queue.may_lend = False
+        if self._home.lends:
+            if trust == TRUSTED:
+                self._lend(True)
+            elif trust < TRUSTED // 2 <= before:
+                self._lend(False)
         if queue.may_take_ahead != (ran_ns >= AHEAD_NS):
             queue.may_take_ahead = ran_ns >= AHEAD_NS
+
+    def _lend(self, quick: bool) -> None:
+        """Set to whom the queue lends seats."""
+        home, queue = self._home, self._home.queue
+        queue.may_lend_to_waiting = quick or self._executor.keeps_deadlines
+        # One thread enters Python for all that the door receives: it would use instances in turn.
+        queue.may_lend = quick and home.config.instances == 1
 
     # ---- deaths -----------------------------------------------------------------------------
 

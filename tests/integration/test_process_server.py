@@ -188,38 +188,64 @@ def test_readiness_tells_of_a_death_between_requests_and_of_the_recovery(served)
     assert pid_of(served, "slow") != pid
 
 
-def test_killed_processes_lose_no_request_when_there_is_a_second(served):
-    stop = threading.Event()
-    seen: set[int] = set()
-    failures: list[str] = []
-    answered = [0]
+class Load:
+    """Four clients of the model `pair`; `seen` is which processes answered them since it was emptied."""
 
-    def client(number: int) -> None:
+    def __init__(self, server: Server) -> None:
+        self.seen: set[int] = set()
+        self.failures: list[str] = []
+        self.answered = 0
+        self._server = server
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._client, args=(n,)) for n in range(4)]
+
+    def _client(self, number: int) -> None:
         with requests.Session() as session:
-            while not stop.is_set():
-                answer = infer(served, "pair", np.full((2, 50), number, "f4"), session)
+            while not self._stop.is_set():
+                answer = infer(self._server, "pair", np.full((2, 50), number, "f4"), session)
                 if answer.status_code != 200:
-                    failures.append(answer.text)
+                    self.failures.append(answer.text)
                     return
-                seen.add(int(values_of(answer)[0, 0]))
-                answered[0] += 1
+                self.seen.add(int(values_of(answer)[0, 0]))
+                self.answered += 1
 
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(4):
-            seen.clear()
-            target = answered[0] + 10
-            wait_until(lambda: answered[0] >= target or failures)  # noqa: B023
-            wait_until(lambda: any(lives(pid) for pid in tuple(seen)) or failures)
-            os.kill(next(pid for pid in tuple(seen) if lives(pid)), signal.SIGKILL)
-    finally:
-        stop.set()
-        for thread in threads:
+    def wait_for_two(self) -> list[int]:
+        """Return the processes once two that live have answered."""
+        self.seen.clear()
+        found: list[int] = []
+
+        def two_answered() -> bool:
+            found[:] = [pid for pid in tuple(self.seen) if lives(pid)]
+            return len(found) >= 2 or bool(self.failures)
+
+        wait_until(two_answered)
+        return found
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
             thread.join()
-    assert not failures
-    assert answered[0] > 20
+
+
+def test_both_instances_of_a_model_serve(served):
+    with Load(served) as load:
+        first, second = load.wait_for_two()
+    assert first != second
+    assert not load.failures
+
+
+def test_killed_processes_lose_no_request_when_there_is_a_second(served):
+    with Load(served) as load:
+        for _ in range(4):
+            os.kill(load.wait_for_two()[0], signal.SIGKILL)
+        load.wait_for_two()
+    assert not load.failures
+    assert load.answered > 20
 
 
 @pytest.mark.parametrize("kind", ["", "-batched"])
