@@ -103,13 +103,14 @@ class Instance:
         self._closing = False
         self._busy_since = 0
         self._trust = 0
+        self._deaths = self._revived = 0
         self.started: Future[ModelSpec] = Future()
         self.warm: Future[None] = Future()
         self.restarts = 0
         self.tally = Tally()
         name = f"ksrv-{home.spec.name}-{number}"
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
-        executor.on_death(lambda _reason: home.queue.nudge(self._seat))
+        executor.on_death(self._note_death)
 
     def start(self) -> None:
         """Begin loading; `started` tells how it went."""
@@ -152,7 +153,7 @@ class Instance:
         """Whether it can be expected to run a batch: alive, and not stuck in one."""
         busy_since = self._busy_since
         stuck = busy_since and time.monotonic_ns() - busy_since > self._home.timeout_ns > 0
-        return self._thread.is_alive() and self._executor.alive and not stuck
+        return self._thread.is_alive() and not self._cold and not stuck
 
     @property
     def keeps_deadlines(self) -> bool:
@@ -190,12 +191,12 @@ class Instance:
             if self._warm_up is not None:
                 self._warm_up(self)
             if not self._executor.alive:  # generated data may have ended it
+                self._warm_up = None  # and is not given to its replacements
                 self._executor.start()
             self.warm.set_result(None)
         except BaseException as error:  # noqa: BLE001  it reaches whoever waits for the warm-up
             self.warm.set_exception(error)
             return False
-        self._warm_up = None
         return True
 
     def _serve(self) -> None:
@@ -222,7 +223,7 @@ class Instance:
                 linger = 0
             # The last batch's memory is not kept while this thread waits for the next.
             del taken, assembly
-            if not self._executor.alive and not self._revive():
+            if self._cold and not self._revive():
                 break
         native.wake_waiters()
 
@@ -348,21 +349,50 @@ class Instance:
                 self._home.offer(again)
         return None
 
+    @property
+    def _cold(self) -> bool:
+        """Whether the executor died, or was replaced by one that has not been warmed up."""
+        return self._deaths != self._revived or not self._executor.alive
+
+    def _note_death(self, _reason: str) -> None:
+        self._deaths += 1
+        self._home.queue.nudge(self._seat)
+
     def _revive(self) -> bool:
-        """Start the executor anew after a death; False when that is given up."""
+        """Start the executor anew after a death and warm it up; False when that is given up."""
         home = self._home
         reason = ""
         native.wake_waiters()
         for _ in range(STARTS_IN_A_ROW):
             if self._closing or (home.queue.closed and not home.queue.open):
                 return False
+            deaths = self._deaths
             try:
                 self._executor.start()
             except KsrvError as error:
                 reason = error.message
                 log.error("the model %s cannot be started again: %s", home.spec.name, reason)
-            else:
+                continue
+            if self._warm_up is not None:
+                self._warm_up_again(self._warm_up)
+            if self._executor.alive and self._deaths == deaths:
+                self._revived = deaths
                 self.restarts += 1
                 return True
+            reason = "it ended before it took a batch"
         home.instance_lost(f"{STARTS_IN_A_ROW} starts in a row failed, the last one: {reason}")
         return False
+
+    def _warm_up_again(self, warm_up: "Callable[[Instance], None]") -> None:
+        """Warm up a replacement; it serves cold where that fails, and the next where it dies."""
+        try:
+            warm_up(self)
+        except Exception as error:
+            log.error(
+                "the model %s, instance %d was not warmed up again",
+                self._home.spec.name,
+                self.number,
+                exc_info=error,
+            )
+        if not self._executor.alive:
+            self._warm_up = None

@@ -139,6 +139,58 @@ def test_a_kill_under_load_fails_no_request_when_a_second_instance_lives(tmp_pat
         assert not failures
 
 
+WARMED = """
+import os
+from pathlib import Path
+from ksrv import BaseHandler
+
+class Handler(BaseHandler):
+    def initialize(self, context):
+        self.seen = []
+
+    def handle(self, batch, context):
+        x = batch["x"]
+        runs = Path(__file__).with_name(f"runs-{os.getpid()}")
+        with runs.open("a") as file:
+            file.write(f"{len(x)} {x[0, 0]:g}\\n")
+        if x[0, 0] == 0 and Path(__file__).with_name("refuse").exists():
+            os._exit(3)
+        return x * 0 + os.getpid()
+"""
+
+
+def first_runs(folder, pid):
+    lines = (folder / "models" / "m" / f"runs-{pid}").read_text().splitlines()
+    return [tuple(map(float, line.split())) for line in lines]
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_replaced_process_is_warm_before_it_takes_a_batch(tmp_path, idle):
+    """Zeros of each size come first, whether the process died between requests or in one."""
+    more = "batching: {max_batch_size: 3}"
+    with engine(tmp_path, more, handler=WARMED) as served:
+        pid = pid_of(served)
+        assert first_runs(tmp_path, pid)[:3] == [(1, 0), (2, 0), (3, 0)]
+        os.kill(pid, signal.SIGKILL)
+        if idle:
+            until(lambda: not served.ready() or served.statistics()[0].restarts)
+            until(served.ready)
+        replaced = int(served.infer(request(5.0)).outputs[0].data[0, 0])
+        assert replaced != pid
+        assert first_runs(tmp_path, replaced) == [(1, 0), (2, 0), (3, 0), (1, 5)]
+
+
+def test_a_warm_up_that_ends_the_replacement_is_not_tried_on_the_next(tmp_path, caplog):
+    with engine(tmp_path, handler=WARMED) as served:
+        pid = pid_of(served)
+        (tmp_path / "models" / "m" / "refuse").touch()
+        os.kill(pid, signal.SIGKILL)
+        replaced = int(served.infer(request(5.0)).outputs[0].data[0, 0])
+        assert first_runs(tmp_path, replaced) == [(1, 5)]
+        assert "was not warmed up" in caplog.text
+        until(served.ready)
+
+
 def test_readiness_tells_that_the_only_process_is_gone(tmp_path):
     with engine(tmp_path) as served:
         os.kill(pid_of(served), signal.SIGKILL)
