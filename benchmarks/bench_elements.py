@@ -1,4 +1,7 @@
-"""BYTES tensors against a careful Python version and tritonclient's, 1,000 and 100,000 strings."""
+"""BYTES tensors against a careful Python version and tritonclient's, 1,000 and 100,000 strings.
+
+Python's own allocator is set as in a worker, for every reader: it keeps the memory that it frees.
+"""
 
 import struct
 
@@ -6,9 +9,14 @@ import numpy as np
 import pytest
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-from ksrv._native import elements
+from ksrv._native import elements, pymalloc
 
 SIZES = {"1k": 1_000, "100k": 100_000}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def worker_settings():
+    pymalloc.keep_arenas()
 
 
 def strings(count):

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from ksrv._native import arena
+from ksrv._native import arena, pymalloc
 from ksrv._native import queue as native
 from ksrv.engine.executors import Executor
 from ksrv.engine.executors.inline import InlineExecutor
@@ -125,9 +125,10 @@ class Engine:
                 log.exception("a callback of a request that ended failed")
 
     def _give_memory_back(self) -> None:
-        """Free the blocks that nobody has used for a while, also when no request comes any more."""
+        """Free the memory that is kept for requests, also when none comes any more."""
         while not self._closing.wait(IDLE_MEMORY_SECONDS):
             arena.trim(IDLE_MEMORY_SECONDS)
+            pymalloc.trim()
 
     def _watch(self) -> None:
         while not self._closing.wait(self.settings.watch_seconds):

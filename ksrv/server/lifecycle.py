@@ -101,7 +101,7 @@ class Service:
         Raises:
             SystemExit: The worker was told to leave before it could serve.
         """
-        from ksrv._native import arena
+        from ksrv._native import arena, pymalloc
         from ksrv.engine import opencv
         from ksrv.engine.engine import Engine, EngineSettings
         from ksrv.repository.archived_model import archive_readers
@@ -112,6 +112,7 @@ class Service:
         # Settings for the whole process: they are made here, where the process is ksrv's own.
         settings = self.settings
         arena.tune_malloc(no_mmap=settings.keep_memory)
+        pymalloc.keep_arenas()
         opencv.own_process()
         defaults = None
         if settings.torchserve_config:
