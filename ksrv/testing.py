@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,15 +28,26 @@ _POLL_SECONDS = 0.02
 _SET_PARENT_DEATH_SIGNAL = 1
 
 
-def _ends_with_parent() -> Callable[[], None] | None:
-    """Return what a new process runs so that it does not outlive a test run that is killed.
+# Run in front of the server's command: has the kernel end this process with its parent's thread.
+# Setting that in the fork itself would run the hooks of the test process's libraries in the child,
+# and grpc's may abort it there.
+_END_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(int(sys.argv[1]), int(sys.argv[2]))
+if os.getppid() == int(sys.argv[3]):
+    os.execvp(sys.argv[4], sys.argv[4:])
+"""
+
+
+def _ending_with_parent(command: list[str]) -> list[str]:
+    """Return a command whose process does not outlive a test run that is killed.
 
     The kernel watches the thread that forks, so this is for the main thread only.
     """
     if threading.current_thread() is not threading.main_thread():
-        return None
-    prctl = ctypes.CDLL(None).prctl
-    return lambda: prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+        return command
+    numbers = (_SET_PARENT_DEATH_SIGNAL, int(signal.SIGTERM), os.getpid())
+    return [sys.executable, "-ISc", _END_WITH_PARENT, *map(str, numbers), *command]
 
 
 class ServerFailed(AssertionError):
@@ -120,13 +131,12 @@ class Server:
         own = {name: value for name, value in os.environ.items() if not name.startswith("KSRV_")}
         with self._log_path.open("wb") as output:
             self.process = subprocess.Popen(
-                self.command(settings_file),
+                _ending_with_parent(self.command(settings_file)),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=own | {"PYTHONUNBUFFERED": "1"} | self._environment,
                 start_new_session=True,
-                preexec_fn=_ends_with_parent(),
             )
         self._deadline = time.monotonic() + self._start_timeout
         try:
