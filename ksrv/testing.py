@@ -7,7 +7,6 @@ The process is `ksrv serve`. Leaving the context ends it with SIGTERM and fails 
 cleanly. A server that dies while it starts fails with its whole log.
 """
 
-import ctypes
 import http.client
 import json
 import os
