@@ -7,7 +7,7 @@ each request. None of these classes knows a socket, a queue or a model.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -164,6 +164,20 @@ class BatchRequest:
         return part
 
 
+class Emitter(Protocol):
+    """Where the intermediate answers of a running batch go."""
+
+    def __call__(self, outputs: "BatchOutputs") -> None:
+        """Hand one intermediate answer to each request that still wants it.
+
+        Args:
+            outputs: The answer, with every row of the batch.
+        """
+
+    def listening(self) -> frozenset[int]:
+        """Return the places of the requests that have not ended: nobody left, no deadline passed."""
+
+
 @dataclass(slots=True)
 class BatchInputs:
     """What the engine hands to an executor: assembled tensors and whose rows they hold.
@@ -173,14 +187,14 @@ class BatchInputs:
         rows: The number of rows in the batch.
         requests: The requests in row order; their slices cover the rows without gaps.
         explain: Whether to explain rather than infer; a batch has one mode only.
-        emit: Takes an intermediate answer while the batch runs; None where nobody listens.
+        emit: Takes an intermediate answer while the batch runs; None where nobody wants any.
     """
 
     tensors: dict[str, Tensor]
     rows: int
     requests: list[BatchRequest]
     explain: bool = False
-    emit: "Callable[[BatchOutputs], None] | None" = None
+    emit: Emitter | None = None
 
 
 @dataclass(slots=True)
@@ -195,6 +209,7 @@ class BatchOutputs:
         parameters: Response parameters by request index.
         exclusive: Whether nobody but the holders of these arrays can reach their memory, so that
             they may be sent from where they lie.
+        only: The requests that an intermediate answer is for; None for all of them.
     """
 
     tensors: list[Tensor]
@@ -203,6 +218,7 @@ class BatchOutputs:
     headers: dict[int, dict[str, str]] = field(default_factory=dict)
     parameters: dict[int, dict[str, Parameter]] = field(default_factory=dict)
     exclusive: bool = False
+    only: frozenset[int] | None = None
 
 
 def single_request(tensors: Sequence[Tensor], rows: int, request: InferRequest) -> BatchInputs:

@@ -35,15 +35,21 @@ class ChunkSender:
     def __call__(self, outputs: BatchOutputs) -> None:
         """Hand one chunk to every request that still wants one."""
         answers = split(self._spec, self._tickets, outputs, {}, [], {})
-        for ticket, answer in zip(self._tickets, answers, strict=True):
+        for place, (ticket, answer) in enumerate(zip(self._tickets, answers, strict=True)):
             on_chunk = ticket.request.on_chunk
             if on_chunk is None or ticket.done():
+                continue
+            if outputs.only is not None and place not in outputs.only:
                 continue
             if isinstance(answer, InferResponse):
                 on_chunk(answer)
                 self.sent = True
             else:
                 log.error("an intermediate answer is dropped: %s", answer.message)
+
+    def listening(self) -> frozenset[int]:
+        """See `ksrv.request.Emitter.listening`."""
+        return frozenset(place for place, ticket in enumerate(self._tickets) if not ticket.done())
 
 
 def chunk_sender(spec: ModelSpec, tickets: Sequence[QueuedTicket]) -> ChunkSender | None:

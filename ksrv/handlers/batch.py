@@ -181,12 +181,33 @@ class Batch:
             outputs: What `postprocess` may return, with every row of the batch.
 
         Returns:
-            Whether somebody takes it: streams do, plain requests get the final answer alone.
+            Whether it was sent: False where nobody wants intermediate answers (plain requests get
+            the final answer alone), and once nobody waits for this batch any more.
 
         Raises:
             HandlerFailed: The outputs do not fit the batch or the declared outputs.
         """
-        return self._send is not None and self._send(self._inputs, outputs)
+        return self._send is not None and self.listening() and self._send(self._inputs, outputs)
+
+    def listening(self, row: int | None = None) -> bool:
+        """Tell whether somebody still waits for the batch's answer.
+
+        A request of a stream whose client has left, or whose deadline has passed, waits no more; a
+        handler that works for it alone may stop, and whatever it then returns is dropped. Where no
+        request of the batch takes intermediate answers this is not known, and taken to be so.
+
+        Args:
+            row: Ask for the request that owns this row alone.
+
+        Raises:
+            IndexError: The batch has no such row.
+        """
+        place = None if row is None else self.request_of(row)
+        emit = self._inputs.emit
+        if emit is None:
+            return True
+        waiting = emit.listening()
+        return bool(waiting) if place is None else place in waiting
 
     def _entry(self, name: str) -> Tensor:
         try:

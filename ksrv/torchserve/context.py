@@ -152,6 +152,18 @@ class Context:
     def set_response_header(self, idx: int, key: str, value: str) -> None:
         self.request_processor[idx].add_response_property(key, value)
 
+    def listening(self, idx: int | None = None) -> bool:
+        """Tell whether a client still waits; ksrv's own, for handlers that stream.
+
+        Args:
+            idx: The row whose client is meant; any client of the batch by default.
+
+        Returns:
+            False once the client's connection is gone or its deadline has passed. Where no client
+            of the batch takes intermediate answers this is not known, and taken to be so.
+        """
+        return self.cl_socket is None or bool(self.cl_socket.listening(idx))
+
     def get_sequence_id(self, idx: int) -> str:
         return str(self.get_request_header(idx, self.header_key_sequence_id) or "")
 

@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ from ksrv.errors import HandlerFailed, InferenceError
 from ksrv.handlers.device import choose_device
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.handlers.runner import LoadFailed
-from ksrv.request import BatchInputs, BatchOutputs, Element, Tensor
+from ksrv.request import BatchInputs, BatchOutputs, Element, Emitter, Tensor
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec, TensorSpec
 from ksrv.torchserve import answers, rows, surface, torchvision_stand_in
@@ -190,7 +190,7 @@ class TorchServeRunner:
         context = self._context
         assert context is not None
         requests = inputs.requests
-        ids = [request.id or str(uuid.uuid4()) for request in requests]
+        ids = _distinct([request.id for request in requests])
         context.request_ids = {row: ids[index] for row, index in enumerate(owners)}
         context.request_processor = [
             RequestProcessor(rows.request_headers(requests[index], inputs.tensors, inputs.explain))
@@ -200,7 +200,7 @@ class TorchServeRunner:
             context.metrics.request_ids = context.request_ids
         context.cl_socket = None
         if inputs.emit is not None and len(owners) == inputs.rows:
-            context.cl_socket = _Chunks(inputs.emit, rows.is_torchserve(requests[0]))
+            context.cl_socket = _Chunks(inputs.emit, owners, rows.is_torchserve(requests[0]))
 
     def _answer(
         self, items: list[Any], owners: list[int], inputs: BatchInputs, over_torchserve: bool
@@ -273,23 +273,43 @@ class _Chunks:
     """Where intermediate answers go: what `context.cl_socket` is to TorchServe.
 
     Args:
-        emit: Takes one chunk for every row of the batch.
+        emit: Takes chunks for the requests of the batch.
+        owners: The request that owns each row.
         over_torchserve: Whether the requests came over TorchServe's routes.
     """
 
-    def __init__(self, emit: Callable[[BatchOutputs], None], over_torchserve: bool) -> None:
+    def __init__(self, emit: Emitter, owners: Sequence[int], over_torchserve: bool) -> None:
         self._emit = emit
+        self._owners = owners
         self._over_torchserve = over_torchserve
 
-    def send(self, items: Sequence[Any]) -> None:
-        if self._over_torchserve:
-            made = [answers.torchserve_item(item) for item in items]
-            elements: list[Element] = [element for element, _ in made]
-            headers = {row: {CONTENT_TYPE: kind} for row, (_, kind) in enumerate(made)}
-        else:
-            elements, headers = [answers.wire_element(item) for item in items], {}
+    def send(self, items: Mapping[int, Any]) -> None:
+        """Send one chunk to the request of each row that has an item."""
+        elements: list[Element] = [b""] * len(self._owners)
+        headers: dict[int, dict[str, str]] = {}
+        for row, item in items.items():
+            if self._over_torchserve:
+                elements[row], kind = answers.torchserve_item(item)
+                headers[self._owners[row]] = {CONTENT_TYPE: kind}
+            else:
+                elements[row] = answers.wire_element(item)
         tensor = Tensor(answers.OUTPUT, "BYTES", (len(elements),), elements)
-        self._emit(BatchOutputs([tensor], headers=headers))
+        only = frozenset(self._owners[row] for row in items)
+        self._emit(BatchOutputs([tensor], headers=headers, only=only))
+
+    def listening(self, row: int | None) -> bool:
+        """Tell whether anybody still waits for the batch, or for one row of it."""
+        waiting = self._emit.listening()
+        return bool(waiting) if row is None else self._owners[row] in waiting
+
+
+def _distinct(ids: Sequence[str]) -> list[str]:
+    """Return ids by which the requests of a batch can be told apart; clients choose their own."""
+    seen: dict[str, None] = {}
+    for given in ids:
+        own = given if given and given not in seen else str(uuid.uuid4())
+        seen[own] = None
+    return list(seen)
 
 
 def _place(trace: TracebackType | None, folder: Path) -> str:

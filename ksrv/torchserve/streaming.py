@@ -1,5 +1,6 @@
 """Intermediate answers: `ts.handler_utils.utils.send_intermediate_predict_response`."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,22 +12,35 @@ def send_intermediate_predict_response(
     code: int,
     context: Any = None,
 ) -> None:
-    """Send one chunk to each request of the running batch; the handler's return value is the last.
+    """Send one chunk to requests of the running batch; the handler's return value is the last.
+
+    Of the processes of a distributed model only the one with the rank 0 sends anything. Clients that
+    have left are skipped; `context.listening()` tells whether any is there.
 
     Args:
-        ret: One item for each row.
-        req_id_map: `context.request_ids`.
+        ret: The items.
+        req_id_map: `context.request_ids`, or a part of it, numbered anew: for each index in `ret`
+            the id of the request that gets the item.
         message: Ignored: the front end words its own answer.
         code: Ignored, for the same reason.
         context: The handler's context.
 
     Raises:
-        ValueError: The number of items is not the number of rows.
+        ValueError: There are fewer items than ids, or an id is not one of the running batch.
     """
     chunks = getattr(context, "cl_socket", None)
-    if chunks is None:
+    if chunks is None or os.environ.get("LOCAL_RANK", "0") != "0":
         return
-    rows = len(context.request_processor)
-    if len(ret) != rows:
-        raise ValueError(f"{len(ret)} intermediate answers were given for a batch of {rows} rows")
-    chunks.send(ret)
+    known: Mapping[int, str] = context.request_ids
+    wanted = known if req_id_map is None else req_id_map
+    rows: dict[str, list[int]] = {}
+    for row, name in known.items():
+        rows.setdefault(name, []).append(row)
+    if max(wanted, default=-1) >= len(ret):
+        raise ValueError(f"{len(ret)} intermediate answers were given for {len(wanted)} requests")
+    chosen: dict[int, Any] = {}
+    for index, name in wanted.items():
+        if not rows.get(name):
+            raise ValueError(f"the running batch has no further row of a request {name!r}")
+        chosen[rows[name].pop(0)] = ret[index]  # a request may own several rows
+    chunks.send(chosen)

@@ -1,8 +1,13 @@
 """One server for the tests of TorchServe's handlers: archives under the process executor."""
 
+import sys
+from textwrap import dedent
+
 import pytest
 from archives import archive, write_files
 
+from ksrv.handlers.runner import make_runner
+from ksrv.repository.layout import Repository
 from ksrv.testing import Server
 
 CPU = {"deviceType": "cpu"}
@@ -66,3 +71,31 @@ def served(tmp_path_factory, model_files):
     fill(store, model_files)
     with Server(store, torchserve_api=True) as server:
         yield server
+
+
+@pytest.fixture
+def ts_runner(tmp_path, monkeypatch):
+    """Make a loaded runner of a TorchServe handler's source, in this process."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    before = set(sys.modules)
+    runners = []
+
+    def make(handler, config="", files=()):
+        folder = tmp_path / "own"
+        folder.mkdir()
+        (folder / "own_handler.py").write_text(dedent(handler))
+        for name, content in dict(files).items():
+            (folder / name).write_bytes(content)
+        (folder / "model.yaml").write_text("handler: own_handler.py\n" + dedent(config))
+        runner = make_runner(Repository([tmp_path]).scan()["own"].versions[""])
+        runners.append(runner)
+        runner.load()
+        return runner
+
+    yield make
+    for runner in runners:
+        runner.close()
+    for name in set(sys.modules) - before:
+        if name == "own_handler" or name.partition(".")[0] == "ts":
+            del sys.modules[name]

@@ -269,6 +269,24 @@ def test_b15_first_chunk_comes_before_the_handler_returns(served, tmp_path):
     assert b"".join(pieces) == b"chunk1 chunk2 last"
 
 
+def wait_for(file):
+    """Return a file's content once there is one."""
+    deadline = time.monotonic() + 30
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < deadline, f"{file.name} was not written"
+        time.sleep(0.01)
+    return file.read_text()
+
+
+def test_b15_handler_learns_that_its_client_has_left(served, tmp_path):
+    left = tmp_path / "left"
+    answer = predict(served, "outcome", {"mode": "endless", "left": str(left)}, stream=True)
+    assert next(answer.iter_content(5)) == b"chunk"
+    answer.close()
+    assert wait_for(left).startswith("False after ")
+    assert predict(served, "outcome", {"mode": "int"}).json() == 7  # the process serves on
+
+
 def test_b16_description_and_explanation(served):
     (described,) = requests.get(f"{served.url}/models/picture?customized=true", timeout=30).json()
     assert described["modelName"] == "picture"

@@ -9,7 +9,14 @@ import pytest
 import requests
 import tritonclient.grpc as triton
 from PIL import Image
-from test_handler_behaviours import ANSWER, ONE_TO_FOUR, TWO_INPUTS, TWO_OUTPUTS, predict
+from test_handler_behaviours import (
+    ANSWER,
+    ONE_TO_FOUR,
+    TWO_INPUTS,
+    TWO_OUTPUTS,
+    predict,
+    wait_for,
+)
 
 from ksrv.protocol.messages import INFERENCE, message_class, methods
 
@@ -126,6 +133,15 @@ def test_chunks_over_a_grpc_stream(served):
     marks = [answer.parameters["triton_final_response"].bool_param for answer in answers]
     assert marks == [False, False, False, True]
     assert {answer.id for answer in answers} == {"r"}
+
+
+def test_cancelled_grpc_stream_is_told_to_the_handler(served, tmp_path):
+    left = tmp_path / "left"
+    wanted = text_request("outcome", json.dumps({"mode": "endless", "left": str(left)}).encode())
+    answers = grpc_stream(served, wanted)
+    assert next(answers).infer_response.raw_output_contents[0][4:] == b"chunk"
+    answers.close()  # ends the call with its channel
+    assert wait_for(left).startswith("False after ")
 
 
 def test_plain_request_gets_the_last_answer_alone(served):

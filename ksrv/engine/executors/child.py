@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 
 from ksrv._native import records
@@ -69,6 +70,64 @@ class EventLogHandler(logging.Handler):
         text = self.format(record)[:_MESSAGE_CHARACTERS]
         note = LogNote(record.name, record.levelno, text)
         self._events.send(Kind.LOG, *payloads.dump(note))
+
+
+def send_answer(link: Link, kind: Kind, sequence: int, outputs: BatchOutputs) -> None:
+    """Send an answer or an intermediate one; its tensors are gone from `outputs` afterwards.
+
+    Args:
+        link: The link for batches.
+        kind: ANSWER or CHUNK.
+        sequence: The batch that it belongs to.
+        outputs: What the handler answered.
+    """
+    written, blocks = records.write(outputs.tensors, link.own)
+    payload, lenient = payloads.pack_answer(outputs, written)
+    # Emptied before sending, because the message says which input blocks nobody refers to, and
+    # an output may be a view of an input.
+    outputs.tensors.clear()
+    link.send(kind, payload, sequence=sequence, blocks=blocks, lenient=lenient)
+
+
+class Chunks:
+    """What `BatchInputs.emit` is to the handler of one batch.
+
+    The threads of a handler may use it at once. Once the batch has its answer nothing more is sent,
+    because it would be taken for the next batch's.
+
+    Args:
+        link: The link for batches.
+        sequence: The batch.
+    """
+
+    def __init__(self, link: Link, sequence: int) -> None:
+        self._link = link
+        self._sequence = sequence
+        self._lock = threading.Lock()
+        self._ended = False
+
+    def __call__(self, outputs: BatchOutputs) -> None:
+        """See `ksrv.request.Emitter`."""
+        with self._lock:
+            if not self._ended:
+                send_answer(self._link, Kind.CHUNK, self._sequence, outputs)
+
+    def listening(self) -> frozenset[int]:
+        """Ask the worker; see `ksrv.request.Emitter.listening`."""
+        with self._lock:
+            if self._ended:
+                return frozenset()
+            self._link.send(Kind.ASK, b"", sequence=self._sequence)
+            frame = self._link.receive()
+            if frame.kind != Kind.LISTENING:
+                raise ChannelError(f"a message was {frame.kind}, not LISTENING")
+            note = payloads.load(payloads.ListeningNote, frame.payload, frame.lenient)
+            return frozenset(note.places)
+
+    def end(self) -> None:
+        """Send nothing more: the batch has its answer."""
+        with self._lock:
+            self._ended = True
 
 
 class Child:
@@ -151,22 +210,14 @@ class Child:
         return True
 
     def _run(self, runner: Runner, frame: Frame) -> None:
-        batch = payloads.unpack_batch(frame, self._link.peer)
-        batch.emit = self._send_chunk
-        outputs = runner.run(batch)
+        chunks = Chunks(self._link, self._sequence)
+        batch = payloads.unpack_batch(frame, self._link.peer, lambda: chunks)
+        try:
+            outputs = runner.run(batch)
+        finally:
+            chunks.end()
         del batch
-        self._answer(Kind.ANSWER, outputs)
-
-    def _send_chunk(self, outputs: BatchOutputs) -> None:
-        self._answer(Kind.CHUNK, outputs)
-
-    def _answer(self, kind: Kind, outputs: BatchOutputs) -> None:
-        written, blocks = records.write(outputs.tensors, self._link.own)
-        payload, lenient = payloads.pack_answer(outputs, written)
-        # Emptied before sending, because the message says which input blocks nobody refers to, and
-        # an output may be a view of an input.
-        outputs.tensors.clear()
-        self._link.send(kind, payload, sequence=self._sequence, blocks=blocks, lenient=lenient)
+        send_answer(self._link, Kind.ANSWER, self._sequence, outputs)
 
     def _fail(self, error: KsrvError) -> None:
         payload, lenient = payloads.dump(payloads.fault_of(error))

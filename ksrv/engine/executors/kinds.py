@@ -13,9 +13,11 @@ class Kind(IntEnum):
     LOAD = 1
     RUN = 2
     CLOSE = 3
+    LISTENING = 4
     LOADED = 16
     ANSWER = 17
     FAILED = 18
     CHUNK = 19
+    ASK = 20
     LOG = 32
     METRICS = 33

@@ -8,7 +8,7 @@ the standard library's reader and writer, and the message says so.
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -19,7 +19,14 @@ from ksrv._native.link import ChannelError, Frame
 from ksrv._native.shared_blocks import BlockError, PeerBlocks
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.handlers.metrics import MetricRecord
-from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Parameter, Tensor
+from ksrv.request import (
+    BatchInputs,
+    BatchOutputs,
+    BatchRequest,
+    Emitter,
+    Parameter,
+    Tensor,
+)
 from ksrv.spec import ModelSpec
 
 _PREFIX = struct.Struct("<II")
@@ -67,6 +74,7 @@ class RunNote(msgspec.Struct, omit_defaults=True):
     requests: list[RequestNote]
     explain: bool = False
     tensor_parameters: dict[int, dict[str, Parameter]] = {}
+    streamed: bool = False
 
 
 class Fault(msgspec.Struct, omit_defaults=True):
@@ -88,6 +96,13 @@ class AnswerNote(msgspec.Struct, omit_defaults=True):
     headers: dict[int, dict[str, str]] = {}
     parameters: dict[int, dict[str, Parameter]] = {}
     tensor_parameters: dict[int, dict[str, Parameter]] = {}
+    only: list[int] | None = None
+
+
+class ListeningNote(msgspec.Struct):
+    """The places of the requests that have not ended, as `Emitter.listening` gives them."""
+
+    places: list[int]
 
 
 class LogNote(msgspec.Struct):
@@ -109,7 +124,16 @@ class _MetricsNote(msgspec.Struct):
 _ENCODER = msgspec.json.Encoder()
 _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (LoadNote, RunNote, Fault, AnswerNote, LogNote, _SpecNote, _MetricsNote)
+    for kind in (
+        LoadNote,
+        RunNote,
+        Fault,
+        AnswerNote,
+        ListeningNote,
+        LogNote,
+        _SpecNote,
+        _MetricsNote,
+    )
 }
 
 
@@ -210,6 +234,7 @@ def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
         ],
         explain=batch.explain,
         tensor_parameters=_tensor_parameters(list(batch.tensors.values())),
+        streamed=batch.emit is not None,
     )
     text, lenient = dump(
         note,
@@ -223,8 +248,13 @@ def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
     return _join(len(note.names), written, text), lenient
 
 
-def unpack_batch(frame: Frame, peer: PeerBlocks) -> BatchInputs:
+def unpack_batch(frame: Frame, peer: PeerBlocks, emitter: Callable[[], Emitter]) -> BatchInputs:
     """Return the batch of a RUN message; its arrays are views of the other side's blocks.
+
+    Args:
+        frame: The message.
+        peer: The blocks of the other side.
+        emitter: Makes what takes intermediate answers, for a batch in which somebody wants them.
 
     Raises:
         ChannelError: The message does not add up.
@@ -247,6 +277,7 @@ def unpack_batch(frame: Frame, peer: PeerBlocks) -> BatchInputs:
             for request in note.requests
         ],
         explain=note.explain,
+        emit=emitter() if note.streamed else None,
     )
 
 
@@ -264,6 +295,7 @@ def pack_answer(outputs: BatchOutputs, written: bytes) -> tuple[bytes, bool]:
         headers=outputs.headers,
         parameters=outputs.parameters,
         tensor_parameters=_tensor_parameters(outputs.tensors),
+        only=None if outputs.only is None else sorted(outputs.only),
     )
     text, lenient = dump(note, [*note.parameters.values(), *note.tensor_parameters.values()])
     return _join(len(note.names), written, text), lenient
@@ -282,7 +314,7 @@ def unpack_answer(frame: Frame, peer: PeerBlocks, requests: int) -> BatchOutputs
     """
     found, text = _split(frame, peer)
     note = load(AnswerNote, text, frame.lenient)
-    for index in (*note.failures, *note.headers, *note.parameters):
+    for index in (*note.failures, *note.headers, *note.parameters, *(note.only or ())):
         if not 0 <= index < requests:
             raise ChannelError(f"the answer speaks of request {index} of {requests}")
     return BatchOutputs(
@@ -292,6 +324,7 @@ def unpack_answer(frame: Frame, peer: PeerBlocks, requests: int) -> BatchOutputs
         headers=note.headers,
         parameters=note.parameters,
         exclusive=True,
+        only=None if note.only is None else frozenset(note.only),
     )
 
 

@@ -254,11 +254,22 @@ class ProcessExecutor:
                 raise ChannelError(f"it answered batch {frame.sequence}, not {self._sequence}")
             if frame.kind == Kind.ANSWER:
                 return payloads.unpack_answer(frame, link.peer, len(batch.requests))
+            if frame.kind == Kind.ASK:
+                self._tell_listening(link, batch)
+                continue
             if frame.kind != Kind.CHUNK:
                 return self._failure(frame)
             chunk = payloads.unpack_answer(frame, link.peer, len(batch.requests))
             if batch.emit is not None:
                 batch.emit(chunk)
+
+    def _tell_listening(self, link: Link, batch: BatchInputs) -> None:
+        """Answer the handler's question whether anybody still waits for the batch."""
+        emit = batch.emit
+        if emit is None:
+            raise ChannelError("it asked for listeners, and nobody wants intermediate answers")
+        payload, lenient = payloads.dump(payloads.ListeningNote(sorted(emit.listening())))
+        link.send(Kind.LISTENING, payload, sequence=self._sequence, lenient=lenient, wait=False)
 
     def close(self) -> None:
         """Let the handler clean up and end the process; a batch that still runs is given up."""

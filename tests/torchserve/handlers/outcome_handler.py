@@ -1,5 +1,6 @@
 """Does what the body's key `do` says."""
 
+import json
 import os
 import time
 
@@ -47,7 +48,8 @@ class Outcome:
     def handle(self, data, context):
         body = data[0]["body"]
         if isinstance(body, (bytes, bytearray)):
-            body = {"mode": body.decode()}
+            text = body.decode()
+            body = json.loads(text) if text.startswith("{") else {"mode": text}
         wanted = body["mode"]
         if wanted in ITEMS:
             return [ITEMS[wanted]] * len(data)
@@ -81,6 +83,16 @@ class Outcome:
             while number == 0 and "go" in body and not os.path.exists(body["go"]):
                 time.sleep(0.01)
         return ["last"] * len(data)
+
+    def endless(self, data, context, body):
+        sent = 0
+        while context.listening(0):
+            send_intermediate_predict_response(["chunk"], context.request_ids, "", 200, context)
+            sent += 1
+            time.sleep(0.01)
+        with open(body["left"], "w") as file:
+            file.write(f"{context.listening()} after {sent}")
+        return ["nobody reads this"]
 
     def slow(self, data, context, body):
         time.sleep(body["t"])

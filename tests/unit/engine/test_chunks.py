@@ -67,6 +67,36 @@ def test_request_that_has_ended_gets_no_more_chunks():
     assert values(seen) == [[1]]
 
 
+def test_handler_is_told_who_has_left_and_may_answer_some_alone():
+    entered, go = threading.Event(), threading.Event()
+    waiting = []
+
+    def run(batch):
+        entered.set()
+        go.wait(30)
+        waiting.append(batch.emit.listening())
+        batch.emit(BatchOutputs(chunk(batch, 1).tensors, only=frozenset({2})))
+        batch.emit(BatchOutputs(chunk(batch, 2).tensors, only=frozenset({0, 1})))
+        return chunk(batch, 3)
+
+    made = engine(source(batch=3, delay=60_000), run=run)
+    try:
+        seen = [[], [], []]
+        tickets = []
+        for place in range(3):
+            asked = request()
+            asked.on_chunk = seen[place].append
+            tickets.append(made.submit(asked))
+        assert entered.wait(30)
+        tickets[1].cancel()
+        go.set()
+        tickets[0].wait()
+    finally:
+        made.close()
+    assert waiting == [frozenset({0, 2})]
+    assert [values(one) for one in seen] == [[[2]], [], [[1]]]
+
+
 def test_chunk_that_is_kept_does_not_change_under_the_handler():
     kept = np.zeros((1, 1), np.float32)
 

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from process_models import batch_of, running, source
+from process_models import Chunks, batch_of, running, source
 
 from ksrv._native import arena
 from ksrv.engine.executors import ExecutorDied
@@ -319,11 +319,59 @@ def test_a_handler_may_write_to_its_input_and_touches_nobody_elses(tmp_path):
 
 def test_intermediate_answers(tmp_path):
     with running(tmp_path, ECHO, config={"runner": "chunking:Runner"}) as executor:
-        chunks = []
-        batch = batch_of(np.zeros((1, 1), "f4"), emit=chunks.append)
+        chunks = Chunks()
+        batch = batch_of(np.zeros((1, 1), "f4"), emit=chunks)
         answer = executor.run(batch, None)
     assert [int(chunk.tensors[0].data[0]) for chunk in chunks] == [0, 1, 2]
     assert int(answer.tensors[0].data[0]) == 3
+
+
+STREAMS = """
+class H(BaseHandler):
+    def handle(self, batch, context):
+        said = []
+        while len(said) < 5 and batch.send({"y": np.zeros((1, 1), "f4")}):
+            said.append(batch.listening(0))
+        return [str(said)]
+"""
+
+
+def test_a_handler_learns_that_nobody_listens_any_more(tmp_path):
+    with running(tmp_path, STREAMS) as executor:
+        chunks = Chunks(leaves_after=2)
+        answer = executor.run(batch_of(np.zeros((1, 1), "f4"), emit=chunks), None)
+        assert answer.tensors[0].data == [b"[True, False]"]
+        assert len(chunks) == 2
+        plain = executor.run(batch_of(np.zeros((1, 1), "f4")), None)
+        assert plain.tensors[0].data == [b"[]"]  # nobody wants intermediate answers
+
+
+def test_what_a_thread_sends_after_the_answer_is_dropped(tmp_path):
+    handler = """
+    import threading
+    class H(BaseHandler):
+        late = None
+        def handle(self, batch, context):
+            if self.late is not None:
+                self.go.set()
+                self.late.join()
+                return [str(self.said)]
+            self.go = threading.Event()
+            def send():
+                self.go.wait()
+                emit = batch._inputs.emit
+                self.said = (batch.listening(), emit.listening(), emit(None))
+            self.late = threading.Thread(target=send)
+            self.late.start()
+            return {"y": batch["x0"]}
+    """
+    with running(tmp_path, handler) as executor:
+        pid = executor.pid
+        chunks = Chunks()
+        executor.run(batch_of(np.zeros((1, 1), "f4"), emit=chunks), None)
+        answer = executor.run(batch_of(np.zeros((1, 1), "f4"), emit=chunks), None)
+        assert answer.tensors[0].data == [b"(False, frozenset(), None)"]
+        assert (executor.pid, chunks) == (pid, [])
 
 
 @pytest.fixture(autouse=True)

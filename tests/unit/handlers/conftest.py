@@ -37,6 +37,29 @@ def runner_of(tmp_path):
         runner.close()
 
 
+class Chunks(list):
+    """An emitter that keeps what it was given.
+
+    Attributes:
+        waiting: The places of the requests that have not ended.
+    """
+
+    def __init__(self, waiting=(0,)):
+        self.waiting = frozenset(waiting)
+
+    def __call__(self, outputs):
+        self.append(outputs)
+
+    def listening(self):
+        return self.waiting
+
+
+@pytest.fixture
+def chunks():
+    """An emitter for a batch."""
+    return Chunks()
+
+
 @pytest.fixture
 def batch_of():
     """A batch of one request a row group; arrays are the requests' parts of the input x."""

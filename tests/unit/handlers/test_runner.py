@@ -256,7 +256,7 @@ def test_values_are_reported(runner_of, batch_of):
     assert records[0].labels[:2] == (("model", "m"), ("version", ""))
 
 
-def test_intermediate_answers(runner_of, batch_of):
+def test_intermediate_answers(runner_of, batch_of, chunks):
     runner = runner_of(
         """
         from ksrv import BaseHandler
@@ -266,11 +266,36 @@ def test_intermediate_answers(runner_of, batch_of):
                 return [str(taken)] * len(x)
         """
     )
-    sent = []
-    answer = runner.run(batch_of(ones(1), emit=sent.append))
-    assert [one.tensors[0].data.tolist() for one in sent] == [[[2, 2]]]
+    answer = runner.run(batch_of(ones(1), emit=chunks))
+    assert [one.tensors[0].data.tolist() for one in chunks] == [[[2, 2]]]
     assert answer.tensors[0].data == [b"True"]
     assert runner.run(batch_of(ones(1))).tensors[0].data == [b"False"]
+    chunks.waiting = frozenset()
+    assert runner.run(batch_of(ones(1), emit=chunks)).tensors[0].data == [b"False"]
+    assert len(chunks) == 1
+
+
+def test_a_handler_learns_who_still_listens(runner_of, batch_of, chunks):
+    runner = runner_of(
+        """
+        from ksrv import BaseHandler
+        class Streams(BaseHandler):
+            def inference(self, x):
+                batch = self.context.batch
+                heard = [batch.listening(), batch.listening(0), batch.listening(2)]
+                return [str(heard)] * len(x)
+        """
+    )
+
+    def heard(*waiting):
+        chunks.waiting = frozenset(waiting)
+        return runner.run(batch_of(ones(2), ones(1), emit=chunks)).tensors[0].data[0]
+
+    assert heard(0, 1) == b"[True, True, True]"
+    assert heard(1) == b"[True, False, True]"
+    assert heard() == b"[False, False, False]"
+    plain = runner.run(batch_of(ones(2), ones(1))).tensors[0].data[0]
+    assert plain == b"[True, True, True]"
 
 
 def test_response_headers_and_parameters(runner_of, batch_of):
