@@ -2,8 +2,8 @@
 //
 // Strategy: one pass, no recursion; brackets only raise and lower a level, so ragged nesting is
 // judged by the count alone, as everywhere in the protocol's family. Digits are gathered eight at a
-// time. A real number of at most 19 digits is scaled by an exact power of ten in extended precision
-// and rounded once; where that rounding could differ from the correct one, and for everything else,
+// time. A real number of at most 19 digits is multiplied by a power of ten of 64 bits and rounded
+// once; where that rounding could differ from the correct one, and for everything else,
 // std::from_chars decides. Integers are exact over their whole range and range-checked. NaN,
 // Infinity and -Infinity are accepted for real datatypes, a number that no finite value is near
 // (1e400) never becomes one of them.
@@ -12,11 +12,15 @@
 
 #pragma once
 
-#include <cfloat>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
 #include <type_traits>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "datatype.hpp"
 #include "json.hpp"
@@ -80,40 +84,108 @@ inline const char *gather_digits(const char *at, const char *end, std::uint64_t 
     return at;
 }
 
-inline constexpr double POWERS[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
-                                    1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
-                                    1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+// 10^0 to 10^24; the last ones wrapped, as the digits that they are for.
+struct Tens {
+    std::uint64_t power[25] = {1};
+    constexpr Tens() {
+        for (int i = 1; i < 25; ++i) power[i] = power[i - 1] * 10;
+    }
+};
+inline constexpr Tens TENS;
 
-#if LDBL_MANT_DIG == 64
-// Powers of ten that 64 bits of mantissa hold exactly.
-inline constexpr long double LONG_POWERS[] = {
-    1e0L,  1e1L,  1e2L,  1e3L,  1e4L,  1e5L,  1e6L,  1e7L,  1e8L,  1e9L,  1e10L, 1e11L, 1e12L, 1e13L,
-    1e14L, 1e15L, 1e16L, 1e17L, 1e18L, 1e19L, 1e20L, 1e21L, 1e22L, 1e23L, 1e24L, 1e25L, 1e26L, 1e27L};
+#if defined(__SSE2__)
+// The bytes among the 32 at `at` that are no digits, the first of them in the lowest bit.
+inline std::uint32_t others_of_32(const char *at) noexcept {
+    const __m128i zero = _mm_set1_epi8('0'), nine = _mm_set1_epi8(9);
+    const auto others_of_16 = [&](const char *from) {
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+        const __m128i values = _mm_sub_epi8(bytes, zero);
+        const __m128i digits = _mm_cmpeq_epi8(_mm_min_epu8(values, nine), values);
+        return static_cast<std::uint32_t>(_mm_movemask_epi8(digits)) ^ 0xFFFF;
+    };
+    return others_of_16(at) | others_of_16(at + 16) << 16;
+}
+
+// Appends `count` digits, 24 at most, of the 24 bytes at `at` to `value`. All counts take the same
+// instructions: a guess about the length of a fraction would be wrong every other time.
+inline std::uint64_t append_digits(const char *at, int count, std::uint64_t value) noexcept {
+    const int most = 8, none = 0;
+    const int first = std::min(count, most);
+    const int second = std::min(std::max(count - 8, none), most);
+    const int third = std::max(count - 16, none);
+    const auto part = [&](int word, int digits) {
+        const std::uint64_t values = json::load8(at + 8 * word) ^ json::repeat('0');
+        const int half = 4 * (8 - digits);  // a shift by 64 in one would be undefined
+        return std::uint64_t{eight_digits(values << half << half)};
+    };
+    std::uint64_t sum = part(0, first) * SMALL_POWERS[second] + part(1, second);
+    sum = sum * SMALL_POWERS[third] + part(2, third);
+    return value * TENS.power[count] + sum;
+}
 #endif
 
-// digits * 10^exponent where that is certainly the nearest double; false where it may not be.
-inline bool scale_fast(std::uint64_t digits, std::int64_t exponent, double *value) noexcept {
-    if (digits <= (std::uint64_t{1} << 53) && exponent >= -22 && exponent <= 22) {
-        const auto exact = static_cast<double>(digits);  // both operands exact: rounded once
-        *value = exponent < 0 ? exact / POWERS[-exponent] : exact * POWERS[exponent];
-        return true;
-    }
-#if LDBL_MANT_DIG == 64
-    if (digits != 0 && exponent >= -27 && exponent <= 27) {
-        const auto exact = static_cast<long double>(digits);
-        const long double scaled =
-            exponent < 0 ? exact / LONG_POWERS[-exponent] : exact * LONG_POWERS[exponent];
-        // Rounding twice, to 64 bits and then to 53, goes wrong only at the midpoint of two doubles.
-        std::uint64_t mantissa;
-        std::memcpy(&mantissa, &scaled, 8);
-        if (((mantissa & 0x7FF) + 1 - 0x400) > 2) {
-            *value = static_cast<double>(scaled);
-            return true;
+#ifdef __SIZEOF_INT128__
+inline constexpr int MOST_POWER = 27;  // 5^27 is the last power of five below 2^63
+
+// 10^n for n from -27 to 27 as mantissa * 2^exponent, the mantissa's highest bit set and what does
+// not fit cut off.
+struct PowersOfTen {
+    std::uint64_t mantissa[2 * MOST_POWER + 1] = {};
+    int exponent[2 * MOST_POWER + 1] = {};
+
+    constexpr PowersOfTen() {
+        std::uint64_t five = 1;
+        for (int n = 0; n <= MOST_POWER; ++n, five *= 5) {
+            int bits = 0;
+            while (bits < 64 && five >> bits != 0) ++bits;
+            mantissa[MOST_POWER + n] = five << (64 - bits);
+            exponent[MOST_POWER + n] = n + bits - 64;
+            if (n == 0) continue;
+            // 2^(63 + bits) / 5^n by long division: the quotient has 64 bits, since 5^n is no power of 2.
+            std::uint64_t quotient = 0;
+            unsigned __int128 remainder = 1;
+            for (int i = 0; i < 63 + bits; ++i) {
+                remainder <<= 1;
+                quotient <<= 1;
+                if (remainder >= five) {
+                    remainder -= five;
+                    quotient |= 1;
+                }
+            }
+            mantissa[MOST_POWER - n] = quotient;
+            exponent[MOST_POWER - n] = -n - 63 - bits;
         }
     }
-#endif
-    return false;
+};
+inline constexpr PowersOfTen POWERS_OF_TEN;
+
+// digits * 10^exponent where that is certainly the nearest double; false where it may not be.
+//
+// The product of 64 bits of digits and 64 bits of the power lies less than 3 units of its 64th bit
+// below the true value. It is rounded to 53 bits, unless a midpoint lies in those 3 units.
+inline bool scale_fast(std::uint64_t digits, std::int64_t exponent, double *value) noexcept {
+    if (exponent < -MOST_POWER || exponent > MOST_POWER) return false;
+    if (digits == 0) {
+        *value = 0;
+        return true;
+    }
+    const int zeros = __builtin_clzll(digits);
+    const auto product = static_cast<unsigned __int128>(digits << zeros) *
+                         POWERS_OF_TEN.mantissa[MOST_POWER + exponent];
+    const int top = static_cast<int>(product >> 127);
+    const auto mantissa = static_cast<std::uint64_t>(product >> (63 + top));
+    if (((mantissa + 3) & 0x7FF) - 0x400 <= 3) return false;
+    // A carry out of the mantissa raises the exponent, as it should.
+    const std::uint64_t rounded = (mantissa >> 11) + (mantissa >> 10 & 1);
+    const std::int64_t power = POWERS_OF_TEN.exponent[MOST_POWER + exponent] - zeros + 63 + top + 11;
+    const auto biased = static_cast<std::uint64_t>(power + 1075 - 1);
+    const std::uint64_t bits = (biased << 52) + rounded;
+    std::memcpy(value, &bits, 8);
+    return true;
 }
+#else
+inline bool scale_fast(std::uint64_t, std::int64_t, double *) noexcept { return false; }
+#endif
 
 class NumberReader {
 public:
@@ -243,40 +315,64 @@ private:
         return *at == '"' || *at == 'n' || *at == 't' || *at == 'f' ? NUMBERS_KIND : NUMBERS_SYNTAX;
     }
 
+    // A sign or none, one digit, a point and up to 24 digits, as most numbers are written; everything
+    // about it is found by one look at 32 bytes. False, with the cursor where it was, for all others.
+    bool common_real(std::uint64_t *digits, int *fraction) noexcept {
+#if defined(__SSE2__)
+        if (end_ - at_ < 32) return false;
+        const std::uint32_t others = others_of_32(at_);
+        const int sign = *at_ == '-';
+        const char *first = at_ + sign;
+        if (!json::is_digit(first[0]) || first[1] != '.') return false;
+        const int count = __builtin_ctz(others >> (sign + 2) | std::uint32_t{1} << 29);
+        if (count == 0 || count > 24) return false;
+        *digits = append_digits(first + 2, count, static_cast<std::uint64_t>(*first - '0'));
+        *fraction = count;
+        at_ = first + 2 + count;
+        return true;
+#else
+        (void)digits, (void)fraction;
+        return false;
+#endif
+    }
+
     template <class T, std::enable_if_t<std::is_floating_point_v<T>, int> = 0>
     bool scalar(T *value) noexcept {
         const char *start = at_;
         double result = 0;
         const bool negative = *at_ == '-';
-        at_ += negative;
-        if (!json::is_digit(*at_)) {
-            if (*at_ == 'I' && word("Infinity", 8)) {
-                result = std::numeric_limits<double>::infinity();
-            } else if (!negative && *at_ == 'N' && word("NaN", 3)) {
-                result = std::numeric_limits<double>::quiet_NaN();
-            } else {
-                return fail(negative ? NUMBERS_SYNTAX : kind_at(start), start);
-            }
-            *value = static_cast<T>(negative ? -result : result);
-            return true;
-        }
-        const char *first = at_;
+        const char *first = at_ + negative;
         std::uint64_t digits = 0;
         std::int64_t exponent = 0;
-        digits = static_cast<std::uint64_t>(*at_++ - '0');  // most often the only one before the point
-        if (json::is_digit(*at_)) at_ = gather_digits(at_, end_, &digits);
-        if (*first == '0' && at_ - first > 1) return fail(NUMBERS_SYNTAX, start);
-        std::ptrdiff_t count = at_ - first;
-        if (*at_ == '.') {
-            const char *fraction = ++at_;
+        std::ptrdiff_t count;
+        int places;
+        if (common_real(&digits, &places)) {
+            exponent = -places;
+            count = 1 + places;
+            if (count > 19 && *first == '0') count = significant(first + 2);
+        } else {
+            at_ = first;
+            if (!json::is_digit(*at_)) {
+                if (*at_ == 'I' && word("Infinity", 8)) {
+                    result = std::numeric_limits<double>::infinity();
+                } else if (!negative && *at_ == 'N' && word("NaN", 3)) {
+                    result = std::numeric_limits<double>::quiet_NaN();
+                } else {
+                    return fail(negative ? NUMBERS_SYNTAX : kind_at(start), start);
+                }
+                *value = static_cast<T>(negative ? -result : result);
+                return true;
+            }
             at_ = gather_digits(at_, end_, &digits);
-            if (at_ == fraction) return fail(NUMBERS_SYNTAX);
-            exponent = fraction - at_;
-            count -= exponent;
-            if (count > 19 && *first == '0') {  // zeros in front are no digits
-                const char *significant = fraction;
-                while (*significant == '0') ++significant;
-                count = at_ - significant;
+            if (*first == '0' && at_ - first > 1) return fail(NUMBERS_SYNTAX, start);
+            count = at_ - first;
+            if (*at_ == '.') {
+                const char *fraction = ++at_;
+                at_ = gather_digits(at_, end_, &digits);
+                if (at_ == fraction) return fail(NUMBERS_SYNTAX);
+                exponent = fraction - at_;
+                count -= exponent;
+                if (count > 19 && *first == '0') count = significant(fraction);
             }
         }
         if ((*at_ | 0x20) == 'e') {
@@ -292,11 +388,17 @@ private:
         if (count > 19 || !scale_fast(digits, exponent, &result)) {
             if (!scale_exactly(first, &result)) return fail(NUMBERS_RANGE, start);
         }
-        result = std::copysign(result, negative ? -1.0 : 1.0);
-        *value = static_cast<T>(result);
+        static constexpr double SIGNS[] = {1.0, -1.0};  // read, since a branch would be guessed wrongly
+        *value = static_cast<T>(result * SIGNS[negative]);
         // A double beyond FP32's range would become infinite.
         if (!std::isfinite(*value)) return fail(NUMBERS_RANGE, start);
         return true;
+    }
+
+    // How many digits of the fraction before the cursor count: zeros in front are none.
+    std::ptrdiff_t significant(const char *fraction) const noexcept {
+        while (*fraction == '0') ++fraction;
+        return at_ - fraction;
     }
 
     // The nearest double of the token that ends at the cursor; false where it is infinite.

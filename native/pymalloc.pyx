@@ -1,7 +1,7 @@
 """CPython's memory for small objects, kept in the process between requests.
 
-pymalloc takes memory from the kernel in arenas of 1 MiB and unmaps each as soon as no object is left
-in it. A request of 100,000 strings takes eight of them and gives them back when it ends, and the next
+pymalloc takes memory from the kernel in arenas of 1 MiB and unmaps each as soon as no object is
+left in it. A request of 100,000 strings takes eight and gives them back when it ends, and the next
 one pays a page fault for every 4 KiB: two thirds of the time that it takes to decode.
 `keep_arenas` puts a small store between pymalloc and the kernel.
 """

@@ -86,6 +86,21 @@ def test_many_random_numbers(datatype):
     check(tokens, datatype)
 
 
+@pytest.mark.parametrize("behind", ["", "0", "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15", " " * 40])
+def test_every_length_of_a_fraction(behind):
+    """The reader looks at 32 bytes together where there are as many, and byte by byte elsewhere."""
+    digits = "31415926535897932384626433832795028841971"
+    for length in range(1, len(digits)):
+        for sign, whole in (("", "0"), ("-", "7"), ("-", "12"), ("", "9876543210")):
+            for zeros in (0, 1, 9):
+                token = f"{sign}{whole}.{'0' * zeros}{digits[:length]}"
+                rest = behind if behind.isspace() or not behind else "," + behind
+                count = 1 + rest.count(",")
+                got = read(f"[{token}{rest}]", "FP64", count)
+                assert got[0] == float(token), token
+                assert got[1:].tolist() == list(range(count - 1))
+
+
 RANGES = {
     "UINT8": (0, 2**8),
     "INT8": (-(2**7), 2**7),
