@@ -12,6 +12,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any, TypeVar
 
+from ksrv.torchserve import profiling
 from ksrv.torchserve.prediction import (
     check_valid_pt2_backend,
     list_classes_from_module,
@@ -256,6 +257,8 @@ class BaseHandler:
         self.context = context
         if self._is_describe():
             output: Any = [self.describe_handle()]
+        elif profiling.is_wanted():
+            output, _ = self._infer_with_profiler(data)
         else:
             prepared = self.preprocess(data)
             if self._is_explain():
@@ -266,6 +269,12 @@ class BaseHandler:
         if context is not None and context.metrics is not None:
             context.metrics.add_time("HandlerTime", milliseconds, None, "ms")
         return output
+
+    def _infer_with_profiler(self, data: Any) -> tuple[Any, Any]:
+        """Run the stages under torch's profiler; return the answer and the profiler."""
+        if self.manifest is None and self.context is not None:
+            self.manifest = self.context.manifest
+        return profiling.profiled(self, data)
 
     def explain_handle(self, data_preprocess: Any, raw_data: Any) -> list[Any]:
         """Explain the first row by the handler's own `get_insights`."""

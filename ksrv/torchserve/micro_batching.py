@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
+from ksrv.torchserve import profiling
+
 STAGES = ("preprocess", "inference", "postprocess")
 
 _place = threading.local()
@@ -119,6 +121,8 @@ class MicroBatching:
         handler.context = context
         if _asks_for(context, "describe"):
             return [handler.describe_handle()]
+        if profiling.is_wanted() and hasattr(handler, "_infer_with_profiler"):
+            return handler._infer_with_profiler(data=data)[0]
         if _asks_for(context, "explain"):
             return handler.explain_handle(handler.preprocess(data), data)
         if not self._threads:

@@ -56,6 +56,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "MicroBatching": "micro_batching",
         "get_micro_batch_idx": "micro_batching",
     },
+    "ts.handler_utils.hf_batch_streamer": {"TextIteratorStreamerBatch": "batch_streamer"},
     "ts.handler_utils.text_utils": {
         "get_tokenizer": "text_handler",
         "ngrams_iterator": "prediction",
