@@ -4,11 +4,11 @@
 // completion, so that a request meets one thread and one warm cache. Complete infer requests wait in
 // the run queue; the leader takes them into Python itself. If it does not come back soon, because a
 // Python thread hogs the GIL or a handler takes its time, one of the followers takes the lead and
-// stays with the sockets; one thread at most is in Python. What is not plain goes to gunicorn.
+// stays with the sockets. What is not plain goes to gunicorn.
 //
 // door_connection.hpp is what a connection is, door_receive.hpp how messages come in,
 // door_send.hpp how answers go out, door_gates.hpp which queues are full, door_loop.hpp the threads,
-// accepting and deadlines.
+// accepting and deadlines, door_python.hpp who enters Python.
 
 #pragma once
 
@@ -90,7 +90,8 @@ class Door {
 
     // ---- set up and the threads' life (door_loop.hpp) ----
     bool listen_on(const int *listeners, size_t count) noexcept;
-    void run(int index) noexcept;  // one I/O thread; returns after stop()
+    // One I/O thread, or from `config.threads` on one that stands by; returns after stop().
+    void run(int index) noexcept;
     void stop() noexcept;
     void accept_enabled(bool enabled) noexcept;
     void drain() noexcept;         // answers close, idle connections end soon
@@ -134,6 +135,7 @@ class Door {
     // A leader has left when one request keeps it in Python for so long, or all that it took along.
     static constexpr uint64_t REQUEST_NS = 500000u;
     static constexpr uint64_t VISIT_NS = 2000000u;
+    static constexpr uint64_t STUCK_NS = 20000000u;  // another one serves when one request takes so long
     static constexpr uint64_t WATCHED_NS = 20000000u;  // since Python was last entered
     static constexpr uint64_t ROOM_RETRY_NS = 20000000u;
     static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
@@ -157,14 +159,24 @@ class Door {
     void on_event(Connection *connection, uint32_t events, uint64_t now) noexcept;
     void sweep(uint64_t now) noexcept;
     void expire(Connection *connection, uint64_t now) noexcept;
-    void serve(int index) noexcept;
-    void follow(int index) noexcept;
     void arm(Connection *connection, uint32_t events) noexcept;
     void arm_for_phase(Connection *connection, uint64_t now) noexcept;
     void drop(Connection *connection) noexcept;
     void let_go(Connection *connection) noexcept;
     void notify() noexcept;
     void bury(Owners *owners) noexcept;
+
+    // door_python.hpp
+    void serve(int index) noexcept;
+    void visit_python(int index) noexcept;
+    void leave_python(int index) noexcept;
+    void call_relief() noexcept;
+    void stand_by(int index) noexcept;
+    void follow(int index) noexcept;
+    static bool late(uint64_t since, uint64_t allowed) noexcept {
+        const uint64_t now = door_clock();
+        return now > since && now - since >= allowed;
+    }
 
     // door_receive.hpp
     void advance(Connection *connection, uint64_t now) noexcept;
@@ -200,10 +212,15 @@ class Door {
     std::mutex run_mutex_;
     Connection *run_first_ = nullptr, *run_last_ = nullptr;
     std::atomic<uint32_t> to_run_{0};
-    std::atomic<bool> serving_{false};
+    static constexpr int NOBODY = -1;
+    std::atomic<int> server_{NOBODY};          // who takes requests into Python
+    std::atomic<int> away_{0};                 // I/O threads that are in Python
+    std::mutex relief_mutex_;
+    std::condition_variable relief_;
+    bool relief_called_ = false;
 
     std::atomic<int> leader_{0};
-    std::atomic<int> in_python_{-1};           // the thread that is there
+    std::atomic<int> in_python_{NOBODY};       // the thread that is there
     std::atomic<uint64_t> python_since_{0};    // when it went in last,
     std::atomic<uint64_t> request_since_{0};   // and when it took its last request there
     std::mutex follow_mutex_;
@@ -221,5 +238,6 @@ class Door {
 }  // namespace ksrv
 
 #include "door_loop.hpp"
+#include "door_python.hpp"
 #include "door_receive.hpp"
 #include "door_send.hpp"

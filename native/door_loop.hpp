@@ -1,4 +1,4 @@
-// The door's threads: waiting, accepting, deadlines, and the one thread at a time that enters Python.
+// The door's threads: waiting in epoll, accepting, arming, deadlines.
 
 #pragma once
 
@@ -51,6 +51,10 @@ inline bool Door::listen_on(const int *listeners, size_t count) noexcept {
 }
 
 inline void Door::run(int index) noexcept {
+    if (index >= config.threads) {
+        stand_by(index);
+        return;
+    }
     Thread &self = threads_[static_cast<size_t>(index)];
     epoll_event events[EVENTS];
     while (!stopping_.load(std::memory_order_acquire)) {
@@ -60,7 +64,9 @@ inline void Door::run(int index) noexcept {
             continue;
         }
         const bool timed = connections.open() != 0 || paused_.load(std::memory_order_relaxed);
-        const int ready_count = epoll_wait(epoll_, events, EVENTS, timed ? 100 : 1000);
+        const bool waiting = to_run_.load(std::memory_order_relaxed) != 0;  // for Python
+        const int patience = waiting ? 2 : timed ? 100 : 1000;
+        const int ready_count = epoll_wait(epoll_, events, EVENTS, patience);
         const uint64_t now = door_clock();
         self.busy_since.store(now, std::memory_order_relaxed);
         for (int i = 0; i < ready_count; ++i) {
@@ -88,8 +94,12 @@ inline void Door::stop() noexcept {
     const uint64_t one = 1;
     while (write(wake_, &one, sizeof one) < 0 && errno == EINTR) {
     }
-    std::lock_guard<std::mutex> guard(follow_mutex_);
-    follow_.notify_all();
+    {
+        std::lock_guard<std::mutex> guard(follow_mutex_);
+        follow_.notify_all();
+    }
+    std::lock_guard<std::mutex> guard(relief_mutex_);
+    relief_.notify_all();
 }
 
 inline uint64_t Door::stuck_ns() noexcept {
@@ -106,63 +116,6 @@ inline void Door::notify() noexcept {
     const uint64_t one = 1;
     while (write(notify_, &one, sizeof one) < 0 && errno == EINTR) {
     }
-}
-
-// Requests go into Python one thread at a time. Whoever finds nobody there goes, and stays until the
-// queue is empty; the check after leaving catches what came between the last look and the leaving.
-inline void Door::serve(int index) noexcept {
-    while (to_run_.load() != 0) {
-        if (serving_.exchange(true)) return;
-        const uint64_t now = door_clock();
-        python_since_.store(now);
-        request_since_.store(now);
-        in_python_.store(index);
-        if (resting_.load() != 0) {
-            std::lock_guard<std::mutex> guard(follow_mutex_);
-            follow_.notify_one();
-        }
-        hooks.serve(hooks.owner);
-        in_python_.store(-1);
-        serving_.store(false);
-    }
-}
-
-// Watches the leader and takes its place when it has been in Python for too long. While requests
-// come, that is a look every two milliseconds, so that entering Python costs no wake-up; else
-// the follower rests until the leader enters Python.
-inline void Door::follow(int index) noexcept {
-    std::unique_lock<std::mutex> lock(follow_mutex_);
-    while (!stopping_.load(std::memory_order_acquire)) {
-        int leader = leader_.load();
-        if (leader == index) return;
-        const uint64_t entered = python_since_.load();
-        const uint64_t now = door_clock();
-        const auto since = [now](uint64_t then) { return now > then ? now - then : 0; };
-        if (in_python_.load() == leader &&
-            (since(request_since_.load()) >= REQUEST_NS || since(entered) >= VISIT_NS)) {
-            if (leader_.compare_exchange_strong(leader, index)) return;
-            continue;
-        }
-        if (in_python_.load() == -1 && since(entered) > WATCHED_NS) {
-            resting_.fetch_add(1);
-            if (in_python_.load() == -1) follow_.wait_for(lock, std::chrono::seconds(1));
-            resting_.fetch_sub(1);
-        } else {
-            follow_.wait_for(lock, std::chrono::milliseconds(2));
-        }
-    }
-}
-
-inline Connection *Door::next_to_run() noexcept {
-    request_since_.store(door_clock(), std::memory_order_relaxed);
-    std::lock_guard<std::mutex> guard(run_mutex_);
-    Connection *connection = run_first_;
-    if (!connection) return nullptr;
-    run_first_ = connection->next;
-    if (!run_first_) run_last_ = nullptr;
-    connection->next = nullptr;
-    to_run_.fetch_sub(1, std::memory_order_relaxed);
-    return connection;
 }
 
 // ---- accepting ------------------------------------------------------------------------------

@@ -361,17 +361,20 @@ cdef class Queue:
         ticket.join()
         return <int>pushed
 
-    def push_or_borrow(self, Ticket ticket not None) -> int:
-        """As `push`, but with `may_lend` an idle instance's seat may be lent (see `push_and_join`).
+    def push_or_borrow(self, Ticket ticket not None, bint waits=False) -> int:
+        """As `push`, but an idle instance's seat may be lent (see `push_and_join`).
 
-        For a thread that others depend on, so `may_lend_to_waiting` means nothing here.
+        Args:
+            ticket: A new ticket.
+            waits: Whether the caller would only wait for the ticket, so that `may_lend_to_waiting`
+                is enough.
         """
         cdef Push pushed
         cdef size_t seat = 0
         if ticket.entry.state.load() != STATE_NEW:
             raise ValueError("a ticket is pushed once")
         Py_INCREF(ticket)
-        pushed = _q(self).push(ticket.entry, &seat)
+        pushed = _q(self).push(ticket.entry, &seat, waits)
         if pushed != PUSH_OK:
             Py_DECREF(ticket)
         return -1 - <int>seat if pushed == PUSH_LENT else <int>pushed

@@ -160,6 +160,7 @@ class Engine:
         callback: Callable[[Ticket], None] | None = None,
         *,
         may_run: bool = False,
+        waits: bool = False,
     ) -> Ticket:
         """Check a request and queue it; this never waits.
 
@@ -173,6 +174,8 @@ class Engine:
             may_run: Whether a request to a handler that has proven quick may be run before this
                 returns, on the calling thread. Only for a thread that others can stand in for: a
                 handler that hangs keeps it, though the request is still ended at its deadline.
+            waits: Whether the calling thread would only wait for the ticket. Then the request may
+                be run on it where that cannot last beyond the request's deadline.
 
         Returns:
             The ticket to wait for.
@@ -183,7 +186,7 @@ class Engine:
         while True:
             model = self._find(request.model_name, request.model_version)
             try:
-                return model.submit(request, callback, may_run=may_run)
+                return model.submit(request, callback, may_run=may_run, waits=waits)
             except Retired:
                 self._check_successor(model, request)
 

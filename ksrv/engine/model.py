@@ -200,13 +200,15 @@ class LoadedModel:
         callback: Callable[[Ticket], None] | None = None,
         *,
         may_run: bool = False,
+        waits: bool = False,
     ) -> Ticket:
         """Check a request and queue it.
 
         Args:
             request: The parsed request.
             callback: Called once the request has ended.
-            may_run: Whether the request may be run before this returns, on the calling thread.
+            may_run: See `Engine.submit`.
+            waits: See `Engine.submit`.
 
         Raises:
             Retired: Another version has taken over; submit it there.
@@ -219,7 +221,11 @@ class LoadedModel:
             return ticket
         if callback is not None:
             ticket.add_done_callback(callback)
-        pushed = self.queue.push_or_borrow(ticket) if may_run else self.queue.push(ticket)
+        waits = waits and self._may_keep(ticket)
+        if may_run or waits:
+            pushed = self.queue.push_or_borrow(ticket, waits)
+        else:
+            pushed = self.queue.push(ticket)
         if pushed < 0:
             self._instances[-1 - pushed].run_lent(ticket)
         elif pushed != native.OK:
@@ -239,14 +245,20 @@ class LoadedModel:
         ticket = self._admitted(request)
         if isinstance(ticket, JoinedTicket):
             return ticket.wait()
-        # Its own deadline is kept by the timer, but the caller cannot leave a handler that it runs.
-        pushed = self.queue.push_and_join(ticket, request.deadline_ns is None or self._bounded)
+        pushed = self.queue.push_and_join(ticket, self._may_keep(ticket))
         if pushed < 0:
             self._instances[-1 - pushed].run_lent(ticket)
             return ticket.wait()
         if pushed != native.OK:
             raise self._refusal(pushed, ticket)
         return ticket.outcome()
+
+    def _may_keep(self, ticket: QueuedTicket) -> bool:
+        """Whether a thread that waits for a ticket may run it.
+
+        The timer ends it at its deadline whoever runs it, but a thread cannot leave a handler.
+        """
+        return self._bounded or ticket.deadline_ns == native.NO_DEADLINE
 
     def _admitted(self, request: InferRequest) -> QueuedTicket | JoinedTicket:
         """Return the ticket of a request that fits the model; one of parts is queued already."""

@@ -132,17 +132,17 @@ class InferCalls:
         request.deadline_ns = earlier(request.deadline_ns, deadline_of(context))
         return request
 
-    def submit(self, request: InferRequest, *, may_run: bool = False) -> "Ticket":
+    def submit(self, request: InferRequest, *, waits: bool = False) -> "Ticket":
         """Hand a request to the engine.
 
         Args:
             request: The request.
-            may_run: Whether this thread may run a quick handler itself, because it would only wait.
+            waits: Whether this thread would only wait; see `Engine.submit`.
 
         Raises:
             KsrvError: It is not accepted.
         """
-        return self._engine.submit(request, may_run=may_run)
+        return self._engine.submit(request, waits=waits)
 
     def infer(  # noqa: RET503 - abort raises
         self, place: Place, message: bytes, context: Context
@@ -156,7 +156,7 @@ class InferCalls:
         """
         try:
             request = self.read(message, context)
-            ticket = self.submit(request, may_run=True)
+            ticket = self.submit(request, waits=True)
             if not ticket.done():
                 cancel_with(context, ticket)
             return self.finish(context, request, ticket)

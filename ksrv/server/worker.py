@@ -36,6 +36,8 @@ KNOWN_MAJOR = 27
 
 TICK_SECONDS = 0.25
 MOST_FIELDS = 64
+STAND_BY_THREADS = 4
+"""They sleep until a handler hangs on the I/O thread that entered Python; as many may hang so."""
 
 USED_INTERNALS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (
@@ -196,7 +198,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self._publish()
         self._threads = [
             threading.Thread(target=door.run, args=(index,), name=f"ksrv-io-{index}", daemon=True)
-            for index in range(settings.io_threads)
+            for index in range(settings.io_threads + STAND_BY_THREADS)
         ]
         for thread in self._threads:
             thread.start()

@@ -102,7 +102,7 @@ class StandInEngine:
             raise NotReady(f"model '{name}' is not ready")
         return SPECS[name]
 
-    def submit(self, request, *, may_run=False):
+    def submit(self, request, *, waits=False):
         self.spec(request.model_name, request.model_version)
         if request.model_name == "full":
             raise Overloaded("the queue of model 'full' holds 1 requests, which is its limit")

@@ -44,12 +44,12 @@ def test_a_quick_handler_comes_to_run_on_the_thread_that_asks(monkeypatch):
         threads.append(threading.current_thread())
         return batch.tensors["x"].data + 1
 
-    served = engine(run=run)
+    served = engine(source(timeout_ms=0), run=run)
     for n in range(15):
         assert served.infer(request(value=float(n))).outputs[0].data[0, 0] == n + 1
     assert threads[0] is not threading.current_thread()
     until(lambda: served.infer(request()) and threads[-1] is threading.current_thread())
-    # A client's own deadline must be kept, so its request goes to the instance's thread.
+    # A deadline must be kept, so a request that has one goes to the instance's thread.
     served.infer(request(deadline_ns=time.monotonic_ns() + 10**10))
     assert threads[-1] is not threading.current_thread()
     monkeypatch.setattr(instance, "QUICK_NS", 0)
@@ -67,7 +67,7 @@ def test_requests_that_come_while_a_seat_is_lent_are_served_after_it(gate):
             gate.wait(30)
         return batch.tensors["x"].data
 
-    served = engine(source(batch=8), run=run)
+    served = engine(source(batch=8, timeout_ms=0), run=run)
     queue_of(served).may_lend = True
     slow = threading.Thread(target=lambda: served.infer(request(id="slow")))
     until(lambda: queue_of(served).idle == 1)

@@ -1,0 +1,158 @@
+"""A handler that has proven quick and then hangs: deadlines hold on every way in, and others are served.
+
+A quick handler runs on the thread of the door that brought the request, so its hang takes that thread
+with it. Each hang lasts until the test lets it go, which is after the answers have come.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import requests
+from integration_models import write_model
+from tritonclient import grpc as triton
+
+from ksrv.testing import Server
+
+HANDLER = """
+import threading, time
+from pathlib import Path
+from ksrv import BaseHandler
+
+class Handler(BaseHandler):
+    def inference(self, x):
+        if x[0, 0] == 1:
+            Path(__file__).with_name("entered").touch()
+            while not Path(__file__).with_name("go").exists():
+                time.sleep(0.005)
+        return {"y": x * 0 + threading.current_thread().name.startswith("ksrv-io")}
+"""
+
+TENSORS = """
+inputs: [{name: x, datatype: FP32, shape: [-1, 1]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, 1]}]
+timeout_ms: 1500
+"""
+
+SLOW_ROUTE = {"TE": "trailers"}
+"""With this header a request is gunicorn's and not the door's."""
+
+
+class Served:
+    """A server with models that a test can hang."""
+
+    def __init__(self, server: Server, root: Path) -> None:
+        self.server = server
+        self.root = root
+        self.session = requests.Session()
+
+    def rest(self, model: str, value: float = 0.0, headers=(), **parameters) -> requests.Response:
+        """Answer one row of `value`."""
+        values = np.full((1, 1), value, "<f4")
+        entry = {"name": "x", "datatype": "FP32", "shape": [1, 1]}
+        entry["parameters"] = {"binary_data_size": values.nbytes}
+        text = json.dumps({"inputs": [entry], "parameters": parameters}).encode()
+        return self.session.post(
+            f"{self.server.url}/v2/models/{model}/infer",
+            data=text + values.tobytes(),
+            headers={"Inference-Header-Content-Length": str(len(text)), **dict(headers)},
+            timeout=50,
+        )
+
+    def make_trusted(self, model: str) -> None:
+        """Send requests until the door's own thread runs the handler."""
+        give_up = time.monotonic() + 120
+        while True:
+            answer = self.rest(model)
+            assert answer.status_code == 200, answer.text
+            if answer.json()["outputs"][0]["data"] == [1.0]:
+                return
+            assert time.monotonic() < give_up, "no seat was lent to the door"
+
+    @contextmanager
+    def hanging(self, *models: str) -> Iterator[None]:
+        """Let go of the models' handlers at the end, and see that they serve again."""
+        for model in models:
+            (self.root / model / "go").unlink(missing_ok=True)
+            self.entered(model).unlink(missing_ok=True)
+        try:
+            yield
+            assert all(self.entered(model).exists() for model in models)
+        finally:
+            for model in models:
+                (self.root / model / "go").touch()
+        for model in models:
+            give_up = time.monotonic() + 60
+            while self.rest(model).status_code != 200:
+                assert time.monotonic() < give_up, "the model did not come back"
+
+    def entered(self, model: str) -> Path:
+        """The file that tells that a handler hangs."""
+        return self.root / model / "entered"
+
+    def hang(self, model: str) -> threading.Thread:
+        """Send a request that hangs from a client of its own, and wait until it does."""
+        client = Served(self.server, self.root)
+        thread = threading.Thread(target=client.rest, args=(model, 1.0))
+        thread.start()
+        while not self.entered(model).exists():
+            time.sleep(0.01)
+        return thread
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    root = tmp_path_factory.mktemp("hanging")
+    for name in ("quick", "second", "other"):
+        write_model(root, name, HANDLER, TENSORS)
+    with Server(root) as server:
+        yield Served(server, root)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"timeout": 300_000}], ids=["model", "request"])
+@pytest.mark.parametrize("headers", [{}, SLOW_ROUTE], ids=["door", "gunicorn"])
+def test_rest_answers_at_the_deadline(served, headers, parameters):
+    served.make_trusted("quick")
+    with served.hanging("quick"):
+        answer = served.rest("quick", 1.0, headers, **parameters)
+        assert answer.status_code == 504, answer.text
+        assert "while the handler ran" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("parameters", [{}, {"timeout": 300_000}], ids=["model", "request"])
+def test_grpc_answers_at_the_deadline(served, parameters):
+    served.make_trusted("quick")
+    values = triton.InferInput("x", [1, 1], "FP32")
+    values.set_data_from_numpy(np.ones((1, 1), "f4"))
+    with triton.InferenceServerClient(served.server.grpc) as client, served.hanging("quick"):
+        with pytest.raises(triton.InferenceServerException) as failure:
+            client.infer("quick", [values], client_timeout=50, **parameters)
+        assert failure.value.status() == "StatusCode.DEADLINE_EXCEEDED"
+        assert "while the handler ran" in failure.value.message()
+
+
+def test_the_door_serves_others_while_handlers_hang_on_its_threads(served):
+    """Two models in turn take the thread that entered Python with them."""
+    models = ("quick", "second", "other")
+    for model in models:
+        served.make_trusted(model)
+    with served.hanging("quick", "second"):
+        threads = [served.hang("quick")]
+        assert served.rest("other").status_code == 200
+        threads.append(served.hang("second"))
+        for _ in range(20):
+            assert served.rest("other").status_code == 200
+            health = requests.get(f"{served.server.url}/v2/health/live", timeout=50)
+            assert health.status_code == 200
+        late = served.rest("quick", 0.0, timeout=50_000)
+        assert late.status_code == 504, late.text
+        assert "before a handler could start it" in late.json()["error"]
+        for thread in threads:
+            thread.join()
+    for model in models:
+        served.make_trusted(model)
