@@ -295,7 +295,7 @@ if pid == 0:
     del held
     again = arena.lease(4096, memfd=True)
     memoryview(again)[:] = b"c" * 4096
-    os._exit(0 if ok else 1)
+    raise SystemExit(0 if ok else 1)
 assert os.waitpid(pid, 0)[1] == 0
 assert bytes(held) == b"h" * 4096
 back = arena.lease(4096, memfd=True)

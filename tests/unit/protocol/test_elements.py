@@ -1,5 +1,6 @@
 """BYTES elements: the three forms, their limits, and what each refusal says."""
 
+import mmap
 import struct
 
 import numpy as np
@@ -132,6 +133,14 @@ class TestEncode:
     def test_lone_surrogate(self):
         with pytest.raises(ElementsError, match="element 0 is a string that UTF-8 cannot hold"):
             elements.encode(["\ud800"])
+
+    def test_more_bytes_than_a_length_can_say(self):
+        flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
+        with mmap.mmap(-1, 2**32, flags=flags) as untouched:
+            view = memoryview(untouched)
+            with pytest.raises(ElementsError, match="element 1 has 4294967296 bytes"):
+                elements.encode([b"", view])
+            view.release()
 
     def test_strided_view(self):
         with pytest.raises(ElementsError, match="element 0 is a view with gaps"):

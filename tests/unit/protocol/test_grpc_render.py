@@ -1,10 +1,12 @@
 """InferResponse to ModelInferResponse bytes, read back by the protobuf class."""
 
+import mmap
 import struct
 
 import numpy as np
 import pytest
 
+from ksrv._native import response
 from ksrv.errors import HandlerFailed
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.messages import message_class
@@ -13,9 +15,9 @@ from ksrv.request import InferRequest, InferResponse, Tensor
 
 def rendered(*outputs, id="", stream=False, extra=None, **fields):
     fields = {"model_name": "m", "model_version": "", "id": "", **fields}
-    response = InferResponse(outputs=list(outputs), **fields)
+    answer = InferResponse(outputs=list(outputs), **fields)
     message = protocol.render_infer(
-        response, InferRequest("m", id=id), parameters=extra, stream=stream
+        answer, InferRequest("m", id=id), parameters=extra, stream=stream
     )
     name = "ModelStreamInferResponse" if stream else "ModelInferResponse"
     return message_class(f"inference.{name}").FromString(message)
@@ -98,3 +100,33 @@ def test_stream_answer_wraps_the_same_message():
 def test_answer_without_a_wire_form_is_the_handlers_fault(parameters):
     with pytest.raises(HandlerFailed, match="cannot be sent over gRPC"):
         rendered(parameters=parameters)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_no_message_can_hold_allocates_nothing(stream):
+    flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
+    with mmap.mmap(-1, 2**31, flags=flags) as untouched:
+        values = np.frombuffer(untouched, np.uint8)
+        output = Tensor("y", "UINT8", values.shape, values)
+        with pytest.raises(HandlerFailed, match="holds at most 2147483647"):
+            rendered(output, stream=stream)
+        del values, output
+
+
+def test_an_element_longer_than_its_prefix_can_say():
+    flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
+    with mmap.mmap(-1, 2**32, flags=flags) as untouched:
+        view = memoryview(untouched)
+        with pytest.raises(HandlerFailed, match="4 GiB"):
+            rendered(Tensor("t", "BYTES", (1,), [view]))
+        view.release()
+
+
+def test_an_array_with_gaps_must_be_made_contiguous_by_the_caller():
+    with pytest.raises(ValueError, match="not C-contiguous"):  # numpy's own words
+        response.render("m", "", "", {}, [("y", "UINT8", (2,), {}, np.zeros(4, np.uint8)[::2])])
+
+
+def test_parameters_of_other_types_have_no_wire_form():
+    with pytest.raises(TypeError, match="parameter 'p' is a list"):
+        response.render("m", "", "", {"p": [1]}, [])

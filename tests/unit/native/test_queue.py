@@ -1,0 +1,193 @@
+"""Tickets and queues one by one: waiting, signals, misuse, forks, and many deadlines."""
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from ksrv._native import queue as native
+
+MILLISECOND = 1_000_000
+
+
+class Interrupted(Exception):
+    """What the handler of a signal raises."""
+
+
+@pytest.fixture
+def alarm():
+    """Return a function that sends this process a signal soon, over and over; and who to call."""
+    called = []
+    before = signal.signal(signal.SIGALRM, lambda *_: called.append(1))
+
+    def start(act=None):
+        if act is not None:
+            signal.signal(signal.SIGALRM, act)
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.02)
+        return called
+
+    yield start
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def interrupt(*_):
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    raise Interrupted
+
+
+def test_waiting_ends_at_its_time():
+    queue = native.Queue(10)
+    ticket = native.Ticket("a", 1, 0)
+    assert queue.push(ticket) == native.OK
+    until = time.monotonic_ns() + 20 * MILLISECOND
+    assert ticket.join(until) is False
+    assert time.monotonic_ns() >= until
+    assert ticket.join(0) is False, "a time that has passed"
+    assert ticket.state == "queued" and not ticket.done()
+    assert ticket.cancel() and ticket.join(0)
+
+
+def test_a_signal_handler_runs_while_a_ticket_is_waited_for(alarm):
+    queue = native.Queue(10)
+    ticket = native.Ticket("a", 1, 0)
+    queue.push(ticket)
+    called = alarm()
+
+    def finish():
+        while len(called) < 2:
+            time.sleep(0.001)
+        queue.finish(queue.take(0, 1, 1), ["answer"])
+
+    queue.add_seat()
+    thread = threading.Thread(target=finish)
+    thread.start()
+    assert ticket.join() and ticket.answer == "answer"
+    thread.join()
+    assert len(called) >= 2
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["join", "push_and_join"])
+def test_what_a_signal_handler_raises_ends_the_waiting(alarm, both):
+    queue = native.Queue(10)
+    ticket = native.Ticket("a", 1, 0)
+    if not both:
+        queue.push(ticket)
+    alarm(interrupt)
+    with pytest.raises(Interrupted):
+        queue.push_and_join(ticket) if both else ticket.join()
+    assert ticket.state == "queued", "the request goes on"
+    assert ticket.cancel()
+
+
+def test_tickets_are_made_and_pushed_once():
+    queue = native.Queue(10)
+    ticket = native.Ticket("a", 1, 0)
+    with pytest.raises(TypeError, match="made once"):
+        ticket.__init__("b", 1, 0)
+    assert queue.push(ticket) == native.OK
+    for call in (queue.push, queue.push_and_join, queue.push_or_borrow):
+        with pytest.raises(ValueError, match="pushed once"):
+            call(ticket)
+    assert queue.take_all() == [ticket]
+    assert queue.take_all() == []
+    with pytest.raises(ValueError, match="2 answers for 1 tickets"):
+        queue.finish([ticket], [1, 2])
+    queue.finish([ticket], [1])
+    assert ticket.answer == 1 and queue.waiting == queue.open == 0
+
+
+def test_a_ticket_that_was_never_pushed_cannot_be_cancelled():
+    ticket = native.Ticket("a", 1, 0)
+    assert not ticket.cancel()
+    assert ticket.state == "new"
+
+
+def test_a_queue_says_what_it_holds():
+    queue = native.Queue(2, "cats")
+    tickets = [native.Ticket(n, 1, 0) for n in range(3)]
+    assert [queue.push(one) for one in tickets] == [native.OK, native.OK, native.FULL]
+    assert repr(queue) == "<Queue 'cats': 2 waiting, 2 open>"
+    queue.close()
+    assert queue.closed and queue.push(native.Ticket(9, 1, 0)) == native.CLOSED
+    assert queue.wait_empty(time.monotonic_ns() + MILLISECOND) is False
+    for one in tickets[:2]:
+        assert one.cancel()
+    assert queue.wait_empty(time.monotonic_ns() + MILLISECOND)
+
+
+def test_a_nudge_wakes_an_instance_without_work():
+    queue = native.Queue(2)
+    seat = queue.add_seat()
+    found = []
+    thread = threading.Thread(target=lambda: found.append(queue.take(seat, 1, 1)))
+    thread.start()
+    while queue.idle == 0:
+        time.sleep(0.001)
+    queue.nudge(seat)
+    thread.join(10)
+    assert found == [[]]
+
+
+def test_a_seat_is_lent_to_a_caller_that_may_wait_for_others():
+    queue = native.Queue(2)
+    queue.may_lend = True
+    seat = queue.add_seat()
+    thread = threading.Thread(target=lambda: queue.take(seat, 1, 1))
+    thread.start()
+    while queue.idle == 0:
+        time.sleep(0.001)
+    ticket = native.Ticket("a", 1, 0)
+    assert queue.push_or_borrow(ticket) == -1 - seat
+    assert queue.finish([ticket], ["mine"]) == [True] and ticket.join(0)
+    queue.return_seat(seat)
+    queue.close()
+    thread.join(10)
+    assert not thread.is_alive() and ticket.answer == "mine"
+
+
+def test_many_deadlines_and_cancellations_in_any_order():
+    rng = random.Random(5)
+    queue = native.Queue(1000)
+    start = time.monotonic_ns()
+    tickets = []
+    for number in range(600):
+        deadline = start + (200 + rng.randrange(150)) * MILLISECOND
+        ticket = native.Ticket(number, 1, 0, rng.randrange(3), deadline)
+        assert queue.push(ticket) == native.OK
+        tickets.append(ticket)
+    rng.shuffle(tickets)
+    cancelled, left = tickets[:300], tickets[300:]
+    gone = [one.cancel() for one in cancelled]
+    for ticket in left:
+        assert ticket.join(start + 30_000 * MILLISECOND)
+    assert {one.state for one in left} == {"expired"}
+    assert all(one.ended_ns >= one.deadline_ns for one in left)
+    for ticket, first in zip(cancelled, gone, strict=True):
+        assert ticket.state == ("cancelled" if first else "expired")
+    assert queue.waiting == queue.open == 0
+
+
+def test_deadlines_are_watched_in_a_forked_child():
+    script = """
+import os, time
+from ksrv._native import queue as native
+
+def expires():
+    queue = native.Queue(10)
+    ticket = native.Ticket("a", 1, 0, 0, time.monotonic_ns() + 20_000_000)
+    assert queue.push(ticket) == native.OK
+    return ticket.join(time.monotonic_ns() + 20_000_000_000) and ticket.state == "expired"
+
+assert expires()
+child = os.fork()
+if child == 0:
+    raise SystemExit(0 if expires() else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert expires()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
