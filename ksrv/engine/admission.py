@@ -211,9 +211,24 @@ class Admission:
             shapes.append((tensor.name, tensor.datatype, tensor.shape[1:]))
         least = 1 if self.spec.open_inputs else 0
         if rows < least or any(not tensor.shape for tensor in request.inputs):
+            countable = request.surface or self.spec.open_inputs or not request.inputs
+            if self._joins and not countable:
+                raise InvalidRequest(self._no_rows(request))
             # No dimension that all share: the request is one row of its own, and is never joined.
             return 1, [next(self._next_group)]
         return rows, shapes
+
+    def _no_rows(self, request: InferRequest) -> str:
+        """Say that requests to a model that joins them are counted in rows, and this one is not."""
+        counts = ", ".join(
+            f"{quote(tensor.name)} {tensor.shape[0] if tensor.shape else 'none'}"
+            for tensor in request.inputs[:8]
+        )
+        more = f" and {len(request.inputs) - 8} more" if len(request.inputs) > 8 else ""
+        return (
+            f"the model {self.spec.name} joins requests by their rows, so that all inputs have the "
+            f"same first dimension; those of the request have {counts}{more}."
+        )
 
     def _group(self, request: InferRequest, shapes: list[object]) -> int:
         if not self._joins or (self._one_group and not request.surface):

@@ -51,6 +51,7 @@ class OutputReader:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._declared = {entry.name: entry for entry in spec.outputs}
+        self._open = not spec.inputs
         # Only a model without any batch dimension may answer with another number of rows.
         self._counted = not spec.inputs or any(entry.batched for entry in spec.inputs)
 
@@ -82,7 +83,8 @@ class OutputReader:
             entry = declared.get(name)
             tensor = _tensor(name, value, entry, inputs)
             shape = tensor.shape
-            if self._counted and (not shape or shape[0] != rows):
+            counted = self._counted and (not shape or shape[0] != rows)
+            if counted and not (self._open and _lack_rows(inputs)):
                 raise HandlerFailed(
                     f"the handler returned {shape[0] if shape else 'no'} rows in the output "
                     f"{name!r} for a batch of {rows} rows."
@@ -94,6 +96,12 @@ class OutputReader:
                 )
             tensors.append(tensor)
         return tensors
+
+
+def _lack_rows(inputs: Mapping[str, Tensor]) -> bool:
+    """Whether the inputs of a model that declares none have no first dimension in common."""
+    shapes = [tensor.shape for tensor in inputs.values()]
+    return any(not shape or shape[0] != shapes[0][0] for shape in shapes)
 
 
 def _by_name(result: Any, declared: Mapping[str, TensorSpec]) -> dict[str, Any]:

@@ -1,0 +1,80 @@
+"""Models that declare no inputs: what their rows are, and what happens where there are none."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from ksrv.engine.engine import Engine
+from ksrv.errors import HandlerFailed, InvalidRequest
+from ksrv.repository.layout import Repository
+from ksrv.request import InferRequest
+from tests.unit.engine.engine_models import tensor
+
+HANDLER = """
+from ksrv import BaseHandler
+
+class Handler(BaseHandler):
+    def handle(self, batch, context):
+        return {name: batch[name] * 2 for name in ("a", "b")} | {"rows": [batch.rows] * batch.rows}
+"""
+
+MISCOUNTS = """
+from ksrv import BaseHandler
+
+class Handler(BaseHandler):
+    def handle(self, batch, context):
+        return {"a": batch["a"][:1], "b": batch["b"][:1]}
+"""
+
+BATCHING = "batching: {max_batch_size: 8}\n"
+
+
+@contextmanager
+def serving(folder, handler=HANDLER, more=""):
+    model = folder / "m"
+    model.mkdir()
+    (model / "handler.py").write_text(handler)
+    (model / "model.yaml").write_text(f"handler: handler.py\n{more}")
+    engine = Engine(Repository([folder]))
+    engine.start()
+    try:
+        assert engine.ready(), engine.index()
+        yield engine
+    finally:
+        engine.close()
+
+
+def request(a, b):
+    return InferRequest("m", inputs=[tensor("a", a), tensor("b", b)])
+
+
+@pytest.mark.parametrize("more", ["", BATCHING], ids=["alone", "batched"])
+def test_the_first_dimension_that_all_share_is_the_rows(tmp_path, more):
+    with serving(tmp_path, more=more) as engine:
+        outputs = engine.infer(request(np.ones((3, 2)), np.ones(3))).outputs
+        assert [output.shape for output in outputs] == [(3, 2), (3,), (3,)]
+
+
+def test_without_one_a_model_that_joins_nothing_answers_as_it_likes(tmp_path):
+    with serving(tmp_path) as engine:
+        for a, b in (((3, 2), (5,)), ((4,), (1,))):
+            outputs = engine.infer(request(np.ones(a), np.ones(b))).outputs
+            # To the handler it is one row.
+            assert [output.shape for output in outputs] == [a, b, (1,)]
+
+
+def test_without_one_a_model_that_joins_requests_refuses(tmp_path):
+    with serving(tmp_path, more=BATCHING) as engine:
+        with pytest.raises(InvalidRequest, match=r"joins requests by their rows.*'a' 3, 'b' 5"):
+            engine.infer(request(np.ones((3, 2)), np.ones(5)))
+        with pytest.raises(InvalidRequest, match="'a' 3, 'b' 1"):
+            engine.infer(request(np.ones((3, 2)), np.ones(1)))
+        assert engine.infer(request(np.ones(2), np.ones(2))).outputs[0].shape == (2,)
+
+
+def test_a_handler_that_loses_rows_is_still_told(tmp_path):
+    with serving(tmp_path, MISCOUNTS) as engine:
+        with pytest.raises(HandlerFailed, match="1 rows in the output 'a' for a batch of 3 rows"):
+            engine.infer(request(np.ones(3), np.ones(3)))
+        assert engine.infer(request(np.ones(3), np.ones(2))).outputs[0].shape == (1,)
