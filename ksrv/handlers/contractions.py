@@ -1,37 +1,50 @@
-"""English contractions and what they stand for, for the text classifier."""
+"""English contractions and what they stand for, for the text classifier.
 
-_SUBJECTS = ("i", "you", "he", "she", "it", "we", "they", "who", "what", "that", "there")
-_NEGATED = (
-    "are", "could", "did", "does", "do", "had", "has", "have", "is", "might", "must", "need",
-    "should", "was", "were", "would",
+The table holds the short ones only. Of a double one ("couldn't've") the first half is written out and
+the rest loses its apostrophe, which is what TorchServe's text handlers make of it.
+"""
+
+_WITH_NOT = (
+    "are", "could", "dare", "did", "does", "do", "had", "has", "have", "is", "may", "might", "must",
+    "need", "ought", "should", "was", "were", "would",
 )  # fmt: skip
+_WITH_WOULD = ("i", "you", "he", "she", "it", "we", "they", "that", "there")
+_WITH_WILL = ("i", "you", "he", "she", "it", "we", "they", "who", "what", "how")
+_WITH_HAVE = (
+    "i", "you", "we", "they", "who", "what", "could", "might", "must", "should", "so", "to", "when",
+    "where", "why", "will", "would",
+)  # fmt: skip
+_WITH_ARE = ("you", "we", "they", "what")
+_WITH_IS = ("he", "she", "it", "that", "there", "what", "who", "where", "when", "how", "why")
+_OTHERS = {
+    "can't": "cannot",
+    "won't": "will not",
+    "shan't": "shall not",
+    "sha'n't": "shall not",
+    "ain't": "is not",
+    "how'd": "how did",
+    "where'd": "where did",
+    "i'm": "i am",
+    "let's": "let us",
+    "so's": "so as",
+    "o'clock": "of the clock",
+    "y'all": "you all",
+    "ma'am": "madam",
+    "'cause": "because",
+}
 
 
 def _table() -> dict[str, str]:
-    table = {f"{verb}n't": f"{verb} not" for verb in _NEGATED}
-    table |= {"can't": "cannot", "won't": "will not", "shan't": "shall not", "ain't": "is not"}
-    for subject in _SUBJECTS:
-        table[f"{subject}'d"] = f"{subject} would"
-        table[f"{subject}'ll"] = f"{subject} will"
-        table[f"{subject}'ve"] = f"{subject} have"
-    for subject in ("you", "we", "they", "who"):
-        table[f"{subject}'re"] = f"{subject} are"
-    for subject in (
-        "he",
-        "she",
-        "it",
-        "that",
-        "there",
-        "what",
-        "who",
-        "where",
-        "when",
-        "how",
-        "why",
+    table = {f"{verb}n't": f"{verb} not" for verb in _WITH_NOT}
+    for words, ending, meaning in (
+        (_WITH_WOULD, "d", "would"),
+        (_WITH_WILL, "ll", "will"),
+        (_WITH_HAVE, "ve", "have"),
+        (_WITH_ARE, "re", "are"),
+        (_WITH_IS, "s", "is"),
     ):
-        table[f"{subject}'s"] = f"{subject} is"
-    table |= {"i'm": "i am", "let's": "let us", "o'clock": "of the clock", "y'all": "you all"}
-    return table | {"ma'am": "madam", "'cause": "because"}
+        table |= {f"{word}'{ending}": f"{word} {meaning}" for word in words}
+    return table | _OTHERS
 
 
 CONTRACTION_MAP = _table()

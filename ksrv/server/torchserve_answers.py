@@ -16,7 +16,7 @@ import falcon
 from ksrv.errors import KsrvError
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.responses import JOINED, send_parts, status_line, usable_headers
-from ksrv.server.torchserve_errors import JSON, TorchServeError, render
+from ksrv.server.torchserve_errors import INVALID_KEY, JSON, TorchServeError, render
 from ksrv.server.waiting import Blocking
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ def send_error(resp: falcon.Response, error: TorchServeError) -> None:
     resp.data = error.body()
     if error.retry_after is not None:
         resp.set_header("Retry-After", str(error.retry_after))
+    if error.type == INVALID_KEY and error.code == HTTPStatus.UNAUTHORIZED:
+        resp.set_header("WWW-Authenticate", "Bearer")
 
 
 class Exchange:

@@ -22,6 +22,7 @@ from ksrv.errors import (
 
 JSON = "application/json"
 INTERNAL = "InternalServerException"
+INVALID_KEY = "InvalidKeyException"
 UNAVAILABLE = "ServiceUnavailableException"
 
 WORKER_DIED = "Worker died."
@@ -97,7 +98,7 @@ def translated(error: KsrvError) -> TorchServeError:
     if isinstance(error, NotFound):
         return TorchServeError(status, "ResourceNotFoundException", NO_RESOURCE)
     if isinstance(error, Unauthenticated | Forbidden):
-        return TorchServeError(status, "InvalidKeyException", error.message)
+        return TorchServeError(status, INVALID_KEY, error.message)
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         return TorchServeError(status, UNAVAILABLE, error.message, error.retry_after)
     kind = "BadRequestException" if status < HTTPStatus.INTERNAL_SERVER_ERROR else INTERNAL

@@ -14,17 +14,17 @@ from types import ModuleType
 from typing import Any
 
 from ksrv.torchserve.prediction import list_classes_from_module
-from ksrv.torchserve.surface import TABLE
 
 Entry = Callable[[Any, Any], Any]
 
 BUILT_IN = {
-    "base_handler": "ts.torch_handler.base_handler",
-    "image_classifier": "ts.torch_handler.image_classifier",
-    "image_segmenter": "ts.torch_handler.image_segmenter",
-    "object_detector": "ts.torch_handler.object_detector",
-    "text_classifier": "ts.torch_handler.text_classifier",
+    "base_handler": "BaseHandler",
+    "image_classifier": "ImageClassifier",
+    "image_segmenter": "ImageSegmenter",
+    "object_detector": "ObjectDetector",
+    "text_classifier": "TextClassifier",
 }
+"""The handlers of `ts.torch_handler`, each in a module of its name."""
 
 
 class EntryError(ValueError):
@@ -46,6 +46,9 @@ def find_entry(handler: str, folder: Path, context: Any) -> tuple[Entry, Any]:
         EntryError: There is no usable entry point.
         ImportError: The user's module, or something that it imports, is missing.
     """
+    if handler in BUILT_IN:
+        module = import_module(f"ts.torch_handler.{handler}")
+        return _initialized(getattr(module, BUILT_IN[handler]), handler, context)
     file, _, function = handler.partition(":")
     module = _module(file, folder)
     wanted = function or "handle"
@@ -57,35 +60,33 @@ def find_entry(handler: str, folder: Path, context: Any) -> tuple[Entry, Any]:
         raise EntryError(
             f"{file} has no function {function!r}, which the handler {handler!r} names"
         )
-    classes = _classes(module)
+    classes = list_classes_from_module(module)
     if len(classes) != 1:
         names = [cls.__name__ for cls in classes]
         raise EntryError(
             "Expected only one class in custom service code or a function entry point"
             f" {names} in {file}"
         )
-    service = classes[0]()
+    return _initialized(classes[0], file, context)
+
+
+def _initialized(made: type, file: str, context: Any) -> tuple[Entry, Any]:
+    """Return the entry point of a handler class and its object."""
+    service = made()
     # `handle` may have been replaced in `__init__` (micro-batching): it is the instance's.
     entry = getattr(service, "handle", None)
     if not callable(entry):
-        raise EntryError(f"Expect handle method in class {classes[0].__name__}, defined in {file}")
-    if not callable(getattr(service, "initialize", None)):
-        raise EntryError(f"{classes[0].__name__} in {file} has no initialize method")
-    service.initialize(context)
+        raise EntryError(f"Expect handle method in class {made.__name__}, defined in {file}")
+    initialize = getattr(service, "initialize", None)
+    if not callable(initialize):
+        raise EntryError(f"{made.__name__} in {file} has no initialize method")
+    initialize(context)
     return entry, service
 
 
 def _module(file: str, folder: Path) -> ModuleType:
-    if file in BUILT_IN:
-        return import_module(BUILT_IN[file])
     path = Path(file)
     place = folder / path.parent
     if str(place) not in sys.path:
         sys.path.insert(0, str(place))
     return import_module(path.name.removesuffix(".py"))
-
-
-def _classes(module: ModuleType) -> list[type]:
-    if module.__name__ in TABLE:  # a stand-in's classes are defined elsewhere; the last is its own
-        return [getattr(module, list(TABLE[module.__name__])[-1])]
-    return list_classes_from_module(module)

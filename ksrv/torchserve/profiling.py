@@ -50,7 +50,7 @@ def profiled(handler: Any, data: Any) -> tuple[Any, Any]:
 
     options = dict(handler.profiler_args or {})
     if not options:
-        known = torch.profiler.supported_activities()
+        known = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
         wanted = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
         options = {"activities": [one for one in wanted if one in known], "record_shapes": True}
     if "on_trace_ready" not in options:

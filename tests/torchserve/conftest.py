@@ -5,6 +5,7 @@ from textwrap import dedent
 
 import pytest
 from archives import archive, write_files
+from golden_models import write_golden_models
 
 from ksrv.handlers.runner import make_runner
 from ksrv.repository.layout import Repository
@@ -19,6 +20,7 @@ OWN_KEYS = {"minWorkers": 1, "maxWorkers": 1, "responseTimeout": 60, "myCustomKe
 def model_files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     write_files(folder)
+    write_golden_models(folder)
     return folder
 
 

@@ -15,11 +15,15 @@ from pathlib import Path
 
 import pytest
 from archives import HANDLERS, LABELS
+from golden_models import TEN_LABELS, encoded, picture
+
+from ksrv.torchserve.entry import BUILT_IN
 
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "build" / "torchserve-venv"
 PACKAGES = ["torchserve==0.12.0", "psutil", "enum-compat"]
 PROGRAM = Path(__file__).parent / "service_program.py"
+STAND_INS = Path(__file__).parent / "stand_ins"
 
 ITEMS = [
     "bytes", "str", "str_utf8", "number", "int", "true", "null", "list", "dict_item", "nan",
@@ -61,7 +65,9 @@ def body(value, kind="application/json"):
     return {"body": {"value": value, "type": kind}}
 
 
-def model(tmp_path, files, name, handler, *, copies=(), settings=None, labels=False):
+def model(
+    tmp_path, files, name, handler, *, copies=(), settings=None, labels=None, vocabulary=None
+):
     """Lay an unpacked archive out; return its part of a case."""
     folder = tmp_path / name
     (folder / "MAR-INF").mkdir(parents=True)
@@ -70,15 +76,62 @@ def model(tmp_path, files, name, handler, *, copies=(), settings=None, labels=Fa
         source = HANDLERS / file if file.endswith(".py") else files / file
         shutil.copy(source, folder)
         manifest[key] = file
-    shutil.copy(HANDLERS / (handler.partition(":")[0].removesuffix(".py") + ".py"), folder)
+    if handler not in BUILT_IN:
+        shutil.copy(HANDLERS / (handler.partition(":")[0].removesuffix(".py") + ".py"), folder)
     if settings is not None:
         (folder / "model-config.yaml").write_text(json.dumps(settings))
         manifest["configFile"] = "model-config.yaml"
-    if labels:
-        (folder / "index_to_name.json").write_text(json.dumps(LABELS))
+    if labels is not None:
+        (folder / "index_to_name.json").write_text(json.dumps(labels))
+    if vocabulary is not None:
+        shutil.copy(files / vocabulary, folder)
     document = {"runtime": "python", "model": manifest}
     (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(document))
     return {"id": name, "name": name, "folder": str(folder), "handler": handler}
+
+
+def pictures():
+    """Image files of several forms and sizes, as bodies; RGB, because the real handlers take no other."""
+    image = picture()
+    return [
+        body(encoded(image), "image/png"),
+        body(encoded(image.resize((300, 500)), "JPEG", quality=80), "image/jpeg"),
+        body(encoded(image.crop((0, 0, 100, 90)), "JPEG", progressive=True), ""),
+        body(base64.b64encode(encoded(image.crop((100, 0, 356, 256)))).decode(), "text/plain"),
+    ]
+
+
+def built_in(tmp_path, files):
+    """The built-in handlers on the recorded models, with whole batches where the real one can."""
+    seen = pictures()
+    alone = [[one] for one in seen]
+
+    def made(name, handler, serialized, batches, **options):
+        copies = [("serializedFile", serialized)]
+        case = model(tmp_path, files, name, handler, copies=copies, **options)
+        return case | {"batches": batches}
+
+    numbers = body([[[0.25] * 224] * 224] * 3)
+    faults = [[body(b"no image", "")], [body(b"", "")], [{"image": seen[0]["body"]}]]
+    texts = [
+        "it is very good",
+        "It's not a <b class='x'>b</b>ad Caf\u00e9... ",
+        "It\u2019s 3 bad, a&amp; b",
+        "DON'T can't won't ain't",
+        'very good, (not) bad! it is "a" b',
+    ]
+    base = made("base", "base_handler", "line.pt", [[body([1.0, 2, 3, 4]), body([0.0] * 4)]])
+    return [
+        made("cls", "image_classifier", "cls.pt", [*alone, seen, [numbers, seen[0]], *faults],
+             labels=TEN_LABELS),
+        made("unlabelled", "image_classifier", "cls.pt", [seen[:2]]),
+        made("seg", "image_segmenter", "seg.pt", [seen[:1], seen[1:3]]),
+        made("det", "object_detector", "det.pt", [*alone, seen[:1] * 3, *faults],
+             labels=TEN_LABELS),
+        made("words", "text_classifier", "words.pt", [[body(text, "text/plain")] for text in texts],
+             labels=LABELS, vocabulary="source_vocab.pt"),
+        base | {"envelope": "body"},
+    ]  # fmt: skip
 
 
 def cases(tmp_path, files):
@@ -103,7 +156,7 @@ def cases(tmp_path, files):
     compiled = {"pt2": {"compile": {"enable": True, "backend": "eager"}}}
     unwrapped = "envelope_handler.py"
     return [
-        made("script", "numbers_handler.py", numbers + mistakes, copies=script, labels=True),
+        made("script", "numbers_handler.py", numbers + mistakes, copies=script, labels=LABELS),
         made("eager", "numbers_handler.py", numbers, copies=eager),
         made("compiled", "numbers_handler.py", numbers, copies=eager, settings=compiled),
         made("outcome", "outcome_handler.py", [[body({"mode": mode})] * 2 for mode in ITEMS]),
@@ -129,16 +182,19 @@ def answers(python, kind, jobs, folder):
     results = folder / f"{kind}.json"
     environment = dict(os.environ)
     environment.pop("PYTHONPATH", None)
-    if kind == "stand-in":
-        environment["PYTHONPATH"] = str(ROOT)
+    # The real image handlers import torchvision and captum; see stand_ins/ for what they get.
+    environment["PYTHONPATH"] = str(ROOT if kind == "stand-in" else STAND_INS)
     command = [python, PROGRAM, jobs, results, kind]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(results.read_text())
 
 
-def test_frames_of_the_real_package_and_of_ksrv_are_equal(tmp_path, model_files, real_python):
-    listed = cases(tmp_path, model_files)
+@pytest.mark.parametrize("listing", [cases, built_in])
+def test_frames_of_the_real_package_and_of_ksrv_are_equal(
+    tmp_path, model_files, real_python, listing
+):
+    listed = listing(tmp_path, model_files)
     jobs = tmp_path / "jobs.json"
     jobs.write_text(json.dumps(listed))
     real = answers(real_python, "real", jobs, tmp_path)
@@ -149,6 +205,7 @@ def test_frames_of_the_real_package_and_of_ksrv_are_equal(tmp_path, model_files,
             # Both name the two classes; ksrv's says in which file they are, too.
             assert expected["text"].partition(" [")[0] in found["text"]
             continue
+        assert "frames" in found, found["text"]
         for number, pair in enumerate(zip(expected["frames"], found["frames"], strict=True)):
             theirs, own = map(base64.b64decode, pair)
             assert own == theirs, f"batch {number} of {case['id']}"

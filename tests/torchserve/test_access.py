@@ -1,0 +1,53 @@
+"""TorchServe's routes behind a token: 401 rather than TorchServe's 400, and health without one."""
+
+import pytest
+import requests
+from archives import archive
+
+from ksrv.testing import Server
+
+TOKEN = {"Authorization": "Bearer good-token"}
+ROUTES = [
+    ("POST", "/predictions/echo"),
+    ("GET", "/predictions/echo/1.0"),
+    ("PUT", "/predictions/echo/1.0/any/path"),
+    ("POST", "/explanations/echo"),
+    ("POST", "/invocations?model_name=echo"),
+    ("POST", "/models/echo/invoke"),
+    ("POST", "/echo/predict"),
+    ("GET", "/models/echo"),
+    ("GET", "/models/echo/all?customized=true"),
+]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    store = tmp_path_factory.mktemp("guarded") / "store"
+    store.mkdir()
+    archive(store, "echo", "seen_handler.py", settings={"deviceType": "cpu"})
+    (store.parent / "tokens").write_text("good-token\n")
+    tokens = str(store.parent / "tokens")
+    with Server(store, http="0.0.0.0:0", grpc="off", token_file=tokens, torchserve_api=True) as one:
+        one.http = one.http.replace("0.0.0.0", "127.0.0.1")
+        yield one
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_every_route_needs_the_token(guarded, method, path):
+    for wrong in ({}, {"Authorization": "Bearer other"}, {"Authorization": "good-token"}):
+        answer = requests.request(method, guarded.url + path, headers=wrong, timeout=30)
+        assert answer.status_code == 401
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        document = answer.json()
+        assert (document["code"], document["type"]) == (401, "InvalidKeyException")
+        assert "token" in document["message"]
+    assert requests.request(method, guarded.url + path, headers=TOKEN, timeout=30).ok
+
+
+def test_ping_needs_none(guarded):
+    assert requests.get(f"{guarded.url}/ping", timeout=30).json() == {"status": "Healthy"}
+
+
+def test_handler_does_not_see_the_token(guarded):
+    answer = requests.post(f"{guarded.url}/predictions/echo", headers=TOKEN, timeout=30)
+    assert "Authorization" not in answer.json()["headers"]

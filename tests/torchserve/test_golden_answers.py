@@ -1,0 +1,237 @@
+"""Recorded requests and answers of TorchServe 0.12.0: loaders, formats, routes, built-in handlers.
+
+Where ksrv's answer differs on purpose, the test says so and why.
+"""
+
+import base64
+import http.client
+import json
+
+import pytest
+from archives import archive
+from golden_models import GOLDEN, encoded, picture, recorded
+
+from ksrv.testing import Server
+
+PREDICTIONS = recorded("predictions.json")
+BUILT_IN = recorded("builtin-handlers.json")
+CPU = {"deviceType": "cpu"}
+COMPILE = {"enable": True, "backend": "eager", "mode": "default"}
+BODY_LIMIT = 6_553_500  # TorchServe's default
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    made = tmp_path_factory.mktemp("golden") / "store"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def routes(store, model_files):
+    """The models of predictions.json, in every archive format."""
+    script = {"files": model_files, "model": "line.pt", "settings": CPU}
+    eager = {"files": model_files, "model": "line.pth", "definition": "line.py"}
+    lin = "recorded_handler.py"
+    archive(store, "lin", lin, labels=True, **script)
+    archive(store, "lintgz", lin, form="tgz", **script)
+    archive(store, "lindir", lin, form="no-archive", **script)
+    archive(store, "linstore", lin, form="zip-store", **script)
+    archive(store, "lineager", lin, settings=CPU, **eager)
+    archive(store, "linpt2", lin, **script | {"settings": CPU | {"pt2": {"compile": COMPILE}}})
+    archive(store, "linpt2eager", lin, settings=CPU | {"pt2": {"compile": COMPILE}}, **eager)
+    nope = {"pt2": {"compile": COMPILE | {"backend": "nope"}}}
+    archive(store, "linpt2bad", lin, **script | {"settings": CPU | nope})
+    archive(store, "base", "base_handler", **script)
+    archive(store, "fn", "function_handler.py", settings=CPU)
+    archive(
+        store, "img", "channels_handler.py", files=model_files, model="img.pt", settings=CPU
+    )  # fmt: skip
+    with Server(store, torchserve_api=True, limits={"body": BODY_LIMIT}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def vision(tmp_path_factory, model_files):
+    """The models of builtin-handlers.json."""
+    store = tmp_path_factory.mktemp("vision") / "store"
+    store.mkdir()
+    labels = [model_files / "ten" / "index_to_name.json"]
+    for name, handler, file, extra in (
+        ("cls", "image_classifier", "cls.pt", labels),
+        ("clsnomap", "image_classifier", "cls.pt", []),
+        ("seg", "image_segmenter", "seg.pt", []),
+        ("det", "object_detector", "det.pt", labels),
+    ):
+        archive(store, name, handler, files=model_files, model=file, extra=extra, settings=CPU)
+    with Server(store, torchserve_api=True) as server:
+        yield server
+
+
+def content_of(request):
+    """Return the body of a recorded request."""
+    image = picture()
+    images = json.loads((GOLDEN / "images.json").read_text())
+    noise = base64.b64decode(images["noise8.jpg"]["base64"])
+    named = {
+        "synthetic-640x480.png": lambda: encoded(image),
+        "base64 of synthetic-640x480.png": lambda: base64.b64encode(encoded(image)),
+        "synthetic-640x480.png converted to one channel": lambda: encoded(image.convert("L")),
+        "synthetic-640x480.png with an opaque alpha channel": lambda: encoded(
+            image.convert("RGBA")
+        ),
+        "noise8.jpg": lambda: noise,
+        "base64 of noise8.jpg": lambda: base64.b64encode(noise),
+        'JSON object {"data": base64 of noise8.jpg}': lambda: json.dumps(
+            {"data": base64.b64encode(noise).decode()}
+        ).encode(),
+        "JSON list 3x8x8, all 1.0": lambda: json.dumps([[[1.0] * 8] * 8] * 3).encode(),
+        "JSON list 3x224x224, all 0.0": lambda: json.dumps([[[0.0] * 224] * 224] * 3).encode(),
+        "7,000,000 bytes of x": lambda: b"x" * 7_000_000,
+    }
+    if "body_ref" in request:
+        return named[request["body_ref"]]()
+    if "parts" in request:
+        (part,) = request["parts"]
+        head = f'--ksrvboundary\r\nContent-Disposition: form-data; name="{part["name"]}"'
+        head += f'; filename="{part["filename"]}"\r\nContent-Type: {part["content_type"]}\r\n\r\n'
+        return head.encode() + named[part["data"]["ref"]]() + b"\r\n--ksrvboundary--\r\n"
+    return request.get("body", {}).get("text", "").encode()
+
+
+def sent(server, request):
+    """Send a recorded request; return status, headers and body."""
+    connection = http.client.HTTPConnection(server.http, timeout=60)
+    connection.request(
+        request["method"], request["path"], content_of(request), dict(request["headers"])
+    )
+    answer = connection.getresponse()
+    found = answer.status, answer.headers, answer.read().decode()
+    connection.close()
+    return found
+
+
+ROUTES = [
+    "P01", "P02", "P03", "P05", "P06", "P07", "P08", "P09", "P10", "P12", "P13", "P14", "P18", "P19",
+    "P20", "P21", "P22", "P23", "P24", "P26", "P27", "P28", "P30", "P31",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ROUTES)
+def test_answers_of_loaders_formats_and_routes(routes, case):
+    request, expected = PREDICTIONS[case]["request"], PREDICTIONS[case]["response"]
+    status, headers, body = sent(routes, request)
+    text = expected["body"]["text"].replace('"Lin"', '"Line"')  # the class of this test's file
+    assert (status, body) == (expected["status"], text)
+    if "content-type" in expected["headers"]:
+        assert headers["content-type"] == expected["headers"]["content-type"]
+
+
+def test_function_is_called_once_at_load_and_then_for_each_batch(routes):
+    for case in ("P15", "P16"):
+        _, _, body = sent(routes, PREDICTIONS[case]["request"])
+        known = json.loads(PREDICTIONS[case]["response"]["body"]["text"])
+        assert json.loads(body)["calls"] == known["calls"]
+
+
+def test_body_above_the_limit_has_an_empty_answer(routes):
+    expected = PREDICTIONS["P29"]["response"]
+    request = PREDICTIONS["P29"]["request"] | {"path": "/predictions/img"}
+    assert sent(routes, request)[::2] == (expected["status"], expected["body"]["text"])
+    assert expected["status"] == 413
+    following = PREDICTIONS["P18"]  # the server goes on
+    assert sent(routes, following["request"])[2] == following["response"]["body"]["text"]
+
+
+@pytest.mark.parametrize("path", ["/invocations", "/invocations?name=img"])
+def test_invocation_must_name_a_model(routes, path):
+    status, _, body = sent(routes, PREDICTIONS["P27"]["request"] | {"path": path})
+    assert (status, json.loads(body)) == (
+        400,
+        {
+            "code": 400,
+            "type": "BadRequestException",
+            "message": "Parameter model_name is required.",
+        },
+    )
+
+
+def test_part_of_the_body_names_the_model(routes):
+    request = PREDICTIONS["P20"]["request"]
+    content = content_of(request).removesuffix(b"--ksrvboundary--\r\n")
+    content += b'--ksrvboundary\r\nContent-Disposition: form-data; name="model_name"\r\n\r\nimg'
+    connection = http.client.HTTPConnection(routes.http, timeout=60)
+    connection.request(
+        "POST", "/invocations", content + b"\r\n--ksrvboundary--\r\n", request["headers"]
+    )
+    answer = connection.getresponse()
+    assert answer.read().decode() == PREDICTIONS["P20"]["response"]["body"]["text"]
+    connection.close()
+
+
+def test_base_handler_takes_a_list_of_numbers(routes):
+    """P11. TorchServe's default preprocess fails on every plain row; ksrv's makes a tensor of it."""
+    request = PREDICTIONS["P11"]["request"] | {"body": {"text": "[1.0, 2, 3, 4]"}}
+    assert PREDICTIONS["P11"]["response"]["status"] == 503
+    status, _, body = sent(routes, request)
+    assert (status, json.loads(body)) == (200, [2.5, 5.5, 10.0])
+
+
+def near(found, expected):
+    """Compare answers; the recorded note allows 1e-6 between machines."""
+    assert type(found) is type(expected)
+    if isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key, value in expected.items():
+            near(found[key], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            near(one, other)
+    else:
+        assert found == (
+            pytest.approx(expected, abs=1e-6) if expected != int(expected) else expected
+        )
+
+
+@pytest.mark.parametrize("case", ["H01", "H02", "H03", "H04", "H06", "H07", "H08", "H13"])
+def test_answers_of_the_built_in_handlers(vision, case):
+    request, expected = BUILT_IN[case]["request"], BUILT_IN[case]["response"]
+    status, _, body = sent(vision, request)
+    assert status == expected["status"], body
+    near(json.loads(body), json.loads(expected["body"]["text"]))
+    assert body.startswith(("{\n  ", "[\n  "))
+
+
+@pytest.mark.parametrize("case", ["H05", "H11"])
+def test_what_the_built_in_handlers_refuse(vision, case):
+    request, expected = BUILT_IN[case]["request"], BUILT_IN[case]["response"]
+    assert sent(vision, request)[::2] == (expected["status"], expected["body"]["text"])
+
+
+@pytest.mark.parametrize("case", ["H09", "H10"])
+def test_other_modes_are_read_as_rgb(vision, case):
+    """TorchServe fails on images with one or four channels; here they just work."""
+    assert BUILT_IN[case]["response"]["status"] == 503
+    status, _, body = sent(vision, BUILT_IN[case]["request"])
+    assert status == 200, body
+    if case == "H10":  # the opaque picture is the picture
+        near(json.loads(body), json.loads(BUILT_IN["H01"]["response"]["body"]["text"]))
+
+
+def test_mask_of_the_segmenter(vision):
+    expected = BUILT_IN["H12"]["response"]["body"]
+    status, _, body = sent(vision, BUILT_IN["H12"]["request"])
+    assert status == 200
+    mask = json.loads(body)
+    height, width, depth = expected["shape"]
+    assert (len(mask), {len(row) for row in mask}) == (height, {width})
+    assert {len(pixel) for row in mask for pixel in row} == {depth}
+    for place, value in expected["at"].items():
+        row, column = map(int, place.split(","))
+        assert mask[row][column] == pytest.approx(value, abs=1e-6)
+    classes = [pixel[0] for row in mask for pixel in row]
+    counts = {name: classes.count(float(name)) for name in expected["class_counts"]}
+    assert counts == expected["class_counts"]
+    total = sum(pixel[1] for row in mask for pixel in row)
+    assert total == pytest.approx(expected["probability_sum"], abs=1e-2)
