@@ -191,6 +191,8 @@ class Door {
     void refuse(Connection *connection, const ReadyAnswer &made, DoorCounter counter) noexcept;
     bool finish(Connection *connection, uint64_t now) noexcept;
     Sent flush(Connection *connection) noexcept;
+    static uint64_t acknowledged(const Connection *connection) noexcept;
+    void wait_for_reader(Connection *connection, uint64_t now) noexcept;
     bool still_reading(Connection *connection, uint64_t now) noexcept;
     void drain_lingering(Connection *connection, uint64_t now) noexcept;
     void record(Connection *connection, uint64_t now) noexcept;

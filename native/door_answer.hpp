@@ -69,8 +69,6 @@ inline void forget_outgoing(Outgoing *out) noexcept {
     out->count = 0;
     out->at = 0;
     out->total = 0;
-    out->sent = 0;
-    out->taken = 0;
 }
 
 // Room for `count` parts behind the head; false when there is no memory.

@@ -65,6 +65,7 @@ struct Outgoing {
     Block *blocks[ANSWER_BLOCKS];  // parts that lie in the arena need no Python object
     int block_count = 0;
     uint64_t total = 0;
+    // Of all answers on this connection: what the kernel holds is not only the last one's.
     uint64_t sent = 0;
     uint64_t taken = 0;         // of those, acknowledged by the peer when it was last looked at
 };

@@ -149,6 +149,7 @@ inline void Door::accept_some(uint16_t listener, uint64_t now) noexcept {
         connection->counted = 0;
         connection->reset_message();
         forget_outgoing(&connection->out);
+        connection->out.sent = connection->out.taken = 0;
         connection->out.owners = nullptr;
         connection->stage_ns = now;
         connection->phase.store(Phase::idle, std::memory_order_release);

@@ -52,9 +52,7 @@ inline void Door::advance(Connection *connection, uint64_t now) noexcept {
                 return;
             }
             if (sent == Sent::blocked) {
-                connection->stage_ns = now;
-                connection->phase.store(Phase::send, std::memory_order_relaxed);
-                arm_for_phase(connection, now);
+                wait_for_reader(connection, now);
                 return;
             }
             if (!finish(connection, now)) return;

@@ -49,9 +49,7 @@ inline bool Door::answer(Connection *connection, Owners *owners) noexcept {
     const Sent sent = flush(connection);
     if (sent == Sent::blocked) {
         connection->out.owners = owners;
-        connection->stage_ns = now;
-        connection->phase.store(Phase::send, std::memory_order_relaxed);
-        arm_for_phase(connection, now);
+        wait_for_reader(connection, now);
         return false;
     }
     if (sent == Sent::broken) {
@@ -97,14 +95,27 @@ inline bool Door::finish(Connection *connection, uint64_t now) noexcept {
     return true;
 }
 
-// Whether the peer has taken enough of its answer since the last look. What the kernel has accepted
+// The bytes of all answers on this connection that the peer has taken. What the kernel has accepted
 // says little, for it buffers megabytes; what the peer has not acknowledged yet is subtracted.
-inline bool Door::still_reading(Connection *connection, uint64_t now) noexcept {
+inline uint64_t Door::acknowledged(const Connection *connection) noexcept {
     int unacknowledged = 0;
     if (ioctl(connection->fd, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged < 0) unacknowledged = 0;
     const uint64_t sent = connection->out.sent;
     const uint64_t held = static_cast<uint64_t>(unacknowledged);
-    const uint64_t taken = sent > held ? sent - held : 0;
+    return sent > held ? sent - held : 0;
+}
+
+// The socket takes no more: the rest goes out when the peer has read.
+inline void Door::wait_for_reader(Connection *connection, uint64_t now) noexcept {
+    connection->stage_ns = now;
+    connection->out.taken = acknowledged(connection);
+    connection->phase.store(Phase::send, std::memory_order_relaxed);
+    arm_for_phase(connection, now);
+}
+
+// Whether the peer has taken enough since the last look.
+inline bool Door::still_reading(Connection *connection, uint64_t now) noexcept {
+    const uint64_t taken = acknowledged(connection);
     const uint64_t since = taken > connection->out.taken ? taken - connection->out.taken : 0;
     const uint64_t wanted = (now - connection->stage_ns) / 1000000u * config.rate / 1000u;
     connection->out.taken = taken;

@@ -1,7 +1,11 @@
 """The two routes give one answer: hot and slow compared, hostile framing, splits and pipelines."""
 
+import contextlib
 import json
 import re
+import socket
+import struct
+import threading
 import time
 
 import pytest
@@ -200,6 +204,61 @@ def test_many_pipelined_health_requests_do_not_keep_a_thread(door):
         for _ in range(2000):
             _, body, rest = read_answer(client, rest)
             assert body == b'{"live":true}'
+
+
+def test_a_reader_of_health_answers_that_pauses_gets_all_of_them(door):
+    count = 40_000
+    with door.connect() as client:
+        sender = threading.Thread(target=client.sendall, args=(LIVE * count,))
+        sender.start()
+        time.sleep(0.5)  # until neither side can send
+        assert status_of(door.exchange(LIVE)) == [200]
+        found, tail = 0, b""
+        while found < count:
+            received = client.recv(1 << 20)
+            assert received, f"closed after {found} answers"
+            found += (tail + received).count(b'{"live":true}') - tail.count(b'{"live":true}')
+            tail = received[-20:]
+        sender.join(10)
+    assert found == count
+
+
+def test_a_slow_reader_of_many_short_answers_is_not_taken_for_one_that_stopped(tmp_path):
+    """Each answer is a fraction of what the kernel holds for the peer, which reads steadily."""
+    settings = {"transfer_grace": 0.3, "least_rate": 10_000}
+    with DoorServer(tmp_path, settings=settings) as server, server.connect() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+
+        def send():
+            with contextlib.suppress(OSError):  # the test ends before all is sent
+                client.sendall(LIVE * 100_000)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        start = time.monotonic()
+        while time.monotonic() - start < 2:  # about 400 KB a second
+            assert client.recv(4000)
+            time.sleep(0.01)
+        assert server.counters()["too_slow"] == 0
+        client.shutdown(socket.SHUT_RDWR)
+        sender.join(10)
+        assert not sender.is_alive()
+
+
+def test_peers_that_reset_while_they_are_answered_are_forgotten(door):
+    before = door.counters()["open"]
+    for _ in range(10):
+        client = door.connect()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with contextlib.suppress(BlockingIOError):
+            client.setblocking(False)
+            client.send(LIVE * 3000)
+        client.close()
+    deadline = time.monotonic() + 10
+    while door.counters()["open"] > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert door.counters()["open"] <= before
+    assert status_of(door.exchange(LIVE)) == [200]
 
 
 def test_a_half_closed_peer_gets_its_answer(door):
