@@ -268,6 +268,8 @@ cdef class Ticket:
         if self.callbacks is None:
             self.callbacks = []
         self.callbacks.append(callback)
+        if self.entry.done.load() == 0 and self.answer is not None:
+            publish(self.entry)  # answered, but its waiters were to be woken later
         if self.entry.done.load() != 0:
             self._call_back()
 

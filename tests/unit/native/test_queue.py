@@ -191,3 +191,16 @@ assert os.waitpid(child, 0)[1] == 0
 assert expires()
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_a_callback_added_before_the_waiters_are_woken_is_called():
+    queue = native.Queue(4)
+    seat = queue.add_seat()
+    ticket = native.Ticket("request", 1, 1)
+    assert queue.push(ticket) == native.OK
+    queue.finish(queue.start(queue.take(seat, 1, 0)), ["answer"], True)
+    seen = []
+    ticket.add_done_callback(lambda ended: seen.append((ended.done(), ended.answer)))
+    assert seen == [(True, "answer")]
+    native.wake_waiters()
+    assert seen == [(True, "answer")]
