@@ -58,11 +58,14 @@ cdef extern from *:
         if (no_mmap) done &= mallopt(M_MMAP_MAX, 0);
         return done;
     }
+    static int ksrv_trim_malloc(void) { return malloc_trim(0); }
     #else
     static int ksrv_tune_malloc(int no_mmap) { (void)no_mmap; return 0; }
+    static int ksrv_trim_malloc(void) { return 0; }
     #endif
     """
     int ksrv_tune_malloc(int no_mmap) noexcept nogil
+    int ksrv_trim_malloc() noexcept nogil
 
 
 cdef CBlock *ksrv_lease(size_t nbytes, int backend) noexcept nogil:
@@ -311,3 +314,15 @@ def tune_malloc(*, bint no_mmap=False) -> bool:
         Whether the C library took the settings; False for any but glibc.
     """
     return ksrv_tune_malloc(no_mmap) == 1
+
+
+def trim_malloc() -> bool:
+    """Give the free memory in all arenas of the C library back to the system.
+
+    Returns:
+        Whether there was any; always False where the C library is not glibc.
+    """
+    cdef int done
+    with nogil:
+        done = ksrv_trim_malloc()
+    return done == 1

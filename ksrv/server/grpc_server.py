@@ -33,6 +33,7 @@ from ksrv.server.grpc_calls import (
     open_to_all,
     streaming,
 )
+from ksrv.server.grpc_direct import DirectCalls
 from ksrv.server.grpc_health import Health
 from ksrv.server.grpc_infer import InferCalls, Places, Send
 from ksrv.server.grpc_reflection import reflection
@@ -54,6 +55,9 @@ SPARE_THREADS = 4
 HEALTH_THREADS = 2
 CALL_THREADS = 4
 CONTROL_THREADS = 2
+
+END_SECONDS = 1.0
+"""How long the threads of calls that have ended may take to go."""
 
 
 def channel_options(body: int, head: int, *, shared: bool) -> list[tuple[str, int]]:
@@ -109,6 +113,7 @@ class GrpcServer:
         self._places = threading.BoundedSemaphore(MAX_STREAMS)
         self._pools: list[ThreadPoolExecutor] = []
         self._streams: StreamCalls | None = None
+        self._direct: DirectCalls | None = None
         self._server: Any = None
         self._stopped: threading.Event | None = None
 
@@ -145,6 +150,8 @@ class GrpcServer:
         )
         port = int(self._server.add_insecure_port(address))
         self._server.start()
+        if self._direct is not None:
+            self._direct.start()
         return port
 
     def begin_stop(self, grace: float) -> None:
@@ -156,6 +163,8 @@ class GrpcServer:
             self._closing.set()
             if self._streams is not None:
                 self._streams.close()
+            if self._direct is not None:
+                self._direct.begin_stop()
             self._stopped = self._server.stop(grace)
 
     def stop(self, grace: float) -> None:
@@ -163,6 +172,8 @@ class GrpcServer:
         self.begin_stop(grace)
         if self._stopped is not None:
             self._stopped.wait()
+            if self._direct is not None:
+                self._direct.wait(END_SECONDS)
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
         self._pools.clear()
@@ -221,6 +232,7 @@ class GrpcServer:
         # On the wire a unary answer is a stream of one message.
         deferred = grpc.unary_stream_rpc_method_handler(_deferred(calls, infer_pool))
         path = f"/{INFERENCE}/ModelInfer"
+        self._direct = DirectCalls.on(self._server, path, calls, MAX_CALLS)
         places = Places(settings.threads)
 
         class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]

@@ -1,0 +1,337 @@
+"""ModelInfer taken straight from grpcio's completion queue, without its Python server in between.
+
+grpcio's own sync server changes threads four times for a small call and wakes up some twenty times,
+which costs more than everything that ksrv does. So ModelInfer is a registered method with a queue of
+its own, and the threads that wait on that queue read, run and answer a call on the spot: a request
+that is lent its handler's seat never leaves its thread. Any other request is deferred, and a few
+threads write the answers once the engine has them. All other methods stay with grpcio's server.
+
+What is used here of grpcio is the layer that its own server is written on, but it is not public.
+`DirectCalls.on` therefore looks for every name first, and where one is missing ModelInfer is
+registered the public way (`grpc_server`).
+"""
+
+import functools
+import logging
+import threading
+import time
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from ksrv._native import arena
+from ksrv.errors import InvalidRequest, KsrvError, Overloaded
+from ksrv.server.grpc_calls import failure_of, set_status
+from ksrv.server.grpc_infer import InferCalls
+
+if TYPE_CHECKING:
+    from ksrv.engine.ticket import Ticket
+    from ksrv.request import InferRequest
+
+log = logging.getLogger(__name__)
+
+POLLERS = 3
+"""Threads that wait for calls. One of them never runs a handler, so that calls are always taken."""
+
+REQUESTED = 8
+"""Calls that grpcio may hand over before it is asked for the next."""
+
+ANSWERERS = 2
+"""Threads that write deferred answers."""
+
+TRIM_FROM = 4 << 20
+"""Bytes of a message from which the memory that receiving it took is given back at once: grpcio
+joins a message from pieces of it, and with the pieces it has the message three times."""
+
+_NAMES = (
+    "CompletionQueue",
+    "CompletionType",
+    "ReceiveMessageOperation",
+    "ReceiveCloseOnServerOperation",
+    "SendInitialMetadataOperation",
+    "SendMessageOperation",
+    "SendStatusFromServerOperation",
+)
+_SERVER_NAMES = ("register_completion_queue", "register_method", "request_registered_call")
+_NO_FLAGS = 0
+
+
+class Call:
+    """One call: what `InferCalls` asks of a `grpc.ServicerContext`, and its answer.
+
+    Args:
+        event: grpcio's event of its arrival.
+        core: grpcio's operations.
+    """
+
+    __slots__ = (
+        "_call", "_code", "_core", "_deadline", "_details", "_metadata", "_trailing", "_watched",
+        "message", "request", "ticket",
+    )  # fmt: skip
+
+    def __init__(self, event: Any, core: Any) -> None:
+        self._call = event.call
+        self._core = core
+        self._deadline: float = event.call_details.deadline
+        self._metadata = event.invocation_metadata
+        self._code = 0
+        self._details = b""
+        self._trailing: tuple[tuple[str, str], ...] | None = None
+        self._watched = False
+        self.message: bytes | None = None
+        self.request: InferRequest | None = None
+        self.ticket: Ticket | None = None
+
+    def invocation_metadata(self) -> Any:
+        """See `grpc.ServicerContext`."""
+        return self._metadata
+
+    def time_remaining(self) -> float:
+        """See `grpc.ServicerContext`."""
+        return max(self._deadline - time.time(), 0.0)
+
+    def peer(self) -> str:
+        """See `grpc.ServicerContext`."""
+        return str(self._call.peer().decode("utf-8", "replace"))
+
+    def set_code(self, code: Any) -> None:
+        """See `grpc.ServicerContext`."""
+        self._code = code.value[0]
+
+    def set_details(self, details: str) -> None:
+        """See `grpc.ServicerContext`."""
+        self._details = details.encode("utf-8", "replace")
+
+    def set_trailing_metadata(self, metadata: tuple[tuple[str, str], ...]) -> None:
+        """See `grpc.ServicerContext`."""
+        self._trailing = metadata
+
+    def take_message(self) -> bytes:
+        """Return the received message, which this call then holds no more."""
+        message, self.message = self.message, None
+        assert message is not None, "a call's message is taken once"
+        return message
+
+    def receive(self, tag: Any) -> None:
+        """Have `tag` called with the event that brings the message."""
+        self._call.start_server_batch((self._core.ReceiveMessageOperation(_NO_FLAGS),), tag)
+
+    def watch(self, tag: Any) -> None:
+        """Have `tag` called when the call ends: answered, cancelled, or past its deadline."""
+        self._watched = True
+        self._call.start_server_batch((self._core.ReceiveCloseOnServerOperation(_NO_FLAGS),), tag)
+
+    def send(self, message: bytes | None, tag: Any) -> None:
+        """Send the answer, or without one the status that was set; `tag` is called afterwards."""
+        core = self._core
+        status = core.SendStatusFromServerOperation(
+            self._trailing, self._code, self._details, _NO_FLAGS
+        )
+        operations = [core.SendInitialMetadataOperation(None, _NO_FLAGS), status]
+        if message is not None:
+            operations.append(core.SendMessageOperation(message, _NO_FLAGS))
+        if not self._watched:  # a call whose close was never asked for ends as if cancelled
+            operations.append(core.ReceiveCloseOnServerOperation(_NO_FLAGS))
+        self._call.start_server_batch(operations, tag)
+
+
+class DirectCalls:
+    """The ModelInfer calls of one server.
+
+    Args:
+        core: grpcio's operations.
+        server: grpcio's core server.
+        method: The method's path.
+        calls: Reads and answers requests.
+        most: Calls that are held at a time; further ones are refused.
+    """
+
+    def __init__(self, core: Any, server: Any, method: str, calls: InferCalls, most: int) -> None:
+        self._core = core
+        self._server = server
+        self._method = method
+        self._calls = calls
+        self._most = most
+        self._queue = core.CompletionQueue()
+        self._lock = threading.Lock()
+        self._due = 0  # calls that are asked for or open, and ends of calls that are watched
+        self._closing = False
+        self._ended = threading.Event()
+        self._inline: SimpleQueue[None] = SimpleQueue()
+        self._answers: SimpleQueue[Call | None] = SimpleQueue()
+        for _ in range(POLLERS - 1):
+            self._inline.put(None)
+        server.register_completion_queue(self._queue)
+        server.register_method(method)
+
+    @classmethod
+    def on(cls, server: Any, method: str, calls: InferCalls, most: int) -> "DirectCalls | None":
+        """Take over a method of a server that has not started.
+
+        Args:
+            server: A `grpc.Server`.
+            method: The method's path.
+            calls: Reads and answers requests.
+            most: Calls that are held at a time.
+
+        Returns:
+            The calls; None where this release of grpcio lacks what they are written on.
+        """
+        try:
+            from grpc._cython import cygrpc as core
+        except ImportError:
+            return None
+        inner = getattr(server, "_cy_server", None)
+        missing = [name for name in _NAMES if not hasattr(core, name)]
+        missing += [name for name in _SERVER_NAMES if not hasattr(inner, name)]
+        if missing:
+            log.warning("grpcio lacks %s: ModelInfer takes the slower way", ", ".join(missing))
+            return None
+        return cls(core, inner, method, calls, most)
+
+    def start(self) -> None:
+        """Take calls from now on; the server has started."""
+        with self._lock:
+            for _ in range(REQUESTED):
+                self._ask()
+        for index in range(POLLERS):
+            name = f"ksrv-grpc-poll-{index}"
+            threading.Thread(target=self._poll, name=name, daemon=True).start()
+        for index in range(ANSWERERS):
+            name = f"ksrv-grpc-answer-{index}"
+            threading.Thread(target=self._write_answers, name=name, daemon=True).start()
+
+    def begin_stop(self) -> None:
+        """Ask for no more calls; to be called right before the server is stopped."""
+        with self._lock:
+            self._closing = True
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until all calls have ended and the threads may go.
+
+        Args:
+            timeout: Seconds to wait at most; a handler may hang.
+        """
+        return self._ended.wait(timeout)
+
+    # ---- events -----------------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        poll, finished = self._queue.poll, self._core.CompletionType.operation_complete
+        over = self._core.CompletionType.queue_shutdown
+        while True:
+            event = poll()
+            if event.completion_type != finished:
+                if event.completion_type == over:
+                    return
+                continue
+            try:
+                call = event.tag(event)
+                # The event holds its call and the message.
+                event = None
+                if call is not None:
+                    self._infer(call)
+            except Exception:
+                log.exception("a gRPC call failed")
+            event = call = None
+
+    def _ask(self) -> None:
+        """Ask grpcio for the next call; under the lock."""
+        if not self._closing:
+            self._server.request_registered_call(
+                self._queue, self._queue, self._method, self._arrived
+            )
+            self._due += 1
+
+    def _less(self, _event: Any = None) -> None:
+        with self._lock:
+            self._due -= 1
+            if self._due or not self._closing or self._ended.is_set():
+                return
+            self._ended.set()
+        # Only now: a batch on a queue that is shut down would end the process.
+        self._queue.shutdown()
+        for _ in range(ANSWERERS):
+            self._answers.put(None)
+
+    def _arrived(self, event: Any) -> None:
+        if not event.success:  # the server stops
+            self._less()
+            return
+        call = Call(event, self._core)
+        with self._lock:
+            self._ask()
+            full = self._due > self._most + REQUESTED
+        if full:
+            self._refuse(call, Overloaded("as many calls are open as this server holds at a time"))
+        else:
+            call.receive(functools.partial(self._received, call))
+
+    def _received(self, call: Call, event: Any) -> Call | None:
+        call.message = event.batch_operations[0].message()
+        if call.message is None:  # it was cancelled, or ended without a request
+            self._refuse(call, InvalidRequest("ModelInfer requires exactly one request message"))
+            return None
+        return call
+
+    def _closed(self, call: Call, _event: Any) -> None:
+        ticket = call.ticket
+        if ticket is not None and not ticket.done():
+            ticket.cancel()
+        self._less()
+
+    # ---- requests ---------------------------------------------------------------------------
+
+    def _infer(self, call: Call) -> None:
+        if call.message is not None and len(call.message) >= TRIM_FROM:
+            arena.trim_malloc()
+        try:
+            self._inline.get_nowait()
+        except Empty:
+            self._begin(call, may_run=False)
+            return
+        try:
+            self._begin(call, may_run=True)
+        finally:
+            self._inline.put(None)
+
+    def _begin(self, call: Call, *, may_run: bool) -> None:
+        try:
+            call.request = self._calls.read(call.take_message(), call)
+            call.ticket = self._calls.submit(call.request, may_run=may_run)
+        except Exception as error:  # noqa: BLE001 - the client is told
+            self._refuse(call, failure_of(error))
+            return
+        if call.ticket.done():
+            self._answer(call)
+            return
+        with self._lock:
+            self._due += 1
+        call.watch(functools.partial(self._closed, call))
+        call.ticket.add_done_callback(lambda _ended: self._answers.put(call))
+
+    def _answer(self, call: Call) -> None:
+        request, ticket = call.request, call.ticket
+        assert request is not None, "an accepted call has its request"
+        assert ticket is not None, "an accepted call has its ticket"
+        # What is sent is a copy of the tensors; the request's memory is free before it leaves.
+        call.request = call.ticket = None
+        try:
+            message = self._calls.finish(call, request, ticket)
+        except Exception as error:  # noqa: BLE001 - the client is told
+            self._refuse(call, failure_of(error))
+            return
+        del request, ticket
+        call.send(message, self._less)
+
+    def _refuse(self, call: Call, error: KsrvError) -> None:
+        call.request = call.ticket = None
+        set_status(call, error)
+        call.send(None, self._less)
+
+    def _write_answers(self) -> None:
+        while (call := self._answers.get()) is not None:
+            try:
+                self._answer(call)
+            except Exception:
+                log.exception("a gRPC answer failed")
+            del call
