@@ -132,17 +132,26 @@ class InferCalls:
         request.deadline_ns = earlier(request.deadline_ns, deadline_of(context))
         return request
 
-    def submit(self, request: InferRequest, *, waits: bool = False) -> "Ticket":
+    def submit(
+        self,
+        request: InferRequest,
+        callback: "Callable[[Ticket], None] | None" = None,
+        *,
+        may_run: bool = False,
+        waits: bool = False,
+    ) -> "Ticket":
         """Hand a request to the engine.
 
         Args:
             request: The request.
-            waits: Whether this thread would only wait; see `Engine.submit`.
+            callback: Called with the ticket once the request has ended.
+            may_run: See `Engine.submit`.
+            waits: See `Engine.submit`.
 
         Raises:
             KsrvError: It is not accepted.
         """
-        return self._engine.submit(request, waits=waits)
+        return self._engine.submit(request, callback, may_run=may_run, waits=waits)
 
     def infer(  # noqa: RET503 - abort raises
         self, place: Place, message: bytes, context: Context

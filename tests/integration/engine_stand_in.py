@@ -102,11 +102,13 @@ class StandInEngine:
             raise NotReady(f"model '{name}' is not ready")
         return SPECS[name]
 
-    def submit(self, request, *, waits=False):
+    def submit(self, request, callback=None, *, may_run=False, waits=False):
         self.spec(request.model_name, request.model_version)
         if request.model_name == "full":
             raise Overloaded("the queue of model 'full' holds 1 requests, which is its limit")
         ticket = Ticket(request)
+        if callback is not None:
+            ticket.add_done_callback(callback)
         with self._lock:
             self.tickets.append(ticket)
             self.most_at_once = max(
