@@ -56,12 +56,13 @@ _KEEP = Conversion()
 
 
 @functools.cache
-def decode_pool() -> DecodePool:
-    """Return the process's decode threads: one for each processor, at most eight."""
-    available = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return DecodePool(min(available, MOST_THREADS))
+def decode_pool(cores: int = 0) -> DecodePool:
+    """Return the process's decode threads: one for each core, at most eight.
+
+    Args:
+        cores: The cores that the process may use; 0 for those that it is allowed to run on.
+    """
+    return DecodePool(min(cores or len(os.sched_getaffinity(0)), MOST_THREADS))
 
 
 class _Picture(NamedTuple):

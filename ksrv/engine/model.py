@@ -438,10 +438,14 @@ def image_preparers(model: LoadedModel) -> dict[str, RowImages]:
     declared = [entry for entry in model.spec.inputs if entry.image is not None]
     if not declared:
         return {}
-    from ksrv.engine.images import ImagePreparer  # loads cv2, which other models do without
+    # Loads cv2, which other models do without.
+    from ksrv.engine.images import ImagePreparer, decode_pool
 
-    limits = model._settings.limits
-    return {entry.name: ImagePreparer(entry, limits, entry.name) for entry in declared}
+    settings = model._settings
+    pool = decode_pool(settings.usable_cores())
+    return {
+        entry.name: ImagePreparer(entry, settings.limits, entry.name, pool) for entry in declared
+    }
 
 
 def _nbytes(request: InferRequest) -> int:

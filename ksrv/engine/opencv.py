@@ -61,9 +61,10 @@ def own_process() -> None:
     ksrv decodes images in parallel itself, and two pools get into each other's way. The setting
     holds for the whole process: a worker calls this when it starts, and nobody calls it in a process
     of the user's. It does not import cv2, which a server without images never needs; the setting is
-    made when `load` does.
+    made when `load` does, or by cv2 itself when a handler imports it first.
     """
     _process.owned = True
+    os.environ["OPENCV_FOR_THREADS_NUM"] = "1"
     if load.cache_info().currsize:
         load().setNumThreads(1)
 

@@ -15,7 +15,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         limits: What clients may send.
         ready_when: "all": ready once every configured model serves; "any": once one does.
         watch_seconds: How often the repository is looked at for changes; 0 never.
-        cores: CPU cores that the instances of a model share; 0 for all that the process may use.
+        cores: CPU cores that the instances of a model share, and that images are decoded on; 0 for
+            all that the process may use.
         drain_seconds: How long an old version may take to finish what it accepted.
         run_on_caller: Whether a handler that has proven quick may run on the thread that brings a
             request, which saves two changes of thread for each.

@@ -10,6 +10,7 @@ delay, and leaves when what it accepted is answered.
 """
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -225,6 +226,7 @@ def engine_settings(settings: ServerSettings, kind: type[Any]) -> Any:
     """
     return kind(
         limits=settings.limits,
+        cores=max(1, len(os.sched_getaffinity(0)) // settings.workers),
         ready_when=settings.ready_when,
         watch_seconds=settings.watch,
         drain_seconds=settings.stop_timeout,

@@ -62,11 +62,12 @@ def timeit(function: F) -> F:
 
 
 def setup_ort_session(model_pt_path: str, map_location: str | None) -> Any:
-    """Return an ONNX Runtime session with as many threads as there are logical CPUs."""
+    """Return an ONNX Runtime session with as many threads as the instance has of the CPUs."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = os.cpu_count() or 1
+    share = os.environ.get("OMP_NUM_THREADS", "")  # set for the processes of handlers
+    options.intra_op_num_threads = int(share) if share.isdecimal() else os.cpu_count() or 1
     providers = ["CPUExecutionProvider"]
     if map_location == "cuda":
         providers.insert(0, "CUDAExecutionProvider")

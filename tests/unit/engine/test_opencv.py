@@ -68,6 +68,8 @@ import sys
 from ksrv.engine import opencv
 opencv.own_process()
 assert "cv2" not in sys.modules
+import cv2
+assert cv2.getNumThreads() == 1
 assert opencv.load().getNumThreads() == 1
 """
     run(early)
