@@ -30,17 +30,30 @@ DIRECTIVES = {
 }
 
 # Modules that a free-threaded interpreter may import without turning the GIL on: their objects do not
-# change once made, or change behind a mutex of their own. The others rely on the GIL to guard objects
-# or to read reference counts.
+# change once made, or change by atomics or behind a mutex of their own; their functions work on what
+# they are given and on locals.
 NEED_NO_GIL = {
-    "codec_noise",
-    "datatype",
-    "elements",
-    "image",
-    "numbers",
-    "pixels",
-    "recogniser",
+    "arena",  # one pool behind mutexes, counts that are atomic; a Block's pointer is set once
+    "body",  # headers are written by the call that makes them
+    "codec_noise",  # its state is the thread's, the redirection's behind a mutex
+    "datatype",  # constants
+    "elements",  # locals; what is exported cannot be resized, and a second pass checks for room
+    "image",  # locals; the pool's tasks behind a mutex
+    "message",  # as body
+    "numbers",  # locals
+    "pixels",  # a Conversion is written by its initialiser alone
+    "recogniser",  # as body
+    "response",  # locals
 }
+# The others rely on the GIL, each for what is named here, and one that is not named has not been read:
+#   door, reply     Python objects change hands between threads, and their owners are freed in turn
+#   link            lists and a buffer of a Link, used by one thread after the other
+#   ownership       it reads reference counts, which mean something else without the GIL
+#   pymalloc        whether the store is in place; without the GIL there is no pymalloc to serve
+#   queue           a ticket's answer and callbacks are plain attributes
+#   records         the books of shared_blocks
+#   shared_blocks   the books of lent and returned blocks, written when arrays die on any thread
+#   tally           sums that are plain numbers
 
 
 def compile_flags() -> list[str]:
