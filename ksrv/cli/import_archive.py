@@ -34,9 +34,9 @@ def import_archive(archive: Path, repository: Path | None, install_requirements:
         for line in found.report.lines():
             click.echo(f"  {line}")
         if repository is not None:
-            folder = importing.import_archive(found, repository)
-            if install_requirements:
-                importing.install_requirements(found, folder)
+            folder = importing.import_archive(
+                found, repository, with_requirements=install_requirements
+            )
             click.echo(f"{folder} serves it: ksrv serve {repository}")
     except (ArchiveError, OSError) as error:
         raise click.ClickException(str(error)) from error

@@ -59,18 +59,21 @@ def examine(path: Path) -> Examined:
     )
 
 
-def import_archive(found: Examined, repository: Path) -> Path:
+def import_archive(found: Examined, repository: Path, *, with_requirements: bool = False) -> Path:
     """Write the model's folder into a model repository.
 
     Args:
         found: The archive.
         repository: The model repository; made where it is missing.
+        with_requirements: Whether to install what the archive requires into the folder, where the
+            model's process finds it.
 
     Returns:
         The new folder.
 
     Raises:
-        ArchiveError: The archive asks for what is not served, or the folder exists.
+        ArchiveError: The archive asks for what is not served, the folder exists, or pip fails;
+            nothing is left behind.
         OSError: It cannot be written.
     """
     if found.report.refused:
@@ -86,6 +89,8 @@ def import_archive(found: Examined, repository: Path) -> Path:
     try:
         shutil.copytree(found.folder, partial, ignore=shutil.ignore_patterns("__pycache__"))
         (partial / CONFIG_NAME).write_text(_model_yaml(found), encoding="utf-8")
+        if with_requirements:
+            _install_requirements(found, partial)
         partial.rename(place)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -115,18 +120,9 @@ def _model_yaml(found: Examined) -> str:
     return text + yaml.safe_dump(keys, sort_keys=False)
 
 
-def install_requirements(found: Examined, folder: Path) -> None:
-    """Install the archive's requirements into a model's own folder, where its process finds them.
-
-    Args:
-        found: The archive.
-        folder: The model's folder.
-
-    Raises:
-        ArchiveError: pip fails.
-    """
+def _install_requirements(found: Examined, folder: Path) -> None:
     if not found.requirements:
-        return
+        raise ArchiveError("the archive has no requirements that could be installed")
     command = [sys.executable, "-m", "pip", "install", "--upgrade", "--target", str(folder)]
     command += ["-r", str(folder / found.requirements)]
     try:
@@ -134,4 +130,6 @@ def install_requirements(found: Examined, folder: Path) -> None:
     except subprocess.TimeoutExpired:
         raise ArchiveError(f"pip did not end within {INSTALL_SECONDS} s") from None
     if done.returncode != 0:
-        raise ArchiveError(f"pip ended with status {done.returncode}")
+        raise ArchiveError(
+            f"the requirements were not installed: pip ended with status {done.returncode}"
+        )

@@ -68,6 +68,13 @@ def test_b04_compiled_model_and_unknown_backend(served):
     assert "the model stays eager: unknown backend 'nope'" in served.log
 
 
+def settle(server):
+    """Wait until every model has been loaded or has failed."""
+    deadline = time.monotonic() + 60
+    while "models loaded" not in server.log and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory):
     """A server whose archives cannot be loaded, all but one."""
@@ -78,9 +85,7 @@ def broken(tmp_path_factory):
     archive(store, "sequence", "seen_handler.py", settings={"sequenceBatching": True})
     archive(store, "named", "function_handler:named", settings={"deviceType": "cpu"})
     with Server(store, torchserve_api=True, wait_ready=False) as server:
-        deadline = time.monotonic() + 60
-        while "models loaded" not in server.log and time.monotonic() < deadline:
-            time.sleep(0.05)
+        settle(server)
         yield server
 
 

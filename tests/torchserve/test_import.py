@@ -1,10 +1,13 @@
 """`ksrv import`, a config.properties, and where archives and their files lie."""
 
+import zipfile
+from importlib.util import find_spec
+
 import pytest
 import requests
 from archives import archive
 from click.testing import CliRunner
-from test_handler_behaviours import ANSWER, ONE_TO_FOUR, predict
+from test_handler_behaviours import ANSWER, ONE_TO_FOUR, predict, settle
 
 from ksrv.cli.main import main
 from ksrv.repository.archived_model import ArchiveDefaults, archive_readers, read_archive
@@ -91,8 +94,75 @@ def test_refused_archive_is_not_imported(tmp_path):
     assert not (tmp_path / "models" / "many").exists()
 
 
+def wheel(folder, name, source):
+    """Write a wheel of one module, as pip takes it."""
+    folder.mkdir()
+    about = f"{name}-1.0.dist-info"
+    files = {
+        f"{name}.py": source,
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{file},,\n" for file in (*files, f"{about}/RECORD"))
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as made:
+        for file, text in (files | {f"{about}/RECORD": record}).items():
+            made.writestr(file, text)
+
+
+NEEDY = """
+import a_needed_module
+
+def handle(data, context):
+    return None if data is None else [a_needed_module.__file__ + a_needed_module.WORD] * len(data)
+"""
+
+
+def needy(tmp_path, requirements):
+    """Make an archive whose handler needs a package."""
+    store = tmp_path / "store"
+    store.mkdir()
+    (tmp_path / "needy_handler.py").write_text(NEEDY)
+    return archive(
+        store, "needy", tmp_path / "needy_handler.py", settings=SETTINGS, requirements=requirements
+    )
+
+
 def test_requirements_are_installed_into_the_new_folder_only(tmp_path):
+    wheel(tmp_path / "wheels", "a_needed_module", "WORD = '!'\n")
+    path = needy(
+        tmp_path, f"--no-index\n--find-links {tmp_path / 'wheels'}\na_needed_module==1.0\n"
+    )
+    assert "not installed: a_needed_module" in run(path).output
+    models = tmp_path / "models"
+    done = run(path, "--to", models, "--install-requirements")
+    assert done.exit_code == 0, done.output
+    assert find_spec("a_needed_module") is None
+    with Server(models, torchserve_api=True) as server:
+        assert predict(server, "needy", [1]).text == f"{models}/needy/a_needed_module.py!"
+
+
+def test_requirements_that_cannot_be_installed_leave_no_folder(tmp_path):
+    path = needy(tmp_path, "--no-index\na_needed_module==1.0\n")
+    done = run(path, "--to", tmp_path / "models", "--install-requirements")
+    assert done.exit_code == 1
+    assert "the requirements were not installed: pip ended with status 1" in done.output
+    assert not list((tmp_path / "models").iterdir())
+    # Without them the handler's own failure is the reason.
+    assert run(path, "--to", tmp_path / "models").exit_code == 0
+    with Server(tmp_path / "models", torchserve_api=True, wait_ready=False) as server:
+        settle(server)
+        answer = predict(server, "needy", [1])
+        assert answer.status_code == 503
+        assert "No module named 'a_needed_module'" in answer.json()["message"]
+
+
+def test_requirements_are_asked_for_where_there_are_some(tmp_path, model_files):
     assert "needs --to" in run("--install-requirements", tmp_path).output
+    store = tmp_path / "store"
+    store.mkdir()
+    path = archive(store, "line", "numbers_handler.py", files=model_files, model="line.pt")
+    done = run(path, "--to", tmp_path / "models", "--install-requirements")
+    assert (done.exit_code, "no requirements" in done.output) == (1, True)
 
 
 PROPERTIES = r"""
