@@ -191,3 +191,23 @@ def _within(name: str, package: str) -> bool:
 
 
 _finder = _Finder()
+
+
+def place_in(folder: Path, error: BaseException) -> str:
+    """Return where in a model's own files an error came up: " (handler.py, line 3)".
+
+    Args:
+        folder: The model's folder.
+        error: What was raised; a SyntaxError says by itself where it is.
+
+    Returns:
+        The innermost place in parentheses, "" where the error did not pass through the folder.
+    """
+    found = ""
+    trace = None if isinstance(error, SyntaxError) else error.__traceback__
+    while trace is not None:
+        file = Path(trace.tb_frame.f_code.co_filename)
+        if file.is_relative_to(folder):
+            found = f" ({file.relative_to(folder)}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return found

@@ -20,11 +20,10 @@ from ksrv.errors import InferenceError
 from ksrv.handlers import scores
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
+from ksrv.handlers.gradients import integrated_gradients
 from ksrv.handlers.vision import VisionHandler
 from ksrv.request import Array
 from ksrv.spec import TensorSpec
-
-STEPS = 15
 
 
 class ImageClassifier(VisionHandler):
@@ -74,7 +73,7 @@ class ImageClassifier(VisionHandler):
         )
 
     def explain(self, batch: Batch, inputs: Any) -> dict[str, Any]:
-        """Return integrated gradients, the integral taken by Gauss and Legendre in 15 steps.
+        """Return integrated gradients.
 
         Raises:
             InferenceError: The model has no gradients, or a request's `target` is no class of it.
@@ -86,15 +85,7 @@ class ImageClassifier(VisionHandler):
         with torch.no_grad():
             ranked = scores.main_output(self.inference(inputs))
         targets = self._targets(batch, ranked.argmax(dim=1).tolist(), ranked.shape[1])
-        points, weights = np.polynomial.legendre.leggauss(STEPS)
-        total = torch.zeros_like(inputs)
-        for point, weight in zip(points.tolist(), weights.tolist(), strict=True):
-            scaled = (inputs * ((point + 1) / 2)).detach().requires_grad_()
-            answer = scores.main_output(self.inference(scaled))
-            chosen = answer[torch.arange(len(targets)), torch.tensor(targets)].sum()
-            [gradient] = torch.autograd.grad(chosen, scaled)
-            total += gradient * (weight / 2)
-        return {"attributions": total * inputs}
+        return {"attributions": integrated_gradients(self.inference, inputs, targets)}
 
     def _targets(self, batch: Batch, likeliest: list[int], classes: int) -> list[int]:
         targets = likeliest

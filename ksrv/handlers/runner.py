@@ -16,7 +16,7 @@ from ksrv.handlers.batch import Batch
 from ksrv.handlers.compile import CompileError
 from ksrv.handlers.context import Context
 from ksrv.handlers.device import DeviceError
-from ksrv.handlers.folder_modules import HandlerError
+from ksrv.handlers.folder_modules import HandlerError, place_in
 from ksrv.handlers.metrics import Emit, Metrics, discard
 from ksrv.handlers.outputs import OutputReader
 from ksrv.handlers.resolution import make_handler
@@ -125,6 +125,7 @@ class Runner:
                 log.error("%s cannot be loaded", self._shown(), exc_info=error)
             raise LoadFailed(
                 f"{self._shown()} cannot be loaded: {type(error).__name__}: {error}"
+                f"{place_in(self.source.root, error)}"
             ) from error
         self._handler = handler
         self._context = context

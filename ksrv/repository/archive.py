@@ -122,11 +122,9 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
     except FileNotFoundError:
-        raise ArchiveError(
-            f"{folder.name} has no {MANIFEST}: it is no TorchServe archive"
-        ) from None
+        raise ArchiveError(f"there is no {MANIFEST}: it is no TorchServe archive") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ArchiveError(f"{MANIFEST} of {folder.name} cannot be read: {error}") from None
+        raise ArchiveError(f"{MANIFEST} cannot be read: {error}") from None
     model = manifest.model
     for key in ("serialized_file", "model_file", "requirements_file", "config_file"):
         name = getattr(model, key)

@@ -11,12 +11,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import yaml
 
-from ksrv.repository.archive import ArchiveError, Manifest, open_archive, read_manifest
+from ksrv.repository.archive import (
+    MANIFEST,
+    ArchiveError,
+    Manifest,
+    open_archive,
+    read_manifest,
+)
+from ksrv.repository.document import describe
 from ksrv.repository.layout import ModelEntry, is_model_name
 from ksrv.source import Batching, ModelConfig, ModelSource
 from ksrv.torchserve.envelopes import KSERVE_V2
@@ -121,10 +128,13 @@ def read_archive(path: Path, name: str, defaults: ArchiveDefaults | None = None)
     """
     try:
         folder = open_archive(path)
+    except (ArchiveError, OSError) as error:
+        return ModelEntry(name, error=str(error), path=path)
+    try:
         manifest = read_manifest(folder)
         config, report = archived_config(folder, manifest, defaults, archive=path.name)
     except (ArchiveError, OSError) as error:
-        return ModelEntry(name, error=str(error), path=path)
+        return ModelEntry(name, error=f"{path}: {error}", path=path)
     name, version = manifest.model.model_name, manifest.model.model_version
     if not is_model_name(name) or not _VERSION.fullmatch(version):
         text = f"{path}: the manifest's modelName {name!r} or modelVersion {version!r} cannot be served"
@@ -133,7 +143,8 @@ def read_archive(path: Path, name: str, defaults: ArchiveDefaults | None = None)
     refusal = None
     if report.refused:
         reasons = "; ".join(f"{key}: {reason}" for key, reason in report.refused.items())
-        refusal = f"{path.name}: model-config.yaml asks for what is not served: {reasons}"
+        file = manifest.model.config_file or "config.properties"
+        refusal = f"{path}: {file} asks for what is not served: {reasons}"
     source = ModelSource(
         name=name, version=version, folder=folder, root=folder, config=config, error=refusal
     )
@@ -160,14 +171,14 @@ def archived_config(
     """
     model = manifest.model
     if manifest.runtime not in RUNTIMES:
-        raise ArchiveError(f"{folder.name}: the runtime {manifest.runtime!r} is not served")
+        raise ArchiveError(f"{MANIFEST}: the runtime {manifest.runtime!r} is not served")
     if not model.handler:
-        raise ArchiveError(f"{folder.name}: the manifest names no handler")
+        raise ArchiveError(f"{MANIFEST} names no handler")
     defaults = defaults or ArchiveDefaults()
-    document = _model_config(folder, model.config_file)
+    document, lines = _model_config(folder, model.config_file)
     report = Report(handler=model.handler)
     given = defaults.models.get(model.model_name, {}).get(model.model_version, {})
-    settings = _Settings({**given, **document}, report)
+    settings = _Settings({**given, **document}, report, model.config_file, lines)
     envelope = settings.envelope(defaults.envelope)
     batch_size, batching = settings.batching(envelope)
     settings.rest()
@@ -211,42 +222,67 @@ def _raw_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _model_config(folder: Path, name: str) -> dict[str, Any]:
+def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return the YAML as TorchServe's handlers know it, and the lines of its keys."""
     if not name:
-        return {}
+        return {}, {}
     try:
-        document = yaml.safe_load((folder / name).read_text())
+        text = (folder / name).read_text()
+        document = yaml.safe_load(text)
+        tree = yaml.compose(text, yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ArchiveError(f"{name}{where}: {error.problem or error.context}") from None
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ArchiveError(f"{name} cannot be read: {error}") from None
     if document is None:
-        return {}
+        return {}, {}
     if not isinstance(document, dict):
-        raise ArchiveError(f"{name} must hold a mapping, not a {type(document).__name__}")
-    return {str(key): value for key, value in document.items()}
+        raise ArchiveError(f"{name}, line 1: expected keys and values, found {describe(document)}")
+    assert isinstance(tree, yaml.MappingNode)  # what becomes a dict is one
+    lines = {key.value: key.start_mark.line + 1 for key, _ in tree.value}
+    return {str(key): value for key, value in document.items()}, lines
 
 
 class _Settings:
-    """Reads the keys of model-config.yaml and writes the report as it goes."""
+    """Reads the keys of model-config.yaml and writes the report as it goes.
 
-    def __init__(self, document: dict[str, Any], report: Report) -> None:
+    Args:
+        document: The keys and their values.
+        report: The report.
+        file: The name of the file.
+        lines: The lines of the keys that it has; the others are those of a config.properties.
+    """
+
+    def __init__(
+        self, document: dict[str, Any], report: Report, file: str, lines: dict[str, int]
+    ) -> None:
         self._document = document
         self._report = report
+        self._file = file
+        self._lines = lines
+
+    def fail(self, key: str, expected: str) -> NoReturn:
+        line = self._lines.get(key)
+        where = f"{self._file}, line {line}" if line else "models of config.properties"
+        raise ArchiveError(
+            f"{where}: {key}: expected {expected}, found {describe(self._document[key])}"
+        )
 
     def number(self, key: str, default: int, meaning: str, least: int = 1) -> int:
         if key not in self._document:
             return default
         value = self._document[key]
         if type(value) is not int or value < least:
-            raise ArchiveError(
-                f"model-config.yaml: {key} is a whole number from {least}, not {value!r}"
-            )
+            self.fail(key, f"a whole number from {least}")
         self._report.honoured[key] = f"{value} {meaning}"
         return value
 
     def envelope(self, default: str | None) -> str | None:
         value = self._document.get("envelope", default)
         if value is not None and not (isinstance(value, str) and value):
-            raise ArchiveError(f"model-config.yaml: envelope is a name, not {value!r}")
+            self.fail("envelope", "a name")
         if value is not None:
             self._report.honoured["envelope"] = f"{value} around the handler"
         return value
@@ -272,9 +308,7 @@ class _Settings:
         section = self._document.get("ksrv", {})
         wanted = section.get("torchvision", True) if isinstance(section, dict) else None
         if not isinstance(wanted, bool) or set(section) - {"torchvision"}:
-            raise ArchiveError(
-                f"model-config.yaml: ksrv takes {{torchvision: true or false}}, not {section!r}"
-            )
+            self.fail("ksrv", "{torchvision: true or false}")
         if section:
             self._report.honoured["ksrv"] = f"torchvision stand-in {'on' if wanted else 'off'}"
         return wanted
@@ -282,7 +316,7 @@ class _Settings:
     def device_ids(self) -> list[int]:
         ids = self._document.get("deviceIds") or []
         if not isinstance(ids, list) or any(type(entry) is not int or entry < 0 for entry in ids):
-            raise ArchiveError(f"model-config.yaml: deviceIds is a list of numbers, not {ids!r}")
+            self.fail("deviceIds", "a list of numbers")
         return ids
 
     def device(self) -> str:
@@ -290,7 +324,7 @@ class _Settings:
         if kind is None:
             return "auto"
         if kind not in ("cpu", "gpu", "neuron"):
-            raise ArchiveError(f"model-config.yaml: deviceType is cpu or gpu, not {kind!r}")
+            self.fail("deviceType", "cpu or gpu")
         self._report.honoured["deviceType"] = str(kind)
         if kind == "cpu":
             return "cpu"

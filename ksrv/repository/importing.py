@@ -51,8 +51,11 @@ def examine(path: Path) -> Examined:
         ArchiveError: It cannot be opened or its settings are wrong.
     """
     folder = open_archive(path)
-    manifest = read_manifest(folder)
-    config, report = archived_config(folder, manifest, archive=path.name)
+    try:
+        manifest = read_manifest(folder)
+        config, report = archived_config(folder, manifest, archive=path.name)
+    except ArchiveError as error:
+        raise ArchiveError(f"{path}: {error}") from None
     model = manifest.model
     return Examined(
         model.model_name, model.model_version, folder, config, report, model.requirements_file

@@ -51,7 +51,8 @@ def read_unpacked(fields: Fields, folder: Path, readers: Mapping[str, Reader]) -
     except ArchiveError as error:
         raise ConfigError(f"{folder}: {error}") from error
     if report.refused:
-        raise ConfigError(f"{folder}: model-config.yaml asks for {', '.join(report.refused)}.")
+        asked = ", ".join(report.refused)
+        raise ConfigError(f"{folder}: its settings ask for what is not served: {asked}.")
     changes: dict[str, Any] = {
         "retry": fields.flag("retry", config.retry),
         "instances": fields.integer("instances", config.instances, 1, 1024),

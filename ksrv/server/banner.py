@@ -115,14 +115,14 @@ def example_line(spec: ModelSpec, url: str) -> str:
     """Return a `curl` command that gets an answer from a model as it stands.
 
     Small inputs are written as JSON, large ones are zeros behind the JSON header. A model that
-    declares no inputs is asked what it is.
+    declares no inputs, or takes others as well, is asked what it is.
 
     Args:
         spec: The model.
         url: The server's URL.
     """
     model = f"{url}/v2/models/{spec.name}"
-    if not spec.inputs:
+    if not spec.inputs or spec.open_inputs:
         return f"curl -s {model}"
     inputs: list[dict[str, object]] = []
     zeros = 0

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
+from ksrv.loaders.eager import read_state
 from ksrv.torchserve import profiling
 from ksrv.torchserve.prediction import (
     check_valid_pt2_backend,
@@ -175,14 +177,19 @@ class BaseHandler:
     def _load_torchscript_model(self, model_pt_path: str) -> Any:
         import torch
 
-        return torch.jit.load(model_pt_path, map_location=self.device)  # type: ignore[no-untyped-call]
+        try:
+            return torch.jit.load(model_pt_path, map_location=self.device)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise RuntimeError(
+                f"{os.path.basename(model_pt_path)} is not TorchScript, and without a model file it"
+                f" must be: {reason}"
+            ) from error
 
     def _load_pickled_model(
         self, model_dir: str, model_file: str, model_pt_path: str | None
     ) -> Any:
         """Instantiate the one class that the model file defines and fill it with the state dict."""
-        import torch
-
         definition = os.path.join(model_dir, model_file)
         if not os.path.isfile(definition):
             raise RuntimeError("Missing the model.py file")
@@ -194,13 +201,7 @@ class BaseHandler:
             )
         model = classes[0]()
         if model_pt_path:
-            if model_pt_path.endswith(".safetensors"):
-                from safetensors.torch import load_file
-
-                model.load_state_dict(load_file(model_pt_path, device=str(self.device)))
-            else:
-                state = torch.load(model_pt_path, map_location=self.device, weights_only=True)
-                model.load_state_dict(state)
+            model.load_state_dict(read_state(Path(model_pt_path)))
         return model
 
     def _compile(self) -> None:

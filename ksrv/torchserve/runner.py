@@ -11,12 +11,11 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from ksrv.errors import HandlerFailed, InferenceError
 from ksrv.handlers.device import choose_device
+from ksrv.handlers.folder_modules import place_in
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.handlers.runner import LoadFailed
 from ksrv.request import BatchInputs, BatchOutputs, Element, Emitter, Tensor
@@ -97,9 +96,10 @@ class TorchServeRunner:
                 self._enveloped = envelope(self._bare).handle
         except (Exception, SystemExit) as error:
             log.error("the model %s cannot be loaded", self.source.name, exc_info=error)
+            text = " ".join(str(error).split())
             raise LoadFailed(
-                f"the model {self.source.name} cannot be loaded: {type(error).__name__}: {error}"
-                f"{_place(error.__traceback__, folder)}"
+                f"the model {self.source.name} cannot be loaded: {type(error).__name__}: {text}"
+                f"{place_in(folder, error)}"
             ) from error
         return self._spec()
 
@@ -310,14 +310,3 @@ def _distinct(ids: Sequence[str]) -> list[str]:
         own = given if given and given not in seen else str(uuid.uuid4())
         seen[own] = None
     return list(seen)
-
-
-def _place(trace: TracebackType | None, folder: Path) -> str:
-    """Return where in the archive's own files an error came up, "" where it did not."""
-    found = ""
-    while trace is not None:
-        file = Path(trace.tb_frame.f_code.co_filename)
-        if file.is_relative_to(folder):
-            found = f" ({file.relative_to(folder)}, line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return found

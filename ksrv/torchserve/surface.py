@@ -79,7 +79,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
 
 class _SurfaceLoader(Loader):
     def __init__(self, wanted_by: str) -> None:
-        self._wanted_by = wanted_by
+        self.wanted_by = wanted_by
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return None
@@ -97,7 +97,7 @@ class _SurfaceLoader(Loader):
             if name.startswith("__"):
                 raise AttributeError(name)
             raise ImportError(
-                f"{self._wanted_by} wants {name!r} from {module}, which ksrv's stand-in for"
+                f"{self.wanted_by} wants {name!r} from {module}, which ksrv's stand-in for"
                 " torchserve does not have"
             )
 
@@ -117,8 +117,14 @@ class SurfaceFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in TABLE:
+        if fullname.partition(".")[0] != "ts":
             return None
+        if fullname not in TABLE:
+            raise ModuleNotFoundError(
+                f"{self.loader.wanted_by} wants {fullname}, which ksrv's stand-in for torchserve"
+                " does not have",
+                name=fullname,
+            )
         spec = ModuleSpec(fullname, self.loader, is_package=_is_package(fullname))
         if spec.submodule_search_locations is not None:
             spec.submodule_search_locations = []

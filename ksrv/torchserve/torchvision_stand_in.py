@@ -21,7 +21,7 @@ MODULES = (PACKAGE, f"{PACKAGE}.transforms")
 
 class _StandInLoader(Loader):
     def __init__(self, wanted_by: str) -> None:
-        self._wanted_by = wanted_by
+        self.wanted_by = wanted_by
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return None
@@ -30,7 +30,7 @@ class _StandInLoader(Loader):
         if module.__name__ != PACKAGE:
             for name in NAMES:
                 setattr(module, name, getattr(transforms, name))
-        wanted_by = self._wanted_by
+        wanted_by = self.wanted_by
 
         def missing(name: str) -> Any:
             if name.startswith("__"):
@@ -60,8 +60,14 @@ class StandInFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in MODULES:
+        if fullname.partition(".")[0] != PACKAGE:
             return None
+        if fullname not in MODULES:
+            raise ModuleNotFoundError(
+                f"{self._loader.wanted_by} wants {fullname}, and torchvision is not installed; ksrv's"
+                f" stand-in has transforms.{', '.join(NAMES)} only: pip install torchvision",
+                name=fullname,
+            )
         spec = ModuleSpec(fullname, self._loader, is_package=fullname == PACKAGE)
         if fullname == PACKAGE:
             spec.submodule_search_locations = []

@@ -1,7 +1,8 @@
 """The image handlers of TorchServe: `ts.torch_handler.vision_handler` and its three subclasses.
 
 The numbers are TorchServe's on the same model and file. Beyond it, grey, palette and RGBA files are
-read as RGB, and captum is needed only by a request for an explanation.
+read as RGB, a model with fewer than `topk` classes answers with all of them, and explanations need no
+captum.
 """
 
 import base64
@@ -9,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from ksrv.handlers.gradients import integrated_gradients
 from ksrv.torchserve.base_handler import BaseHandler
 from ksrv.torchserve.prediction import map_class_to_label
 from ksrv.torchserve.transforms import CenterCrop, Compose, Normalize, Pixels, Resize, ToTensor
 
 MEAN = [0.485, 0.456, 0.406]
 STD = [0.229, 0.224, 0.225]
-INSIGHT_STEPS = 15
 
 
 def decode_image(file: bytes | bytearray | memoryview) -> Pixels:
@@ -57,18 +58,11 @@ class VisionHandler(BaseHandler):
         return torch.FloatTensor(value)
 
     def get_insights(self, tensor_data: Any, _: Any, target: Any = 0) -> list[Any]:
-        """Return the integrated gradients of the first output for each image.
-
-        Raises:
-            RuntimeError: captum, which computes them, is not installed.
-        """
-        try:
-            from captum.attr import IntegratedGradients  # type: ignore[import-not-found]
-        except ImportError:
-            raise RuntimeError("explanations of images need captum: pip install captum") from None
-        gradients = IntegratedGradients(self.model)
-        attributions = gradients.attribute(tensor_data, target=target, n_steps=INSIGHT_STEPS)
-        return attributions.tolist()  # type: ignore[no-any-return]
+        """Return the integrated gradients of a class for each image, as nested lists."""
+        attributions = integrated_gradients(
+            self.model, tensor_data, [int(target)] * len(tensor_data)
+        )
+        return attributions.tolist()
 
 
 class ImageClassifier(VisionHandler):
@@ -87,7 +81,8 @@ class ImageClassifier(VisionHandler):
         import torch
 
         probabilities = torch.nn.functional.softmax(data, dim=1)
-        best, classes = torch.topk(probabilities, self.topk, dim=1)
+        count = min(self.topk, probabilities.shape[1])
+        best, classes = torch.topk(probabilities, count, dim=1)
         return map_class_to_label(best.tolist(), self.mapping, classes.tolist())
 
 

@@ -76,11 +76,20 @@ def served(tmp_path_factory, model_files):
 
 
 @pytest.fixture
-def ts_runner(tmp_path, monkeypatch):
-    """Make a loaded runner of a TorchServe handler's source, in this process."""
+def ts_modules(monkeypatch):
+    """Forget what a handler has imported in this process."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name in ("own_handler", "net") or name.partition(".")[0] in ("ts", "torchvision"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def ts_runner(tmp_path, ts_modules):
+    """Make a loaded runner of a TorchServe handler's source, in this process."""
     runners = []
 
     def make(handler, config="", files=()):
@@ -98,6 +107,3 @@ def ts_runner(tmp_path, monkeypatch):
     yield make
     for runner in runners:
         runner.close()
-    for name in set(sys.modules) - before:
-        if name == "own_handler" or name.partition(".")[0] == "ts":
-            del sys.modules[name]

@@ -69,12 +69,23 @@ class Words(nn.Module):
         return self.last(self.embedding(tokens, offsets))
 
 
-def write_golden_models(folder: Path) -> None:
-    """Write cls.pt, seg.pt, det.pt, img.pt, words.pt and what belongs to them."""
-    cls = nn.Sequential(
+def golden_classifier() -> nn.Module:
+    """Return the model of cls.pt."""
+    layers = nn.Sequential(
         nn.Conv2d(3, 8, 7, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
     )
-    made = {"cls": (cls, 200.0), "seg": (Segmenter(), 25.0), "words": (Words(), 50.0)}
+    for parameter in layers.parameters():
+        _fill(parameter, 200.0)
+    return layers.eval()
+
+
+def write_golden_models(folder: Path) -> None:
+    """Write cls.pt, seg.pt, det.pt, img.pt, words.pt and what belongs to them."""
+    made = {
+        "cls": (golden_classifier(), 200.0),
+        "seg": (Segmenter(), 25.0),
+        "words": (Words(), 50.0),
+    }
     made |= {"det": (Detector(), 1.0), "img": (ChannelMean(), 1.0)}
     for name, (model, scale) in made.items():
         for parameter in model.parameters():

@@ -8,10 +8,12 @@ import http.client
 import json
 
 import pytest
+import torch
 from archives import archive
-from golden_models import GOLDEN, encoded, picture, recorded
+from golden_models import GOLDEN, encoded, golden_classifier, picture, recorded
 
 from ksrv.testing import Server
+from ksrv.torchserve.vision_handler import ImageClassifier, decode_image
 
 PREDICTIONS = recorded("predictions.json")
 BUILT_IN = recorded("builtin-handlers.json")
@@ -217,6 +219,25 @@ def test_other_modes_are_read_as_rgb(vision, case):
     assert status == 200, body
     if case == "H10":  # the opaque picture is the picture
         near(json.loads(body), json.loads(BUILT_IN["H01"]["response"]["body"]["text"]))
+
+
+def test_explanation_of_the_classifier_adds_up(vision):
+    """The attributions of class 0 sum to what the picture adds to its score."""
+    content = encoded(picture())
+    connection = http.client.HTTPConnection(vision.http, timeout=60)
+    connection.request("POST", "/explanations/cls", content)
+    answer = connection.getresponse()
+    document = json.loads(answer.read())
+    connection.close()
+    assert answer.status == 200, document
+    attributions = torch.tensor(document)
+    assert attributions.shape == (3, 224, 224)
+    classifier = ImageClassifier()
+    prepared = classifier.image_processing(decode_image(content))[None]
+    model = golden_classifier()
+    with torch.inference_mode():
+        gain = (model(prepared) - model(torch.zeros_like(prepared)))[0, 0]
+    assert float(attributions.sum()) == pytest.approx(float(gain), rel=0.05)
 
 
 def test_mask_of_the_segmenter(vision):

@@ -40,7 +40,11 @@ def test_every_name_of_the_table_is_there_and_imports_no_framework():
     ("code", "text"),
     [
         ("from ts.utils.util import nobody", "cats wants 'nobody' from ts.utils.util"),
-        ("import ts.torch_handler.distributed", "No module named 'ts.torch_handler.distributed'"),
+        ("import ts.torch_handler.distributed", "cats wants ts.torch_handler.distributed, which"),
+        (
+            "import torchvision.models.detection",
+            "cats wants torchvision.models, and torchvision is",
+        ),
         ("from torchvision import models", "cats wants 'models' from torchvision"),
         ("from torchvision.transforms import RandomCrop", "pip install torchvision"),
         (

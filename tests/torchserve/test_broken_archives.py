@@ -1,0 +1,128 @@
+"""Archives that cannot be served: the reason names archive, file, line and key, in one line."""
+
+import pytest
+import torch
+from archives import archive
+
+from ksrv.handlers.runner import LoadFailed, make_runner
+from ksrv.repository.archived_model import ArchiveDefaults, archive_readers
+from ksrv.repository.layout import Repository
+
+BASE = (
+    "from ts.torch_handler.base_handler import BaseHandler\n\n\nclass Own(BaseHandler):\n    pass\n"
+)
+NET = "import torch\n\n\nclass Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(2, 3)\n"
+
+
+def entry_of(store, defaults=None):
+    (entry,) = Repository([store], archive_readers(defaults or ArchiveDefaults())).scan().values()
+    return entry
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Make an archive: made(handler source, archive()'s options)."""
+    store = tmp_path / "store"
+    store.mkdir()
+
+    def make(source=BASE, config=None, **options):
+        (tmp_path / "own_handler.py").write_text(source)
+        path = archive(store, "own", tmp_path / "own_handler.py", **options)
+        if config is not None:
+            rewrite(path, "model-config.yaml", config)
+        return store
+
+    return make
+
+
+def rewrite(path, name, content):
+    """Replace a file in an archive."""
+    import zipfile
+
+    with zipfile.ZipFile(path) as old:
+        files = {one: old.read(one) for one in old.namelist()}
+    with zipfile.ZipFile(path, "w") as new:
+        for one, data in files.items():
+            new.writestr(one, content if one == name else data)
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ("minWorkers: 1\nbatchSize: eight\n", "line 2: batchSize: expected a whole number from 1, found 'eight'"),
+        ("deviceType: tpu\n", "line 1: deviceType: expected cpu or gpu, found 'tpu'"),
+        ("#\n\ndeviceIds: 3\n", "line 3: deviceIds: expected a list of numbers, found 3"),
+        ("envelope: [1]\n", "line 1: envelope: expected a name, found a list"),
+        ("ksrv: yes\n", "line 1: ksrv: expected {torchvision: true or false}, found true"),
+        ("batchSize: [1\nfoo: 2\n", "line 2: expected ',' or ']', but got ':'"),
+        ("- 1\n", "line 1: expected keys and values, found a list"),
+    ],
+)  # fmt: skip
+def test_wrong_settings_name_archive_file_line_and_key(made, config, text):
+    store = made(config=config, settings={})
+    assert entry_of(store).error == f"{store}/own.mar: model-config.yaml, {text}"
+
+
+def test_wrong_settings_of_a_config_properties_name_it(made):
+    defaults = ArchiveDefaults(models={"own": {"1.0": {"batchSize": 0}}})
+    store = made(settings={"jobQueueSize": 3})
+    expected = "models of config.properties: batchSize: expected a whole number from 1, found 0"
+    assert entry_of(store, defaults).error == f"{store}/own.mar: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("manifest", "text"),
+    [
+        (b"{", "MAR-INF/MANIFEST.json cannot be read: "),
+        (b'{"model": {"modelName": "own"}}', "MAR-INF/MANIFEST.json names no handler"),
+        (
+            b'{"runtime": "LSP", "model": {"modelName": "own", "handler": "h.py"}}',
+            "MAR-INF/MANIFEST.json: the runtime 'LSP' is not served",
+        ),
+    ],
+)
+def test_wrong_manifests_name_the_archive(made, manifest, text):
+    store = made()
+    rewrite(store / "own.mar", "MAR-INF/MANIFEST.json", manifest)
+    assert entry_of(store).error.startswith(f"{store}/own.mar: {text}")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """Files that hold something else than the handler expects."""
+    folder = tmp_path_factory.mktemp("weights")
+    module = torch.nn.Linear(2, 2)
+    torch.save(module, folder / "whole.pt")
+    torch.save(module, folder / "whole.pth")
+    torch.save(module.state_dict(), folder / "state.pth")
+    (folder / "net.py").write_text(NET)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "the archive has neither a model file nor a serialized file"),
+        ({"model": "state.pth"}, "state.pth is none of .pt, .onnx, or a .so"),
+        ({"model": "whole.pt"}, "whole.pt is not TorchScript, and without a model file it must be"),
+        ({"model": "whole.pth", "net": True}, "whole.pth holds pickled objects"),
+        ({"model": "state.pth", "net": True}, "size mismatch for weight"),
+    ],
+)
+def test_wrong_weights_say_what_was_expected(made, weights, ts_modules, options, words):
+    options = dict(options)
+    if options.pop("net", False):
+        options["definition"] = weights / "net.py"
+    store = made(files=weights, **options)
+    runner = make_runner(entry_of(store).versions["1.0"])
+    with pytest.raises(LoadFailed, match=words) as caught:
+        runner.load()
+    text = str(caught.value)
+    assert text.startswith("the model own cannot be loaded: ")
+    assert "\n" not in text
+
+
+def test_failure_in_the_handler_names_file_and_line(made, weights, ts_modules):
+    store = made(source="import torch\nfrom ts.utils.util import nothing_of_that_name\n")
+    with pytest.raises(LoadFailed, match=r"'nothing_of_that_name'.* \(own_handler\.py, line 2\)$"):
+        make_runner(entry_of(store).versions["1.0"]).load()
