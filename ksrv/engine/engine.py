@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from ksrv._native import arena, pymalloc
@@ -15,8 +15,10 @@ from ksrv.engine.settings import EngineSettings
 from ksrv.engine.ticket import Ticket
 from ksrv.errors import NotFound, NotReady, Overloaded
 from ksrv.handlers.metrics import Emit, discard
+from ksrv.observe.colleagues import Colleagues, Counts
 from ksrv.observe.handler_metrics import HandlerMetrics
-from ksrv.observe.statistics import ModelStatistics
+from ksrv.observe.process import ProcessValues, process_values
+from ksrv.observe.statistics import ModelStatistics, add_counts
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, InferResponse
 from ksrv.source import ModelSource
@@ -42,6 +44,9 @@ class Engine:
 
     Attributes:
         handler_metrics: The values that handlers report.
+        unknown: How many requests named no model or version that there is.
+        colleagues: The other workers that serve the same models, for the counts of all; None where
+            there are none.
     """
 
     def __init__(
@@ -65,7 +70,8 @@ class Engine:
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
         self._counting = threading.Lock()
-        self._unknown = 0
+        self.unknown = 0
+        self.colleagues: Colleagues | None = None
 
     # ---- life -------------------------------------------------------------------------------
 
@@ -214,7 +220,7 @@ class Engine:
             return self._models.find(name, version)
         except NotFound:
             with self._counting:
-                self._unknown += 1
+                self.unknown += 1
             raise
 
     def _check_successor(self, model: LoadedModel, request: InferRequest) -> None:
@@ -294,7 +300,7 @@ class Engine:
         return self._models.models()
 
     def statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
-        """Return counts and times of the versions that serve.
+        """Return counts and times of the versions that serve, those of other workers included.
 
         Args:
             name: A model's name, or "" for all.
@@ -304,11 +310,44 @@ class Engine:
             NotFound: There is no such model or version.
             NotReady: The version named does not serve.
         """
+        found = self.own_statistics(name, version)
+        by_name = {(one.name, one.version): one for one in found}
+        for counts, lives in self._others():
+            for other in counts.models:
+                if (mine := by_name.get((other.name, other.version))) is None:
+                    continue
+                add_counts(mine, other)
+                if lives:
+                    mine.pending += other.pending
+                    mine.ready = mine.ready and other.ready
+        return found
+
+    def own_statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
+        """Return what `statistics` does, without other workers.
+
+        Args:
+            name: A model's name, or "" for all.
+            version: A version's, or "" for all.
+        """
         return [model.statistics() for model in self._models.models(name, version)]
 
     def unknown_requests(self) -> int:
         """Return how many requests named no model or version that there is."""
-        return self._unknown
+        return self.unknown + sum(counts.unknown for counts, _ in self._others())
+
+    def process_values(self) -> ProcessValues:
+        """Return what this process holds, and the other workers with it."""
+        values = process_values()
+        for counts, lives in self._others():
+            values.add(counts.process, lives=lives)
+        return values
+
+    def handler_page(self) -> bytes:
+        """Return the values that handlers report, as text for the metrics page."""
+        return self.handler_metrics.exposition(counts.handlers for counts, _ in self._others())
+
+    def _others(self) -> Iterable[tuple[Counts, bool]]:
+        return () if self.colleagues is None else self.colleagues.others()
 
     # ---- the repository ---------------------------------------------------------------------
 

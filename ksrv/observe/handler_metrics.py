@@ -8,9 +8,12 @@ what its name stood for before is logged and dropped; so are new series beyond a
 import logging
 import re
 import threading
+import time
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Protocol
+
+import msgspec
 
 log = logging.getLogger(__name__)
 
@@ -39,18 +42,46 @@ class Record(Protocol):
     def labels(self) -> tuple[tuple[str, str], ...]: ...
 
 
-@dataclass(slots=True)
-class _Series:
+class Series(msgspec.Struct):
+    """The value of one combination of labels.
+
+    Attributes:
+        labels: The labels' values.
+        value: The last value of a gauge, the sum of all others.
+        counts: How many values lie in each bucket of a histogram.
+        at_ns: When a gauge was last set, on the clock of `time.monotonic_ns`.
+    """
+
+    labels: tuple[str, ...]
     value: float = 0.0
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    at_ns: int = 0
+
+    def absorb(self, other: "Series", kind: str) -> None:
+        """Add what another worker has of the same combination; of gauges the newer one counts."""
+        if kind == "gauge":
+            if other.at_ns > self.at_ns:
+                self.value, self.at_ns = other.value, other.at_ns
+            return
+        self.value += other.value
+        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+
+    def copy(self) -> "Series":
+        """Return one that does not change with this one."""
+        return Series(self.labels, self.value, list(self.counts), self.at_ns)
 
 
-@dataclass(slots=True)
-class _Family:
+class Family(msgspec.Struct):
+    """What one name stands for.
+
+    Attributes:
+        series: The values, in the order in which they came.
+    """
+
     kind: str
     unit: str
     labels: tuple[str, ...]
-    series: dict[tuple[str, ...], _Series] = field(default_factory=dict)
+    series: list[Series] = []
 
 
 class HandlerMetrics:
@@ -58,7 +89,8 @@ class HandlerMetrics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._families: dict[str, _Family] = {}
+        self._families: dict[str, Family] = {}
+        self._series: dict[tuple[str, tuple[str, ...]], Series] = {}
         self._complained: set[str] = set()
 
     def record(self, record: Record) -> None:
@@ -76,7 +108,7 @@ class HandlerMetrics:
                 if why:
                     self._complain(name, why)
                     return
-                family = self._families[name] = _Family(record.kind, record.unit, labels)
+                family = self._families[name] = Family(record.kind, record.unit, labels)
             elif (family.kind, family.labels) != (record.kind, labels):
                 self._complain(
                     name,
@@ -85,12 +117,13 @@ class HandlerMetrics:
                 )
                 return
             key = tuple(value for _, value in record.labels)
-            series = family.series.get(key)
+            series = self._series.get((name, key))
             if series is None:
                 if len(family.series) >= MOST_SERIES:
                     self._complain(name, f"it has {MOST_SERIES} combinations of labels already")
                     return
-                series = family.series[key] = _Series()
+                series = self._series[name, key] = Series(key)
+                family.series.append(series)
             _add(series, family.kind, record.value)
 
     def _refusal(self, name: str, record: Record, labels: tuple[str, ...]) -> str:
@@ -111,33 +144,65 @@ class HandlerMetrics:
             self._complained.add(name)
             log.error("the metric %.64s of a handler is dropped: %s", name, why)
 
-    def exposition(self) -> bytes:
-        """Return the values as text for the metrics page."""
-        lines: list[str] = []
+    def families(self, others: Iterable[Mapping[str, Family]] = ()) -> dict[str, Family]:
+        """Return the values so far.
+
+        Args:
+            others: Those of other workers, to be added; a name that stands for something else
+                there is left out.
+        """
         with self._lock:
-            for name, family in sorted(self._families.items()):
-                if family.unit:
-                    lines.append(f"# HELP {name} {_escaped(family.unit)}")
-                lines.append(f"# TYPE {name} {family.kind}")
-                for values, series in family.series.items():
-                    pairs = list(zip(family.labels, values, strict=True))
-                    if family.kind == "histogram":
-                        lines += _histogram(name, pairs, series)
-                    else:
-                        lines.append(f"{name}{_labels(pairs)} {series.value!r}")
+            found = {
+                name: Family(one.kind, one.unit, one.labels, [each.copy() for each in one.series])
+                for name, one in self._families.items()
+            }
+        for other in others:
+            for name, family in other.items():
+                mine = found.setdefault(name, Family(family.kind, family.unit, family.labels))
+                if (mine.kind, mine.labels) == (family.kind, family.labels):
+                    _absorb(mine, family)
+        return found
+
+    def exposition(self, others: Iterable[Mapping[str, Family]] = ()) -> bytes:
+        """Return the values as text for the metrics page.
+
+        Args:
+            others: See `families`.
+        """
+        lines: list[str] = []
+        for name, family in sorted(self.families(others).items()):
+            if family.unit:
+                lines.append(f"# HELP {name} {_escaped(family.unit)}")
+            lines.append(f"# TYPE {name} {family.kind}")
+            for series in family.series:
+                pairs = list(zip(family.labels, series.labels, strict=True))
+                if family.kind == "histogram":
+                    lines += _histogram(name, pairs, series)
+                else:
+                    lines.append(f"{name}{_labels(pairs)} {series.value!r}")
         return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
 
 
-def _add(series: _Series, kind: str, value: float) -> None:
+def _absorb(mine: Family, other: Family) -> None:
+    by_labels = {series.labels: series for series in mine.series}
+    for series in other.series:
+        known = by_labels.get(series.labels)
+        if known is None:
+            mine.series.append(series.copy())
+        else:
+            known.absorb(series, mine.kind)
+
+
+def _add(series: Series, kind: str, value: float) -> None:
     if kind == "gauge":
-        series.value = value
+        series.value, series.at_ns = value, time.monotonic_ns()
         return
     series.value += value
     if kind == "histogram":
         series.counts[bisect_left(BUCKETS, value)] += 1
 
 
-def _histogram(name: str, pairs: list[tuple[str, str]], series: _Series) -> list[str]:
+def _histogram(name: str, pairs: list[tuple[str, str]], series: Series) -> list[str]:
     lines = []
     below = 0
     for bound, count in zip([*map(repr, BUCKETS), "+Inf"], series.counts, strict=True):

@@ -4,9 +4,7 @@ Names begin with `ksrv_` and use base units; labels are `model` and `version`, a
 only from loaded models. Nothing here is on a request's path.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from prometheus_client.core import (
@@ -18,9 +16,8 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from ksrv._native import arena, queue
 from ksrv._native.tally import BOUNDS_NS
-from ksrv.observe.handler_metrics import HandlerMetrics
+from ksrv.observe.process import ProcessValues
 from ksrv.observe.statistics import ModelStatistics, StageTimes
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -49,9 +46,11 @@ class Source(Protocol):
     def unknown_requests(self) -> int:
         """Return how many requests named no model or version that there is."""
 
-    @property
-    def handler_metrics(self) -> HandlerMetrics:
-        """The values that handlers report."""
+    def process_values(self) -> ProcessValues:
+        """Return what the workers hold."""
+
+    def handler_page(self) -> bytes:
+        """Return the values that handlers report, as text."""
 
 
 class EngineCollector(Collector):
@@ -70,7 +69,7 @@ class EngineCollector(Collector):
         yield from self._requests(models)
         yield from _times(models)
         yield from _states(models)
-        yield from _process()
+        yield from _process(self._engine.process_values())
 
     def _requests(self, models: Sequence[ModelStatistics]) -> Iterator[Metric]:
         requests = CounterMetricFamily(
@@ -165,38 +164,24 @@ def _states(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
     return iter((ready, pending, restarts))
 
 
-def _process() -> Iterator[Metric]:
-    held = arena.statistics()
+def _process(held: ProcessValues) -> Iterator[Metric]:
     return iter(
         (
             GaugeMetricFamily(
                 "ksrv_bytes_in_flight",
                 "Bytes that accepted requests hold.",
-                queue.bytes_in_flight(),
+                held.in_flight,
             ),
+            GaugeMetricFamily("ksrv_arena_leased_bytes", "Bytes of blocks in use.", held.leased),
             GaugeMetricFamily(
-                "ksrv_arena_leased_bytes", "Bytes of blocks in use.", held["leased_bytes"]
+                "ksrv_arena_pooled_bytes", "Bytes of blocks kept ready.", held.pooled
             ),
+            CounterMetricFamily("ksrv_copied_bytes", "Tensor bytes that were copied.", held.copied),
             GaugeMetricFamily(
-                "ksrv_arena_pooled_bytes", "Bytes of blocks kept ready.", held["pooled_bytes"]
-            ),
-            CounterMetricFamily(
-                "ksrv_copied_bytes", "Tensor bytes that were copied.", held["copied_bytes"]
-            ),
-            GaugeMetricFamily(
-                "ksrv_worker_resident_bytes", "Memory of this worker.", resident_bytes()
+                "ksrv_worker_resident_bytes", "Memory of the workers.", held.resident
             ),
         )
     )
-
-
-def resident_bytes() -> int:
-    """Return how much memory this process occupies; 0 where the system does not say."""
-    try:
-        fields = Path("/proc/self/statm").read_text().split()
-    except OSError:
-        return 0
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def exposition(engine: Source) -> bytes:
@@ -207,4 +192,4 @@ def exposition(engine: Source) -> bytes:
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(EngineCollector(engine))
-    return generate_latest(registry) + engine.handler_metrics.exposition()
+    return generate_latest(registry) + engine.handler_page()

@@ -153,5 +153,51 @@ def total(
     )
 
 
+def add_counts(mine: ModelStatistics, other: ModelStatistics) -> None:
+    """Add what another worker has counted of the same version.
+
+    Args:
+        mine: What is added to; `pending` and `ready`, which tell of now, are left.
+        other: The other worker's.
+    """
+    mine.last_inference_ms = max(mine.last_inference_ms, other.last_inference_ms)
+    for name in ("inference_count", "execution_count", "failed", "invalid", "expired", "cancelled",
+                 "restarts"):  # fmt: skip
+        setattr(mine, name, getattr(mine, name) + getattr(other, name))
+    for name in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output"):
+        setattr(mine, name, _sum(getattr(mine, name), getattr(other, name)))
+    for reason, count in other.rejected.items():
+        mine.rejected[reason] = mine.rejected.get(reason, 0) + count
+    sizes = {batch.batch_size: batch for batch in mine.batches}
+    for batch in other.batches:
+        seen = sizes.get(batch.batch_size)
+        sizes[batch.batch_size] = (
+            batch
+            if seen is None
+            else BatchStatistics(
+                batch.batch_size,
+                _sum(seen.compute_input, batch.compute_input),
+                _sum(seen.compute_infer, batch.compute_infer),
+                _sum(seen.compute_output, batch.compute_output),
+            )
+        )
+    mine.batches = [sizes[size] for size in sorted(sizes)]
+    for stage, times in other.stages.items():
+        known = mine.stages.get(stage)
+        mine.stages[stage] = (
+            times
+            if known is None
+            else StageTimes(
+                tuple(a + b for a, b in zip(known.buckets, times.buckets, strict=True)),
+                known.count + times.count,
+                known.ns + times.ns,
+            )
+        )
+
+
+def _sum(a: Duration, b: Duration) -> Duration:
+    return Duration(a.count + b.count, a.ns + b.ns)
+
+
 def _duration(times: StageTimes) -> Duration:
     return Duration(times.count, times.ns)

@@ -21,13 +21,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ksrv.errors import KsrvError
+from ksrv.observe.colleagues import Colleagues, CountsFile
 from ksrv.server.access import Access
 from ksrv.server.addresses import Address
 from ksrv.server.banner import print_models
 from ksrv.server.budget import ByteBudget
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
-from ksrv.server.slots import State, WorkerSlots
+from ksrv.server.slots import CAPACITY, State, WorkerSlots
 from ksrv.server.waiting import chosen_run
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
+COUNTS_SECONDS = 1.0
 
 
 class Service:
@@ -49,6 +51,7 @@ class Service:
 
     def __init__(self, settings: ServerSettings, slots: WorkerSlots) -> None:
         self.settings = settings
+        self._counts = CountsFile(CAPACITY)
         self.grpc_address: Address | None = None
         self._slots = slots
         self._slot = -1
@@ -123,6 +126,8 @@ class Service:
                 log.info("%s: %s", settings.torchserve_config, line)
         repository = Repository(settings.models, archive_readers(defaults))
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))
+        self._engine.colleagues = Colleagues(self._counts, self._slot, self._slots.lives)
+        threading.Thread(target=self._share_counts, name="ksrv-counts", daemon=True).start()
         access = self._access = Access(settings)
         budget = ByteBudget(settings.limits.in_flight)
         self.shared_memory = shared_memory_of(settings)
@@ -150,6 +155,19 @@ class Service:
             self._grpc.start(str(self.grpc_address), shared=True)
         # Only now may a worker that this one replaces leave: both front ends are there.
         self._slots.set_accepting(self._slot, True)
+
+    def _share_counts(self) -> None:
+        while not self._leaving.wait(COUNTS_SECONDS):
+            self._publish_counts()
+
+    def _publish_counts(self) -> None:
+        colleagues = self.engine.colleagues
+        if colleagues is None or self._slots.wanted == 1:
+            return
+        try:
+            colleagues.publish(self.engine)
+        except Exception:
+            log.exception("the counts of this worker cannot be shared")
 
     def _load(self) -> None:
         start = time.monotonic()
@@ -215,6 +233,7 @@ class Service:
                 self._engine.close(self.settings.stop_timeout)
             except KsrvError as error:
                 log.error("the engine did not close cleanly: %s", error.message)
+            self._publish_counts()
 
 
 def engine_settings(settings: ServerSettings, kind: type[Any]) -> Any:

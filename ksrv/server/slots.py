@@ -82,6 +82,10 @@ class WorkerSlots:
         """Note that this process is the worker in `slot`."""
         self._set(slot, 3, os.getpid())
 
+    def lives(self, slot: int) -> bool:
+        """Whether `slot` has a worker."""
+        return self.state(slot) is not State.EMPTY
+
     def take(self) -> int:
         """Give the next worker a slot; it may accept at once if nobody else does.
 

@@ -1,0 +1,118 @@
+"""Several workers behind one address: whichever is asked answers for all."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+import requests
+from integration_models import write_model
+
+from ksrv.testing import Server
+
+HANDLER = """
+import os
+import numpy as np
+from ksrv import BaseHandler
+
+class Handler(BaseHandler):
+    def inference(self, x):
+        self.context.metrics.counter("seen", 1)
+        self.context.metrics.gauge("last", float(x[0, 0]))
+        self.context.metrics.histogram("sizes", len(x))
+        return {"y": np.full(x.shape, os.getpid(), "f8")}
+"""
+
+YAML = """
+inputs: [{name: x, datatype: FP32, shape: [-1, 1]}]
+outputs: [{name: y, datatype: FP64, shape: [-1, 1]}]
+warmup: false
+"""
+
+SUCCESSES = r'ksrv_requests_total\{model="m",outcome="success",version=""\} (\S+)'
+
+
+@pytest.fixture
+def server(tmp_path):
+    write_model(tmp_path, "m", HANDLER, YAML)
+    with Server(tmp_path, workers=2) as running:
+        yield running
+
+
+def infer(server, value=1.0):
+    """Answer one row on a connection of its own, so that it may reach any worker; its process."""
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [value]}
+    url = f"{server.url}/v2/models/m/infer"
+    answer = requests.post(url, json={"inputs": [entry]}, timeout=30)
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["outputs"][0]["data"][0])
+
+
+def until_both_answered(server):
+    """Send requests until two processes have answered; by process, how many each did."""
+    answered = {}
+    give_up = time.monotonic() + 60
+    while len(answered) < 2 or min(answered.values()) < 3:
+        assert time.monotonic() < give_up, answered
+        pid = infer(server)
+        answered[pid] = answered.get(pid, 0) + 1
+    return answered
+
+
+def page(server):
+    return requests.get(f"{server.url}/metrics", timeout=30).text
+
+
+def wait_for(server, pattern, value):
+    """Wait until ten pages in a row, of whichever worker, say so; each tells of the last second."""
+    give_up = time.monotonic() + 60
+    in_a_row = 0
+    while in_a_row < 10:
+        found = re.search(rf"^{pattern}$", text := page(server), re.M)
+        in_a_row = in_a_row + 1 if found and float(found[1]) == value else 0
+        assert time.monotonic() < give_up, text
+        time.sleep(0.05)
+
+
+def test_counts_are_those_of_all_workers(server):
+    sent = sum(until_both_answered(server).values())
+    infer(server, 7.0)
+    sent += 1
+    wait_for(server, SUCCESSES, sent)
+    wait_for(server, r'ksrv_stage_duration_seconds_count\{model="m",stage="queue",version=""\} (\S+)',
+             sent)  # fmt: skip
+    wait_for(server, r"seen\{[^}]*\} (\S+)", sent)
+    wait_for(server, r"sizes_count\{[^}]*\} (\S+)", sent)
+    wait_for(server, r"last\{[^}]*\} (\S+)", 7.0)
+    wait_for(server, r'ksrv_model_ready\{model="m",version=""\} (\S+)', 1)
+    for _ in range(10):
+        found = requests.get(f"{server.url}/v2/models/m/stats", timeout=30).json()["model_stats"][0]
+        assert found["inference_count"] == sent
+        assert found["inference_stats"]["success"]["count"] == sent
+        assert [batch["compute_infer"]["count"] for batch in found["batch_stats"]] == [sent]
+
+
+def test_an_unknown_model_is_counted_once_wherever_it_came(server):
+    for _ in range(12):
+        url = f"{server.url}/v2/models/none/infer"
+        assert requests.post(url, json={"inputs": []}, timeout=30).status_code == 404
+    wait_for(server, r"ksrv_unknown_model_requests_total (\S+)", 12)
+
+
+def test_the_counts_of_a_worker_outlive_it(server):
+    answered = until_both_answered(server)
+    sent = sum(answered.values())
+    wait_for(server, SUCCESSES, sent)
+    killed = next(iter(answered))
+    os.kill(killed, signal.SIGKILL)
+    seen = set()
+    give_up = time.monotonic() + 60
+    while len(seen - {killed}) < 2:  # the other one, and the one that replaced it
+        assert time.monotonic() < give_up, seen
+        try:
+            seen.add(infer(server))
+            sent += 1
+        except requests.ConnectionError:
+            time.sleep(0.05)
+    wait_for(server, SUCCESSES, sent)
