@@ -2,9 +2,13 @@
 
 grpcio's own sync server changes threads four times for a small call and wakes up some twenty times,
 which costs more than everything that ksrv does. So ModelInfer is a registered method with a queue of
-its own, and the threads that wait on that queue read, run and answer a call on the spot: a request
-that is lent its handler's seat never leaves its thread. Any other request is deferred, and a few
-threads write the answers once the engine has them. All other methods stay with grpcio's server.
+its own. One thread at a time, the leader, waits on that queue and reads, runs and answers a call on
+the spot: a request that is lent its handler's seat never leaves its thread. Any other request is
+deferred, and other threads write the answers once the engine has them.
+
+The leader hands over before it runs what may take long, and is replaced when it does not come back.
+More threads on one queue would cost each call another wake-up. All other methods stay with grpcio's
+server.
 
 What is used here of grpcio is the layer that its own server is written on, but it is not public.
 `DirectCalls.on` therefore looks for every name first, and where one is missing ModelInfer is
@@ -15,6 +19,7 @@ import functools
 import logging
 import threading
 import time
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +34,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-POLLERS = 3
-"""Threads that wait for calls. One of them never runs a handler, so that calls are always taken."""
+LONG_NS = 1_000_000
+MOST_NS = 4_000_000
+"""While requests that are run on the spot take `LONG_NS` on average, the leader hands over first. One
+that takes longer than `MOST_NS` counts as that: a single one that was held up tells nothing."""
+
+STUCK_NS = 20_000_000
+"""A leader that has been away for so long is replaced."""
+
+WATCH_SECONDS = 0.02
 
 REQUESTED = 8
 """Calls that grpcio may hand over before it is asked for the next."""
 
 ANSWERERS = 2
 """Threads that write deferred answers."""
+
+LARGE = 1 << 20
+"""Bytes of a message that may take long to read and answer."""
 
 TRIM_FROM = 4 << 20
 """Bytes of a message from which the memory that receiving it took is given back at once: grpcio
@@ -64,8 +79,8 @@ class Call:
     """
 
     __slots__ = (
-        "_call", "_code", "_core", "_deadline", "_details", "_metadata", "_trailing", "_watched",
-        "message", "request", "ticket",
+        "_call", "_code", "_core", "_deadline", "_details", "_metadata", "_trailing", "ended_here",
+        "message", "owner", "request", "sent", "ticket", "watched",
     )  # fmt: skip
 
     def __init__(self, event: Any, core: Any) -> None:
@@ -76,10 +91,12 @@ class Call:
         self._code = 0
         self._details = b""
         self._trailing: tuple[tuple[str, str], ...] | None = None
-        self._watched = False
         self.message: bytes | None = None
         self.request: InferRequest | None = None
         self.ticket: Ticket | None = None
+        self.owner = 0  # the thread that submits the request, while it does
+        self.ended_here = False  # and whether the request ended meanwhile, on that thread
+        self.watched = self.sent = False
 
     def invocation_metadata(self) -> Any:
         """See `grpc.ServicerContext`."""
@@ -117,7 +134,6 @@ class Call:
 
     def watch(self, tag: Any) -> None:
         """Have `tag` called when the call ends: answered, cancelled, or past its deadline."""
-        self._watched = True
         self._call.start_server_batch((self._core.ReceiveCloseOnServerOperation(_NO_FLAGS),), tag)
 
     def send(self, message: bytes | None, tag: Any) -> None:
@@ -129,9 +145,24 @@ class Call:
         operations = [core.SendInitialMetadataOperation(None, _NO_FLAGS), status]
         if message is not None:
             operations.append(core.SendMessageOperation(message, _NO_FLAGS))
-        if not self._watched:  # a call whose close was never asked for ends as if cancelled
+        if not self.watched:  # a call whose close was never asked for ends as if cancelled
             operations.append(core.ReceiveCloseOnServerOperation(_NO_FLAGS))
         self._call.start_server_batch(operations, tag)
+
+
+class _Term:
+    """One thread's time as leader.
+
+    Attributes:
+        away_since: When it began to run a request on the spot, or 0.
+        over: Whether another thread leads.
+    """
+
+    __slots__ = ("away_since", "over")
+
+    def __init__(self) -> None:
+        self.away_since = 0
+        self.over = False
 
 
 class DirectCalls:
@@ -142,10 +173,13 @@ class DirectCalls:
         server: grpcio's core server.
         method: The method's path.
         calls: Reads and answers requests.
+        threads: Requests that run on the spot at a time; at least one.
         most: Calls that are held at a time; further ones are refused.
     """
 
-    def __init__(self, core: Any, server: Any, method: str, calls: InferCalls, most: int) -> None:
+    def __init__(
+        self, core: Any, server: Any, method: str, calls: InferCalls, *, threads: int, most: int
+    ) -> None:
         self._core = core
         self._server = server
         self._method = method
@@ -156,21 +190,29 @@ class DirectCalls:
         self._due = 0  # calls that are asked for or open, and ends of calls that are watched
         self._closing = False
         self._ended = threading.Event()
-        self._inline: SimpleQueue[None] = SimpleQueue()
+        self._threads = threads + 1
+        self._places: SimpleQueue[None] = SimpleQueue()
+        for _ in range(threads):  # one thread is always free to lead
+            self._places.put(None)
+        self._lead: SimpleQueue[None] = SimpleQueue()
+        self._lead.put(None)
+        self._term = _Term()
+        self._pace_ns = 0  # of the last requests that were run on the spot
         self._answers: SimpleQueue[Call | None] = SimpleQueue()
-        for _ in range(POLLERS - 1):
-            self._inline.put(None)
         server.register_completion_queue(self._queue)
         server.register_method(method)
 
     @classmethod
-    def on(cls, server: Any, method: str, calls: InferCalls, most: int) -> "DirectCalls | None":
+    def on(
+        cls, server: Any, method: str, calls: InferCalls, *, threads: int, most: int
+    ) -> "DirectCalls | None":
         """Take over a method of a server that has not started.
 
         Args:
             server: A `grpc.Server`.
             method: The method's path.
             calls: Reads and answers requests.
+            threads: Requests that run on the spot at a time.
             most: Calls that are held at a time.
 
         Returns:
@@ -186,19 +228,18 @@ class DirectCalls:
         if missing:
             log.warning("grpcio lacks %s: ModelInfer takes the slower way", ", ".join(missing))
             return None
-        return cls(core, inner, method, calls, most)
+        return cls(core, inner, method, calls, threads=threads, most=most)
 
     def start(self) -> None:
         """Take calls from now on; the server has started."""
         with self._lock:
             for _ in range(REQUESTED):
                 self._ask()
-        for index in range(POLLERS):
-            name = f"ksrv-grpc-poll-{index}"
-            threading.Thread(target=self._poll, name=name, daemon=True).start()
+        for index in range(self._threads):
+            self._run(self._poll, f"ksrv-grpc-poll-{index}")
         for index in range(ANSWERERS):
-            name = f"ksrv-grpc-answer-{index}"
-            threading.Thread(target=self._write_answers, name=name, daemon=True).start()
+            self._run(self._write_answers, f"ksrv-grpc-answer-{index}")
+        self._run(self._replace_stuck, "ksrv-grpc-watch")
 
     def begin_stop(self) -> None:
         """Ask for no more calls; to be called right before the server is stopped."""
@@ -213,26 +254,55 @@ class DirectCalls:
         """
         return self._ended.wait(timeout)
 
-    # ---- events -----------------------------------------------------------------------------
+    @staticmethod
+    def _run(target: Callable[[], None], name: str) -> None:
+        threading.Thread(target=target, name=name, daemon=True).start()
+
+    # ---- leading ----------------------------------------------------------------------------
 
     def _poll(self) -> None:
+        while True:
+            self._lead.get()
+            term = self._term = _Term()
+            if not self._lead_on(term):
+                self._lead.put(None)  # the queue is shut down; every thread is to see that
+                return
+
+    def _lead_on(self, term: "_Term") -> bool:
+        """Take events until another thread leads; False once the queue is shut down."""
         poll, finished = self._queue.poll, self._core.CompletionType.operation_complete
         over = self._core.CompletionType.queue_shutdown
-        while True:
+        while not term.over:
             event = poll()
             if event.completion_type != finished:
                 if event.completion_type == over:
-                    return
+                    return False
                 continue
             try:
                 call = event.tag(event)
-                # The event holds its call and the message.
-                event = None
+                event = None  # it holds its call and the message
                 if call is not None:
-                    self._infer(call)
+                    self._infer(call, term)
             except Exception:
                 log.exception("a gRPC call failed")
             event = call = None
+        return True
+
+    def _hand_over(self, term: "_Term") -> None:
+        with self._lock:
+            if term.over:
+                return
+            term.over = True
+        self._lead.put(None)
+
+    def _replace_stuck(self) -> None:
+        while not self._ended.wait(WATCH_SECONDS):
+            term = self._term
+            away_since = term.away_since
+            if away_since and time.monotonic_ns() - away_since > STUCK_NS:
+                self._hand_over(term)
+
+    # ---- events -----------------------------------------------------------------------------
 
     def _ask(self) -> None:
         """Ask grpcio for the next call; under the lock."""
@@ -281,33 +351,61 @@ class DirectCalls:
 
     # ---- requests ---------------------------------------------------------------------------
 
-    def _infer(self, call: Call) -> None:
-        if call.message is not None and len(call.message) >= TRIM_FROM:
-            arena.trim_malloc()
+    def _infer(self, call: Call, term: "_Term") -> None:
+        """Read a request, and run it on the spot where the engine lets this thread."""
+        assert call.message is not None, "only calls with a message are answered"
+        size = len(call.message)
         try:
-            self._inline.get_nowait()
+            self._places.get_nowait()
         except Empty:
             self._begin(call, may_run=False)
             return
         try:
+            began = time.monotonic_ns()
+            if self._pace_ns > LONG_NS or size >= LARGE:
+                self._hand_over(term)
+            else:
+                term.away_since = began
+            if size >= TRIM_FROM:
+                arena.trim_malloc()
             self._begin(call, may_run=True)
+            if size < LARGE:
+                took = time.monotonic_ns() - began
+                self._pace_ns += (min(took, MOST_NS) - self._pace_ns) // 16
         finally:
-            self._inline.put(None)
+            term.away_since = 0
+            self._places.put(None)
 
     def _begin(self, call: Call, *, may_run: bool) -> None:
         try:
             call.request = self._calls.read(call.take_message(), call)
-            call.ticket = self._calls.submit(call.request, may_run=may_run)
+            call.owner = threading.get_ident()
+            ended = functools.partial(self._request_ended, call)
+            call.ticket = self._calls.submit(call.request, ended, may_run=may_run)
         except Exception as error:  # noqa: BLE001 - the client is told
             self._refuse(call, failure_of(error))
             return
-        if call.ticket.done():
+        call.owner = 0
+        if call.ended_here:
             self._answer(call)
-            return
+        else:
+            self._watch(call)
+
+    def _request_ended(self, call: Call, ticket: "Ticket") -> None:
+        """Have a request's answer written; called once, on whichever thread ended it."""
+        if call.owner == threading.get_ident():
+            call.ended_here = True
+        else:
+            call.ticket = ticket
+            self._answers.put(call)
+
+    def _watch(self, call: Call) -> None:
+        """Give a deferred request up when its call ends before it is answered."""
         with self._lock:
-            self._due += 1
-        call.watch(functools.partial(self._closed, call))
-        call.ticket.add_done_callback(lambda _ended: self._answers.put(call))
+            if not call.sent:
+                call.watched = True
+                self._due += 1
+                call.watch(functools.partial(self._closed, call))
 
     def _answer(self, call: Call) -> None:
         request, ticket = call.request, call.ticket
@@ -321,12 +419,19 @@ class DirectCalls:
             self._refuse(call, failure_of(error))
             return
         del request, ticket
-        call.send(message, self._less)
+        self._send(call, message)
 
     def _refuse(self, call: Call, error: KsrvError) -> None:
         call.request = call.ticket = None
         set_status(call, error)
-        call.send(None, self._less)
+        self._send(call, None)
+
+    def _send(self, call: Call, message: bytes | None) -> None:
+        with self._lock:  # whether it is watched must not change meanwhile
+            if call.sent:
+                return
+            call.sent = True
+        call.send(message, self._less)
 
     def _write_answers(self) -> None:
         while (call := self._answers.get()) is not None:

@@ -232,7 +232,9 @@ class GrpcServer:
         # On the wire a unary answer is a stream of one message.
         deferred = grpc.unary_stream_rpc_method_handler(_deferred(calls, infer_pool))
         path = f"/{INFERENCE}/ModelInfer"
-        self._direct = DirectCalls.on(self._server, path, calls, MAX_CALLS)
+        self._direct = DirectCalls.on(
+            self._server, path, calls, threads=settings.threads, most=MAX_CALLS
+        )
         places = Places(settings.threads)
 
         class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
