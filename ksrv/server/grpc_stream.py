@@ -45,6 +45,11 @@ class _Entry:
         while (chunk := self.events.get()) is not None:
             yield chunk
 
+    def give_up(self) -> None:
+        """Cancel the request if it is still under way."""
+        if self.ticket is not None and not self.ticket.done():
+            self.ticket.cancel()
+
 
 class _Line:
     """The requests of a stream that are not answered yet, in order."""
@@ -87,8 +92,8 @@ class _Line:
             self._entries.clear()
             self._changed.notify_all()
         for entry in left:
-            if entry is not None and entry.ticket is not None and not entry.ticket.done():
-                entry.ticket.cancel()
+            if entry is not None:
+                entry.give_up()
 
 
 class StreamCalls:
@@ -140,7 +145,11 @@ class StreamCalls:
 
         try:
             for message in messages:
-                if self._closing or not line.put(self._begin(message, context)):
+                if self._closing:
+                    break
+                entry = self._begin(message, context)
+                if not line.put(entry):
+                    entry.give_up()  # the line was closed before it knew of this one
                     break
         except grpc.RpcError:
             line.close()  # the client cancelled the call, or its connection is gone
