@@ -60,6 +60,22 @@ inline bool parse_digits(Cursor &c, unsigned most_digits, std::uint64_t limit, s
     return c.at != start;
 }
 
+inline std::uint64_t load8(const char *at) noexcept {
+    std::uint64_t word;
+    std::memcpy(&word, at, 8);
+    return word;
+}
+
+// One high bit for each zero byte of `word`, exactly.
+inline std::uint64_t zero_bytes(std::uint64_t word) noexcept {
+    constexpr std::uint64_t LOW7 = 0x7F7F7F7F7F7F7F7FULL;
+    return ~(((word & LOW7) + LOW7) | word | LOW7);
+}
+
+inline constexpr std::uint64_t repeat(unsigned char byte) noexcept {
+    return 0x0101010101010101ULL * byte;
+}
+
 // The length of the UTF-8 sequence at `s`, or 0 when it is not a valid one.
 inline std::size_t utf8_sequence(const unsigned char *s, std::size_t left) noexcept {
     const auto tail = [&](std::size_t i) { return (s[i] & 0xC0) == 0x80; };
@@ -115,6 +131,22 @@ inline Fault skip_string(Cursor &c, bool *escaped) noexcept {
     *escaped = false;
     ++c.at;
     while (c.at != c.end) {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+        if (c.end - c.at >= 8) {
+            // Quotes, backslashes, control characters and what is not ASCII; borrows disturb only
+            // bytes behind the first one that is marked.
+            const std::uint64_t word = load8(c.at);
+            const std::uint64_t quote = word ^ repeat('"'), backslash = word ^ repeat('\\');
+            const std::uint64_t marks =
+                (((quote - repeat(1)) & ~quote) | ((backslash - repeat(1)) & ~backslash) |
+                 ((word - repeat(0x20)) & ~word) | word) & repeat(0x80);
+            if (marks == 0) {
+                c.at += 8;
+                continue;
+            }
+            c.at += __builtin_ctzll(marks) / 8;
+        }
+#endif
         const auto byte = static_cast<unsigned char>(*c.at);
         if (byte == '"') {
             ++c.at;
@@ -294,22 +326,6 @@ inline Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept {
             --open;
         }
     }
-}
-
-inline std::uint64_t load8(const char *at) noexcept {
-    std::uint64_t word;
-    std::memcpy(&word, at, 8);
-    return word;
-}
-
-// One high bit for each zero byte of `word`, exactly.
-inline std::uint64_t zero_bytes(std::uint64_t word) noexcept {
-    constexpr std::uint64_t LOW7 = 0x7F7F7F7F7F7F7F7FULL;
-    return ~(((word & LOW7) + LOW7) | word | LOW7);
-}
-
-inline constexpr std::uint64_t repeat(unsigned char byte) noexcept {
-    return 0x0101010101010101ULL * byte;
 }
 
 // How many bytes are marked in a word that has nothing but high bits set.

@@ -148,6 +148,42 @@ class TestRead:
         header = read({"inputs": [], "filler": "x" * 100_000, "id": "é"})
         assert header.id == "é" and header.json_length > 100_000
 
+    @pytest.mark.parametrize(
+        "special",
+        [
+            b'\\"',
+            b"\\\\",
+            b"\\u00e9",
+            b"\\ud83d\\ude00",
+            "é".encode(),
+            "😀".encode(),
+            b"\x7f",
+            b'"',
+            b"\\",
+            b"\x00",
+            b"\x1f",
+            b"\n",
+            b"\x80",
+            b"\xff",
+            b"\xc3",
+            b"\xed\xa0\x80",
+        ],
+    )
+    def test_special_bytes_anywhere_in_a_string(self, special):
+        """Strings are looked at eight bytes together: each place in a word, alone and in pairs."""
+        for before in range(18):
+            for between in (0, 1, 6, 7, 8):
+                inside = b"a" * before + special + b"!" * between + special + b"z" * before
+                text = b'{"inputs":[],"id":"' + inside + b'"}'
+                try:
+                    wanted = json.loads(text)["id"]
+                    wanted.encode()
+                except ValueError:  # not JSON, not UTF-8, or half a surrogate pair
+                    with pytest.raises(BodyError):
+                        body.read(text, len(text))
+                else:
+                    assert body.read(text, len(text)).id == wanted
+
     def test_header_beyond_the_body(self):
         with pytest.raises(ValueError, match="longer than the body"):
             body.read(b"{}", 3)
