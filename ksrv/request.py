@@ -192,7 +192,7 @@ class BatchInputs:
 
     tensors: dict[str, Tensor]
     rows: int
-    requests: list[BatchRequest]
+    requests: Sequence[BatchRequest]
     explain: bool = False
     emit: Emitter | None = None
 

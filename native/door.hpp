@@ -7,8 +7,9 @@
 // stays with the sockets. What is not plain goes to gunicorn.
 //
 // door_connection.hpp is what a connection is, door_receive.hpp how messages come in,
-// door_send.hpp how answers go out, door_gates.hpp which queues are full, door_loop.hpp the threads,
-// accepting and deadlines, door_python.hpp who enters Python.
+// door_send.hpp how answers go out, door_gates.hpp which queues are full, door_plain.hpp the requests that
+// need no Python before their handler, door_loop.hpp the threads, accepting and deadlines, door_python.hpp
+// who enters Python.
 
 #pragma once
 
@@ -29,6 +30,9 @@
 #include "door_gates.hpp"
 
 namespace ksrv {
+
+struct Entry;
+struct PlainEntry;
 
 struct DoorConfig {
     HeadLimits limits;
@@ -54,6 +58,12 @@ struct DoorHooks {
     Block *(*lease)(size_t nbytes, int backend) = nullptr;
     void (*release)(Block *block) = nullptr;
     bool (*queue_full)(Queue *queue) = nullptr;
+    // For plain requests; `push` says whether the queue accepted the entry.
+    bool (*may_lend)(Queue *queue) = nullptr;
+    bool (*push)(Queue *queue, Entry *entry) = nullptr;
+    void (*release_entry)(Entry *entry) = nullptr;
+    void *(*plain_taken)(Entry *entry) = nullptr;
+    void (*plain_answered)(Entry *entry, void *answer) = nullptr;
 };
 
 // One answered request, for the access log.
@@ -80,6 +90,7 @@ enum DoorCounter : int {
     DOOR_IDLE_CLOSED,
     DOOR_VANISHED,       // the peer went before its answer was sent
     DOOR_ACCEPT_PAUSED,
+    DOOR_PLAIN,          // infer requests that were queued without Python
     DOOR_COUNTERS,
 };
 
@@ -102,9 +113,19 @@ class Door {
     // the socket is full, and the door keeps them. The connection is not the caller's any more.
     bool answer(Connection *connection, Owners *owners) noexcept;
     void answer_ready(Connection *connection, Ready which) noexcept;  // the same, ready-made
+    void drop(Connection *connection) noexcept;                       // no answer: closes
+
+    // Renders an answer into `connection->out`; false when there is no memory.
+    bool put_answer(Connection *connection, uint16_t status, const char *line, size_t line_length,
+                    const char *fields, size_t fields_length, const char *body,
+                    size_t body_length) noexcept;
 
     // ---- requests that wait for Python ----
     Connection *next_to_run() noexcept;
+    size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept;
+    Connection *undo_plain(PlainEntry *entry) noexcept;
+    void answer_late(Connection *connection, const Plan &plan, int64_t waited_ms,
+                     bool running) noexcept;
 
     // ---- gunicorn's side ----
     Connection *next_handed() noexcept;
@@ -125,6 +146,7 @@ class Door {
     Connections connections;
     Deadlines deadlines;
     Gates gates;
+    std::atomic<uint64_t> open_plain{0};  // entries that refer to this door
 
   private:
     static constexpr int EVENTS = 16;
@@ -161,7 +183,6 @@ class Door {
     void expire(Connection *connection, uint64_t now) noexcept;
     void arm(Connection *connection, uint32_t events) noexcept;
     void arm_for_phase(Connection *connection, uint64_t now) noexcept;
-    void drop(Connection *connection) noexcept;
     void let_go(Connection *connection) noexcept;
     void notify() noexcept;
     void bury(Owners *owners) noexcept;
@@ -181,10 +202,15 @@ class Door {
     // door_receive.hpp
     void advance(Connection *connection, uint64_t now) noexcept;
     bool start_body(Connection *connection, uint64_t now) noexcept;
-    bool turned_away(Connection *connection, bool complete) noexcept;
+    bool at_the_gate(Connection *connection, bool complete) noexcept;
     void receive_body(Connection *connection, uint64_t now) noexcept;
+    void queue_to_run(Connection *connection) noexcept;
     void hand_over(Connection *connection) noexcept;
     void wait_for_room(Connection *connection, uint64_t now) noexcept;
+
+    // door_plain.hpp
+    PlainEntry *plain_entry(Connection *connection, Plan *plan, uint64_t now) noexcept;
+    bool submit_plain(Connection *connection, const Gate &gate) noexcept;
 
     // door_send.hpp
     bool put_ready(Connection *connection, const ReadyAnswer &made) noexcept;
@@ -240,6 +266,7 @@ class Door {
 }  // namespace ksrv
 
 #include "door_loop.hpp"
+#include "door_plain.hpp"
 #include "door_python.hpp"
 #include "door_receive.hpp"
 #include "door_send.hpp"

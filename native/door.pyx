@@ -3,24 +3,21 @@
 import logging
 import os
 import socket
-from collections.abc import Mapping
 
-cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
 from libcpp.vector cimport vector
 
-from ksrv._native.arena cimport (
-    Block, CBlock, ksrv_lease, ksrv_release, ksrv_retain, ksrv_wrap,
-)
+from ksrv._native.arena cimport ksrv_lease, ksrv_release
+from ksrv._native.exchange cimport Exchange, ksrv_exchange
+from ksrv._native.lane cimport Lane, ksrv_plain_answered, ksrv_plain_taken, ksrv_serve_plain
 from ksrv._native.queue cimport (
-    CQueue, Queue, ksrv_queue_full, ksrv_queue_release, ksrv_queue_retain,
+    CQueue, Entry, PUSH_OK, Queue, ksrv_entry_release, ksrv_may_lend, ksrv_push, ksrv_queue_full,
+    ksrv_queue_release, ksrv_queue_retain,
 )
 from ksrv._native.recogniser cimport HeadRules
 
@@ -31,271 +28,26 @@ Address = tuple | str
 
 COUNTERS = (
     "accepted", "infer", "health", "handed", "answered", "too_slow", "no_room", "queue_full",
-    "idle_closed", "vanished", "accept_paused",
+    "idle_closed", "vanished", "accept_paused", "plain",
 )
 READY_ANSWERS_NEEDED = (
     "live", "not_live", "ready", "not_ready", "too_slow", "no_room", "failed",
 )
 
-# Below this many bytes an answer is sent with the GIL held: giving it up could cost 5 ms.
-cdef enum:
-    SENT_WITH_GIL = 65536
-
-
-cdef class HeadFields:
-    """The header fields of a request, read from its head when somebody first looks: a `Mapping`.
-
-    Names are in lower case; a field that occurs several times is joined with commas, as WSGI does.
-
-    Args:
-        head: The bytes of a complete head.
-    """
-
-    cdef bytes head
-    cdef dict fields
-
-    def __cinit__(self, bytes head not None):
-        self.head = head
-
-    cdef dict read(self):
-        cdef dict fields = self.fields
-        if fields is None:
-            fields = {}
-            lines = self.head.decode("latin-1").split("\r\n")
-            for line in lines[1:len(lines) - 2]:
-                name, _, value = line.partition(":")
-                name = name.lower()
-                value = value.strip(" \t")
-                fields[name] = f"{fields[name]},{value}" if name in fields else value
-            self.fields = fields
-        return fields
-
-    def __getitem__(self, name):
-        return self.read()[name]
-
-    def __contains__(self, name):
-        return name in self.read()
-
-    def __iter__(self):
-        return iter(self.read())
-
-    def __len__(self):
-        return len(self.read())
-
-    def __eq__(self, other):
-        return self.read() == other
-
-    def __repr__(self):
-        return f"HeadFields({self.read()!r})"
-
-    def get(self, name, default=None):
-        """Return a field's value, or `default` where it did not occur."""
-        return self.read().get(name, default)
-
-    def keys(self):
-        """Return the names."""
-        return self.read().keys()
-
-    def values(self):
-        """Return the values."""
-        return self.read().values()
-
-    def items(self):
-        """Return the pairs of names and values."""
-        return self.read().items()
-
-
-Mapping.register(HeadFields)
-
-
-cdef class Held:
-    """The buffers of one answer, kept until its last byte was sent."""
-
-    cdef Owners node
-    cdef Py_buffer *views
-    cdef int count
-
-    def __dealloc__(self):
-        cdef int i
-        for i in range(self.count):
-            PyBuffer_Release(&self.views[i])
-        free(self.views)
-
-
-cdef CBlock *_block_under(object thing, const Py_buffer *view) noexcept:
-    """The arena block that a part's bytes lie in, or NULL."""
-    cdef CBlock *block
-    cdef const unsigned char *start = <const unsigned char *>view.buf
-    for _ in range(8):
-        if isinstance(thing, Block):
-            block = (<Block>thing).block
-            if (block == NULL or start < block.data
-                    or start + view.len > block.data + block.size):
-                return NULL
-            return block
-        thing = thing.obj if isinstance(thing, memoryview) else getattr(thing, "base", None)
-        if thing is None:
-            return NULL
-    return NULL
-
-
-cdef void _hold_blocks(Held held, list parts, Outgoing *out) noexcept:
-    """Hold parts in arena blocks by the blocks alone.
-
-    They go back to the arena with the last byte, and not when Python next gets to run: the next
-    message of the same client finds them there.
-    """
-    cdef CBlock *block
-    cdef int i
-    for i in range(held.count):
-        if out.block_count == ANSWER_BLOCKS:
-            return
-        block = _block_under(parts[i], &held.views[i])
-        if block != NULL:
-            ksrv_retain(block)
-            out.blocks[out.block_count] = block
-            out.block_count += 1
-            PyBuffer_Release(&held.views[i])
-
-
-@cython.no_gc_clear  # the door is needed to the end: an unanswered exchange is answered there
-cdef class Exchange:
-    """One infer request that came in on the hot route, and the place for its answer.
-
-    An exchange is answered once, by any thread; one that is dropped unanswered answers 500.
-
-    Attributes:
-        model: The model's name from the target.
-        version: The version from the target, or "".
-        header_length: The `Inference-Header-Content-Length` as it was sent, or None.
-        body: The received bytes, writable, until the exchange is answered; the first tensor behind
-            the JSON is aligned.
-        announced: The Content-Length: more than the body holds where the peer broke off.
-        head: The bytes of the head.
-    """
-
-    cdef Door door
-    cdef Connection *connection
-    cdef readonly str model
-    cdef readonly str version
-    cdef readonly str header_length
-    cdef readonly object body
-    cdef readonly object announced
-    cdef readonly bytes head
-
-    def __dealloc__(self):
-        cdef Connection *connection = self.connection
-        self.connection = NULL
-        if connection != NULL:
-            self.door.door.answer_ready(connection, READY_FAILED)
-
-    @property
-    def headers(self):
-        """The request's header fields, names in lower case."""
-        return HeadFields.__new__(HeadFields, self.head)
-
-    def answer(self, int status, bytes status_line not None, bytes fields not None, list parts):
-        """Send the answer; what the socket does not take now follows by itself.
-
-        Args:
-            status: The status for the access log.
-            status_line: Status and phrase, such as `200 OK`.
-            fields: The application's header lines, each with its CRLF; they give the length.
-            parts: Contiguous buffers that make up the body. They are held until they were sent.
-
-        Raises:
-            RuntimeError: The exchange was answered before.
-            MemoryError: There is no memory for the answer; 500 was sent.
-        """
-        cdef Connection *connection = self.connection
-        cdef CDoor *door = self.door.door
-        cdef Outgoing *out
-        cdef Held held = Held.__new__(Held)
-        cdef int count = <int>len(parts)
-        cdef uint64_t total = 0
-        cdef object part
-        cdef bint over
-        if connection == NULL:
-            raise RuntimeError("the exchange was answered before")
-        held.views = <Py_buffer *>calloc(count if count else 1, sizeof(Py_buffer))
-        if held.views == NULL:
-            raise MemoryError()
-        for part in parts:
-            PyObject_GetBuffer(part, &held.views[held.count], PyBUF_SIMPLE)
-            held.count += 1
-        self.connection = NULL
-        self.body = None
-        out = &connection.out
-        forget_outgoing(out)
-        connection.close_after = (
-            connection.close_after or door.draining.load() or door.retiring.load()
-            or door.config.idle_ns == 0
-        )
-        connection.status = status
-        if not reserve_parts(out, count) or not put_head(
-            out, PyBytes_AS_STRING(status_line), PyBytes_GET_SIZE(status_line),
-            PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields),
-            door.config.server.data(), door.config.server.size(), connection.close_after,
-        ):
-            door.answer_ready(connection, READY_FAILED)
-            raise MemoryError()
-        for i in range(count):
-            add_part(out, held.views[i].buf, <size_t>held.views[i].len)
-            total += <uint64_t>held.views[i].len
-        connection.answered_bytes = total
-        held.node.object = <void *>held
-        Py_INCREF(held)
-        if total > SENT_WITH_GIL:
-            _hold_blocks(held, parts, out)
-        if total <= SENT_WITH_GIL:
-            over = door.answer(connection, &held.node)
-        else:
-            with nogil:
-                over = door.answer(connection, &held.node)
-        if over:
-            Py_DECREF(held)
-
-    def fail(self):
-        """Answer 500 without saying why; nothing happens when it was answered before."""
-        cdef Connection *connection = self.connection
-        self.connection = NULL
-        if connection != NULL:
-            self.door.door.answer_ready(connection, READY_FAILED)
-
-
-cdef str _text(const unsigned char *data, uint32_t length):
-    return (<const char *>data)[:length].decode("ascii") if length else ""
-
-
 cdef void _serve(void *owner) noexcept with gil:
     cdef Door self = <Door>owner
     cdef Connection *connection
     cdef Exchange exchange
-    cdef CBlock *block
     while True:
         connection = self.door.next_to_run()
         if connection == NULL:
             return
         exchange = None
         try:
-            exchange = Exchange.__new__(Exchange)
-            exchange.door = self
-            exchange.connection = connection
-            exchange.model = _text(connection.buffer + connection.head.name.offset,
-                                   connection.head.name.length)
-            exchange.version = _text(connection.buffer + connection.head.version.offset,
-                                     connection.head.version.length)
-            exchange.head = PyBytes_FromStringAndSize(
-                <const char *>connection.buffer, connection.head.length
-            )
-            if connection.head.has_json_length:
-                exchange.header_length = str(connection.head.json_length)
-            block = connection.block
-            connection.block = NULL
-            exchange.announced = connection.head.content_length
-            exchange.body = memoryview(ksrv_wrap(block))[
-                connection.body_offset:connection.body_offset + connection.body_got
-            ]
+            if connection.plain != NULL:
+                ksrv_serve_plain(self.door, connection)
+                continue
+            exchange = ksrv_exchange(self, self.door, connection)
             self.handler(exchange)
         except BaseException:
             log.exception("a request on the hot route failed")
@@ -307,6 +59,18 @@ cdef void _serve(void *owner) noexcept with gil:
 
 cdef cbool _queue_full(CQueue *queue) noexcept nogil:
     return ksrv_queue_full(queue)
+
+
+cdef cbool _may_lend(CQueue *queue) noexcept nogil:
+    return ksrv_may_lend(queue)
+
+
+cdef cbool _push(CQueue *queue, Entry *entry) noexcept nogil:
+    return ksrv_push(queue, entry, NULL) == PUSH_OK
+
+
+cdef void _release_plan(Plan *plan) noexcept nogil:
+    plan.release()
 
 
 cdef int _fill_answer(CReadyAnswer *made, tuple answer) except -1:
@@ -355,6 +119,7 @@ cdef class Door:
 
     cdef CDoor *door
     cdef object handler
+    cdef list lanes
 
     def __cinit__(
         self, HeadRules rules not None, handler, answers, *, int threads=2,
@@ -386,14 +151,23 @@ cdef class Door:
         hooks.lease = ksrv_lease
         hooks.release = ksrv_release
         hooks.queue_full = _queue_full
+        hooks.may_lend = _may_lend
+        hooks.push = _push
+        hooks.release_entry = ksrv_entry_release
+        hooks.plain_taken = ksrv_plain_taken
+        hooks.plain_answered = ksrv_plain_answered
         self.handler = handler
+        self.lanes = []
         self.door = new CDoor(config, hooks)
         for name in READY_ANSWERS_NEEDED:
             _fill_answer(&self.door.ready_answers[index], answers[name])
             index += 1
 
     def __dealloc__(self):
-        del self.door
+        if self.door != NULL and self.door.open_plain.load():
+            Py_INCREF(self.lanes)  # a queue still holds requests that refer to both
+        else:
+            del self.door
 
     def listen(self, listeners):
         """Watch listening sockets by their descriptors; accepting begins with `accept(True)`.
@@ -432,19 +206,32 @@ cdef class Door:
         """Say which queues requests reach, so that a full one is answered without Python.
 
         Args:
-            gates: For each name and version in a target (name, version, queue, answer when full).
+            gates: For each name and version in a target (name, version, queue, answer when full,
+                lane for plain requests or None).
         """
-        cdef GateTable *table = new GateTable(ksrv_queue_release)
+        cdef GateTable *table = new GateTable(ksrv_queue_release, _release_plan)
         cdef shared_ptr[const_table] shared = shared_ptr[const_table](<const_table *>table)
         cdef Gate gate
-        for name, version, queue, answer in gates:
+        cdef Lane lane
+        for name, version, queue, answer, lane in gates:
             gate.name = (<str>name).encode()
             gate.version = (<str>version).encode()
             _fill_answer(&gate.full, answer)
             gate.queue = ksrv_queue_retain(<Queue?>queue)
+            gate.plan = NULL
+            if lane is not None:
+                gate.plan = lane.plan
+                lane.plan.retain()
+                if lane not in self.lanes:
+                    self.lanes.append(lane)
             table.add(gate)
         table.sort()
         self.door.gates.replace(shared)
+        self.forget_lanes()
+
+    def forget_lanes(self):
+        """Let go of the lanes that neither gates nor requests refer to."""
+        self.lanes = [lane for lane in self.lanes if not lane.unused]
 
     @property
     def retiring(self):

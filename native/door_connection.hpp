@@ -70,6 +70,8 @@ struct Outgoing {
     uint64_t taken = 0;         // of those, acknowledged by the peer when it was last looked at
 };
 
+struct PlainEntry;
+
 struct Connection {
     // Read by events that may be stale, hence atomic.
     std::atomic<uint32_t> generation{0};
@@ -101,6 +103,7 @@ struct Connection {
     Outgoing out;
     uint64_t answered_bytes = 0;
 
+    PlainEntry *plain = nullptr;  // in the run queue: a plain request that is not in its model's yet
     Connection *next = nullptr;   // in the run queue, the room queue or the hand-over queue
     sockaddr_storage peer;
     socklen_t peer_length = 0;

@@ -17,23 +17,29 @@
 namespace ksrv {
 
 class Queue;
+struct Plan;
 
 struct Gate {
     std::string name, version;
     Queue *queue = nullptr;  // held by the table
     ReadyAnswer full;
+    Plan *plan = nullptr;    // held by the table; null where every request goes through Python
 };
 
 class GateTable {
   public:
-    explicit GateTable(void (*release_queue)(Queue *)) noexcept : release_(release_queue) {}
+    GateTable(void (*release_queue)(Queue *), void (*release_plan)(Plan *)) noexcept
+        : release_queue_(release_queue), release_plan_(release_plan) {}
     ~GateTable() {
-        for (Gate &gate : gates_) release_(gate.queue);
+        for (Gate &gate : gates_) {
+            release_queue_(gate.queue);
+            if (gate.plan) release_plan_(gate.plan);
+        }
     }
     GateTable(const GateTable &) = delete;
     GateTable &operator=(const GateTable &) = delete;
 
-    // Takes over the caller's reference to the queue.
+    // Takes over the caller's references to the queue and the plan.
     void add(Gate gate) { gates_.push_back(std::move(gate)); }
 
     void sort() {
@@ -65,7 +71,8 @@ class GateTable {
     }
 
   private:
-    void (*release_)(Queue *);
+    void (*release_queue_)(Queue *);
+    void (*release_plan_)(Plan *);
     std::vector<Gate> gates_;
 };
 

@@ -115,7 +115,7 @@ inline void Door::advance(Connection *connection, uint64_t now) noexcept {
 // connection is not the caller's any more.
 inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
     const uint64_t need = connection->head.content_length;
-    if (need > config.limits.hold + connection->filled && turned_away(connection, false)) return false;
+    if (need > config.limits.hold + connection->filled && at_the_gate(connection, false)) return false;
     const uint64_t before = in_flight.fetch_add(need, std::memory_order_relaxed);
     connection->counted = need;
     if (before != 0 && before + need > config.in_flight) {
@@ -149,15 +149,17 @@ inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
 }
 
 // Answers 503 without Python where the model's queue is full. A body that is not `complete` stays
-// unread, and the connection closes behind the answer. True: the connection is not the caller's.
-inline bool Door::turned_away(Connection *connection, bool complete) noexcept {
+// unread, and the connection closes behind the answer. A complete message that is plain goes into the
+// queue. True: the connection is not the caller's.
+inline bool Door::at_the_gate(Connection *connection, bool complete) noexcept {
     const std::shared_ptr<const GateTable> table = gates.table();
     if (!table) return false;
     const char *head = reinterpret_cast<const char *>(connection->buffer);
     const Gate *gate =
         table->find(head + connection->head.name.offset, connection->head.name.length,
                     head + connection->head.version.offset, connection->head.version.length);
-    if (!gate || !hooks.queue_full(gate->queue)) return false;
+    if (!gate) return false;
+    if (!hooks.queue_full(gate->queue)) return complete && gate->plan && submit_plain(connection, *gate);
     if (!complete) {
         refuse(connection, gate->full, DOOR_QUEUE_FULL);
         return true;
@@ -208,9 +210,13 @@ inline void Door::receive_body(Connection *connection, uint64_t now) noexcept {
         }
     }
     count(DOOR_INFER);
-    if (connection->body_got == need && turned_away(connection, true)) return;
+    if (connection->body_got == need && at_the_gate(connection, true)) return;
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->phase.store(Phase::run, std::memory_order_relaxed);
+    queue_to_run(connection);
+}
+
+inline void Door::queue_to_run(Connection *connection) noexcept {
     std::lock_guard<std::mutex> guard(run_mutex_);
     connection->next = nullptr;
     (run_last_ ? run_last_->next : run_first_) = connection;

@@ -15,19 +15,26 @@ inline Sent Door::flush(Connection *connection) noexcept {
     return send_now(connection->fd, &connection->out);
 }
 
-// Sets up a ready-made answer; the connection closes behind it where it must.
-inline bool Door::put_ready(Connection *connection, const ReadyAnswer &made) noexcept {
+inline bool Door::put_answer(Connection *connection, uint16_t status, const char *line,
+                             size_t line_length, const char *fields, size_t fields_length,
+                             const char *body, size_t body_length) noexcept {
     Outgoing *out = &connection->out;
     forget_outgoing(out);
     if (!reserve_parts(out, 1)) return false;
-    connection->status = made.status;
-    connection->close_after |= draining.load(std::memory_order_relaxed) || config.idle_ns == 0;
-    if (!put_head(out, made.status_line.data(), made.status_line.size(), made.fields.data(),
-                  made.fields.size(), config.server.data(), config.server.size(),
-                  connection->close_after, made.body.data(), made.body.size()))
+    connection->status = status;
+    connection->close_after = connection->close_after || draining.load(std::memory_order_relaxed) ||
+                              retiring.load(std::memory_order_relaxed) || config.idle_ns == 0;
+    if (!put_head(out, line, line_length, fields, fields_length, config.server.data(),
+                  config.server.size(), connection->close_after, body, body_length))
         return false;
-    connection->answered_bytes = made.body.size();
+    connection->answered_bytes = body_length;
     return true;
+}
+
+// Sets up a ready-made answer; the connection closes behind it where it must.
+inline bool Door::put_ready(Connection *connection, const ReadyAnswer &made) noexcept {
+    return put_answer(connection, made.status, made.status_line.data(), made.status_line.size(),
+                      made.fields.data(), made.fields.size(), made.body.data(), made.body.size());
 }
 
 // Answers a message whose rest is not read, and closes.

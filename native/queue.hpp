@@ -18,6 +18,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <new>
@@ -42,6 +43,13 @@ inline std::size_t Queue::add_seat() noexcept {
 }
 
 // The entry becomes a running one without having waited. The caller holds the mutex.
+inline void Queue::run(Entry *entry, std::int64_t now) noexcept {
+    entry->started_ns = now;
+    entry->in_hand = true;
+    entry->state.store(STATE_RUNNING, std::memory_order_release);
+}
+
+// An idle instance's seat for the entry, which then runs. The caller holds the mutex.
 inline bool Queue::lend(Entry *entry, std::size_t *seat, std::int64_t now) noexcept {
     if (idle_ == 0 || queued_ > 0 || offered_ > 0 || assembling_) return false;
     for (std::size_t i = seats_.size(); i-- > 0;) {
@@ -49,9 +57,7 @@ inline bool Queue::lend(Entry *entry, std::size_t *seat, std::int64_t now) noexc
         seats_[i].lent = true;
         ++lent_;
         --idle_;
-        entry->started_ns = now;
-        entry->in_hand = true;
-        entry->state.store(STATE_RUNNING, std::memory_order_release);
+        run(entry, now);
         *seat = i;
         return true;
     }
@@ -73,13 +79,12 @@ inline void Queue::nudge(std::size_t seat) noexcept {
     instances_.notify_all();
 }
 
-// Puts an entry into the lines, or lends it a seat. The caller holds the mutex.
-inline Push Queue::accept(Entry *entry, std::size_t *seat, std::int64_t now) noexcept {
+// Makes the entry one of the queue's. The caller holds the mutex.
+inline Push Queue::admit(Entry *entry, Line **line, std::int64_t now) noexcept {
     if (closed_) return PUSH_CLOSED;
     if (places_ >= capacity_) return PUSH_FULL;
-    Line *line = nullptr;
     try {
-        line = &lines_[level(entry)];
+        *line = &lines_[level(entry)];
         if (entry->deadline_ns != NEVER) deadlines_.push_back(entry);
     } catch (const std::bad_alloc &) {
         return PUSH_MEMORY;
@@ -91,6 +96,14 @@ inline Push Queue::accept(Entry *entry, std::size_t *seat, std::int64_t now) noe
     retain(this);  // until the entry is freed
     ++open_;
     counters[COUNT_PUSHED].fetch_add(1, std::memory_order_relaxed);
+    return PUSH_OK;
+}
+
+// Puts an entry into the lines, or lends it a seat. The caller holds the mutex.
+inline Push Queue::accept(Entry *entry, std::size_t *seat, std::int64_t now) noexcept {
+    Line *line = nullptr;
+    const Push admitted = admit(entry, &line, now);
+    if (admitted != PUSH_OK) return admitted;
     if (seat != nullptr && lend(entry, seat, now)) return PUSH_LENT;
     entry->previous = line->last;
     entry->next = nullptr;
@@ -128,6 +141,59 @@ inline Push Queue::push(Entry *entry, std::size_t *seat, bool waits) noexcept {
         if (pushed == PUSH_FULL) counters[COUNT_FULL].fetch_add(1, std::memory_order_relaxed);
     }
     return pushed;
+}
+
+inline std::size_t Queue::push_some(Entry **entries, std::size_t count, std::uint64_t max_rows,
+                                    Push *results, std::size_t *seat) noexcept {
+    const std::int64_t now = now_ns();
+    std::int64_t soonest = NEVER;
+    std::size_t lent = 0;
+    std::uint64_t rows = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        results[i] = PUSH_OK;
+        if (entries[i]->deadline_ns <= now) {
+            results[i] = PUSH_EXPIRED;
+        } else if (!in_flight().reserve(entries[i]->nbytes)) {
+            results[i] = PUSH_BYTES;
+        }
+    }
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        for (std::size_t i = 0; i < count; ++i) {
+            Entry *entry = entries[i];
+            if (results[i] != PUSH_OK) continue;
+            // The batch on the lent seat grows as one that an instance takes would.
+            if (lent > 0 && queued_ == 0 && entry->group == entries[0]->group &&
+                rows + entry->rows <= max_rows) {
+                Line *line = nullptr;
+                results[i] = admit(entry, &line, now);
+                if (results[i] == PUSH_OK) {
+                    run(entry, now);
+                    results[i] = PUSH_LENT;
+                }
+            } else {
+                results[i] = accept(entry, lends(false) && i == 0 ? seat : nullptr, now);
+            }
+            if (results[i] == PUSH_LENT) {
+                ++lent;
+                rows += entry->rows;
+            }
+            if (results[i] == PUSH_LENT || results[i] == PUSH_OK)
+                soonest = std::min(soonest, entry->deadline_ns);
+        }
+    }
+    if (soonest != NEVER) process_timer().expect(soonest);
+    for (std::size_t i = 0; i < count; ++i) {
+        if (results[i] == PUSH_OK || results[i] == PUSH_LENT) continue;
+        if (results[i] == PUSH_EXPIRED || results[i] == PUSH_BYTES) {
+            counters[results[i] == PUSH_BYTES ? COUNT_BYTES : COUNT_EXPIRED_QUEUED].fetch_add(
+                1, std::memory_order_relaxed);
+            continue;
+        }
+        in_flight().give_back(entries[i]->nbytes);
+        if (results[i] == PUSH_FULL) counters[COUNT_FULL].fetch_add(1, std::memory_order_relaxed);
+    }
+    return lent;
 }
 
 inline void Queue::unlink(Entry *entry) noexcept {

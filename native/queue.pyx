@@ -69,12 +69,33 @@ cdef void ksrv_give_back_bytes(uint64_t nbytes) noexcept nogil:
     in_flight().give_back(nbytes)
 
 
-cdef Ticket ksrv_ticket_over(Entry *entry, object request):
-    cdef Ticket ticket = Ticket.__new__(Ticket)
+cdef size_t ksrv_push_some(
+    CQueue *queue, Entry **entries, size_t count, uint64_t max_rows, Push *results, size_t *seat
+) noexcept nogil:
+    return (<QueueMethods *>queue).push_some(entries, count, max_rows, results, seat)
+
+
+cdef bint ksrv_may_lend(CQueue *queue) noexcept nogil:
+    return (<QueueMethods *>queue).may_lend.load()
+
+
+cdef void ksrv_return_seat(CQueue *queue, size_t seat) noexcept nogil:
+    (<QueueMethods *>queue).return_seat(seat)
+
+
+cdef void ksrv_finish(
+    CQueue *queue, Entry **entries, size_t count, unsigned char *won
+) noexcept nogil:
+    (<QueueMethods *>queue).finish(entries, count, won)
+
+
+cdef void ksrv_publish(Entry *entry) noexcept nogil:
+    publish(entry)
+
+
+cdef void ksrv_ticket_over(Ticket ticket, Entry *entry) noexcept:
     retain_entry(entry)
     ticket.entry = entry
-    ticket.request = request
-    return ticket
 
 
 # ---- tickets --------------------------------------------------------------------------------
@@ -152,7 +173,7 @@ cdef class Ticket:
         self.entry = new_entry()
         if self.entry == NULL:
             raise MemoryError
-        self.request = request
+        self._request = request
         self.entry.taken = _ticket_taken
         self.entry.ended = _ticket_ended
         self.entry.freed = _ticket_freed
@@ -178,6 +199,16 @@ cdef class Ticket:
             for callback in callbacks:
                 _call(callback, self)
         return 0
+
+    cdef object _make_request(self):
+        raise TypeError("a ticket has its request from the start")
+
+    @property
+    def request(self):
+        """What is asked."""
+        if self._request is None:
+            self._request = self._make_request()
+        return self._request
 
     @property
     def rows(self):

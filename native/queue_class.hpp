@@ -92,6 +92,11 @@ class Queue {
     // the caller has nothing else to do until the request has ended.
     Push push(Entry *entry, std::size_t *seat = nullptr, bool waits = false) noexcept;
 
+    // Accepts entries that arrived together, each with its own result. Where an idle instance's seat may
+    // be lent to the first, those behind it that fit into its batch run with it. Returns how many do.
+    std::size_t push_some(Entry **entries, std::size_t count, std::uint64_t max_rows, Push *results,
+                          std::size_t *seat) noexcept;
+
     // Takes a batch for an idle instance; blocks. At most `room` entries and `max_rows` rows, but
     // one entry always. `delay_ns` is how long the oldest of a batch waits for a full one.
     Take take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
@@ -182,6 +187,8 @@ class Queue {
                (waits && may_lend_to_waiting.load(std::memory_order_relaxed));
     }
     Push accept(Entry *entry, std::size_t *seat, std::int64_t now) noexcept;
+    Push admit(Entry *entry, Line **line, std::int64_t now) noexcept;
+    void run(Entry *entry, std::int64_t now) noexcept;
     bool lend(Entry *entry, std::size_t *seat, std::int64_t now) noexcept;
     void unlink(Entry *entry) noexcept;
     void leave_place(Entry *entry) noexcept;

@@ -61,13 +61,13 @@ cdef class Tally:
         """
         self.sums.stages[<int>STAGE_FAILED].add(0, count)
 
-    def batch(self, list tickets not None, list answers not None, list won not None,
+    def batch(self, list tickets not None, list answers, list won not None,
               uint64_t assemble_ns, uint64_t ran_ns, dict timings not None) -> None:
         """Note a batch that was run.
 
         Args:
             tickets: Its requests.
-            answers: Their answers; exceptions are failures.
+            answers: Their answers; exceptions are failures. None where nothing failed.
             won: For each whether it was answered now, rather than expired or cancelled before.
             assemble_ns: How long the batch took to be assembled.
             ran_ns: How long the executor took.
@@ -88,7 +88,7 @@ cdef class Tally:
             rows += ticket.entry.rows
             if not won[i]:
                 continue
-            if isinstance(answers[i], Exception):
+            if answers is not None and isinstance(answers[i], Exception):
                 stages[<int>STAGE_FAILED].add(ticket.entry.ended_ns - ticket.entry.enqueued_ns)
                 continue
             served += 1

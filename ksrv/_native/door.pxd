@@ -1,7 +1,7 @@
 """The door's C++ classes, for its Cython shell."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool
 from libcpp.atomic cimport atomic
 from libcpp.memory cimport shared_ptr
@@ -10,8 +10,15 @@ from libcpp.vector cimport vector
 from posix.time cimport timespec
 
 from ksrv._native.arena cimport CBlock
-from ksrv._native.queue cimport CQueue
+from ksrv._native.body cimport HeaderLimits
+from ksrv._native.datatype cimport Datatype
+from ksrv._native.queue cimport CQueue, Entry
 from ksrv._native.recogniser cimport Head, HeadLimits
+
+
+# These two are called with the GIL.
+ctypedef void *(*Taken)(Entry *entry) except NULL
+ctypedef void (*Answered)(Entry *entry, void *answer) noexcept
 
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -33,6 +40,56 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         CBlock *blocks[4]
         int block_count
 
+    cdef struct PlainInput:
+        string name
+        Datatype datatype
+        vector[int64_t] tail
+        uint64_t row_bytes
+
+    cdef cppclass PlanRefs "std::atomic<long>":
+        long load() noexcept
+
+    cdef cppclass Plan:
+        PlanRefs refs
+        CQueue *queue
+        void *lane
+        string model
+        string version
+        vector[PlainInput] inputs
+        vector[string] outputs
+        uint64_t max_rows
+        int64_t timeout_ns
+        HeaderLimits limits
+        size_t json_limit
+        string late_status
+        string late_fields
+        string late_prefix
+        string late_waiting
+        string late_running
+        void retain() noexcept
+        void release() noexcept
+
+    cdef struct PlainRequest:
+        size_t id_offset
+        size_t id_length
+        uint32_t rows
+        size_t offsets[4]
+        uint8_t wanted_count
+        uint8_t wanted[8]
+
+    cdef cppclass PlainEntry(Entry):
+        Plan *plan
+        CDoor *door
+        Connection *connection
+        CBlock *block
+        size_t body_offset
+        size_t body_length
+        size_t json_length
+        size_t head_length
+        PlainRequest request
+        char *head() noexcept
+        const unsigned char *body() noexcept
+
     cdef cppclass Connection:
         uint32_t slot
         int fd
@@ -46,6 +103,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         uint64_t answered_bytes
         Head head
         CBlock *block
+        PlainEntry *plain
         Outgoing out
         sockaddr_storage peer
         socklen_t peer_length
@@ -72,6 +130,11 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         CBlock *(*lease)(size_t nbytes, int backend) noexcept
         void (*release)(CBlock *block) noexcept
         cbool (*queue_full)(CQueue *queue) noexcept
+        cbool (*may_lend)(CQueue *queue) noexcept
+        cbool (*push)(CQueue *queue, Entry *entry) noexcept
+        void (*release_entry)(Entry *entry) noexcept
+        Taken plain_taken
+        Answered plain_answered
 
     cdef cppclass CReadyAnswer "ksrv::ReadyAnswer":
         uint16_t status
@@ -84,9 +147,12 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         string version
         CQueue *queue
         CReadyAnswer full
+        Plan *plan
 
     cdef cppclass GateTable:
-        GateTable(void (*release_queue)(CQueue *) noexcept)
+        GateTable(
+            void (*release_queue)(CQueue *) noexcept, void (*release_plan)(Plan *) noexcept
+        ) except +
         void add(Gate gate) except +
         void sort() except +
 
@@ -130,6 +196,12 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         cbool answer(Connection *connection, Owners *owners) noexcept
         void answer_ready(Connection *connection, Ready which) noexcept
         Connection *next_to_run() noexcept
+        size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept
+        Connection *undo_plain(PlainEntry *entry) noexcept
+        cbool put_answer(
+            Connection *connection, uint16_t status, const char *line, size_t line_length,
+            const char *fields, size_t fields_length, const char *body, size_t body_length
+        ) noexcept
         Connection *next_handed() noexcept
         cbool adopt(uint32_t slot, int fd, cbool keep) noexcept
         void release_handed(uint32_t slot) noexcept
@@ -144,6 +216,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         atomic[cbool] retiring
         atomic[uint64_t] *counters
         atomic[uint64_t] in_flight
+        atomic[uint64_t] open_plain
         Connections connections
         Gates gates
 

@@ -1,6 +1,8 @@
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from ksrv._native.exchange import Exchange
+from ksrv._native.lane import Lane
 from ksrv._native.queue import Queue
 from ksrv._native.recogniser import HeadRules
 
@@ -9,26 +11,6 @@ READY_ANSWERS_NEEDED: Final[tuple[str, ...]]
 
 ReadyAnswer: TypeAlias = tuple[int, bytes, bytes, bytes]
 Address: TypeAlias = tuple[Any, ...] | str
-
-class HeadFields(Mapping[str, str]):
-    def __init__(self, head: bytes) -> None: ...
-    def __getitem__(self, name: str) -> str: ...
-    def __iter__(self) -> Iterator[str]: ...
-    def __len__(self) -> int: ...
-
-class Exchange:
-    model: str
-    version: str
-    header_length: str | None
-    body: memoryview
-    announced: int
-    head: bytes
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-    def answer(
-        self, status: int, status_line: bytes, fields: bytes, parts: list[bytes | memoryview]
-    ) -> None: ...
-    def fail(self) -> None: ...
 
 class Door:
     def __init__(
@@ -55,7 +37,10 @@ class Door:
     def accept(self, enabled: bool) -> None: ...
     def drain(self) -> None: ...
     def set_health(self, *, live: bool, ready: bool) -> None: ...
-    def set_gates(self, gates: Iterable[tuple[str, str, Queue, ReadyAnswer]]) -> None: ...
+    def set_gates(
+        self, gates: Iterable[tuple[str, str, Queue, ReadyAnswer, Lane | None]]
+    ) -> None: ...
+    def forget_lanes(self) -> None: ...
     @property
     def retiring(self) -> bool: ...
     @property

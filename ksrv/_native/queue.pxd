@@ -62,11 +62,12 @@ cdef class Queue:
 
 cdef class Ticket:
     cdef Entry *entry
-    cdef readonly object request
+    cdef object _request
     cdef public object answer
     cdef list callbacks
     cdef object __weakref__
     cdef int _call_back(self) except -1
+    cdef object _make_request(self)
 
 
 # A queue for a thread without the GIL. The caller holds a reference until ksrv_queue_release.
@@ -83,5 +84,19 @@ cdef bint ksrv_queue_full(CQueue *queue) noexcept nogil
 cdef bint ksrv_reserve_bytes(uint64_t nbytes) noexcept nogil
 cdef void ksrv_give_back_bytes(uint64_t nbytes) noexcept nogil
 
-# What `Entry.taken` returns for an entry that is not a Ticket's own: a Ticket over it.
-cdef Ticket ksrv_ticket_over(Entry *entry, object request)
+# Accepts entries that arrived together (see queue_class.hpp); returns how many run on a lent seat.
+cdef size_t ksrv_push_some(
+    CQueue *queue, Entry **entries, size_t count, uint64_t max_rows, Push *results, size_t *seat
+) noexcept nogil
+cdef bint ksrv_may_lend(CQueue *queue) noexcept nogil
+cdef void ksrv_return_seat(CQueue *queue, size_t seat) noexcept nogil
+
+# Ends a batch: `won` is 1 where the caller now answers and publishes the entry. The queue's
+# references to all of them pass to the caller.
+cdef void ksrv_finish(
+    CQueue *queue, Entry **entries, size_t count, unsigned char *won
+) noexcept nogil
+cdef void ksrv_publish(Entry *entry) noexcept nogil
+
+# What `Entry.taken` returns for an entry that is not a Ticket's own is a ticket made with this.
+cdef void ksrv_ticket_over(Ticket ticket, Entry *entry) noexcept

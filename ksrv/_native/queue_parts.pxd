@@ -84,6 +84,8 @@ cdef extern from "queue.hpp" namespace "ksrv" nogil:
         size_t add_seat() noexcept
         Push push(Entry *entry, size_t *seat) noexcept
         Push push(Entry *entry, size_t *seat, bint waits) noexcept
+        size_t push_some(Entry **entries, size_t count, uint64_t max_rows, Push *results,
+                         size_t *seat) noexcept
         Take take(size_t seat, Entry **out, size_t room, size_t *count, uint64_t max_rows,
                   int64_t delay_ns) noexcept
         void nudge(size_t seat) noexcept

@@ -15,7 +15,7 @@ class Tally:
     def batch(
         self,
         tickets: list[Any],
-        answers: list[Any],
+        answers: list[Any] | None,
         won: list[bool],
         assemble_ns: int,
         ran_ns: int,

@@ -13,7 +13,7 @@ from ksrv.engine.model import ExecutorFactory, LoadedModel, Retired
 from ksrv.engine.served import ModelState, Served, ServedModels
 from ksrv.engine.settings import EngineSettings
 from ksrv.engine.ticket import Ticket
-from ksrv.errors import NotFound, NotReady, Overloaded
+from ksrv.errors import NotFound, NotReady
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.observe.colleagues import Colleagues, Counts
 from ksrv.observe.handler_metrics import HandlerMetrics
@@ -229,21 +229,19 @@ class Engine:
             why = f": {model.reason}" if model.reason else "."
             raise NotReady(f"the model {request.model_name} is not ready{why}")
 
-    def queues(self) -> list[tuple[str, str, native.Queue, Overloaded]]:
-        """Return the queues that requests reach, for a front end that looks before it submits.
+    def reached(self) -> list[tuple[str, str, LoadedModel]]:
+        """Return the models that requests reach, for a front end that knows their queues.
 
         Returns:
             For each name and version that a request may ask for, "" standing for the highest
-            version: the queue, and what a request is told while it is full.
+            version, the version that takes it.
         """
         found = []
         for name, served in self._models.served().items():
             reached = dict(served.versions)
             if served.default is not None:
                 reached[""] = served.default
-            found += [
-                (name, version, model.queue, model.full()) for version, model in reached.items()
-            ]
+            found += [(name, version, model) for version, model in reached.items()]
         return found
 
     # ---- state ------------------------------------------------------------------------------

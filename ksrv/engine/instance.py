@@ -15,17 +15,18 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ksrv._native import ownership
+from ksrv._native import lane, ownership
 from ksrv._native import queue as native
 from ksrv._native.tally import Tally
 from ksrv.engine.assemble import Assembly
 from ksrv.engine.assembler import fill
 from ksrv.engine.chunks import chunk_sender
 from ksrv.engine.executors import Executor, ExecutorDied
+from ksrv.engine.plain import PlainBatch
 from ksrv.engine.split import split
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.errors import HandlerFailed, KsrvError
@@ -50,6 +51,12 @@ AHEAD_NS = 2_000_000
 """Above this a batch takes long enough for the next one to be assembled meanwhile."""
 
 Answers = list[InferResponse | KsrvError]
+
+
+class Replied(NamedTuple):
+    """A batch whose answers have been sent: for each whether it was still open."""
+
+    won: list[bool]
 
 
 class Home(Protocol):
@@ -212,11 +219,7 @@ class Instance:
             taken = take(seat, room, most, delay or linger)
             if taken is None:
                 break
-            if taken is True:
-                assembly = home.take_offer()
-            else:
-                assembly = home.assembly(0, self.number)
-                fill(assembly, taken, queue, self.tally)
+            assembly = home.take_offer() if taken is True else self._assembled(taken)
             self._run(assembly, True)
             linger = min(assembly.ran_ns // 200, MOST_LINGER_NS) if assembly.rows > 1 else 0
             if linger < LEAST_LINGER_NS:
@@ -227,18 +230,16 @@ class Instance:
                 break
         native.wake_waiters()
 
-    def run_lent(self, ticket: QueuedTicket) -> None:
-        """Run a request on the thread that submitted it, which was lent this instance's seat.
+    def run_lent(self, tickets: list[QueuedTicket]) -> None:
+        """Run requests on the thread that submitted them, which was lent this instance's seat.
 
         Args:
-            ticket: The request. It may still be open afterwards: a death of the executor lets
-                another instance run it again.
+            tickets: The requests. They may still be open afterwards: a death of the executor lets
+                another instance run them again.
         """
         queue = self._home.queue
         try:
-            assembly = self._home.assembly(0, self.number)
-            fill(assembly, [ticket], queue, self.tally)
-            self._run(assembly, False)
+            self._run(self._assembled(tickets), False)
         finally:
             if not self._executor.alive:
                 queue.nudge(self._seat)
@@ -246,7 +247,14 @@ class Instance:
 
     # ---- a batch ----------------------------------------------------------------------------
 
-    def _run(self, assembly: Assembly, later: bool) -> None:
+    def _assembled(self, tickets: list[QueuedTicket]) -> Assembly | PlainBatch:
+        if lane.are_plain(tickets):
+            return PlainBatch(tickets, self._executor.lease)
+        assembly = self._home.assembly(0, self.number)
+        fill(assembly, tickets, self._home.queue, self.tally)
+        return assembly
+
+    def _run(self, assembly: Assembly | PlainBatch, later: bool) -> None:
         """Run a batch and answer its requests; their waiters are woken `later`, or now."""
         queue = self._home.queue
         if not assembly.tickets:
@@ -259,20 +267,24 @@ class Instance:
         answers = self._answers(assembly)
         if answers is None:
             return
-        won = queue.finish(tickets, answers, later)
+        if isinstance(answers, Replied):
+            won, failures = answers.won, None
+        else:
+            won, failures = queue.finish(tickets, answers, later), answers
         self.tally.batch(
-            tickets, answers, won, assembly.spent_ns, assembly.ran_ns, assembly.timings
+            tickets, failures, won, assembly.spent_ns, assembly.ran_ns, assembly.timings
         )
         self._note_pace(assembly.ran_ns)
 
-    def _answers(self, assembly: Assembly) -> Answers | None:
+    def _answers(self, assembly: Assembly | PlainBatch) -> Answers | Replied | None:
         """Return the batch's answers, or None when it has been offered to be run again."""
         tickets = assembly.tickets
+        plain = isinstance(assembly, PlainBatch)
         deadline = max([ticket.deadline_ns for ticket in tickets])
         began = self._busy_since = time.monotonic_ns()
         if self._home.run_timeout_ns:
             deadline = min(deadline, began + self._home.run_timeout_ns)
-        chunks = chunk_sender(self._home.spec, tickets)
+        chunks = None if plain else chunk_sender(self._home.spec, tickets)
         try:
             batch = assembly.inputs()
             batch.emit = chunks
@@ -285,7 +297,12 @@ class Instance:
             outputs = self._executor.run(
                 batch, None if deadline == native.NO_DEADLINE else deadline
             )
+            assembly.ran_ns = time.monotonic_ns() - began
             assembly.timings = {"assemble": assembly.spent_ns, **outputs.timings}
+            if plain and not (outputs.failures or outputs.headers or outputs.parameters):
+                won = lane.reply(self._home.queue, tickets, outputs.tensors, assembly.timings)
+                if won is not None:
+                    return Replied(won)
             return split(self._home.spec, tickets, outputs, assembly.timings, inputs, before)
         except ExecutorDied as error:
             if chunks is not None and chunks.sent:  # a second run would send its chunks again
@@ -300,7 +317,7 @@ class Instance:
             return [failed] * len(tickets)
         finally:
             self._busy_since = 0
-            assembly.ran_ns = time.monotonic_ns() - began
+            assembly.ran_ns = assembly.ran_ns or time.monotonic_ns() - began
 
     def _note_pace(self, ran_ns: int) -> None:
         before = self._trust
@@ -329,7 +346,7 @@ class Instance:
 
     # ---- deaths -----------------------------------------------------------------------------
 
-    def _died(self, assembly: Assembly, error: ExecutorDied) -> Answers | None:
+    def _died(self, assembly: Assembly | PlainBatch, error: ExecutorDied) -> Answers | None:
         name = self._home.spec.name
         log.error("the model %s, instance %d: %s", name, self.number, error.message)
         if not self._home.retry:

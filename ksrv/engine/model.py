@@ -20,7 +20,7 @@ from ksrv.engine.history import History
 from ksrv.engine.instance import Instance
 from ksrv.engine.settings import EngineSettings
 from ksrv.engine.split import join
-from ksrv.engine.ticket import JoinedTicket, QueuedTicket, Ticket
+from ksrv.engine.ticket import JoinedTicket, QueuedTicket, Ticket, late
 from ksrv.errors import (
     BodyTooLarge,
     DeadlineExceeded,
@@ -227,7 +227,7 @@ class LoadedModel:
         else:
             pushed = self.queue.push(ticket)
         if pushed < 0:
-            self._instances[-1 - pushed].run_lent(ticket)
+            self.run_lent(-1 - pushed, [ticket])
         elif pushed != native.OK:
             raise self._refusal(pushed, ticket)
         return ticket
@@ -247,7 +247,7 @@ class LoadedModel:
             return ticket.wait()
         pushed = self.queue.push_and_join(ticket, self._may_keep(ticket))
         if pushed < 0:
-            self._instances[-1 - pushed].run_lent(ticket)
+            self.run_lent(-1 - pushed, [ticket])
             return ticket.wait()
         if pushed != native.OK:
             raise self._refusal(pushed, ticket)
@@ -259,6 +259,15 @@ class LoadedModel:
         The timer ends it at its deadline whoever runs it, but a thread cannot leave a handler.
         """
         return self._bounded or ticket.deadline_ns == native.NO_DEADLINE
+
+    def run_lent(self, seat: int, tickets: list[QueuedTicket]) -> None:
+        """Run requests on the calling thread, which was lent an instance's seat for them.
+
+        Args:
+            seat: The seat's number.
+            tickets: Requests that may be joined.
+        """
+        self._instances[seat].run_lent(tickets)
 
     def _admitted(self, request: InferRequest) -> QueuedTicket | JoinedTicket:
         """Return the ticket of a request that fits the model; one of parts is queued already."""
@@ -298,6 +307,15 @@ class LoadedModel:
             return deadline
         own = time.monotonic_ns() + self.timeout_ns
         return own if deadline is None or own < deadline else deadline
+
+    def late(self, waited_ms: int, *, running: bool) -> DeadlineExceeded:
+        """Return what a request is told whose deadline passed.
+
+        Args:
+            waited_ms: Milliseconds since it was queued.
+            running: Whether a handler had it.
+        """
+        return late(self.spec.name, waited_ms, running=running)
 
     def full(self) -> Overloaded:
         """Return what a request is told while the queue is full."""

@@ -38,6 +38,20 @@ class Ticket(Protocol):
         """Have `callback` called once the request has ended, on the thread that ended it."""
 
 
+def late(model: str, waited_ms: int, *, running: bool) -> DeadlineExceeded:
+    """Return what a request is told whose deadline passed.
+
+    Args:
+        model: The model's name.
+        waited_ms: Milliseconds since it was queued.
+        running: Whether a handler had it.
+    """
+    where = "while the handler ran" if running else "before a handler could start it"
+    return DeadlineExceeded(
+        f"the deadline of the request to the model {model} passed after {waited_ms} ms, {where}."
+    )
+
+
 class QueuedTicket(queue.Ticket):
     """A request that the native queue carries."""
 
@@ -63,12 +77,7 @@ class QueuedTicket(queue.Ticket):
             return Cancelled(f"the request to the model {model} was cancelled.")
         if self.state == "expired":
             waited = (self.ended_ns - self.enqueued_ns) // MILLISECOND
-            where = (
-                "while the handler ran" if self.ended_running else "before a handler could start it"
-            )
-            return DeadlineExceeded(
-                f"the deadline of the request to the model {model} passed after {waited} ms, {where}."
-            )
+            return late(model, waited, running=self.ended_running)
         raise RuntimeError(f"the request to the model {model} is {self.state}, not answered")
 
 

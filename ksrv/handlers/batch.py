@@ -4,7 +4,7 @@ Arrays are handed on as the engine assembled them. What a handler wants in anoth
 tensor, an object array of bytes, the NCHW view of images) is made when it is asked for, once.
 """
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ class Batch:
         send: Callable[[BatchInputs, Any], bool] | None = None,
     ) -> None:
         self.rows = inputs.rows
-        self.requests: list[BatchRequest] = inputs.requests
+        self.requests: Sequence[BatchRequest] = inputs.requests
         self.explain = inputs.explain
         self.failures: dict[int, KsrvError] = {}
         self.headers: dict[int, dict[str, str]] = {}

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from ksrv._native.door import Address, Door, HeadFields
+from ksrv._native.door import Address, Door
+from ksrv._native.exchange import HeadFields
 from ksrv.server.responses import status_line
 
 BATCH_SECONDS = 0.25

@@ -13,19 +13,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from ksrv._native.door import Exchange, ReadyAnswer
+from ksrv._native.door import ReadyAnswer
+from ksrv._native.exchange import Exchange, HeadFields
+from ksrv._native.lane import Lane
 from ksrv._native.reply import binary_reply
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits
 from ksrv.protocol import rest
 from ksrv.protocol.shared_memory import Regions
-from ksrv.request import InferRequest
+from ksrv.request import InferRequest, InferResponse
 from ksrv.server.body import ended_early
 from ksrv.server.responses import error_headers, server_timing, status_line, usable_headers
 from ksrv.server.shared_memory import GuardedRegions
+from ksrv.spec import ModelSpec
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
+    from ksrv.engine.model import LoadedModel
     from ksrv.engine.ticket import Ticket
 
 log = logging.getLogger(__name__)
@@ -110,6 +114,49 @@ def ready_answers(limits: Limits) -> dict[str, ReadyAnswer]:
     }
 
 
+def late_answer(model: "LoadedModel") -> tuple[bytes, bytes, bytes, bytes, bytes] | None:
+    """Return the answer past the deadline in the parts that `Lane` takes, if its text has them.
+
+    Args:
+        model: The model.
+    """
+    mark = 10**17
+    _, line, fields, waiting = render_error(model.late(mark, running=False))
+    running = render_error(model.late(mark, running=True))[3]
+    prefix, found, behind_waiting = waiting.partition(b"%d" % mark)
+    behind_running = running.partition(b"%d" % mark)[2]
+    if not found or not running.startswith(prefix) or len(running) > 1000:
+        return None  # a name so long that the text is cut
+    fields = fields[: fields.rindex(b"content-length:")]
+    return line, fields, prefix, behind_waiting, behind_running
+
+
+def lane_for(model: "LoadedModel", route: "HotRoute", limits: Limits) -> Lane | None:
+    """Return the way of plain requests to a model, or None for a model that has no such way.
+
+    Args:
+        model: The model, loaded.
+        route: What serves all other requests.
+        limits: Bounds for the parser.
+    """
+    late = late_answer(model)
+    if late is None or model.spec.open_inputs:
+        return None
+    try:
+        return Lane(
+            model.queue,
+            model.spec,
+            timeout_ns=model.timeout_ns,
+            route=route,
+            run=model.run_lent,
+            late=late,
+            json_limit=limits.json,
+            depth=limits.json_depth,
+        )
+    except ValueError:
+        return None
+
+
 class HotRoute:
     """Takes exchanges from the door to the engine and answers them; an instance is called.
 
@@ -162,7 +209,7 @@ class HotRoute:
                 request, partial(self._done, exchange, request, regions), may_run=True
             )
         except Exception as error:  # noqa: BLE001  (becomes the answer)
-            self._refuse(exchange, error)
+            self.refuse(exchange, error)
 
     def _guarded(self, shared: Regions, headers: Mapping[str, str]) -> Regions:
         """Return what a request sees of shared memory.
@@ -186,7 +233,39 @@ class HotRoute:
     ) -> None:
         """Answer a request that the engine has ended, on the thread that ended it."""
         try:
-            response = ticket.wait()
+            self.deliver(exchange, request, ticket.wait(), regions)
+        except Exception as error:  # noqa: BLE001  (becomes the answer)
+            self.refuse(exchange, error)
+
+    def plain_request(
+        self, spec: ModelSpec, body: memoryview, header_length: str, head: bytes
+    ) -> InferRequest:
+        """Return a request that the door queued by itself, for whoever looks at it.
+
+        Args:
+            spec: The model's description.
+            body: The received body.
+            header_length: The bytes of it that are JSON.
+            head: The bytes of the head.
+        """
+        return rest.parse_infer(body, header_length, spec, self._limits, headers=HeadFields(head))
+
+    def deliver(
+        self,
+        exchange: Exchange,
+        request: InferRequest,
+        response: InferResponse,
+        regions: Regions | None = None,
+    ) -> None:
+        """Send a response.
+
+        Args:
+            exchange: What is answered.
+            request: The request.
+            response: Its response.
+            regions: The shared memory that outputs may go to.
+        """
+        try:
             reply = binary_reply(response, request) if regions is None else None
             if reply is not None:
                 exchange.answer(200, OK, *reply)
@@ -202,9 +281,15 @@ class HotRoute:
             fields = header_lines(headers, rendered.content_length)
             exchange.answer(HTTPStatus.OK, OK, fields, rendered.parts)
         except Exception as error:  # noqa: BLE001  (becomes the answer)
-            self._refuse(exchange, error)
+            self.refuse(exchange, error)
 
-    def _refuse(self, exchange: Exchange, error: Exception) -> None:
+    def refuse(self, exchange: Exchange, error: Exception) -> None:
+        """Send an error.
+
+        Args:
+            exchange: What is answered.
+            error: What went wrong; one that is not ksrv's own is logged and answered as a 500.
+        """
         path = f"/v2/models/{exchange.model}/infer"
         if not isinstance(error, KsrvError):
             log.error("POST %s failed", path, exc_info=error)

@@ -28,7 +28,7 @@ from ksrv._native.door import Door
 from ksrv._native.recogniser import HeadRules
 from ksrv.server.access_log import AccessLog
 from ksrv.server.handed import HandedConnection, HandedSocket, Patience
-from ksrv.server.hot import HotRoute, ready_answers, render_error
+from ksrv.server.hot import HotRoute, lane_for, ready_answers, render_error
 from ksrv.server.invited import invite_late
 
 KNOWN_MAJOR = 27
@@ -173,15 +173,17 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self._patience = Patience(
             settings.head_timeout, settings.transfer_grace, settings.least_rate
         )
+        self._limits = limits
+        self._route = HotRoute(
+            service.engine,
+            limits,
+            service.access,
+            nan_literals=settings.nan_literals,
+            shared_memory=service.shared_memory,
+        )
         self.door = door = Door(
             head_rules(self.cfg, body=limits.body, head=limits.head, compression=compression),
-            HotRoute(
-                service.engine,
-                limits,
-                service.access,
-                nan_literals=settings.nan_literals,
-                shared_memory=service.shared_memory,
-            ),
+            self._route,
             ready_answers(limits),
             threads=settings.io_threads,
             connections=self.worker_connections,
@@ -225,13 +227,17 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self.door.set_health(live=True, ready=engine.ready())
         if self.wsgi.access.needs_token:
             return  # nobody is told that a queue is full before the check of who may call
-        queues = engine.queues()
-        known = [(name, version, id(queue)) for name, version, queue, _ in queues]
-        if known != self._gates:
-            self.door.set_gates(
-                (name, version, queue, render_error(full)) for name, version, queue, full in queues
-            )
-            self._gates = known
+        reached = engine.reached()
+        known = [(name, version, id(model)) for name, version, model in reached]
+        if known == self._gates:
+            self.door.forget_lanes()
+            return
+        lanes = {id(model): lane_for(model, self._route, self._limits) for _, _, model in reached}
+        self.door.set_gates(
+            (name, version, model.queue, render_error(model.full()), lanes[id(model)])
+            for name, version, model in reached
+        )
+        self._gates = known
 
     def _beat(self) -> None:
         """Tell the master that this worker lives: while every I/O thread makes progress."""

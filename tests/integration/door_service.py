@@ -53,7 +53,7 @@ class EchoEngine:
             raise NotFound(f"there is no model {quote(name)}")
         return ModelSpec(name, version)
 
-    def queues(self):
+    def reached(self):
         return []
 
     def submit(self, request, callback=None, *, may_run=False):

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from ksrv._native.door import READY_ANSWERS_NEEDED, Door, HeadFields
+from ksrv._native.door import READY_ANSWERS_NEEDED, Door
+from ksrv._native.exchange import HeadFields
 from ksrv._native.recogniser import HeadRules
 from tests.heads import INFER, LIVE
 from tests.integration.door_server import read_answer

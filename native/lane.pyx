@@ -1,0 +1,435 @@
+"""Plain requests where Python meets them: their tickets, their batches and their answers.
+
+The door puts plain requests (native/plain.hpp) into a model's queue by itself. Whoever takes them
+gets tickets like any other, whose request is made only when somebody looks at it. A batch of
+nothing but plain requests gets its arrays here, straight from the received blocks, and small
+answers are written into the connections here. Everything else about them is the general way's.
+"""
+
+import logging
+
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, Py_buffer, PyBuffer_Release, PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy
+from libcpp cimport bool as cbool
+from libcpp.vector cimport vector
+
+cimport cython
+
+import numpy as np
+
+from ksrv._native.arena cimport Block, ksrv_count_copy, ksrv_retain, ksrv_wrap
+from ksrv._native.datatype cimport DT_BOOL, DT_BYTES, DT_INVALID, datatype_of, item_size_of
+from ksrv._native.door cimport (
+    CDoor, Connection, PlainEntry, PlainInput, READY_FAILED,
+)
+from ksrv._native.exchange cimport Exchange, ksrv_exchange
+from ksrv._native.queue cimport (
+    Entry, PUSH_LENT, PUSH_OK, Push, Queue, Ticket, ksrv_entry_release, ksrv_finish,
+    ksrv_publish, ksrv_push_some, ksrv_queue_release, ksrv_queue_retain, ksrv_ticket_over,
+)
+
+from ksrv._native.datatype import NAMES as DATATYPE_NAMES
+from ksrv._native.datatype import dtype_string
+
+log = logging.getLogger(__name__)
+
+cdef extern from "plain_reply.hpp" namespace "ksrv" nogil:
+    const size_t PLAIN_REPLY_ROOM
+    const size_t PLAIN_REPLY_TENSORS
+
+    cdef struct ReplyPart:
+        const char *name
+        const char *datatype
+        size_t name_length
+        size_t datatype_length
+        const unsigned char *data
+        const Py_ssize_t *shape
+        int rank
+        int64_t row_bytes
+
+    cdef struct ReplyStage:
+        const char *name
+        size_t length
+        uint64_t nanoseconds
+
+    void reply_plain(
+        PlainEntry *entry, const ReplyPart *parts, int part_count, int64_t row, cbool alone,
+        const ReplyStage *stages, int stage_count
+    ) noexcept
+
+cdef enum:
+    TOGETHER = 64             # requests that one visit pushes together
+    INPUTS = 4                # as PLAIN_INPUTS
+    OUTPUTS = 8
+    STAGES = 16
+    WITHOUT_GIL = 131072      # bytes of rows that are copied without the GIL
+
+cdef object ndarray = np.ndarray
+cdef list NAMES = list(DATATYPE_NAMES)
+cdef list DTYPES = [None if name == "BYTES" else np.dtype(dtype_string(name)) for name in NAMES]
+
+
+@cython.final
+cdef class PlainTicket(Ticket):
+    """The ticket of a plain request."""
+
+    cdef object _make_request(self):
+        return _request_of(<PlainEntry *>self.entry)
+
+
+cdef object _request_of(PlainEntry *entry):
+    cdef Lane lane = <Lane>entry.plan.lane
+    ksrv_retain(entry.block)
+    body = memoryview(ksrv_wrap(entry.block))
+    return lane.route.plain_request(
+        lane.spec,
+        body[entry.body_offset:entry.body_offset + entry.body_length],
+        str(entry.json_length),
+        PyBytes_FromStringAndSize(entry.head(), <Py_ssize_t>entry.head_length),
+    )
+
+
+cdef void *ksrv_plain_taken(Entry *entry) except NULL:
+    cdef PlainTicket ticket = PlainTicket.__new__(PlainTicket)
+    ksrv_ticket_over(ticket, entry)
+    Py_INCREF(ticket)
+    return <void *>ticket
+
+
+cdef void ksrv_plain_answered(Entry *answered, void *answer) noexcept:
+    cdef PlainEntry *entry = <PlainEntry *>answered
+    cdef Connection *connection = entry.connection
+    cdef Lane lane = <Lane>entry.plan.lane
+    cdef Exchange exchange = None
+    entry.connection = NULL
+    try:
+        exchange = ksrv_exchange(lane, entry.door, connection)
+        if isinstance(<object>answer, Exception):
+            lane.route.refuse(exchange, <object>answer)
+        else:
+            lane.route.deliver(exchange, _request_of(entry), <object>answer)
+    except BaseException:
+        log.exception("an answer on the hot route failed")
+        if exchange is None:
+            entry.door.answer_ready(connection, READY_FAILED)
+        else:
+            exchange.fail()
+
+
+cdef int ksrv_serve_plain(CDoor *door, Connection *connection) except -1:
+    cdef Plan *plan = connection.plain.plan
+    cdef Lane lane = <Lane>plan.lane
+    cdef PlainEntry *plain[TOGETHER]
+    cdef Entry *entries[TOGETHER]
+    cdef Push results[TOGETHER]
+    cdef size_t room = 1, seat = 0, count, lent, i
+    cdef PlainTicket ticket
+    cdef list tickets = []
+    if plan.max_rows:
+        room = <size_t>min(plan.max_rows, <uint64_t>TOGETHER)
+    count = door.take_plain(connection, plain, room)
+    for i in range(count):
+        entries[i] = plain[i]
+    lent = ksrv_push_some(plan.queue, entries, count, plan.max_rows, results, &seat)
+    for i in range(count):
+        if results[i] == PUSH_LENT:
+            ticket = PlainTicket.__new__(PlainTicket)
+            ksrv_ticket_over(ticket, entries[i])
+            tickets.append(ticket)
+        if results[i] == PUSH_LENT or results[i] == PUSH_OK:
+            ksrv_entry_release(entries[i])
+        else:
+            lane.route(ksrv_exchange(lane, door, door.undo_plain(plain[i])))
+    if lent:
+        lane.run(seat, tickets)
+    return 0
+
+
+cdef class Lane:
+    """What a door needs to serve plain requests to one version of a model.
+
+    Args:
+        queue: The model's.
+        spec: Its description; every input has fixed dimensions behind the first.
+        timeout_ns: How long a request may take; 0 for ever.
+        route: Makes the requests that somebody looks at, and gives the answers of the general form:
+            see `ksrv.server.hot.HotRoute`.
+        run: Called with the number of a lent seat and the tickets to be run on it.
+        late: The answer past the deadline: status line, header lines but for the length, and the
+            body in three parts: up to the milliseconds, behind them for a request that waited, and
+            for one that a handler had.
+        json_limit: Bytes of JSON in a request.
+        depth: Levels of nesting in it.
+
+    Raises:
+        ValueError: An input is not of that kind.
+    """
+
+    def __cinit__(
+        self, Queue queue not None, spec not None, *, int64_t timeout_ns, route, run, tuple late,
+        size_t json_limit, unsigned depth
+    ):
+        cdef PlainInput declared
+        cdef bytes kind
+        cdef uint64_t row
+        if not 0 < len(spec.inputs) <= INPUTS or len(spec.outputs) > 255:
+            raise ValueError(f"plain requests do not have {len(spec.inputs)} inputs")
+        self.plan = new Plan()
+        self.plan.lane = <void *>self
+        self.plan.queue = ksrv_queue_retain(queue)
+        self.plan.model = spec.name.encode()
+        self.plan.version = spec.version.encode()
+        self.plan.max_rows = spec.max_batch_size
+        self.plan.timeout_ns = timeout_ns
+        self.plan.json_limit = json_limit
+        self.plan.limits.depth = min(depth, 512)
+        for entry in spec.inputs:
+            kind = entry.datatype.encode()
+            declared.name = entry.name.encode()
+            declared.datatype = datatype_of(kind, <size_t>len(kind))
+            declared.tail.clear()
+            row = item_size_of(declared.datatype)
+            if (declared.datatype == DT_BYTES or declared.datatype == DT_BOOL
+                    or declared.datatype == DT_INVALID or not entry.batched):
+                raise ValueError(f"the input {entry.name} may need a look at its values")
+            for size in entry.shape[1:]:
+                if not isinstance(size, int) or size < 0:
+                    raise ValueError(f"the input {entry.name} has a variable dimension")
+                declared.tail.push_back(size)
+                row *= <uint64_t>size
+            declared.row_bytes = row
+            self.plan.inputs.push_back(declared)
+        for entry in spec.outputs:
+            self.plan.outputs.push_back(<bytes>entry.name.encode())
+        (self.plan.late_status, self.plan.late_fields, self.plan.late_prefix,
+         self.plan.late_waiting, self.plan.late_running) = late
+        self.queue = queue
+        self.spec = spec
+        self.route = route
+        self.run = run
+
+    def __dealloc__(self):
+        if self.plan != NULL:
+            if self.plan.queue != NULL:
+                ksrv_queue_release(self.plan.queue)
+            self.plan.release()
+
+    @property
+    def unused(self):
+        """Whether neither a door's gates nor a request refers to it."""
+        return self.plan.refs.load() == 1
+
+
+def are_plain(list tickets not None) -> bool:
+    """Tell whether a batch holds plain requests only."""
+    for ticket in tickets:
+        if type(ticket) is not PlainTicket:
+            return False
+    return True
+
+
+def inputs(list tickets not None, lease) -> list:
+    """Return the arrays of a batch of plain requests.
+
+    One request alone is seen where it was received; several are copied once, into their rows.
+
+    Args:
+        tickets: The batch's requests; at least one.
+        lease: Returns a block of so many bytes.
+
+    Returns:
+        For each input its name, datatype, shape and array.
+    """
+    cdef PlainEntry *entry = <PlainEntry *>(<Ticket>tickets[0]).entry
+    cdef Plan *plan = entry.plan
+    cdef Lane lane = <Lane>plan.lane
+    cdef Block block
+    cdef list found = []
+    cdef uint64_t rows = 0, total = 0
+    cdef uint64_t starts[INPUTS]
+    cdef size_t i
+    cdef tuple shape
+    cdef vector[PlainEntry *] entries
+    cdef Ticket ticket
+    if len(tickets) == 1:
+        ksrv_retain(entry.block)
+        block = ksrv_wrap(entry.block)
+        for i in range(plan.inputs.size()):
+            declared = lane.spec.inputs[i]
+            shape = (entry.rows, *declared.shape[1:])
+            array = ndarray(
+                shape, DTYPES[<int>plan.inputs[i].datatype], block,
+                entry.body_offset + entry.request.offsets[i]
+            )
+            found.append((declared.name, declared.datatype, shape, array))
+        return found
+    entries.reserve(len(tickets))
+    for ticket in tickets:
+        entries.push_back(<PlainEntry *>ticket.entry)
+        rows += ticket.entry.rows
+    for i in range(plan.inputs.size()):
+        starts[i] = total
+        total += (rows * plan.inputs[i].row_bytes + 63) & ~<uint64_t>63
+    block = lease(total)
+    if total > WITHOUT_GIL:
+        with nogil:
+            _copy_rows(plan, entries, block.block.data, starts)
+    else:
+        _copy_rows(plan, entries, block.block.data, starts)
+    for i in range(plan.inputs.size()):
+        declared = lane.spec.inputs[i]
+        shape = (rows, *declared.shape[1:])
+        array = ndarray(shape, DTYPES[<int>plan.inputs[i].datatype], block, starts[i])
+        found.append((declared.name, declared.datatype, shape, array))
+        ksrv_count_copy(rows * plan.inputs[i].row_bytes)
+    return found
+
+
+cdef void _copy_rows(
+    Plan *plan, vector[PlainEntry *] &entries, unsigned char *target, uint64_t *starts
+) noexcept nogil:
+    cdef size_t i, k
+    cdef uint64_t nbytes
+    cdef unsigned char *at
+    for i in range(plan.inputs.size()):
+        at = target + starts[i]
+        for k in range(entries.size()):
+            nbytes = entries[k].rows * plan.inputs[i].row_bytes
+            memcpy(at, entries[k].body() + entries[k].request.offsets[i], nbytes)
+            at += nbytes
+
+
+@cython.final
+cdef class _Parts:
+    """The outputs of a batch, as memory."""
+
+    cdef ReplyPart parts[OUTPUTS]
+    cdef Py_buffer views[OUTPUTS]
+    cdef int count
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(self.count):
+            PyBuffer_Release(&self.views[i])
+
+    cdef bint add(self, object tensor, int64_t rows, bint alone) except -1:
+        """Take one output; False where it cannot be cut into rows where it lies."""
+        cdef ReplyPart *part = &self.parts[self.count]
+        cdef Py_buffer *view = &self.views[self.count]
+        cdef Py_ssize_t length = 0
+        if self.count == OUTPUTS or tensor.parameters or not PyObject_CheckBuffer(tensor.data):
+            return False
+        try:
+            PyObject_GetBuffer(tensor.data, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
+        except (BufferError, ValueError):
+            return False
+        self.count += 1
+        if view.format != NULL and view.format[0] == c">":
+            return False
+        if not alone and (view.ndim == 0 or view.shape[0] != rows):
+            return False
+        part.data = <const unsigned char *>view.buf
+        part.shape = view.shape
+        part.rank = view.ndim
+        part.row_bytes = view.len // rows
+        if part.row_bytes * rows != view.len:
+            return False
+        part.name = PyUnicode_AsUTF8AndSize(tensor.name, &length)
+        part.name_length = <size_t>length
+        part.datatype = PyUnicode_AsUTF8AndSize(tensor.datatype, &length)
+        part.datatype_length = <size_t>length
+        return True
+
+
+cdef bint _fits(Plan *plan, _Parts parts, list tickets) except -1:
+    """Whether the outputs are those that the model declares, and every reply fits the room."""
+    cdef size_t bound = 512 + plan.model.size() + plan.version.size()
+    cdef size_t most = 0
+    cdef size_t tensors = 0
+    cdef int i
+    cdef ReplyPart *part
+    cdef Ticket ticket
+    cdef PlainEntry *entry
+    if plan.outputs.size() and plan.outputs.size() != <size_t>parts.count:
+        return False
+    for i in range(parts.count):
+        part = &parts.parts[i]
+        if plan.outputs.size() and (
+            plan.outputs[i].size() != part.name_length
+            or plan.outputs[i].compare(0, part.name_length, part.name, part.name_length) != 0
+        ):
+            return False
+        bound += 100 + part.name_length + 24 * <size_t>part.rank
+        tensors += <size_t>part.row_bytes
+    for ticket in tickets:
+        entry = <PlainEntry *>ticket.entry
+        most = max(most, entry.request.id_length + entry.rows * tensors)
+        if entry.rows * tensors > PLAIN_REPLY_TENSORS:
+            return False
+    return bound + most <= PLAIN_REPLY_ROOM
+
+
+def reply(Queue queue not None, list tickets not None, list tensors not None,
+          dict timings not None):
+    """Answer a batch of plain requests, where their answers are small.
+
+    What is sent is copied out of the outputs, so that nothing is shared with the handler.
+
+    Args:
+        queue: The queue that the requests came from.
+        tickets: The batch's requests, in row order.
+        tensors: The outputs.
+        timings: Nanoseconds by stage of the whole batch.
+
+    Returns:
+        For each ticket whether it was answered now; False where it had expired. None, and nobody is
+        answered, where an answer is not of the common form or large.
+    """
+    cdef Plan *plan = (<PlainEntry *>(<Ticket>tickets[0]).entry).plan
+    cdef _Parts parts = _Parts.__new__(_Parts)
+    cdef ReplyStage stages[STAGES]
+    cdef int stage_count = 0
+    cdef int64_t rows = 0
+    cdef Ticket ticket
+    cdef Py_ssize_t length = 0
+    cdef size_t i
+    cdef vector[Entry *] entries
+    cdef vector[unsigned char] won
+    cdef list result = []
+    entries.reserve(len(tickets))
+    for ticket in tickets:
+        entries.push_back(ticket.entry)
+        rows += ticket.entry.rows
+    if not tensors or len(timings) >= STAGES:
+        return None
+    for tensor in tensors:
+        if not parts.add(tensor, rows, entries.size() == 1):
+            return None
+    if not _fits(plan, parts, tickets):
+        return None
+    for name, nanoseconds in timings.items():
+        stages[stage_count].name = PyUnicode_AsUTF8AndSize(name, &length)
+        stages[stage_count].length = <size_t>length
+        stages[stage_count].nanoseconds = nanoseconds
+        stage_count += 1
+    won.resize(entries.size())
+    ksrv_finish(queue.queue, entries.data(), entries.size(), won.data())
+    rows = 0
+    for i in range(entries.size()):
+        if won[i]:
+            reply_plain(
+                <PlainEntry *>entries[i], parts.parts, parts.count, rows, entries.size() == 1,
+                stages, stage_count
+            )
+            ksrv_publish(entries[i])
+        rows += entries[i].rows
+        ksrv_entry_release(entries[i])
+        result.append(won[i] != 0)
+    return result

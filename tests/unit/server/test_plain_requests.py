@@ -1,0 +1,525 @@
+"""Requests that the door queues without Python: the same answers as on the general way, and no others'.
+
+An engine, a door and real sockets in one process. The same request is sent twice: with lanes, and to a
+door that has none, where every request goes through Python's parser and renderer.
+"""
+
+import contextlib
+import json
+import re
+import socket
+import struct
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ksrv._native.door import Door
+from ksrv._native.recogniser import HeadRules
+from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.limits import Limits
+from ksrv.repository.layout import Repository
+from ksrv.request import InferRequest, Tensor
+from ksrv.server.hot import HotRoute, lane_for, ready_answers, render_error
+from tests.integration.door_server import read_answer
+
+PAIR = """
+import numpy as np
+from ksrv import BaseHandler
+
+class Pair(BaseHandler):
+    def inference(self, a, b):
+        return {"sum": a + b, "rows": np.full((len(a), 1), len(a), np.int64)}
+"""
+PAIR_YAML = """
+handler: handler.py
+inputs:
+  - {name: a, datatype: FP32, shape: [-1, 4]}
+  - {name: b, datatype: FP32, shape: [-1, 4]}
+outputs:
+  - {name: sum, datatype: FP32, shape: [-1, 4]}
+  - {name: rows, datatype: INT64, shape: [-1, 1]}
+"""
+ONE = """
+import time
+from ksrv import BaseHandler, InferenceError
+
+class One(BaseHandler):
+    kept = []
+
+    def inference(self, x):
+        what = int(x[0, 0])
+        if what == -1:
+            raise RuntimeError("secret")
+        if what == -2:
+            raise InferenceError("not today", 422)
+        if what == -3:
+            time.sleep(0.6)
+        batch = self.context.batch
+        if what == -4:
+            batch.set_header(0, "x-extra", "yes")
+        if what == -5:
+            batch.set_parameter(0, "extra", 7)
+        if what == -6:
+            x[0, 1] = len(batch.requests)
+            x[0, 2] = len(batch.requests[0].id)
+            x[0, 3] = len(batch.requests[0].headers.get("x-mine", ""))
+        for row in range(len(x)):
+            if x[row, 0] == -7:
+                batch.fail(row, f"row {row} is bad")
+        if what == -8:
+            self.kept.append(x)
+        return x
+"""
+ONE_YAML = """
+handler: handler.py
+timeout_ms: 5000
+queue_size: 50
+inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
+"""
+WIDE_YAML = """
+handler: handler.py
+inputs: [{name: x, datatype: FP32, shape: [-1, 4096]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, 4096]}]
+"""
+OPEN = """
+from ksrv import BaseHandler
+
+class Open(BaseHandler):
+    def inference(self, x):
+        return {"first": x, "second": [str(row) for row in x]} if x[0, 0] < 0 else {"first": x}
+"""
+OPEN_YAML = """
+handler: handler.py
+inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
+"""
+LIMITED = "timeout_ms: 200\n"
+JOINED = "batching: {max_batch_size: 8, max_delay_ms: 0}\n"
+MODELS = {
+    "pair": (PAIR, PAIR_YAML),
+    "one": (ONE, ONE_YAML),
+    "versions/2": (ONE, ONE_YAML),
+    "joined": (ONE, ONE_YAML + JOINED),
+    "waits": (ONE, ONE_YAML + "batching: {max_batch_size: 8, max_delay_ms: 100}\n"),
+    "hurried": (ONE, ONE_YAML.replace("timeout_ms: 5000", "timeout_ms: 200")),
+    "apart": (ONE, ONE_YAML + "executor: process\n" + JOINED),
+    "wide": (ONE, WIDE_YAML),
+    "open": (OPEN, OPEN_YAML),
+}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    for name, (handler, settings) in MODELS.items():
+        model = folder / name
+        model.mkdir(parents=True)
+        if "/" in name:
+            (model / "handler.py").write_text(handler)
+            model = model.parent
+        (model / "model.yaml").write_text(settings)
+        (model / "handler.py").write_text(handler)
+    made = Engine(Repository([folder]), EngineSettings())
+    made.start()
+    assert all(state.state == "READY" for state in made.index()), made.index()
+    yield made
+    made.close(5)
+
+
+class Open:
+    def check(self, authorization):
+        raise AssertionError("nobody is checked here")
+
+    needs_token = False
+
+
+@contextlib.contextmanager
+def opened(engine, *, lanes=True):
+    limits = Limits()
+    route = HotRoute(engine, limits, Open())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        door = Door(HeadRules(body=1 << 30), route, ready_answers(limits))
+        door.listen([listener.fileno()])
+        made = {}
+        gates = []
+        for name, version, model in engine.reached():
+            lane = made.setdefault(id(model), lane_for(model, route, limits)) if lanes else None
+            gates.append((name, version, model.queue, render_error(model.full()), lane))
+        door.set_gates(gates)
+        threads = [threading.Thread(target=door.run, args=(index,)) for index in range(2)]
+        for thread in threads:
+            thread.start()
+        door.accept(True)
+        try:
+            yield door, listener.getsockname()
+        finally:
+            door.stop()
+            for thread in threads:
+                thread.join()
+
+
+@pytest.fixture(scope="module")
+def plain(engine):
+    with opened(engine) as door:
+        yield door
+
+
+@pytest.fixture(scope="module")
+def general(engine):
+    with opened(engine, lanes=False) as door:
+        yield door
+
+
+def entry(name, array, **more):
+    kinds = {"f4": "FP32", "i8": "INT64", "f8": "FP64"}
+    parameters = {"binary_data_size": array.nbytes, **more.pop("parameters", {})}
+    return {
+        "name": name,
+        "datatype": kinds[array.dtype.str[1:]],
+        "shape": list(array.shape),
+        "parameters": parameters,
+        **more,
+    }
+
+
+def message(model, arrays, *, fields="", outputs=None, parameters=None, text=None, **more):
+    document = {"inputs": [entry(name, array) for name, array in arrays.items()], **more}
+    document["parameters"] = {"binary_data_output": True} if parameters is None else parameters
+    if outputs is not None:
+        document["outputs"] = outputs
+    header = text or json.dumps(document, ensure_ascii=False).encode()
+    body = header + b"".join(array.tobytes() for array in arrays.values())
+    head = (
+        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n{fields}"
+        f"Inference-Header-Content-Length: {len(header)}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def row(*values, rows=1, dtype="<f4"):
+    array = np.zeros((rows, 4), dtype)
+    array.reshape(-1)[: len(values)] = values
+    return array
+
+
+def ask(address, data):
+    with socket.create_connection(address, 20) as client:
+        client.sendall(data)
+        return read_answer(client)[:2]
+
+
+def status(head):
+    return int(head.split(b" ", 2)[1])
+
+
+def stripped(head):
+    """A head without what differs from one answer to the next."""
+    head = re.sub(rb"\r\nDate: [^\r]+", b"", head)
+    return re.sub(rb"dur=[0-9.]+", b"dur=", head)
+
+
+A, B = row(1, 2, 3, 4), row(10, 20, 30, 40)
+MINE = [{"name": "y", "parameters": {"binary_data": True}}]
+THIRD = b'{"id": "a\\u0062", "inputs": [%s], "parameters": {"binary_data_output": true}}'
+
+PLAIN = {
+    "one input": message("one", {"x": A}),
+    "an id": message("one", {"x": A}, id="request 42"),
+    "an id beyond ASCII": message("one", {"x": A}, id="größe"),
+    "outputs named": message("one", {"x": A}, outputs=MINE, parameters={}),
+    "several rows": message("one", {"x": row(1, 2, rows=3)}),
+    "two inputs": message("pair", {"a": A, "b": B}),
+    "outputs in another order": message(
+        "pair", {"a": A, "b": B}, outputs=[{"name": "rows"}, {"name": "sum"}]
+    ),
+    "one output of two": message("pair", {"a": A, "b": B}, outputs=[{"name": "rows"}]),
+    "a timeout": message(
+        "one", {"x": A}, parameters={"binary_data_output": True, "timeout": 10**7}
+    ),
+    "a version": message("versions/versions/2", {"x": A}),
+    "the highest version": message("versions", {"x": A}),
+    "a model that joins": message("joined", {"x": A}),
+    "a handler's process": message("apart", {"x": A}),
+    "undeclared outputs": message("open", {"x": A}),
+    "undeclared texts": message("open", {"x": row(-1)}),
+    "a large answer": message("wide", {"x": np.arange(3 * 4096, dtype="<f4").reshape(3, 4096)}),
+    "a fault": message("one", {"x": row(-1)}),
+    "an error": message("one", {"x": row(-2)}),
+    "a header": message("one", {"x": row(-4)}),
+    "a parameter": message("one", {"x": row(-5)}),
+    "a look at the request": message("one", {"x": row(-6)}, id="four", fields="X-Mine: abc\r\n"),
+    "a failed row": message("one", {"x": row(-7)}),
+}
+
+GENERAL = {
+    "JSON answers": message("one", {"x": A}, parameters={}),
+    "a JSON answer by name": message(
+        "one", {"x": A}, outputs=[{"name": "y", "parameters": {"binary_data": False}}]
+    ),
+    "an unknown output": message("one", {"x": A}, outputs=[{"name": "z"}]),
+    "an output's parameter": message(
+        "one", {"x": A}, outputs=[{"name": "y", "parameters": {"more": 1}}]
+    ),
+    "classes": message(
+        "one", {"x": A}, outputs=[{"name": "y", "parameters": {"classification": 2}}]
+    ),
+    "an unknown input": message("one", {"z": A}),
+    "a wrong datatype": message("one", {"x": row(1, dtype="<f8")}),
+    "a wrong shape": message("one", {"x": np.zeros((1, 5), "<f4")}),
+    "a wrong rank": message("one", {"x": np.zeros(4, "<f4")}),
+    "no rows": message("one", {"x": row(rows=0)}),
+    "too many rows": message("joined", {"x": row(rows=9)}),
+    "unequal rows": message("pair", {"a": A, "b": row(rows=2)}),
+    "inputs in another order": message("pair", {"b": B, "a": A}),
+    "a parameter": message("one", {"x": A}, parameters={"binary_data_output": True, "mine": 1}),
+    "a priority": message("one", {"x": A}, parameters={"binary_data_output": True, "priority": 1}),
+    "an escaped id": message("one", {"x": A}, text=THIRD % json.dumps(entry("x", A)).encode()),
+    "too few bytes": message("one", {"x": A})[:-4] + b"",
+    "no JSON": message("one", {"x": A}, text=b"[" * 40),
+    "an unknown model": message("none", {"x": A}),
+}
+GENERAL["too few bytes"] = GENERAL["too few bytes"].replace(
+    b"Content-Length: 1", b"Content-Length: 1"
+)
+
+
+def both(plain, general, data):
+    (door, address), (other, elsewhere) = plain, general
+    before, others = door.counters()["plain"], other.counters()["plain"]
+    hot, slow = ask(address, data), ask(elsewhere, data)
+    assert stripped(hot[0]) == stripped(slow[0])
+    assert hot[1] == slow[1]
+    assert other.counters()["plain"] == others
+    return door.counters()["plain"] - before
+
+
+@pytest.mark.parametrize("data", PLAIN.values(), ids=PLAIN)
+def test_plain_requests_are_answered_as_all_others_are(plain, general, data):
+    assert both(plain, general, data) == 1
+
+
+GENERAL.pop("too few bytes")
+
+
+@pytest.mark.parametrize("data", GENERAL.values(), ids=GENERAL)
+def test_what_is_not_plain_goes_the_general_way(plain, general, data):
+    assert both(plain, general, data) == 0
+
+
+def test_an_input_that_does_not_lie_aligned_is_not_plain(plain, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uneven") / "uneven"
+    folder.mkdir()
+    (folder / "handler.py").write_text(
+        "from ksrv import BaseHandler\n"
+        "class Sum(BaseHandler):\n"
+        "    def inference(self, a, b):\n"
+        "        return {'y': a.sum(1, keepdims=True) + b}\n"
+    )
+    (folder / "model.yaml").write_text(
+        "handler: handler.py\n"
+        "inputs:\n"
+        "  - {name: a, datatype: UINT8, shape: [-1, 3]}\n"
+        "  - {name: b, datatype: FP64, shape: [-1, 1]}\n"
+        "outputs: [{name: y, datatype: FP64, shape: [-1, 1]}]\n"
+    )
+    engine = Engine(Repository([folder]), EngineSettings())
+    engine.start()
+    try:
+        with opened(engine) as (door, address):
+            for rows, plain_ones in ((1, 0), (8, 1)):
+                text = json.dumps(
+                    {
+                        "inputs": [
+                            {"name": "a", "datatype": "UINT8", "shape": [rows, 3]},
+                            {"name": "b", "datatype": "FP64", "shape": [rows, 1]},
+                        ],
+                        "outputs": MINE,
+                    }
+                ).encode()
+                body = text + b"\1" * (3 * rows) + struct.pack("<d", 0.5) * rows
+                head = (
+                    "POST /v2/models/uneven/infer HTTP/1.1\r\nHost: x\r\n"
+                    f"Inference-Header-Content-Length: {len(text)}\r\n"
+                    f"Content-Length: {len(body)}\r\n\r\n"
+                )
+                before = door.counters()["plain"]
+                _, answer = ask(address, head.encode() + body)
+                assert answer.endswith(struct.pack("<d", 3.5) * rows)
+                assert door.counters()["plain"] - before == plain_ones
+    finally:
+        engine.close(5)
+
+
+def payload(head, body):
+    length = int(re.search(rb"(?i)\r\ninference-header-content-length: (\d+)", head)[1])
+    return json.loads(body[:length]), np.frombuffer(body[length:], "<f4").reshape(-1, 4)
+
+
+@pytest.mark.parametrize("model", ["one", "joined", "waits", "apart"])
+def test_every_client_gets_its_own_rows(plain, engine, model):
+    """Plain requests, general ones and the engine's own callers share the batches."""
+    _, address = plain
+    problems = []
+
+    def over_rest(number, **more):
+        with socket.create_connection(address, 20) as client:
+            for turn in range(60):
+                mine = row(1 + number, turn, number * turn, rows=1 + turn % 3)
+                more["id"] = f"{number}-{turn}"
+                client.sendall(message(model, {"x": mine}, **more))
+                head, body, _ = read_answer(client)
+                if status(head) != 200:
+                    problems.append((head, body))
+                    return
+                header, got = payload(head, body)
+                if header["id"] != more["id"] or got.tolist() != mine.tolist():
+                    problems.append((more["id"], got))
+
+    def through_the_engine(number):
+        for turn in range(60):
+            mine = row(1 + number, turn, -turn)
+            request = InferRequest(model, inputs=[Tensor("x", "FP32", mine.shape, mine.copy())])
+            got = engine.infer(request).outputs[0].data
+            if got.tolist() != mine.tolist():
+                problems.append((number, turn, got))
+
+    targets = [(over_rest, {}) for _ in range(6)]
+    targets += [(over_rest, {"parameters": {"binary_data_output": True, "note": "general"}})] * 2
+    targets += [(through_the_engine, {})] * 2
+    threads = [
+        threading.Thread(target=target, args=(number,), kwargs=dict(more))
+        for number, (target, more) in enumerate(targets)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
+def test_one_bad_row_of_a_joined_batch_fails_its_request_alone(plain):
+    _, address = plain
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(8)]
+        for number, client in enumerate(clients):
+            client.sendall(message("waits", {"x": row(-7 if number == 3 else number)}))
+        answers = [read_answer(client)[:2] for client in clients]
+    assert [status(head) for head, _ in answers] == [200] * 3 + [400] + [200] * 4
+    assert b"is bad" in answers[3][1]
+    for number in {*range(8)} - {3}:
+        assert payload(*answers[number])[1][0, 0] == number
+
+
+def test_a_request_is_answered_at_its_deadline_and_its_connection_lives_on(plain, general):
+    answers = []
+    for _, address in (plain, general):
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(2)]
+            clients[0].sendall(message("hurried", {"x": row(-3)}))
+            time.sleep(0.05)
+            began = time.monotonic()
+            clients[1].sendall(message("hurried", {"x": A}))
+            answers.append([read_answer(client)[:2] for client in clients])
+            assert time.monotonic() - began < 5  # the handler sleeps for longer than the deadline
+            for client in clients:
+                client.sendall(message("one", {"x": A}))
+                assert payload(*read_answer(client)[:2])[1].tolist() == A.tolist()
+        time.sleep(0.7)  # until the handler is back
+    running, waiting = answers[0]
+    assert status(running[0]) == status(waiting[0]) == 504
+    assert b"while the handler ran" in running[1]
+    assert b"before a handler could start it" in waiting[1]
+    number = re.compile(rb"[0-9]+ ms")
+    for hot, slow in zip(*answers, strict=True):
+        assert number.sub(b"", hot[1]) == number.sub(b"", slow[1])
+        length = re.compile(rb"(?i)content-length: [0-9]+")
+        assert length.sub(b"", stripped(hot[0])) == length.sub(b"", stripped(slow[0]))
+        assert json.loads(hot[1])["error"]
+
+
+def test_a_clients_timeout_is_its_deadline(plain):
+    _, address = plain
+    parameters = {"binary_data_output": True, "timeout": 50_000}
+    head, body = ask(address, message("one", {"x": row(-3)}, parameters=parameters))
+    assert status(head) == 504
+    assert 50 <= int(re.search(rb"passed after (\d+) ms", body)[1]) < 600
+    time.sleep(0.7)
+
+
+def test_a_full_queue_refuses_plain_requests_like_others(plain, general):
+    _, address = plain
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(56)]
+        clients[0].sendall(message("one", {"x": row(-3)}))
+        time.sleep(0.1)
+        for client in clients[1:]:
+            client.sendall(message("one", {"x": A}))
+        answers = [read_answer(client)[:2] for client in clients]
+    statuses = [status(head) for head, _ in answers]
+    assert statuses.count(503) == 5
+    assert statuses.count(200) == 51
+    refused = answers[statuses.index(503)]
+    assert b"queue_size" in refused[1]
+    assert b"retry-after: 1" in refused[0]
+
+
+def test_an_answer_survives_what_the_handler_does_to_its_memory_later(plain):
+    _, address = plain
+    first = ask(address, message("one", {"x": row(-8, 1, 2, 3)}))
+    second = ask(address, message("one", {"x": row(-8, 4, 5, 6)}))
+    assert payload(*first)[1].tolist() == [[-8, 1, 2, 3]]
+    assert payload(*second)[1].tolist() == [[-8, 4, 5, 6]]
+
+
+def test_pipelined_requests_are_answered_in_order(plain):
+    _, address = plain
+    with socket.create_connection(address, 20) as client:
+        client.sendall(b"".join(message("joined", {"x": row(n)}) for n in range(20)))
+        rest = b""
+        for number in range(20):
+            head, body, rest = read_answer(client, rest)
+            assert payload(head, body)[1][0, 0] == number
+
+
+def test_a_request_to_a_version_that_was_replaced_reaches_its_successor(tmp_path):
+    folder = tmp_path / "one"
+    folder.mkdir()
+    (folder / "handler.py").write_text(ONE)
+    (folder / "model.yaml").write_text(ONE_YAML)
+    engine = Engine(Repository([tmp_path]), EngineSettings())
+    engine.start()
+    try:
+        with opened(engine) as (door, address):
+            assert status(ask(address, message("one", {"x": A}))[0]) == 200
+            engine.load("one")  # the door still knows the queue of the old load
+            head, body = ask(address, message("one", {"x": B}))
+            assert payload(head, body)[1].tolist() == B.tolist()
+            door.set_gates([])
+            door.forget_lanes()
+            assert payload(*ask(address, message("one", {"x": A})))[1].tolist() == A.tolist()
+            assert door.counters()["plain"] == 2
+    finally:
+        engine.close(5)
+
+
+def test_a_door_that_goes_first_leaves_its_requests_harmless(tmp_path):
+    folder = tmp_path / "one"
+    folder.mkdir()
+    (folder / "handler.py").write_text(ONE)
+    (folder / "model.yaml").write_text(ONE_YAML)
+    engine = Engine(Repository([tmp_path]), EngineSettings())
+    engine.start()
+    try:
+        with opened(engine) as (door, address):
+            client = socket.create_connection(address, 20)
+            client.sendall(message("one", {"x": row(-3)}))
+            while not door.counters()["plain"]:
+                time.sleep(0.01)
+        del door
+        with client:
+            assert status(read_answer(client)[0]) == 200  # from the instance's thread
+    finally:
+        engine.close(5)
