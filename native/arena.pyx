@@ -54,7 +54,8 @@ cdef extern from *:
     #if defined(__GLIBC__)
     #include <malloc.h>
     static int ksrv_tune_malloc(int no_mmap) {
-        int done = mallopt(M_MMAP_THRESHOLD, 32 << 20) & mallopt(M_TRIM_THRESHOLD, 256 << 20);
+        int done = mallopt(M_MMAP_THRESHOLD, 32 << 20);
+        done &= mallopt(M_TRIM_THRESHOLD, (no_mmap ? 256 : 48) << 20);
         if (no_mmap) done &= mallopt(M_MMAP_MAX, 0);
         return done;
     }
@@ -303,8 +304,10 @@ def tune_malloc(*, bint no_mmap=False) -> bool:
 
     A decoded image is a fresh allocation of a megabyte or more. By default glibc maps such memory
     anew each time, and the page faults cost up to as much as decoding. This raises the size from
-    which malloc maps to 32 MiB and the free memory that the heap keeps to 256 MiB, for the whole
-    process. A process that ksrv owns calls it once, when it starts; nothing else should.
+    which malloc maps to 32 MiB and the free memory that a heap keeps at its end to 48 MiB, for the
+    whole process. More would be all that the heap of a thread may have, 64 MiB, and keep the pieces
+    of which large gRPC messages are made. A process that ksrv owns calls it once, when it starts;
+    nothing else should.
 
     Args:
         no_mmap: Never map single allocations, which also helps images above 32 MiB (12 megapixels

@@ -17,6 +17,7 @@ registered the public way (`grpc_server`).
 
 import functools
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -53,7 +54,7 @@ ANSWERERS = 2
 LARGE = 1 << 20
 """Bytes of a message that may take long to read and answer."""
 
-TRIM_FROM = 4 << 20
+TRIM_FROM = 16 << 20
 """Bytes of a message from which the memory that receiving it took is given back at once: grpcio
 joins a message from pieces of it, and with the pieces it has the message three times."""
 
@@ -175,10 +176,19 @@ class DirectCalls:
         calls: Reads and answers requests.
         threads: Requests that run on the spot at a time; at least one.
         most: Calls that are held at a time; further ones are refused.
+        trims: Whether memory that receiving took is given back at once.
     """
 
     def __init__(
-        self, core: Any, server: Any, method: str, calls: InferCalls, *, threads: int, most: int
+        self,
+        core: Any,
+        server: Any,
+        method: str,
+        calls: InferCalls,
+        *,
+        threads: int,
+        most: int,
+        trims: bool = True,
     ) -> None:
         self._core = core
         self._server = server
@@ -190,6 +200,7 @@ class DirectCalls:
         self._due = 0  # calls that are asked for or open, and ends of calls that are watched
         self._closing = False
         self._ended = threading.Event()
+        self._trim_from = TRIM_FROM if trims else sys.maxsize
         self._threads = threads + 1
         self._places: SimpleQueue[None] = SimpleQueue()
         for _ in range(threads):  # one thread is always free to lead
@@ -204,7 +215,14 @@ class DirectCalls:
 
     @classmethod
     def on(
-        cls, server: Any, method: str, calls: InferCalls, *, threads: int, most: int
+        cls,
+        server: Any,
+        method: str,
+        calls: InferCalls,
+        *,
+        threads: int,
+        most: int,
+        trims: bool = True,
     ) -> "DirectCalls | None":
         """Take over a method of a server that has not started.
 
@@ -214,6 +232,7 @@ class DirectCalls:
             calls: Reads and answers requests.
             threads: Requests that run on the spot at a time.
             most: Calls that are held at a time.
+            trims: Whether memory that receiving took is given back at once.
 
         Returns:
             The calls; None where this release of grpcio lacks what they are written on.
@@ -228,7 +247,7 @@ class DirectCalls:
         if missing:
             log.warning("grpcio lacks %s: ModelInfer takes the slower way", ", ".join(missing))
             return None
-        return cls(core, inner, method, calls, threads=threads, most=most)
+        return cls(core, inner, method, calls, threads=threads, most=most, trims=trims)
 
     def start(self) -> None:
         """Take calls from now on; the server has started."""
@@ -366,7 +385,7 @@ class DirectCalls:
                 self._hand_over(term)
             else:
                 term.away_since = began
-            if size >= TRIM_FROM:
+            if size >= self._trim_from:
                 arena.trim_malloc()
             self._begin(call, may_run=True)
             if size < LARGE:

@@ -233,7 +233,12 @@ class GrpcServer:
         deferred = grpc.unary_stream_rpc_method_handler(_deferred(calls, infer_pool))
         path = f"/{INFERENCE}/ModelInfer"
         self._direct = DirectCalls.on(
-            self._server, path, calls, threads=settings.threads, most=MAX_CALLS
+            self._server,
+            path,
+            calls,
+            threads=settings.threads,
+            most=MAX_CALLS,
+            trims=not settings.keep_memory,
         )
         places = Places(settings.threads)
 
