@@ -151,6 +151,10 @@ class HandlerFailed(KsrvError):
     """The handler, its process or the server itself is at fault."""
 
 
+class ModelFailed(HandlerFailed):
+    """No request can be answered, because something that the model's settings require failed."""
+
+
 _GRPC_CODE_BY_STATUS = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",

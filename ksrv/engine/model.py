@@ -26,6 +26,7 @@ from ksrv.errors import (
     DeadlineExceeded,
     HandlerFailed,
     KsrvError,
+    ModelFailed,
     NotReady,
     Overloaded,
 )
@@ -153,6 +154,8 @@ class LoadedModel:
                 return
             try:
                 self._run_sizes(instance, request)
+            except ModelFailed:
+                raise
             except KsrvError as error:
                 log.warning(
                     "the model %s was not warmed up: zeros fail with: %s",

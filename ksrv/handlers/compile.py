@@ -209,9 +209,9 @@ class CompiledModel:
     def _give_up(self, error: Exception) -> None:
         text = " ".join(str(error).partition("Set TORCHDYNAMO_VERBOSE")[0].split())
         self.failure = f"{type(error).__name__}: {text[:400]}"
-        self._run = self.eager
-        if self._required:
+        if self._required:  # every further call is refused as well
             raise CompileError(f"torch.compile failed and is required: {self.failure}") from error
+        self._run = self.eager
         log.warning("the model %s stays eager: torch.compile failed: %s", self._name, self.failure)
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from time import perf_counter_ns
 from typing import Any
 
-from ksrv.errors import HandlerFailed, InferenceError, KsrvError
+from ksrv.errors import HandlerFailed, InferenceError, KsrvError, ModelFailed
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.compile import CompileError
@@ -216,6 +216,8 @@ class Runner:
         log.error("%s failed in %s; requests: %s", self._shown(), stage, shown, exc_info=error)
         if isinstance(error, KsrvError):
             return error
+        if isinstance(error, CompileError):
+            return ModelFailed(f"{self._shown()} cannot serve: {error}")
         return HandlerFailed(
             f"the stage {stage} of {self._shown()} failed with {type(error).__name__}."
         )

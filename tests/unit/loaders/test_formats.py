@@ -11,38 +11,26 @@ from ksrv.handlers.runner import LoadFailed, Runner
 from ksrv.repository.config import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.source import ModelSource
+from tests.format_files import (
+    LAYERS,
+    NET,
+    exported,
+    network,
+    shared_object,
+    state_of,
+    write_onnx,
+    write_package,
+)
 
 torch = pytest.importorskip("torch")
 
-NET = """
-import torch
-from layers import Squash
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = torch.nn.Linear(4, 8)
-        self.squash = Squash()
-        self.second = torch.nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.second(self.squash(self.first(x)))
-"""
-LAYERS = """
-import torch
-
-class Squash(torch.nn.Module):
-    def forward(self, x):
-        return torch.relu(x)
-"""
 TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
 def reference():
     """The network itself, with seeded weights, and its answer to one input."""
-    torch.manual_seed(7)
-    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+    net = network()
     array = np.random.default_rng(3).normal(size=(5, 4)).astype(np.float32)
     with torch.inference_mode():
         return net, array, net(torch.from_numpy(array)).numpy()
@@ -53,44 +41,6 @@ def folder(tmp_path):
     (tmp_path / "net.py").write_text(NET)
     (tmp_path / "layers.py").write_text(LAYERS)
     return tmp_path
-
-
-def state_of(net):
-    return {
-        "first.weight": net[0].weight.detach(),
-        "first.bias": net[0].bias.detach(),
-        "second.weight": net[2].weight.detach(),
-        "second.bias": net[2].bias.detach(),
-    }
-
-
-def write_onnx(net, path):
-    onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper, numpy_helper
-
-    weights = [
-        numpy_helper.from_array(tensor.numpy(), name.replace(".", "_"))
-        for name, tensor in state_of(net).items()
-    ]
-    graph = helper.make_graph(
-        [
-            helper.make_node("Gemm", ["x", "first_weight", "first_bias"], ["a"], transB=1),
-            helper.make_node("Relu", ["a"], ["b"]),
-            helper.make_node("Gemm", ["b", "second_weight", "second_bias"], ["y"], transB=1),
-        ],
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])],
-        weights,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    onnx.save(model, path)
-
-
-def exported(net):
-    rows = torch.export.Dim("rows", min=1, max=64)
-    return torch.export.export(net, (torch.zeros(2, 4),), dynamic_shapes=({0: rows},))
 
 
 def serve(folder, config, array):
@@ -161,7 +111,7 @@ def test_exported_program(folder, reference):
 def compiled_package(reference, tmp_path_factory):
     """An AOTInductor package; compiled once, it takes the longest of all."""
     path = tmp_path_factory.mktemp("package") / "net.pt2"
-    torch._inductor.aoti_compile_and_package(exported(reference[0]), package_path=str(path))
+    write_package(reference[0], path)
     return path
 
 
@@ -171,11 +121,7 @@ def test_compiled_package(folder, reference, compiled_package):
 
 
 def test_compiled_shared_object(folder, reference, compiled_package):
-    import zipfile
-
-    with zipfile.ZipFile(compiled_package) as archive:
-        [name] = [name for name in archive.namelist() if name.endswith(".so")]
-        (folder / "net.so").write_bytes(archive.read(name))
+    (folder / "net.so").write_bytes(shared_object(compiled_package))
     check(folder, "model: net.so", reference, "pytorch_aotinductor")
 
 

@@ -1,0 +1,86 @@
+"""One small network in every format that ksrv loads."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+NET = """
+import torch
+from layers import Squash
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(4, 8)
+        self.squash = Squash()
+        self.second = torch.nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.second(self.squash(self.first(x)))
+"""
+LAYERS = """
+import torch
+
+class Squash(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+"""
+
+
+def state_of(net):
+    return {
+        "first.weight": net[0].weight.detach(),
+        "first.bias": net[0].bias.detach(),
+        "second.weight": net[2].weight.detach(),
+        "second.bias": net[2].bias.detach(),
+    }
+
+
+def write_onnx(net, path):
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper, numpy_helper
+
+    weights = [
+        numpy_helper.from_array(tensor.numpy(), name.replace(".", "_"))
+        for name, tensor in state_of(net).items()
+    ]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gemm", ["x", "first_weight", "first_bias"], ["a"], transB=1),
+            helper.make_node("Relu", ["a"], ["b"]),
+            helper.make_node("Gemm", ["b", "second_weight", "second_bias"], ["y"], transB=1),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, path)
+
+
+def exported(net):
+    rows = torch.export.Dim("rows", min=1, max=64)
+    return torch.export.export(net, (torch.zeros(2, 4),), dynamic_shapes=({0: rows},))
+
+
+def network():
+    """The network itself, with seeded weights."""
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+
+
+def write_package(net, path: Path) -> None:
+    """Write the AOTInductor package; this takes seconds."""
+    torch._inductor.aoti_compile_and_package(exported(net), package_path=str(path))
+
+
+def shared_object(package: Path) -> bytes:
+    """Return the compiled `.so` in a package."""
+    with zipfile.ZipFile(package) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".so")]
+        return archive.read(name)
