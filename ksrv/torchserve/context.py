@@ -24,6 +24,7 @@ class RequestProcessor:
         self._status_code = DEFAULT_STATUS
         self._reason_phrase: str | None = None
         self._response_header: dict[str, str] = {}
+        self.failure: Exception | None = None
 
     def get_request_property(self, key: str) -> Any:
         return self._request_header.get(key)
@@ -163,6 +164,17 @@ class Context:
             of the batch takes intermediate answers this is not known, and taken to be so.
         """
         return self.cl_socket is None or bool(self.cl_socket.listening(idx))
+
+    def fail(self, idx: int, error: Exception) -> None:
+        """Fail the request of one row alone; ksrv's own. What is returned for the row is dropped.
+
+        Args:
+            idx: The row.
+            error: Why: a PredictionException says what its client reads, any other fails the row as
+                it would have failed the batch.
+        """
+        processor = self.request_processor[idx]
+        processor.failure = processor.failure or error
 
     def get_sequence_id(self, idx: int) -> str:
         return str(self.get_request_header(idx, self.header_key_sequence_id) or "")

@@ -18,7 +18,7 @@ from ksrv.handlers.device import choose_device
 from ksrv.handlers.folder_modules import place_in
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.handlers.runner import LoadFailed
-from ksrv.request import BatchInputs, BatchOutputs, Element, Emitter, Tensor
+from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Emitter, Tensor
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec, TensorSpec
 from ksrv.torchserve import answers, rows, surface, torchvision_stand_in
@@ -210,12 +210,13 @@ class TorchServeRunner:
         for row, (index, item) in enumerate(zip(owners, items, strict=True)):
             element: Element = b""
             try:
+                self._raise_failure_of(row, inputs.requests[index])
                 if over_torchserve:
                     element, kind = answers.torchserve_item(item)
                     outputs.headers[index] = {CONTENT_TYPE: kind}
                 else:
                     element = answers.wire_element(item)
-            except answers.AnswerError as error:
+            except Exception as error:  # noqa: BLE001  a handler may have failed a row with anything
                 outputs.failures[index] = answers.failure_of(
                     error, over_torchserve, self.source.name
                 )
@@ -223,6 +224,14 @@ class TorchServeRunner:
             self._apply_status(row, index, element, over_torchserve, outputs)
         outputs.tensors = [Tensor(answers.OUTPUT, "BYTES", (len(elements),), elements)]
         return outputs
+
+    def _raise_failure_of(self, row: int, request: BatchRequest) -> None:
+        assert self._context is not None
+        failure = self._context.request_processor[row].failure
+        if failure is not None:
+            name = self.source.name
+            log.error("the model %s failed the request %s", name, request.id, exc_info=failure)
+            raise failure
 
     def _apply_status(
         self, row: int, index: int, element: Element, over_torchserve: bool, outputs: BatchOutputs

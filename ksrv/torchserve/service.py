@@ -72,6 +72,9 @@ class Service:
         start = time.time()
         try:
             items = checked_items(self._entry_point(rows, context), len(rows))
+            for processor in context.request_processor:  # a frame has one outcome for all
+                if processor.failure is not None:
+                    raise processor.failure
         except Exception as error:
             logger.error("the handler failed", exc_info=error)
             code, message = outcome(error)

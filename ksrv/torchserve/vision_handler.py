@@ -12,6 +12,7 @@ import numpy as np
 
 from ksrv.handlers.gradients import integrated_gradients
 from ksrv.torchserve.base_handler import BaseHandler
+from ksrv.torchserve.micro_batching import MicroBatching
 from ksrv.torchserve.prediction import map_class_to_label
 from ksrv.torchserve.transforms import CenterCrop, Compose, Normalize, Pixels, Resize, ToTensor
 
@@ -37,15 +38,40 @@ def decode_image(file: bytes | bytearray | memoryview) -> Pixels:
 
 
 class VisionHandler(BaseHandler):
-    """Decodes the image of each row, applies `image_processing`, stacks."""
+    """Decodes the image of each row, applies `image_processing`, stacks.
+
+    A file in a batch that cannot be read fails its own request, where TorchServe fails the batch.
+    """
 
     image_processing: Any = None
 
     def preprocess(self, data: Any) -> Any:
         import torch
 
-        images = [self._image(row) for row in data]
+        images: list[Any] = []
+        errors: dict[int, Exception] = {}
+        for index, row in enumerate(data):
+            try:
+                images.append(self._image(row))
+            except Exception as error:  # noqa: BLE001  decoders and transforms raise what they like
+                images.append(None)
+                errors[index] = error
+        if errors:
+            self._fail_rows(images, errors)
         return torch.stack(images).to(self.device)
+
+    def _fail_rows(self, images: list[Any], errors: dict[int, Exception]) -> None:
+        """Fail the requests of rows without an image, and have blank images stand in for those."""
+        import torch
+
+        sound = next((image for image in images if image is not None), None)
+        fail = getattr(self.context, "fail", None)
+        # A part of a batch does not know the numbers that its rows have in the batch.
+        if sound is None or fail is None or isinstance(self.handle, MicroBatching):
+            raise next(iter(errors.values()))
+        for index, error in errors.items():
+            fail(index, error)
+            images[index] = torch.zeros_like(sound)
 
     def _image(self, row: Any) -> Any:
         import torch

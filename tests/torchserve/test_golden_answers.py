@@ -6,6 +6,7 @@ Where ksrv's answer differs on purpose, the test says so and why.
 import base64
 import http.client
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -66,12 +67,18 @@ def vision(tmp_path_factory, model_files):
         ("det", "object_detector", "det.pt", labels),
     ):
         archive(store, name, handler, files=model_files, model=file, extra=extra, settings=CPU)
+    archive(
+        store, "cls8", "image_classifier", files=model_files, model="cls.pt", extra=labels,
+        settings=CPU | {"batchSize": 8, "maxBatchDelay": 60_000},
+    )  # fmt: skip
     with Server(store, torchserve_api=True) as server:
         yield server
 
 
 def content_of(request):
-    """Return the body of a recorded request."""
+    """Return the body of a recorded request, or its content where a test gives it one."""
+    if "content" in request:
+        return request["content"]
     image = picture()
     images = json.loads((GOLDEN / "images.json").read_text())
     noise = base64.b64decode(images["noise8.jpg"]["base64"])
@@ -218,6 +225,35 @@ def test_other_modes_are_read_as_rgb(vision, case):
     status, _, body = sent(vision, BUILT_IN[case]["request"])
     assert status == 200, body
     if case == "H10":  # the opaque picture is the picture
+        near(json.loads(body), json.loads(BUILT_IN["H01"]["response"]["body"]["text"]))
+
+
+MODES = {
+    "palette": picture().quantize(32),
+    "grey with alpha": picture().convert("LA"),
+    "one bit": picture().convert("1"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["cls", "seg", "det"])
+def test_every_mode_is_the_rgb_image(vision, name, mode):
+    request = {"method": "POST", "path": f"/predictions/{name}", "headers": {}}
+    with_pixels = [encoded(MODES[mode]), encoded(MODES[mode].convert("RGB"))]
+    found, wanted = (sent(vision, request | {"content": one}) for one in with_pixels)
+    assert (found[0], found[2]) == (200, wanted[2])
+
+
+def test_one_bad_file_among_eight_fails_alone(vision):
+    """TorchServe fails all eight (its issue 1329)."""
+    request = BUILT_IN["H01"]["request"] | {"path": "/predictions/cls8"}
+    bad = request | {"content": b"no image"}
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda one: sent(vision, one), [*[request] * 7, bad]))
+    assert [status for status, _, _ in answers] == [200] * 7 + [503]
+    refused = BUILT_IN["H11"]["response"]
+    assert answers[7][2] == refused["body"]["text"]
+    for _, _, body in answers[:7]:
         near(json.loads(body), json.loads(BUILT_IN["H01"]["response"]["body"]["text"]))
 
 
