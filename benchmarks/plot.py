@@ -30,7 +30,7 @@ def draw(found: list[Verdict], path: Path) -> None:
         path: The PNG.
     """
     used = [verdict.ratio / verdict.most for verdict in found]
-    figure, axes = pyplot.subplots(figsize=(13, 0.3 * len(found) + 1.5), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(12, 0.24 * len(found) + 1), layout="constrained")
     colours = ["#2a7f62" if verdict.met else "#b5452c" for verdict in found]
     bars = axes.barh([label(verdict) for verdict in found], used, color=colours)
     texts = [
@@ -40,13 +40,14 @@ def draw(found: list[Verdict], path: Path) -> None:
         for verdict in found
     ]
     axes.bar_label(bars, texts, padding=3, fontsize=8)
-    axes.axvline(1, color="black", linewidth=1)
+    axes.axvline(1, color="black", linewidth=1, zorder=0)
     axes.set_xlim(0, max(1.2, *used) * 1.12)
     axes.set_xlabel("share of the target's time (less is better; 1 is the target)")
     axes.tick_params(axis="y", labelsize=8)
+    axes.margins(y=0.01)
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=90)
 
 
 def main() -> None:
