@@ -42,6 +42,7 @@ enum class Phase : uint8_t {
 enum Claim : uint8_t { OWNED, ARMING, ARMED };
 
 constexpr size_t HEAD_BUFFER = 16384;
+constexpr size_t SHORT_LOOK = 2048;
 constexpr size_t ANSWER_HEAD = 768;
 constexpr int ANSWER_PARTS = 64;
 constexpr int ANSWER_BLOCKS = 4;
@@ -84,6 +85,7 @@ struct Connection {
     bool registered = false;      // known to epoll
     bool close_after = false;     // the answer says Connection: close
     bool touched = false;         // has sent at least one byte
+    bool large = false;           // its last body was larger than the buffer
     uint16_t status = 0;
 
     unsigned char *buffer = nullptr;  // HEAD_BUFFER bytes, more while holding

@@ -143,7 +143,7 @@ inline void Door::accept_some(uint16_t listener, uint64_t now) noexcept {
         connection->fd = fd;
         connection->listener = listener;
         connection->registered = false;
-        connection->close_after = connection->touched = false;
+        connection->close_after = connection->touched = connection->large = false;
         connection->filled = 0;
         connection->block = nullptr;
         connection->counted = 0;

@@ -77,7 +77,9 @@ inline void Door::advance(Connection *connection, uint64_t now) noexcept {
             arm_for_phase(connection, now);
             return;
         }
-        const size_t wanted = holding ? connection->hold_until : HEAD_BUFFER;
+        // Behind a large body, a short look for the next head leaves less to be moved into the block.
+        const size_t room = connection->large && connection->filled < SHORT_LOOK ? SHORT_LOOK : HEAD_BUFFER;
+        const size_t wanted = holding ? connection->hold_until : room;
         if (!connection->reserve(wanted < HEAD_BUFFER ? HEAD_BUFFER : wanted)) {
             drop(connection);
             return;
@@ -142,6 +144,7 @@ inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
     memcpy(connection->block->data + connection->body_offset,
            connection->buffer + connection->head.length, taken);
     connection->body_got = taken;
+    connection->large = need > HEAD_BUFFER;
     connection->hold_until = connection->head.length + taken;  // to be consumed when answered
     connection->stage_ns = now;
     connection->phase.store(Phase::body, std::memory_order_relaxed);

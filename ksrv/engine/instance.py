@@ -30,7 +30,7 @@ from ksrv.engine.plain import PlainBatch
 from ksrv.engine.split import split
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.errors import HandlerFailed, KsrvError
-from ksrv.request import BatchInputs, BatchOutputs, InferResponse
+from ksrv.request import Array, BatchInputs, BatchOutputs, InferResponse
 from ksrv.source import ModelConfig
 from ksrv.spec import ModelSpec
 
@@ -110,6 +110,9 @@ class Instance:
         self._closing = False
         self._busy_since = 0
         self._trust = 0
+        # Whether the last plain batch was answered with copies. Then nobody asks who holds its memory;
+        # where that proves wrong, an answer made of its inputs is copied as well.
+        self._replies = False
         self._deaths = self._revived = 0
         self.started: Future[ModelSpec] = Future()
         self.warm: Future[None] = Future()
@@ -239,7 +242,7 @@ class Instance:
         """
         queue = self._home.queue
         try:
-            self._run(self._assembled(tickets), False)
+            self._run(self._assembled(tickets), False, lent=True)
         finally:
             if not self._executor.alive:
                 queue.nudge(self._seat)
@@ -254,12 +257,13 @@ class Instance:
         fill(assembly, tickets, self._home.queue, self.tally)
         return assembly
 
-    def _run(self, assembly: Assembly | PlainBatch, later: bool) -> None:
+    def _run(self, assembly: Assembly | PlainBatch, later: bool, *, lent: bool = False) -> None:
         """Run a batch and answer its requests; their waiters are woken `later`, or now."""
         queue = self._home.queue
         if not assembly.tickets:
             return
-        tickets = queue.start(assembly.tickets)
+        # What was lent a seat runs since then.
+        tickets = assembly.tickets if lent else queue.start(assembly.tickets)
         if len(tickets) != len(assembly.tickets):
             assembly.keep(tickets)
             if not tickets:
@@ -288,12 +292,15 @@ class Instance:
         try:
             batch = assembly.inputs()
             batch.emit = chunks
-            inputs = [
-                tensor.data
-                for tensor in batch.tensors.values()
-                if isinstance(tensor.data, np.ndarray)
-            ]
-            before = ownership.counts(inputs)
+            inputs: list[Array] = []
+            before: dict[int, int] = {}
+            if not (plain and self._replies):
+                inputs = [
+                    tensor.data
+                    for tensor in batch.tensors.values()
+                    if isinstance(tensor.data, np.ndarray)
+                ]
+                before = ownership.counts(inputs)
             outputs = self._executor.run(
                 batch, None if deadline == native.NO_DEADLINE else deadline
             )
@@ -301,6 +308,7 @@ class Instance:
             assembly.timings = {"assemble": assembly.spent_ns, **outputs.timings}
             if plain and not (outputs.failures or outputs.headers or outputs.parameters):
                 won = lane.reply(self._home.queue, tickets, outputs.tensors, assembly.timings)
+                self._replies = won is not None
                 if won is not None:
                     return Replied(won)
             return split(self._home.spec, tickets, outputs, assembly.timings, inputs, before)

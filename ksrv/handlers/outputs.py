@@ -51,6 +51,7 @@ class OutputReader:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._declared = {entry.name: entry for entry in spec.outputs}
+        self._fixed = _fixed(spec)
         self._open = not spec.inputs
         # Only a model without any batch dimension may answer with another number of rows.
         self._counted = not spec.inputs or any(entry.batched for entry in spec.inputs)
@@ -77,6 +78,10 @@ class OutputReader:
         Raises:
             HandlerFailed: The result does not fit the batch or the declared outputs.
         """
+        if self._fixed and not explained:
+            tensors = self._as_declared(result, rows)
+            if tensors:
+                return tensors
         declared = NOT_DECLARED if explained else self._declared
         tensors = []
         for name, value in _by_name(result, declared).items():
@@ -97,11 +102,45 @@ class OutputReader:
             tensors.append(tensor)
         return tensors
 
+    def _as_declared(self, result: Any, rows: int) -> list[Tensor] | None:
+        """The tensors of a result that is just what is declared; None where there is more to do."""
+        if type(result) is not dict:
+            if type(result) is not np.ndarray or len(self._fixed) != 1:
+                return None
+            result = {self._fixed[0][0]: result}
+        if len(result) != len(self._fixed):
+            return None
+        tensors = []
+        for name, kind, dtype, tail in self._fixed:
+            array = result.get(name)
+            # Equal dtypes are nearly always one object.
+            if type(array) is not np.ndarray or array.dtype is not dtype:
+                return None
+            shape = array.shape
+            if not shape or shape[0] != rows or shape[1:] != tail or not array.flags.c_contiguous:
+                return None
+            tensors.append(Tensor(name, kind, shape, array))
+        return tensors
+
 
 def _lack_rows(inputs: Mapping[str, Tensor]) -> bool:
     """Whether the inputs of a model that declares none have no first dimension in common."""
     shapes = [tensor.shape for tensor in inputs.values()]
     return any(not shape or shape[0] != shapes[0][0] for shape in shapes)
+
+
+def _fixed(spec: ModelSpec) -> list[tuple[str, str, np.dtype[Any], tuple[int, ...]]]:
+    """Name, datatype, dtype and fixed dimensions of the outputs, where all of them have such."""
+    found = []
+    for entry in spec.outputs:
+        tail = tuple(size for size in entry.shape[1:] if isinstance(size, int) and size >= 0)
+        fixed = entry.batched and len(tail) + 1 == len(entry.shape)
+        if not fixed or entry.datatype in ("BF16", "BYTES"):
+            return []
+        found.append(
+            (entry.name, entry.datatype, np.dtype(datatype.dtype_string(entry.datatype)), tail)
+        )
+    return found
 
 
 def _by_name(result: Any, declared: Mapping[str, TensorSpec]) -> dict[str, Any]:
