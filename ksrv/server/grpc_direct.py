@@ -197,8 +197,10 @@ class DirectCalls:
         self._most = most
         self._queue = core.CompletionQueue()
         self._lock = threading.Lock()
-        self._due = 0  # calls that are asked for or open, and ends of calls that are watched
+        self._due = 0  # calls that are asked for or open
+        self._watching = 0  # calls whose end is watched
         self._closing = False
+        self._held: list[tuple[Call, bytes | None]] | None = None
         self._ended = threading.Event()
         self._trim_from = TRIM_FROM if trims else sys.maxsize
         self._threads = threads + 1
@@ -260,10 +262,26 @@ class DirectCalls:
             self._run(self._write_answers, f"ksrv-grpc-answer-{index}")
         self._run(self._replace_stuck, "ksrv-grpc-watch")
 
+    def hold(self) -> None:
+        """Keep all answers back from now on, so that clients that wait for one send nothing new.
+
+        A server that stops tells its clients so, and what they send until they have read that is
+        lost. Most clients send their next request when they have the answer to their last.
+        """
+        with self._lock:
+            self._held = []
+
     def begin_stop(self) -> None:
         """Ask for no more calls; to be called right before the server is stopped."""
         with self._lock:
             self._closing = True
+
+    def let_go(self) -> None:
+        """Send the answers that were held."""
+        with self._lock:
+            held, self._held = self._held, None
+        for call, message in held or ():
+            call.send(message, self._less)
 
     def wait(self, timeout: float) -> bool:
         """Wait until all calls have ended and the threads may go.
@@ -334,7 +352,12 @@ class DirectCalls:
     def _less(self, _event: Any = None) -> None:
         with self._lock:
             self._due -= 1
-            if self._due or not self._closing or self._ended.is_set():
+        self._end()
+
+    def _end(self) -> None:
+        """Let the threads go once nothing can come any more."""
+        with self._lock:
+            if self._due or self._watching or not self._closing or self._ended.is_set():
                 return
             self._ended.set()
         # Only now: a batch on a queue that is shut down would end the process.
@@ -366,7 +389,9 @@ class DirectCalls:
         ticket = call.ticket
         if ticket is not None and not ticket.done():
             ticket.cancel()
-        self._less()
+        with self._lock:
+            self._watching -= 1
+        self._end()
 
     # ---- requests ---------------------------------------------------------------------------
 
@@ -423,7 +448,7 @@ class DirectCalls:
         with self._lock:
             if not call.sent:
                 call.watched = True
-                self._due += 1
+                self._watching += 1
                 call.watch(functools.partial(self._closed, call))
 
     def _answer(self, call: Call) -> None:
@@ -450,6 +475,9 @@ class DirectCalls:
             if call.sent:
                 return
             call.sent = True
+            if self._held is not None:
+                self._held.append((call, message))
+                return
         call.send(message, self._less)
 
     def _write_answers(self) -> None:

@@ -5,7 +5,11 @@ does not change it, and a second server on the same port fails loudly although w
 master binds it first: once alone to see that it is free, then shared, without listening.
 """
 
+import contextlib
+import os
 import socket
+import stat
+from collections.abc import Collection
 from dataclasses import replace
 
 from ksrv.server.addresses import Address
@@ -38,3 +42,44 @@ def reserve(address: Address) -> tuple[Address, socket.socket | None]:
     shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     shared.bind((where[0], port, *where[2:]))
     return replace(address, port=port), shared
+
+
+def listeners() -> dict[int, int]:
+    """Return the descriptors of this process's listening sockets by inode; none outside Linux."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile, or no socket
+                number = int(name)
+                if stat.S_ISSOCK(os.fstat(number).st_mode) and _listens(number):
+                    found[os.fstat(number).st_ino] = number
+    return found
+
+
+def stop_listening(inodes: Collection[int]) -> None:
+    """Have listening sockets accept no more; connections that were accepted stay.
+
+    grpcio closes its listeners only together with everything else, and what connects in between is
+    reset.
+
+    Args:
+        inodes: Those of the sockets, from `listeners`.
+    """
+    for inode, number in listeners().items():
+        if inode in inodes:
+            with contextlib.suppress(OSError), _copy(number) as copy:
+                copy.shutdown(socket.SHUT_RD)
+
+
+def _listens(number: int) -> bool:
+    with _copy(number) as copy:
+        return bool(copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _copy(number: int) -> socket.socket:
+    duplicate = os.dup(number)
+    try:
+        return socket.socket(fileno=duplicate)
+    except OSError:
+        os.close(duplicate)
+        raise

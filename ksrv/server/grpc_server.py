@@ -10,6 +10,8 @@ an answer costs 1.1 times sync's CPU for W1 and 0.85 to 1.1 times for W2, so it 
 
 import functools
 import threading
+import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,7 @@ from ksrv.server.grpc_calls import (
 from ksrv.server.grpc_direct import DirectCalls
 from ksrv.server.grpc_health import Health
 from ksrv.server.grpc_infer import InferCalls, Places, Send
+from ksrv.server.grpc_port import listeners, stop_listening
 from ksrv.server.grpc_reflection import reflection
 from ksrv.server.grpc_servicer import CONTROL, OPEN, Servicer
 from ksrv.server.grpc_stream import StreamCalls
@@ -55,6 +58,10 @@ SPARE_THREADS = 4
 HEALTH_THREADS = 2
 CALL_THREADS = 4
 CONTROL_THREADS = 2
+
+HOLD_SECONDS = 0.05
+"""How long answers are held before and after clients are told that the server stops; long enough for
+them to wait for these answers, and then to have read that."""
 
 END_SECONDS = 1.0
 """How long the threads of calls that have ended may take to go."""
@@ -115,6 +122,7 @@ class GrpcServer:
         self._streams: StreamCalls | None = None
         self._direct: DirectCalls | None = None
         self._server: Any = None
+        self._listening: Collection[int] = ()
         self._stopped: threading.Event | None = None
 
     def start(self, address: str, *, shared: bool = False) -> int:
@@ -148,24 +156,42 @@ class GrpcServer:
                 self._reflection(REFLECTION_ALPHA, streams),
             )
         )
+        before = listeners()
         port = int(self._server.add_insecure_port(address))
         self._server.start()
+        self._listening = listeners().keys() - before.keys()
         if self._direct is not None:
             self._direct.start()
         return port
 
-    def begin_stop(self, grace: float) -> None:
+    def begin_stop(self, grace: float, *, replaced: bool = False) -> None:
         """Stop accepting calls; those accepted have `grace` seconds to finish.
 
         Streams end once they have answered what they accepted, and watchers of health are told.
+        What a client sends between the stop and its reading of that is cancelled by grpcio, so
+        answers are held around that moment. A client with calls side by side may still lose some.
+
+        Args:
+            grace: Seconds after which calls that are left are cancelled.
+            replaced: Whether another worker listens on the port, to which new connections go before
+                this one stops. grpcio's core logs that its listener was closed.
         """
-        if self._server is not None and self._stopped is None:
-            self._closing.set()
-            if self._streams is not None:
-                self._streams.close()
-            if self._direct is not None:
-                self._direct.begin_stop()
+        if self._server is None or self._stopped is not None:
+            return
+        self._closing.set()
+        if self._streams is not None:
+            self._streams.close()
+        if self._direct is None:
             self._stopped = self._server.stop(grace)
+            return
+        if replaced:
+            stop_listening(self._listening)
+        self._direct.hold()
+        time.sleep(HOLD_SECONDS)
+        self._direct.begin_stop()
+        self._stopped = self._server.stop(grace)
+        time.sleep(HOLD_SECONDS)
+        self._direct.let_go()
 
     def stop(self, grace: float) -> None:
         """Stop, and return when no call is left; further calls do nothing."""

@@ -198,16 +198,19 @@ class Service:
     def _leave(self, worker: Any) -> None:
         generation = self._slots.worker_generation(self._slot)
         reloaded = self._slots.generation > generation
+        replaced = False
         if not self._slots.accepting(self._slot):
             log.info("worker leaves before it served")
-        elif not (reloaded and self._wait_for_replacement(generation)):
+        elif reloaded and self._wait_for_replacement(generation):
+            replaced = True
+        else:
             self._slots.mark(self._slot, State.STOPPING)
             self.engine.drain()
             if self._loaded.is_set():  # a server that was never ready has no callers to wait for
                 log.info("draining for %.1f s", self.settings.drain_delay)
                 time.sleep(self.settings.drain_delay)
         if self._grpc is not None:
-            self._grpc.begin_stop(self.settings.stop_timeout)
+            self._grpc.begin_stop(self.settings.stop_timeout, replaced=replaced)
         # gunicorn's own handler: it stops accepting, finishes what was accepted, and exits.
         type(worker).handle_exit(worker, signal.SIGTERM, None)
 

@@ -13,6 +13,7 @@ from engine_stand_in import StandInEngine
 from grpc_fixtures import connect, infer_request, running, small_limits, stub_infer
 
 from ksrv.protocol.messages import INFERENCE, message_class
+from ksrv.server import grpc_direct
 from ksrv.server.grpc_server import GrpcServer
 from ksrv.server.settings import ServerSettings
 
@@ -22,8 +23,16 @@ def engine():
     return StandInEngine()
 
 
+@pytest.fixture(params=["direct", "public"])
+def way(request, monkeypatch):
+    """Whether ModelInfer is taken from grpcio's queue, or in the public way."""
+    if request.param == "public":
+        monkeypatch.setattr(grpc_direct, "_NAMES", (*grpc_direct._NAMES, "NotThere"))
+    return request.param
+
+
 @pytest.fixture
-def address(engine):
+def address(engine, way):
     with running(engine, threads=2) as found:
         yield found
 
@@ -268,7 +277,7 @@ def test_second_server_on_the_port_fails_loudly(address):
         second.start(address)
 
 
-def test_stop_lets_accepted_requests_finish(engine):
+def test_stop_lets_accepted_requests_finish(engine, way):
     server = GrpcServer(engine, ServerSettings())
     port = server.start("127.0.0.1:0")
     with connect(f"127.0.0.1:{port}") as channel:
