@@ -98,6 +98,7 @@ class Context:
         self.model_yaml_config = {} if model_yaml_config is None else model_yaml_config
         self.stopping_criteria: list[Any] | None = None
         self.cl_socket: Any = None
+        self.rows_are_requests = True
         self.header_key_sequence_id = os.environ.get(
             "TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id"
         )
@@ -172,7 +173,12 @@ class Context:
             idx: The row.
             error: Why: a PredictionException says what its client reads, any other fails the row as
                 it would have failed the batch.
+
+        Raises:
+            Exception: The error itself, behind an envelope, whose rows are not those of requests.
         """
+        if not self.rows_are_requests:
+            raise error
         processor = self.request_processor[idx]
         processor.failure = processor.failure or error
 

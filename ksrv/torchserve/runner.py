@@ -148,6 +148,7 @@ class TorchServeRunner:
         over_torchserve = rows.is_torchserve(inputs.requests[0])
         entry, owners, data, expected = self._call(inputs, over_torchserve)
         self._begin(inputs, owners)
+        self._context.rows_are_requests = entry is self._bare
         start = time.perf_counter_ns()
         try:
             items = answers.checked_items(entry(data, self._context), expected)

@@ -148,6 +148,7 @@ class ModelLoader:
         )  # fmt: skip
         entry, _ = find_entry(handler, folder, context)
         if envelope:
+            context.rows_are_requests = False
             entry = ENVELOPES[envelope](entry).handle
         return Service(context, entry)
 

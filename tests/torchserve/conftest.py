@@ -83,7 +83,10 @@ def ts_modules(monkeypatch):
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
-        if name in ("own_handler", "net") or name.partition(".")[0] in ("ts", "torchvision"):
+        if name in ("own_handler", "own_envelope", "net") or name.partition(".")[0] in (
+            "ts",
+            "torchvision",
+        ):
             del sys.modules[name]
 
 
@@ -92,14 +95,16 @@ def ts_runner(tmp_path, ts_modules):
     """Make a loaded runner of a TorchServe handler's source, in this process."""
     runners = []
 
-    def make(handler, config="", files=()):
+    def make(handler, config="", files=(), instance=0, archive=None):
         folder = tmp_path / "own"
         folder.mkdir()
         (folder / "own_handler.py").write_text(dedent(handler))
         for name, content in dict(files).items():
             (folder / name).write_bytes(content)
         (folder / "model.yaml").write_text("handler: own_handler.py\n" + dedent(config))
-        runner = make_runner(Repository([tmp_path]).scan()["own"].versions[""])
+        source = Repository([tmp_path]).scan()["own"].versions[""]
+        source.config.torchserve.update(archive or {})
+        runner = make_runner(source, instance=instance)
         runners.append(runner)
         runner.load()
         return runner
