@@ -21,6 +21,8 @@ from typing import IO
 
 import msgspec
 
+from ksrv.repository.archive_cache import PARTIAL, hold, prune
+
 MANIFEST = PurePosixPath("MAR-INF/MANIFEST.json")
 ARCHIVE_SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz")
 CHUNK = 1024 * 1024
@@ -106,9 +108,11 @@ def open_archive(
         return path
     home = private_cache() if cache is None else cache
     place = home / digest_of(path)
-    if not place.is_dir():
+    if not hold(place):
         home.mkdir(parents=True, exist_ok=True)
         unpack(path, place, limits or ArchiveLimits())
+        hold(place)
+        prune(home)
     return place
 
 
@@ -160,7 +164,7 @@ def unpack(archive: Path, place: Path, limits: ArchiveLimits) -> None:
     Raises:
         ArchiveError: As `open_archive`; nothing is left behind.
     """
-    partial = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=place.parent))
+    partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=place.parent))
     try:
         if archive.name.endswith((".tar.gz", ".tgz")):
             _unpack_tar(archive, partial, limits)
