@@ -62,6 +62,7 @@ struct DoorHooks {
     bool (*may_lend)(Queue *queue) = nullptr;
     bool (*push)(Queue *queue, Entry *entry) = nullptr;
     void (*release_entry)(Entry *entry) = nullptr;
+    bool (*cancel)(Entry *entry) = nullptr;
     void *(*plain_taken)(Entry *entry) = nullptr;
     void (*plain_answered)(Entry *entry, void *answer) = nullptr;
 };
@@ -114,13 +115,15 @@ class Door {
     bool answer(Connection *connection, Owners *owners) noexcept;
     void answer_ready(Connection *connection, Ready which) noexcept;  // the same, ready-made
     void drop(Connection *connection) noexcept;                       // no answer: closes
+    void forsake(Connection *connection) noexcept;  // the same for a client that is gone
 
     // Renders an answer into `connection->out`; false when there is no memory.
     bool put_answer(Connection *connection, uint16_t status, const char *line, size_t line_length,
                     const char *fields, size_t fields_length, const char *body,
                     size_t body_length) noexcept;
 
-    // ---- requests that wait for Python ----
+    // ---- requests that wait ----
+    void watch(Connection *connection, Entry *entry) noexcept;  // door_vanished.hpp
     Connection *next_to_run() noexcept;
     size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept;
     Connection *undo_plain(PlainEntry *entry) noexcept;
@@ -187,6 +190,11 @@ class Door {
     void notify() noexcept;
     void bury(Owners *owners) noexcept;
 
+    // door_vanished.hpp
+    void unwatch(Connection *connection) noexcept;
+    bool has_vanished(Connection *connection) noexcept;
+    void look_after_waiting() noexcept;
+
     // door_python.hpp
     void serve(int index) noexcept;
     void visit_python(int index) noexcept;
@@ -242,6 +250,7 @@ class Door {
     std::atomic<uint32_t> to_run_{0};
     static constexpr int NOBODY = -1;
     std::atomic<int> server_{NOBODY};          // who takes requests into Python
+    std::atomic<uint32_t> watched_{0};         // connections that are watched while they wait
     std::atomic<int> away_{0};                 // I/O threads that are in Python
     std::mutex relief_mutex_;
     std::condition_variable relief_;
@@ -268,5 +277,6 @@ class Door {
 #include "door_loop.hpp"
 #include "door_plain.hpp"
 #include "door_python.hpp"
+#include "door_vanished.hpp"
 #include "door_receive.hpp"
 #include "door_send.hpp"

@@ -16,8 +16,8 @@ from ksrv._native.arena cimport ksrv_lease, ksrv_release
 from ksrv._native.exchange cimport Exchange, ksrv_exchange
 from ksrv._native.lane cimport Lane, ksrv_plain_answered, ksrv_plain_taken, ksrv_serve_plain
 from ksrv._native.queue cimport (
-    CQueue, Entry, PUSH_OK, Queue, ksrv_entry_release, ksrv_may_lend, ksrv_push, ksrv_queue_full,
-    ksrv_queue_release, ksrv_queue_retain,
+    CQueue, Entry, PUSH_OK, Queue, ksrv_cancel, ksrv_entry_release, ksrv_may_lend, ksrv_push,
+    ksrv_queue_full, ksrv_queue_release, ksrv_queue_retain,
 )
 from ksrv._native.recogniser cimport HeadRules
 
@@ -67,6 +67,10 @@ cdef cbool _may_lend(CQueue *queue) noexcept nogil:
 
 cdef cbool _push(CQueue *queue, Entry *entry) noexcept nogil:
     return ksrv_push(queue, entry, NULL) == PUSH_OK
+
+
+cdef cbool _cancel(Entry *entry) noexcept nogil:
+    return ksrv_cancel(entry)
 
 
 cdef void _release_plan(Plan *plan) noexcept nogil:
@@ -154,6 +158,7 @@ cdef class Door:
         hooks.may_lend = _may_lend
         hooks.push = _push
         hooks.release_entry = ksrv_entry_release
+        hooks.cancel = _cancel
         hooks.plain_taken = ksrv_plain_taken
         hooks.plain_answered = ksrv_plain_answered
         self.handler = handler

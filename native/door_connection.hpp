@@ -71,6 +71,7 @@ struct Outgoing {
     uint64_t taken = 0;         // of those, acknowledged by the peer when it was last looked at
 };
 
+struct Entry;
 struct PlainEntry;
 
 struct Connection {
@@ -104,6 +105,10 @@ struct Connection {
 
     Outgoing out;
     uint64_t answered_bytes = 0;
+
+    // The request that waits for its model, while its client is watched; see door_vanished.hpp.
+    std::atomic<Entry *> waiting{nullptr};
+    bool probed = false;          // a client that may be gone has been sent an interim answer
 
     PlainEntry *plain = nullptr;  // in the run queue: a plain request that is not in its model's yet
     Connection *next = nullptr;   // in the run queue, the room queue or the hand-over queue

@@ -26,6 +26,7 @@ inline Door::~Door() {
     for (uint32_t slot = 0; slot < connections.used(); ++slot) {
         Connection *connection = connections.at(slot);
         if (connection->phase.load() == Phase::free) continue;
+        unwatch(connection);
         if (connection->fd >= 0) close(connection->fd);
         let_go(connection);
     }
@@ -265,6 +266,7 @@ inline void Door::let_go(Connection *connection) noexcept {
 }
 
 inline void Door::drop(Connection *connection) noexcept {
+    unwatch(connection);
     deadlines.set(connection->slot, Deadlines::NONE);
     if (connection->fd >= 0) close(connection->fd);
     connection->fd = -1;
@@ -326,6 +328,7 @@ inline void Door::on_event(Connection *connection, uint32_t events, uint64_t now
 
 inline void Door::sweep(uint64_t now) noexcept {
     if (paused_.load(std::memory_order_relaxed)) resume_accept(now);
+    look_after_waiting();
     deadlines.sweep(connections.used(), now, [this, now](uint32_t slot) {
         Connection *connection = connections.at(slot);
         if (!connection || !connection->claim_for_sweep()) return;

@@ -45,6 +45,10 @@ inline void end_plain(Entry *ended) noexcept {
     PlainEntry *entry = static_cast<PlainEntry *>(ended);
     Connection *connection = entry->connection;
     entry->connection = nullptr;
+    if (entry->state.load(std::memory_order_acquire) == STATE_CANCELLED) {  // its client is gone
+        entry->door->forsake(connection);
+        return;
+    }
     const std::int64_t waited = (entry->ended_ns - entry->enqueued_ns) / 1000000;
     entry->door->answer_late(connection, *entry->plan, waited, entry->ended_in == STATE_RUNNING);
 }
@@ -133,10 +137,12 @@ inline bool Door::submit_plain(Connection *connection, const Gate &gate) noexcep
         queue_to_run(connection);
         return true;
     }
+    watch(connection, entry);
     if (hooks.push(gate.queue, entry)) {
         hooks.release_entry(entry);
         return true;
     }
+    unwatch(connection);
     undo_plain(entry);
     return false;
 }

@@ -52,6 +52,7 @@ inline void Door::refuse(Connection *connection, const ReadyAnswer &made, DoorCo
 
 // The engine's answer, from whatever thread it comes.
 inline bool Door::answer(Connection *connection, Owners *owners) noexcept {
+    unwatch(connection);
     const uint64_t now = door_clock();
     const Sent sent = flush(connection);
     if (sent == Sent::blocked) {

@@ -14,6 +14,7 @@ from ksrv._native.door cimport (
     ANSWER_BLOCKS, CDoor, Connection, Outgoing, Owners, READY_FAILED, add_part, forget_outgoing,
     put_head, reserve_parts,
 )
+from ksrv._native.queue cimport Ticket
 
 # Below this many bytes an answer is sent with the GIL held: giving it up could cost 5 ms.
 cdef enum:
@@ -223,6 +224,15 @@ cdef class Exchange:
                 over = door.answer(connection, &held.node)
         if over:
             Py_DECREF(held)
+
+    def watch(self, Ticket ticket not None):
+        """Have the request cancelled if its client vanishes before it is answered.
+
+        Args:
+            ticket: The request, queued.
+        """
+        if self.connection != NULL:
+            self.door.watch(self.connection, ticket.entry)
 
     def fail(self):
         """Answer 500 without saying why; nothing happens when it was answered before."""

@@ -133,6 +133,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         cbool (*may_lend)(CQueue *queue) noexcept
         cbool (*push)(CQueue *queue, Entry *entry) noexcept
         void (*release_entry)(Entry *entry) noexcept
+        cbool (*cancel)(Entry *entry) noexcept
         Taken plain_taken
         Answered plain_answered
 
@@ -195,6 +196,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         uint64_t stuck_ns() noexcept
         cbool answer(Connection *connection, Owners *owners) noexcept
         void answer_ready(Connection *connection, Ready which) noexcept
+        void watch(Connection *connection, Entry *entry) noexcept
         Connection *next_to_run() noexcept
         size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept
         Connection *undo_plain(PlainEntry *entry) noexcept

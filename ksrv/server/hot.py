@@ -16,6 +16,7 @@ import orjson
 from ksrv._native.door import ReadyAnswer
 from ksrv._native.exchange import Exchange, HeadFields
 from ksrv._native.lane import Lane
+from ksrv._native.queue import Ticket as QueueTicket
 from ksrv._native.reply import binary_reply
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits
@@ -205,9 +206,11 @@ class HotRoute:
             )
             request.model_name = exchange.model
             request.model_version = exchange.version
-            self._engine.submit(
+            ticket = self._engine.submit(
                 request, partial(self._done, exchange, request, regions), may_run=True
             )
+            if isinstance(ticket, QueueTicket) and not ticket.done():
+                exchange.watch(ticket)
         except Exception as error:  # noqa: BLE001  (becomes the answer)
             self.refuse(exchange, error)
 

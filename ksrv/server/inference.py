@@ -21,6 +21,7 @@ from ksrv.server.budget import ByteBudget, Reservation
 from ksrv.server.responses import send_parts, server_timing, set_handler_headers
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import GuardedRegions
+from ksrv.server.waiting import run_for
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -163,6 +164,17 @@ class InferResource:
         """Answer a request to explain."""
         self._run(req, resp, name, version, explain=True)
 
+    def _run_for(self, req: falcon.Request) -> Run | None:
+        """Return what runs a request: while its client is there, where the thread can look."""
+        sock = req.env.get("gunicorn.socket")
+        if self._run_request is not None or sock is None:
+            return self._run_request
+        if (
+            req.env.get("SERVER_PROTOCOL") != "HTTP/1.1"
+        ):  # an earlier client skips no interim answer
+            return None
+        return partial(run_for, self._engine, sock)
+
     def _run(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str, *, explain: bool
     ) -> None:
@@ -192,7 +204,7 @@ class InferResource:
                 headers=request_headers(req.env, with_credentials=not self._access.needs_token),
                 explain=explain,
                 nan_literals=settings.nan_literals,
-                run=self._run_request,
+                run=self._run_for(req),
                 regions=regions,
             )
         set_handler_headers(resp, done.response.headers)

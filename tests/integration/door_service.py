@@ -56,7 +56,7 @@ class EchoEngine:
     def reached(self):
         return []
 
-    def submit(self, request, callback=None, *, may_run=False):
+    def submit(self, request, callback=None, *, may_run=False, waits=False):
         if request.model_name == "stuck":
             threading.Event().wait()
         if request.model_name == "full":

@@ -1,0 +1,183 @@
+"""Clients that leave while their requests wait: nobody runs those, and their places are free."""
+
+import contextlib
+import json
+import re
+import socket
+import struct
+import time
+
+import pytest
+import requests
+from integration_models import write_model
+
+from ksrv.testing import Server
+from tests.integration.door_server import infer_head, open_connection, read_answer
+
+HANDLER = """
+import time
+from pathlib import Path
+from ksrv import BaseHandler
+
+class Handler(BaseHandler):
+    def handle(self, batch, context):
+        x = batch["x"]
+        with Path(__file__).with_name("seen").open("a") as file:
+            file.write("".join(f"{value:g} " for value in x[:, 0]))
+        while x[0, 0] == 1 and not Path(__file__).with_name("go").exists():
+            time.sleep(0.005)
+        return {"y": x}
+"""
+
+TENSORS = """
+inputs: [{name: x, datatype: FP32, shape: [-1, 1]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, 1]}]
+queue_size: 3
+warmup: false
+"""
+
+
+def plain(value):
+    """A request that the door queues by itself."""
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 1]}
+    entry["parameters"] = {"binary_data_size": 4}
+    text = json.dumps({"inputs": [entry]}).encode()
+    return infer_head(len(text), len(text) + 4, model="m") + text + struct.pack("<f", value)
+
+
+def general(value, *fields):
+    """A request that the door has Python read; with a field that is not plain, gunicorn."""
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [value]}
+    text = json.dumps({"inputs": [entry]}).encode()
+    return infer_head(None, len(text), *fields, model="m") + text
+
+
+def handed(value):
+    """A request that the door hands to gunicorn."""
+    return general(value, "TE: trailers")
+
+
+FORMS = [plain, general, handed]
+
+
+def reset(client):
+    """Close a connection so that the peer is told at once."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+class Held:
+    """A server whose model's only instance is busy with a request until it is let go."""
+
+    def __init__(self, server, folder):
+        self.server = server
+        self.folder = folder
+
+    def seen(self):
+        """The values that the handler was given."""
+        file = self.folder / "seen"
+        return [float(value) for value in file.read_text().split()] if file.exists() else []
+
+    def metric(self, name):
+        page = requests.get(f"{self.server.url}/metrics", timeout=30).text
+        return float(re.search(rf"^{name} (\S+)$", page, re.M)[1])
+
+    @property
+    def waiting(self):
+        return self.metric(r'ksrv_pending_requests\{model="m",version=""\}')
+
+    @property
+    def cancelled(self):
+        labels = r'\{model="m",outcome="cancelled",version=""\}'
+        return self.metric("ksrv_requests_total" + labels)
+
+    @contextlib.contextmanager
+    def busy(self):
+        (self.folder / "go").unlink(missing_ok=True)
+        (self.folder / "seen").unlink(missing_ok=True)
+        with open_connection(self.server.http) as client:
+            client.sendall(plain(1))
+            until(lambda: self.seen() == [1])
+            try:
+                yield
+            finally:
+                (self.folder / "go").touch()
+            assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+
+
+def until(condition):
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory):
+    root = tmp_path_factory.mktemp("vanished")
+    folder = write_model(root, "m", HANDLER, TENSORS)
+    with Server(root) as server:
+        yield Held(server, folder)
+
+
+@pytest.mark.parametrize("leave", [socket.socket.close, reset], ids=["closed", "reset"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_client_that_left_frees_its_place_and_is_not_run(held, form, leave):
+    before = held.cancelled
+    with held.busy():
+        clients = [open_connection(held.server.http) for _ in range(3)]
+        for value, client in enumerate(clients, 2):
+            client.sendall(form(value))
+        until(lambda: held.waiting == 3)
+        for client in clients:
+            leave(client)
+        until(lambda: held.waiting == 0)
+        assert held.cancelled == before + 3
+        with open_connection(held.server.http) as client:
+            client.sendall(plain(5))
+            until(lambda: held.waiting == 1)
+            (held.folder / "go").touch()
+            assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+    assert held.seen() == [1, 5]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_client_that_only_stops_sending_gets_its_answer(held, form):
+    with held.busy(), open_connection(held.server.http) as client:
+        client.sendall(form(2))
+        client.shutdown(socket.SHUT_WR)
+        interim = b"HTTP/1.1 100 Continue\r\n\r\n"
+        received = b""
+        while len(received) < len(interim):
+            received += client.recv(len(interim) - len(received))
+        assert received == interim  # asked once, whether it is still there
+        time.sleep(0.6)
+        (held.folder / "go").touch()
+        assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+    assert held.seen() == [1, 2]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_client_that_leaves_while_it_is_served_harms_nobody(held, form):
+    (held.folder / "go").unlink(missing_ok=True)
+    (held.folder / "seen").unlink(missing_ok=True)
+    client = open_connection(held.server.http)
+    client.sendall(form(1))
+    until(lambda: held.seen() == [1])
+    before = held.cancelled
+    client.close()
+    until(lambda: held.cancelled == before + 1)
+    (held.folder / "go").touch()
+    with open_connection(held.server.http) as other:
+        other.sendall(plain(2))
+        assert read_answer(other)[0].startswith(b"HTTP/1.1 200 OK")
+
+
+def test_an_earlier_client_is_sent_no_interim_answer(held):
+    with held.busy(), open_connection(held.server.http) as client:
+        client.sendall(general(2).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        client.shutdown(socket.SHUT_WR)
+        until(lambda: held.waiting == 1)
+        time.sleep(0.6)
+        (held.folder / "go").touch()
+        assert read_answer(client)[0].startswith((b"HTTP/1.1 200 OK", b"HTTP/1.0 200 OK"))
