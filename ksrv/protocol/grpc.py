@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ksrv._native import arena, elements
+from ksrv._native.datatype import ShapeError, sizes
 from ksrv._native.message import (
     BYTES_CONTENTS,
     FP32_CONTENTS,
@@ -156,10 +157,7 @@ def parse_infer(
         model_version=found.model_version,
         id=found.id,
         inputs=inputs,
-        outputs=[
-            _requested(take_requested_output(output.name, index, output.parameters), index, regions)
-            for index, output in enumerate(found.outputs)
-        ],
+        outputs=_outputs(found, regions) if found.outputs else [],
         parameters=own.custom,
         binary_output=True,
         headers=metadata,
@@ -168,6 +166,13 @@ def parse_infer(
         mark_final=own.mark_final,
         nbytes=nbytes,
     )
+
+
+def _outputs(found: Request, regions: Regions | None) -> list[RequestedOutput]:
+    return [
+        _requested(take_requested_output(output.name, index, output.parameters), index, regions)
+        for index, output in enumerate(found.outputs)
+    ]
 
 
 def _requested(wanted: RequestedOutput, index: int, regions: Regions | None) -> RequestedOutput:
@@ -180,6 +185,9 @@ def _inputs(
     found: Request, spec: ModelSpec, limits: Limits, regions: Regions | None
 ) -> tuple[list[Tensor], int]:
     """Return the inputs and the bytes that they came in."""
+    plain = _plain(found, limits)
+    if plain is not None:
+        return plain, len(found.message)
     tensors: list[Tensor] = []
     windows: dict[int, Window] = {}
     for index, entry in enumerate(found.inputs):
@@ -212,6 +220,26 @@ def _inputs(
             limits=limits,
         )
     return tensors, nbytes
+
+
+def _plain(found: Request, limits: Limits) -> list[Tensor] | None:
+    """Return the inputs where they are raw numbers and right at first sight, or None."""
+    if len(found.raw) != len(found.inputs):
+        return None
+    tensors = []
+    for entry, (offset, length) in zip(found.inputs, found.raw, strict=True):
+        datatype, shape = entry.datatype, entry.shape
+        if datatype not in DTYPES or datatype == "BOOL" or entry.parameters or entry.has_contents:
+            return None
+        try:
+            count, nbytes = sizes(datatype, shape, limits.body)
+        except ShapeError:
+            return None
+        if nbytes != length:
+            return None
+        data = view(found.message, offset, datatype, shape, count)
+        tensors.append(Tensor(entry.name, datatype, shape, data, {}))
+    return tensors
 
 
 def _read_raw(

@@ -352,12 +352,14 @@ class DirectCalls:
     def _less(self, _event: Any = None) -> None:
         with self._lock:
             self._due -= 1
-        self._end()
+            closing = self._closing
+        if closing:
+            self._end()
 
     def _end(self) -> None:
         """Let the threads go once nothing can come any more."""
         with self._lock:
-            if self._due or self._watching or not self._closing or self._ended.is_set():
+            if self._due or self._watching or self._ended.is_set():
                 return
             self._ended.set()
         # Only now: a batch on a queue that is shut down would end the process.
@@ -391,7 +393,9 @@ class DirectCalls:
             ticket.cancel()
         with self._lock:
             self._watching -= 1
-        self._end()
+            closing = self._closing
+        if closing:
+            self._end()
 
     # ---- requests ---------------------------------------------------------------------------
 
