@@ -110,19 +110,51 @@ void assembler(Queue *queue, std::int64_t delay, Offers *offers) {
     }
 }
 
+Entry *make_entry(std::mt19937 &random) {
+    Entry *entry = new Entry;
+    alive_entries.fetch_add(1);
+    entry->payload = new Payload;
+    entry->ended = ended;
+    entry->freed = freed;
+    entry->rows = 1 + random() % 3;
+    entry->group = random() % 2;
+    entry->priority = random() % 3;
+    entry->nbytes = 10;
+    if (random() % 3 == 0) entry->deadline_ns = now_ns() + random() % 500000;
+    return entry;
+}
+
+// What arrived together: the first ones may run on a lent seat, as one batch.
+void push_together(Queue *queue, std::mt19937 &random) {
+    std::vector<Entry *> entries, lent;
+    for (std::size_t n = 1 + random() % 6; n > 0; --n) entries.push_back(make_entry(random));
+    std::vector<Push> results(entries.size());
+    std::size_t seat = 0;
+    const std::size_t count =
+        queue->push_some(entries.data(), entries.size(), MOST_ROWS, results.data(), &seat);
+    std::uint64_t rows = 0;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+        if (results[i] != PUSH_LENT) continue;
+        lent.push_back(entries[i]);
+        rows += entries[i]->rows;
+        if (entries[i]->group != lent[0]->group) std::abort();
+    }
+    if (lent.size() != count || rows > MOST_ROWS) std::abort();
+    if (count > 0) {
+        run_batch(queue, lent);
+        queue->return_seat(seat);
+    }
+    for (Entry *entry : entries) release(entry);
+}
+
 void producer(Queue *queue, unsigned seed) {
     std::mt19937 random(seed);
     for (int i = 0; i < 2000; ++i) {
-        Entry *entry = new Entry;
-        alive_entries.fetch_add(1);
-        entry->payload = new Payload;
-        entry->ended = ended;
-        entry->freed = freed;
-        entry->rows = 1 + random() % 3;
-        entry->group = random() % 2;
-        entry->priority = random() % 3;
-        entry->nbytes = 10;
-        if (random() % 3 == 0) entry->deadline_ns = now_ns() + random() % 500000;
+        if (random() % 4 == 0) {
+            push_together(queue, random);
+            continue;
+        }
+        Entry *entry = make_entry(random);
         std::size_t seat = 0;
         const Push pushed = queue->push(entry, random() % 2 ? &seat : nullptr);
         if (pushed == PUSH_LENT) {
