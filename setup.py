@@ -46,7 +46,8 @@ NEED_NO_GIL = {
     "response",  # locals
 }
 # The others rely on the GIL, each for what is named here, and one that is not named has not been read:
-#   door, reply     Python objects change hands between threads, and their owners are freed in turn
+#   door, exchange, lane, reply
+#                   Python objects change hands between threads, and their owners are freed in turn
 #   link            lists and a buffer of a Link, used by one thread after the other
 #   ownership       it reads reference counts, which mean something else without the GIL
 #   pymalloc        whether the store is in place; without the GIL there is no pymalloc to serve

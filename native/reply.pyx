@@ -10,53 +10,49 @@ from cpython.buffer cimport (
 )
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
-from libc.stdint cimport int64_t
-from libc.stdio cimport snprintf
-from libc.string cimport memcpy
+from libc.stdint cimport int64_t, uint64_t
+
+cdef extern from "reply.hpp" namespace "ksrv" nogil:
+    cdef cppclass TextWriter:
+        const char *text()
+        size_t length()
+        bint full()
+
+    # 4 KiB hold the text of nearly every answer; longer ones are the general renderer's.
+    cdef cppclass Text "ksrv::TextRoom<4096>"(TextWriter):
+        Text()
+
+    bint begin_reply(
+        TextWriter &out, const char *model, size_t model_length, const char *version,
+        size_t version_length, const char *id, size_t id_length
+    )
+    bint put_output(
+        TextWriter &out, bint first, const char *name, size_t name_length, const char *datatype,
+        size_t datatype_length, const int64_t *shape, int rank, int64_t rows, int64_t nbytes
+    )
+    void end_reply(TextWriter &out)
+    void begin_fields(TextWriter &fields, size_t json_length)
+    void put_stage(
+        TextWriter &fields, bint first, const char *stage, size_t length, uint64_t nanoseconds
+    )
+    void end_fields(TextWriter &fields, bint timed, uint64_t content_length)
 
 cdef enum:
-    ROOM = 4096
+    MAX_RANK = 32
 
 
-cdef struct Writer:
-    char text[ROOM]
-    Py_ssize_t length
-    bint full
+cdef struct Words:
+    const char *text
+    size_t length
 
 
-cdef inline void put(Writer *out, const char *text, Py_ssize_t length) noexcept:
-    if out.length + length > ROOM:
-        out.full = True
-        return
-    memcpy(out.text + out.length, text, length)
-    out.length += length
-
-
-cdef inline void put_text(Writer *out, const char *text) noexcept:
+cdef bint words(object text, Words *out) except -1:
+    """The UTF-8 of a string; False for what is none."""
     cdef Py_ssize_t length = 0
-    while text[length]:
-        length += 1
-    put(out, text, length)
-
-
-cdef inline void put_number(Writer *out, int64_t number) noexcept:
-    cdef char digits[24]
-    put(out, digits, snprintf(digits, 24, "%lld", <long long>number))
-
-
-cdef bint put_string(Writer *out, object text) except -1:
-    """Write a JSON string; False for one that needs escaping or is not ASCII."""
-    cdef Py_ssize_t length, i
-    cdef const char *raw
     if type(text) is not str:
         return False
-    raw = PyUnicode_AsUTF8AndSize(text, &length)
-    for i in range(length):
-        if raw[i] < 0x20 or raw[i] == c'"' or raw[i] == c"\\" or raw[i] == 0x7f:
-            return False
-    put(out, b'"', 1)
-    put(out, raw, length)
-    put(out, b'"', 1)
+    out.text = PyUnicode_AsUTF8AndSize(text, &length)
+    out.length = <size_t>length
     return True
 
 
@@ -96,76 +92,55 @@ def binary_reply(response, request):
         The header lines that Falcon would send and the parts of the body, or None where the
         general renderer is needed.
     """
-    cdef Writer out
-    cdef Writer fields
+    cdef Text out
+    cdef Text fields
+    cdef Words model, version, id_, name, kind
+    cdef int64_t shape[MAX_RANK]
+    cdef int rank
     cdef Py_ssize_t nbytes
-    cdef int64_t total
+    cdef uint64_t total = 0
     cdef object tensor, data, stage, nanoseconds
     cdef object asked = request.outputs
     cdef bint otherwise = request.binary_output
     cdef bint first = True
     cdef list parts = [None]
-    cdef char number[48]
     if response.headers or response.parameters or not response.outputs:
         return None
-    out.length = fields.length = 0
-    out.full = fields.full = False
-    put_text(&out, b'{"model_name":')
-    if not put_string(&out, response.model_name):
+    if not (words(response.model_name, &model) and words(response.model_version, &version)
+            and words(response.id, &id_)):
         return None
-    if response.model_version:
-        put_text(&out, b',"model_version":')
-        if not put_string(&out, response.model_version):
-            return None
-    if response.id:
-        put_text(&out, b',"id":')
-        if not put_string(&out, response.id):
-            return None
-    put_text(&out, b',"outputs":[')
-    total = 0
+    if not begin_reply(out, model.text, model.length, version.text, version.length, id_.text,
+                       id_.length):
+        return None
     for tensor in response.outputs:
         data = tensor.data
         if tensor.parameters or not is_binary(tensor.name, asked, otherwise):
             return None
         nbytes = block_bytes(data)
-        if nbytes < 0:
+        if nbytes < 0 or not (words(tensor.name, &name) and words(tensor.datatype, &kind)):
             return None
-        put_text(&out, b'{"name":' if first else b',{"name":')
-        if not put_string(&out, tensor.name):
-            return None
-        put_text(&out, b',"datatype":')
-        if not put_string(&out, tensor.datatype):
-            return None
-        put_text(&out, b',"shape":[')
-        first = True
+        rank = 0
         for size in tensor.shape:
-            if not first:
-                put(&out, b",", 1)
-            put_number(&out, size)
-            first = False
-        put_text(&out, b'],"parameters":{"binary_data_size":')
-        put_number(&out, nbytes)
-        put_text(&out, b"}}")
+            if rank == MAX_RANK:
+                return None
+            shape[rank] = size
+            rank += 1
+        if not put_output(out, first, name.text, name.length, kind.text, kind.length, shape, rank,
+                          -1, nbytes):
+            return None
         first = False
-        total += nbytes
+        total += <uint64_t>nbytes
         parts.append(data)
-    put_text(&out, b"]}")
-    put_text(&fields, b"content-type: application/octet-stream\r\n")
-    put_text(&fields, b"inference-header-content-length: ")
-    put_number(&fields, out.length)
-    if response.timings:
-        put_text(&fields, b"\r\nserver-timing: ")
-        first = True
-        for stage, nanoseconds in response.timings.items():
-            if not first:
-                put_text(&fields, b", ")
-            first = False
-            put_text(&fields, PyUnicode_AsUTF8AndSize(stage, NULL))
-            put(&fields, number, snprintf(number, 48, ";dur=%.3f", <double>nanoseconds / 1e6))
-    put_text(&fields, b"\r\ncontent-length: ")
-    put_number(&fields, out.length + total)
-    put_text(&fields, b"\r\n")
-    if out.full or fields.full:
+    end_reply(out)
+    begin_fields(fields, out.length())
+    first = True
+    for stage, nanoseconds in response.timings.items():
+        if not words(stage, &name):
+            return None
+        put_stage(fields, first, name.text, name.length, nanoseconds)
+        first = False
+    end_fields(fields, not first, out.length() + total)
+    if out.full() or fields.full():
         return None
-    parts[0] = PyBytes_FromStringAndSize(out.text, out.length)
-    return PyBytes_FromStringAndSize(fields.text, fields.length), parts
+    parts[0] = PyBytes_FromStringAndSize(out.text(), <Py_ssize_t>out.length())
+    return PyBytes_FromStringAndSize(fields.text(), <Py_ssize_t>fields.length()), parts

@@ -64,4 +64,15 @@ class TextWriter {
     bool full_ = false;
 };
 
+// A writer with room of its own.
+template <std::size_t Size> class TextRoom : public TextWriter {
+  public:
+    TextRoom() noexcept : TextWriter(room_, Size) {}
+    TextRoom(const TextRoom &) = delete;
+    TextRoom &operator=(const TextRoom &) = delete;
+
+  private:
+    char room_[Size];
+};
+
 }  // namespace ksrv

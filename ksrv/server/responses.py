@@ -100,8 +100,15 @@ def set_handler_headers(resp: falcon.Response, headers: Mapping[str, str]) -> No
 def server_timing(response: InferResponse) -> str:
     """Return the `Server-Timing` header that shows the stages in milliseconds."""
     return ", ".join(
-        f"{stage};dur={nanoseconds / 1e6:.3f}" for stage, nanoseconds in response.timings.items()
+        f"{stage};dur={_milliseconds(nanoseconds)}"
+        for stage, nanoseconds in response.timings.items()
     )
+
+
+def _milliseconds(nanoseconds: int) -> str:
+    """Three places, a half rounded up: what native/text_writer.hpp writes."""
+    whole, places = divmod((nanoseconds + 500) // 1000, 1000)
+    return f"{whole}.{places:03d}"
 
 
 def _slices(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:

@@ -47,6 +47,7 @@ TIMES = {"queue": 0, "assemble": 1_499, "inference": 123_456_789, "postprocess":
     [
         response(),
         response(model_version="3", id="request-7"),
+        response(id="naïve"),
         response(timings=TIMES),
         response(tensor("a"), tensor("b", np.zeros((1, 0), np.float32)), tensor("c")),
         response(tensor(data=np.array([True, False]), datatype="BOOL")),
@@ -74,7 +75,6 @@ def test_what_the_request_says_of_an_output_counts():
         response(model_name='qu"ote'),
         response(model_name="back\\slash"),
         response(model_name="tab\t"),
-        response(id="naïve"),
         response(tensor("\x7f")),
         response(headers={"X": "y"}),
         response(parameters={"a": 1}),
