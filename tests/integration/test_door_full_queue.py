@@ -91,6 +91,17 @@ def test_both_routes_say_the_same_and_keep_the_connection(server):
         assert (without_date(hot[0]), hot[1]) == (without_date(slow[0]), slow[1])
 
 
+def test_a_request_with_a_fault_is_told_that_the_queue_is_full_first(server):
+    """It is not looked at until there is a place; afterwards it is told its fault."""
+    faulty = infer_head(None, 9) + b'{"inputs"'
+    with open_connection(server.http) as client:
+        with full(server):
+            client.sendall(faulty)
+            assert read_answer(client)[0].startswith(b"HTTP/1.1 503 ")
+        client.sendall(faulty)
+        assert read_answer(client)[0].startswith(b"HTTP/1.1 400 ")
+
+
 def test_a_large_body_is_not_read(server):
     with full(server), open_connection(server.http) as client:
         client.sendall(infer_head(None, 500_000_000))
