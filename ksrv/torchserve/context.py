@@ -12,11 +12,37 @@ from ksrv.torchserve.metrics import Metrics
 DEFAULT_STATUS = 200
 
 
+class RequestHeaders(dict[str, Any]):
+    """A request's headers, found in whichever case a handler asks for them.
+
+    The case in which the client wrote a name is lost on the way (`X-My-Header` is shown for all), so
+    that a handler which asks for `x-my-header`, because its clients send that, must find it too.
+    """
+
+    def __missing__(self, key: str) -> Any:
+        wanted = key.lower()
+        for name, value in self.items():
+            if name.lower() == wanted:
+                return value
+        raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or (
+            isinstance(key, str) and any(name.lower() == key.lower() for name in self)
+        )
+
+    def get(self, key: str, default: Any = None) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+
 class RequestProcessor:
     """One request's headers, and the status and headers of its answer.
 
     Args:
-        request_header: The request's headers, names as the sender wrote them.
+        request_header: The request's headers.
     """
 
     def __init__(self, request_header: dict[str, Any]) -> None:

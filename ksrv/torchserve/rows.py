@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ksrv.request import Array, BatchInputs, BatchRequest, Element, Tensor
+from ksrv.torchserve.context import RequestHeaders
 
 SURFACE = ":surface"
 URL_PATH = ":url_path"
@@ -186,15 +187,14 @@ def request_headers(
         explain: Whether the batch is to be explained.
     """
     headers = request.headers
-    shown: dict[str, Any]
+    shown = RequestHeaders()
     if is_torchserve(request):
-        shown = {
-            name: {"content-type": _media_type(headers.get(PART + name, ""))} for name in parts
-        }
+        for name in parts:
+            shown[name] = {"content-type": _media_type(headers.get(PART + name, ""))}
         if EXPLAIN in headers:
             shown["explain"] = headers[EXPLAIN]
     else:
-        shown = {"body": {"content-type": ""}, "explain": str(explain)}
+        shown |= {"body": {"content-type": ""}, "explain": str(explain)}
     for name, value in headers.items():
         if not name.startswith(":") and name.lower() not in MODES:
             shown[name] = value
