@@ -98,6 +98,8 @@ class _Translation:
 
     def run(self) -> Translated:
         result = self._result
+        # Whoever brings TorchServe's settings has its clients; a flag or variable may say otherwise.
+        result.settings["torchserve_api"] = True
         self._setting("inference_address", "http", _http_address)
         self._grpc()
         self._setting("max_request_size", "limits.body", int)

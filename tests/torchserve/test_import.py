@@ -195,11 +195,15 @@ def test_config_properties_is_translated_and_the_rest_named(tmp_path, model_file
         "http": "0.0.0.0:9090",
         "grpc": "127.0.0.1:7000",
         "limits.body": 1000,
+        "torchserve_api": True,
         "models": [str(store / "line.mar"), str(store / "two.mar")],
     }
     assert set(found.ignored) == {"management_address", "number_of_netty_threads"}
     settings = resolve({"torchserve_config": str(path), "http": "off"}, {}).settings
     assert settings.http == "off"  # a flag wins
+    assert settings.torchserve_api
+    flags = {"torchserve_config": str(path), "torchserve_api": False}
+    assert not resolve(flags, {}).settings.torchserve_api
     assert settings.limits.body == 1000
     readers = archive_readers(found.defaults)
     config = Repository([store], readers).scan()["line"].versions["1.0"].config

@@ -1,0 +1,52 @@
+"""The commands at the top of docs/torchserve.md, run as they stand there, by somebody new."""
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from golden_models import TEN_LABELS, encoded, golden_classifier, picture
+
+from ksrv.testing import Server
+
+torch = pytest.importorskip("torch")
+ROOT = Path(__file__).parents[2]
+
+
+def commands():
+    """Return the first block of commands, each as its words."""
+    text = (ROOT / "docs" / "torchserve.md").read_text()
+    block = text.split("```")[1]
+    return [shlex.split(line) for line in block.replace("\\\n", " ").strip().splitlines()]
+
+
+@pytest.mark.skipif(
+    not (shutil.which("curl") and shutil.which("torch-model-archiver")),
+    reason="curl or torch-model-archiver is not there",
+)
+def test_commands_lead_from_an_archive_to_an_answer(tmp_path):
+    torch.jit.script(golden_classifier()).save(str(tmp_path / "cats.pt"))
+    (tmp_path / "index_to_name.json").write_text(json.dumps(TEN_LABELS))
+    (tmp_path / "cat.jpg").write_bytes(encoded(picture(), "JPEG", quality=90))
+    (tmp_path / "store").mkdir()
+    archiver, examine, serve, ask = commands()
+
+    def run(words):
+        return subprocess.run(
+            words, cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+
+    run(archiver)
+    assert examine[0] == "ksrv"
+    environment = {"cwd": ROOT, "capture_output": True, "text": True, "check": True}
+    path = str(tmp_path / examine[2])
+    done = subprocess.run([sys.executable, "-m", "ksrv", examine[1], path], **environment)
+    assert done.stdout.splitlines() == ["cats 1.0", "  handler image_classifier"]
+    assert serve == ["ksrv", "serve", "store", "--torchserve-api"]
+    with Server(tmp_path / serve[2], torchserve_api=True) as server:
+        answer = json.loads(run([word.replace("127.0.0.1:8080", server.http) for word in ask]))
+    assert len(answer) == 5
+    assert set(answer) <= {f"class{index}" for index in range(10)}
