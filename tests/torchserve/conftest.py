@@ -83,7 +83,7 @@ def ts_modules(monkeypatch):
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
-        if name in ("own_handler", "own_envelope", "net") or name.partition(".")[0] in (
+        if name in ("own_handler", "own_envelope", "net", "layers") or name.partition(".")[0] in (
             "ts",
             "torchvision",
         ):
@@ -95,7 +95,7 @@ def ts_runner(tmp_path, ts_modules):
     """Make a loaded runner of a TorchServe handler's source, in this process."""
     runners = []
 
-    def make(handler, config="", files=(), instance=0, archive=None):
+    def make(handler, config="", files=(), instance=0, archive=None, manifest=None):
         folder = tmp_path / "own"
         folder.mkdir()
         (folder / "own_handler.py").write_text(dedent(handler))
@@ -104,6 +104,7 @@ def ts_runner(tmp_path, ts_modules):
         (folder / "model.yaml").write_text("handler: own_handler.py\n" + dedent(config))
         source = Repository([tmp_path]).scan()["own"].versions[""]
         source.config.torchserve.update(archive or {})
+        source.config.torchserve["manifest"]["model"].update(manifest or {})
         runner = make_runner(source, instance=instance)
         runners.append(runner)
         runner.load()
