@@ -124,6 +124,7 @@ class Door {
 
     // ---- requests that wait ----
     void watch(Connection *connection, Entry *entry) noexcept;  // door_vanished.hpp
+    void unwatch(Connection *connection) noexcept;
     Connection *next_to_run() noexcept;
     size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept;
     Connection *undo_plain(PlainEntry *entry) noexcept;
@@ -191,7 +192,6 @@ class Door {
     void bury(Owners *owners) noexcept;
 
     // door_vanished.hpp
-    void unwatch(Connection *connection) noexcept;
     bool has_vanished(Connection *connection) noexcept;
     void look_after_waiting() noexcept;
 

@@ -137,6 +137,7 @@ cdef int ksrv_serve_plain(CDoor *door, Connection *connection) except -1:
     count = door.take_plain(connection, plain, room)
     for i in range(count):
         entries[i] = plain[i]
+        door.watch(plain[i].connection, entries[i])  # once it is pushed, the timer may answer it
     lent = ksrv_push_some(plan.queue, entries, count, plan.max_rows, results, &seat)
     for i in range(count):
         if results[i] == PUSH_LENT:
@@ -146,6 +147,7 @@ cdef int ksrv_serve_plain(CDoor *door, Connection *connection) except -1:
         if results[i] == PUSH_LENT or results[i] == PUSH_OK:
             ksrv_entry_release(entries[i])
         else:
+            door.unwatch(plain[i].connection)
             lane.route(ksrv_exchange(lane, door, door.undo_plain(plain[i])))
     if lent:
         lane.run(seat, tickets)

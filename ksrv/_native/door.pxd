@@ -197,6 +197,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         cbool answer(Connection *connection, Owners *owners) noexcept
         void answer_ready(Connection *connection, Ready which) noexcept
         void watch(Connection *connection, Entry *entry) noexcept
+        void unwatch(Connection *connection) noexcept
         Connection *next_to_run() noexcept
         size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept
         Connection *undo_plain(PlainEntry *entry) noexcept

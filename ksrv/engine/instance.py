@@ -284,7 +284,9 @@ class Instance:
         """Return the batch's answers, or None when it has been offered to be run again."""
         tickets = assembly.tickets
         plain = isinstance(assembly, PlainBatch)
-        deadline = max([ticket.deadline_ns for ticket in tickets])
+        deadline = tickets[0].deadline_ns
+        if len(tickets) > 1:
+            deadline = max([ticket.deadline_ns for ticket in tickets])
         began = self._busy_since = time.monotonic_ns()
         if self._home.run_timeout_ns:
             deadline = min(deadline, began + self._home.run_timeout_ns)

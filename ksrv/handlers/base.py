@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ksrv.errors import InferenceError
@@ -79,11 +78,12 @@ class BaseHandler:
             One value, or a mapping that is passed to `inference` as keywords. By default the only
             input, or all inputs by name; torch tensors where the model is torch, else arrays.
         """
-        take = batch.tensor if self._takes_tensors() else batch.__getitem__
+        tensors = self._takes_tensors()
         named = {
-            name: batch[name] if batch.datatype(name) == "BYTES" else take(name) for name in batch
+            name: batch.tensor(name) if tensors and batch.datatype(name) != "BYTES" else batch[name]
+            for name in batch
         }
-        return next(iter(named.values())) if len(named) == 1 else named
+        return named.popitem()[1] if len(named) == 1 else named
 
     def inference(self, /, *inputs: Any, **named: Any) -> Any:
         """Run the model.
@@ -143,11 +143,12 @@ class BaseHandler:
             result = self.explain(batch, inputs)
         else:
             clock = context.next("inference", clock)
-            with self._inference_mode():
-                if isinstance(inputs, Mapping):
-                    outputs = self.inference(**inputs)
-                else:
-                    outputs = self.inference(inputs)
+            torch = sys.modules.get("torch")
+            if torch is None:
+                outputs = self._infer(inputs)
+            else:
+                with torch.inference_mode():
+                    outputs = self._infer(inputs)
             clock = context.next("postprocess", clock)
             result = self.postprocess(outputs)
         context.next("handle", clock)
@@ -163,6 +164,7 @@ class BaseHandler:
         torch = sys.modules.get("torch")
         return torch is not None and isinstance(self.model, torch.nn.Module)
 
-    def _inference_mode(self) -> AbstractContextManager[Any]:
-        torch = sys.modules.get("torch")
-        return nullcontext() if torch is None else torch.inference_mode()
+    def _infer(self, inputs: Any) -> Any:
+        if type(inputs) is dict or isinstance(inputs, Mapping):
+            return self.inference(**inputs)
+        return self.inference(inputs)
