@@ -101,6 +101,11 @@ def _only_handler(module: ModuleType, target: str) -> Any:
         function = getattr(module, name, None)
         if inspect.isfunction(function):
             return function
+    own = [
+        one for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__
+    ]
+    like = next((one for one in own if inspect.isclass(one) and hasattr(one, "handle")), None)
+    hint = f"; if {like.__name__} is written for TorchServe, let {target} import ts" if like else ""
     raise HandlerError(
-        f"{target} holds no subclass of BaseHandler, no function handle and no function inference"
+        f"{target} holds no subclass of BaseHandler, no function handle and no function inference{hint}"
     )

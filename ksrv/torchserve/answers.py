@@ -86,11 +86,11 @@ def failure_of(error: BaseException, torchserve: bool, model: str) -> KsrvError:
         torchserve: Whether the request came over one of TorchServe's routes.
         model: The model's name, for the text of KServe v2.
     """
-    if isinstance(error, PredictionException):
-        status = error.error_code if 400 <= error.error_code <= 599 else 500
+    if _is_prediction_exception(error):
+        status = error.error_code if 400 <= error.error_code <= 599 else 500  # type: ignore[attr-defined]
         if torchserve and status == 413:
             status = 507
-        return InferenceError(str(error.message), status)
+        return InferenceError(str(error.message), status)  # type: ignore[attr-defined]
     if isinstance(error, MemoryError) or "CUDA" in str(error):
         return InferenceError(OUT_OF_RESOURCES, 507 if torchserve else 503)
     if torchserve:
@@ -99,6 +99,12 @@ def failure_of(error: BaseException, torchserve: bool, model: str) -> KsrvError:
     if isinstance(error, AnswerError):
         return HandlerFailed(f"the handler of the model {model} failed: {error}")
     return HandlerFailed(f"the handler of the model {model} failed with {type(error).__name__}.")
+
+
+def _is_prediction_exception(error: BaseException) -> bool:
+    """Whether an error is ksrv's PredictionException, or that of an installed torchserve."""
+    installed = getattr(sys.modules.get("ts.utils.util"), "PredictionException", ())
+    return isinstance(error, (PredictionException, installed))
 
 
 def _is_tensor(item: Any) -> bool:

@@ -6,6 +6,7 @@ request of the batch, hand the concatenation to the handler, and answer each req
 
 import base64
 import json
+import sys
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -222,7 +223,11 @@ def find_envelope(name: str, folder: Path) -> type[BaseEnvelope]:
     if not (folder / f"{module_name}.py").is_file():
         known = ", ".join(ENVELOPES)
         raise ValueError(f"envelope is one of {known} or a module of the archive, not {name!r}")
-    classes = list_classes_from_module(import_module(module_name), BaseEnvelope)
+    module = import_module(module_name)
+    # It derives from the installed torchserve's class where there is one.
+    installed = sys.modules.get("ts.torch_handler.request_envelope.base")
+    base = getattr(installed, "BaseEnvelope", BaseEnvelope)
+    classes = list_classes_from_module(module, base)
     if len(classes) != 1:
         raise ValueError(
             f"{module_name}.py must define one subclass of BaseEnvelope, not {classes}"

@@ -1,7 +1,8 @@
 """Answers framed as TorchServe's worker protocol frames them: `create_predict_response`.
 
-Nothing in ksrv's servers reads these frames; scripts and tests that call a handler's service without a
-server do. All integers are 32-bit, signed and big-endian; a string is its length and its bytes.
+Scripts and tests that call a handler's service without a server read these frames, and ksrv reads those
+of intermediate answers where the real torchserve is installed, whose handlers write them themselves.
+All integers are 32-bit, signed and big-endian; a string is its length and its bytes.
 """
 
 import struct
@@ -48,6 +49,46 @@ def create_predict_response(
             return create_predict_response(None, req_id_map, str(error), 503)
         frame += _INT.pack(len(body)) + body
     return frame + END
+
+
+def read_answers(frame: bytes | bytearray) -> dict[str, bytes]:
+    """Return the body for each request id in a frame.
+
+    Args:
+        frame: A whole frame.
+
+    Raises:
+        ValueError: It is none.
+    """
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        at += _INT.size
+        return int(_INT.unpack_from(frame, at - _INT.size)[0])
+
+    def text(length: int) -> bytes:
+        nonlocal at
+        if not 0 <= length <= len(frame) - at:
+            raise ValueError(f"the frame of answers breaks off at byte {at}")
+        at += length
+        return bytes(frame[at - length : at])
+
+    found = {}
+    try:
+        number()  # the status of the batch
+        text(number())
+        while (length := number()) != -1:
+            request_id = text(length).decode("utf-8")
+            text(number())  # content type
+            number()  # status
+            text(number())  # phrase
+            for _ in range(2 * number()):
+                text(number())  # names and values of headers
+            found[request_id] = text(number())
+    except struct.error as error:
+        raise ValueError(f"the frame of answers breaks off: {error}") from None
+    return found
 
 
 def _head(context: Any, index: int) -> bytes:

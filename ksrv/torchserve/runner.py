@@ -21,10 +21,11 @@ from ksrv.handlers.runner import LoadFailed
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Emitter, Tensor
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec, TensorSpec
-from ksrv.torchserve import answers, rows, surface, torchvision_stand_in
+from ksrv.torchserve import answers, rows, streaming, surface, torchvision_stand_in
 from ksrv.torchserve.context import DEFAULT_STATUS, Context, RequestProcessor
 from ksrv.torchserve.entry import Entry, find_entry
 from ksrv.torchserve.envelopes import BARE_ENVELOPES, KSERVE_V2, find_envelope
+from ksrv.torchserve.frames import read_answers
 from ksrv.torchserve.metrics import Metrics
 from ksrv.torchserve.wire_outputs import wire_tensors
 
@@ -32,6 +33,7 @@ log = logging.getLogger("ksrv.torchserve")
 
 STATUS = ":status"
 CONTENT_TYPE = ":content-type"
+STREAMED = "ts_stream_next"
 UNDECLARED_INPUT = TensorSpec("data", "BYTES", (-1,))
 UNDECLARED_OUTPUT = TensorSpec(answers.OUTPUT, "BYTES", (-1,))
 
@@ -199,9 +201,8 @@ class TorchServeRunner:
         ]
         if context.metrics is not None:
             context.metrics.request_ids = context.request_ids
-        context.cl_socket = None
-        if inputs.emit is not None and len(owners) == inputs.rows:
-            context.cl_socket = _Chunks(inputs.emit, owners, rows.is_torchserve(requests[0]))
+        emit = inputs.emit if len(owners) == inputs.rows else None
+        context.cl_socket = _Chunks(context, emit, owners, rows.is_torchserve(requests[0]))
 
     def _answer(
         self, items: list[Any], owners: list[int], inputs: BatchInputs, over_torchserve: bool
@@ -239,7 +240,11 @@ class TorchServeRunner:
     ) -> None:
         context = self._context
         assert context is not None
-        headers = {str(name): str(v) for name, v in context.get_response_headers(row).items()}
+        headers = {
+            str(name): str(value)
+            for name, value in context.get_response_headers(row).items()
+            if name != STREAMED  # the real torchserve's mark of a chunk
+        }
         code, phrase = context.get_response_status(row)
         if over_torchserve and code != DEFAULT_STATUS:
             headers[STATUS] = f"{code} {phrase or ''}".rstrip()
@@ -283,18 +288,24 @@ class _Chunks:
     """Where intermediate answers go: what `context.cl_socket` is to TorchServe.
 
     Args:
-        emit: Takes chunks for the requests of the batch.
+        context: The handler's context, which knows the ids of the rows.
+        emit: Takes chunks for the requests of the batch; None where nobody wants any.
         owners: The request that owns each row.
         over_torchserve: Whether the requests came over TorchServe's routes.
     """
 
-    def __init__(self, emit: Emitter, owners: Sequence[int], over_torchserve: bool) -> None:
+    def __init__(
+        self, context: Context, emit: Emitter | None, owners: Sequence[int], over_torchserve: bool
+    ) -> None:
+        self._context = context
         self._emit = emit
         self._owners = owners
         self._over_torchserve = over_torchserve
 
     def send(self, items: Mapping[int, Any]) -> None:
         """Send one chunk to the request of each row that has an item."""
+        if self._emit is None:
+            return
         elements: list[Element] = [b""] * len(self._owners)
         headers: dict[int, dict[str, str]] = {}
         for row, item in items.items():
@@ -307,8 +318,17 @@ class _Chunks:
         only = frozenset(self._owners[row] for row in items)
         self._emit(BatchOutputs([tensor], headers=headers, only=only))
 
+    def sendall(self, frame: bytes | bytearray) -> None:
+        """Send what the real torchserve's `send_intermediate_predict_response` has framed."""
+        found = read_answers(frame)
+        streaming.send_intermediate_predict_response(
+            list(found.values()), dict(enumerate(found)), "", 200, self._context
+        )
+
     def listening(self, row: int | None) -> bool:
         """Tell whether anybody still waits for the batch, or for one row of it."""
+        if self._emit is None:
+            return True
         waiting = self._emit.listening()
         return bool(waiting) if row is None else self._owners[row] in waiting
 

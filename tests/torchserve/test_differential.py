@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "build" / "torchserve-venv"
 PACKAGES = ["torchserve==0.12.0", "psutil", "enum-compat"]
 PROGRAM = Path(__file__).parent / "service_program.py"
+RUNNER_PROGRAM = Path(__file__).parent / "runner_program.py"
 STAND_INS = Path(__file__).parent / "stand_ins"
 
 ITEMS = [
@@ -178,13 +179,12 @@ def cases(tmp_path, files):
     ]  # fmt: skip
 
 
-def answers(python, kind, jobs, folder):
+def answers(python, kind, jobs, folder, program=PROGRAM):
     results = folder / f"{kind}.json"
-    environment = dict(os.environ)
-    environment.pop("PYTHONPATH", None)
     # The real image handlers import torchvision and captum; see stand_ins/ for what they get.
-    environment["PYTHONPATH"] = str(ROOT if kind == "stand-in" else STAND_INS)
-    command = [python, PROGRAM, jobs, results, kind]
+    path = STAND_INS if kind == "real" and program is PROGRAM else ROOT
+    environment = os.environ | {"PYTHONPATH": str(path)}
+    command = [python, program, jobs, results, kind]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(results.read_text())
@@ -212,3 +212,60 @@ def test_frames_of_the_real_package_and_of_ksrv_are_equal(
     assert sum(len(one.get("frames", ())) for one in real.values()) == sum(
         len(case["batches"]) for case in listed
     )
+
+
+OWN_ENVELOPE = """
+from ts.torch_handler.request_envelope.base import BaseEnvelope
+
+class Reversed(BaseEnvelope):
+    def parse_input(self, data):
+        return [row["body"][::-1] for row in data]
+
+    def format_output(self, answers):
+        return [str(answer["type"]) for answer in answers]
+"""
+
+
+def folders(tmp_path, files):
+    """Folders with a handler and a model.yaml, and for each its batches: bodies, and whether streamed."""
+    modes = [([{"mode": mode}] * 2, False) for mode in ITEMS if mode != "tensor"]
+    modes += [([{"mode": "stream"}] * 2, True), ([{"mode": "stream"}] * 2, False)]
+    numbers = [([[1, 2, 3, 4], [0, 0, 0, 1]], False)]
+    made = [
+        ("outcome", "outcome_handler.py", [], "", modes),
+        ("numbers", "numbers_handler.py", ["line.pt"], "model: line.pt\n", numbers),
+        ("micro", "micro_handler.py", ["line.pt"], "model: line.pt\n", numbers),
+        (
+            "enveloped",
+            "envelope_handler.py",
+            [],
+            "envelope: own_envelope\n",
+            [(["ab", "c"], False)],
+        ),
+    ]
+    found = []
+    for name, handler, copies, lines, batches in made:
+        folder = tmp_path / name
+        folder.mkdir()
+        # Without an archive around it, a handler of TorchServe's is known by this import.
+        (folder / handler).write_text("import ts\n" + (HANDLERS / handler).read_text())
+        for file in copies:
+            shutil.copy(files / file, folder)
+        (folder / "own_envelope.py").write_text(OWN_ENVELOPE)
+        (folder / "model.yaml").write_text(f"handler: {handler}\n{lines}")
+        found.append((str(folder), batches))
+    return found
+
+
+def test_installed_torchserve_is_left_alone_and_works(tmp_path, model_files, real_python):
+    """Its own classes serve the imports, and ksrv's runner answers as with the stand-in."""
+    jobs = tmp_path / "jobs.json"
+    jobs.write_text(json.dumps(folders(tmp_path, model_files)))
+    real = answers(real_python, "real", jobs, tmp_path, RUNNER_PROGRAM)
+    ours = answers(sys.executable, "stand-in", jobs, tmp_path, RUNNER_PROGRAM)
+    for name, expected in ours.items():
+        for place, (one, other) in enumerate(zip(expected, real[name], strict=True)):
+            assert one == other, f"batch {place} of {name}"
+    streamed, plain = ours["outcome"][-2:]
+    assert len(streamed["chunks"]) == 3
+    assert (plain["chunks"], plain["items"]) == ([], streamed["items"])

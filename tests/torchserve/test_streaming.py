@@ -3,6 +3,7 @@
 import pytest
 
 from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.torchserve.frames import create_predict_response, read_answers
 from ksrv.torchserve.runner import _distinct
 from ksrv.torchserve.streaming import send_intermediate_predict_response
 
@@ -107,3 +108,54 @@ def test_chunks_of_a_micro_batch_reach_its_requests_alone(ts_runner):
     assert [(one.only, one.tensors[0].data) for one in chunks] == [
         (frozenset({1}), [b"", b"", b"third"])
     ]
+
+
+class Statuses:
+    """A context as far as frames look at it."""
+
+    def get_response_status(self, row):
+        return 200, "fine"
+
+    def get_response_headers(self, row):
+        return {"x-a": "\u00e9", "content-type": "text/plain"}
+
+    def get_response_content_type(self, row):
+        return "text/plain"
+
+    def set_response_header(self, row, name, value):
+        assert (name, value) == ("ts_stream_next", "true")
+
+
+def test_frames_are_read_as_they_are_written():
+    items = ["one", b"\x00\xff", {"a": [1]}, ""]
+    ids = dict(enumerate(["a", "b", "\u00e9", "d"]))
+    frame = create_predict_response(items, ids, "going on", 200, Statuses(), True)
+    assert read_answers(frame) == {
+        "a": b"one", "b": b"\x00\xff", "\u00e9": b'{\n  "a": [\n    1\n  ]\n}', "d": b"",
+    }  # fmt: skip
+    assert read_answers(create_predict_response(None, {0: "a"}, "no", 503)) == {"a": b"error"}
+
+
+def test_broken_frames_are_refused():
+    frame = create_predict_response(["one"], {0: "a"}, "going on", 200, Statuses())
+    for length in range(len(frame)):
+        with pytest.raises(ValueError, match="the frame of answers breaks off"):
+            read_answers(frame[:length])
+    with pytest.raises(ValueError, match="breaks off"):
+        read_answers(b"\x00\x00\x00\xc8\x7f\xff\xff\xff")
+
+
+def test_chunks_that_nobody_wants_go_nowhere(ts_runner):
+    runner = ts_runner(
+        """
+        from ts.handler_utils.utils import send_intermediate_predict_response
+
+        def handle(data, context):
+            if data is not None:
+                send_intermediate_predict_response([1], context.request_ids, "", 200, context)
+                return [context.listening()]
+        """
+    )
+    tensor = Tensor("data", "BYTES", (1,), [b"0"])
+    inputs = BatchInputs({"data": tensor}, 1, [BatchRequest(slice(0, 1), "id")])
+    assert runner.run(inputs).tensors[0].data == [b"true"]

@@ -71,6 +71,8 @@ def test_targets(runner_of, batch_of, source, target, factor):
         (HANDLER.format(name="One", factor=2) + HANDLER.format(name="Two", factor=3),
          "handler.py", "several handlers .One, Two."),
         ("x = 3\n", "handler.py", "no subclass of BaseHandler"),
+        ("class Old:\n    def handle(self, data, context):\n        return data\n", "handler.py",
+         "if Old is written for TorchServe, let .*handler.py import ts"),
         ("x = 3\n", "handler.py:Missing", "has no Missing"),
         ("x = 3\n", "handler.py:x", "neither a class nor a function"),
         ("class C:\n    pass\n", "handler.py:C", "no method handle"),
