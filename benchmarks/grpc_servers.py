@@ -12,6 +12,7 @@ request is compared with that of generated protobuf classes on a sync server. Th
     sync        sync, identity (de)serialisers and ksrv's scan; the pool thread waits for the answer
     deferred    as sync, but the pool thread leaves at once and the engine's thread sends the answer
     aio         grpc.aio with identity (de)serialisers and ksrv's scan
+    direct      as deferred, but the method is taken from the completion queue (`server.grpc_direct`)
 """
 
 import argparse
@@ -35,6 +36,7 @@ from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.messages import message_class
 from ksrv.request import InferRequest, InferResponse, Tensor
+from ksrv.server.grpc_direct import DirectCalls
 from ksrv.spec import ModelSpec
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -45,7 +47,7 @@ OPTIONS = [
     ("grpc.max_send_message_length", 2**31 - 1),
     ("grpc.so_reuseport", 0),
 ]
-SERVERS = ("generated", "sync", "deferred", "aio")
+SERVERS = ("generated", "sync", "deferred", "aio", "direct")
 WORKLOADS = {"W1": (1, 16), "W2": (1, 224, 224, 3)}
 
 
@@ -76,6 +78,43 @@ def parse(message: bytes) -> InferRequest:
 def render(request: InferRequest, array: np.ndarray) -> bytes:
     output = Tensor("y", "FP32", array.shape, array)
     return protocol.render_infer(InferResponse("m", "", "", [output]), request)
+
+
+class Ticket:
+    """What `DirectCalls` asks of the engine's: an answer that another thread brings."""
+
+    def __init__(self, ended: Callable[["Ticket"], None]) -> None:
+        self._ended = ended
+        self.answer: np.ndarray | None = None
+
+    def bring(self, array: np.ndarray) -> None:
+        self.answer = array
+        self._ended(self)
+
+    def done(self) -> bool:
+        return self.answer is not None
+
+    def cancel(self) -> bool:
+        return False
+
+
+class Calls:
+    """What `DirectCalls` asks of ksrv's calls, over this file's engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def read(self, message: bytes, context: Any) -> InferRequest:
+        return parse(message)
+
+    def submit(self, request: InferRequest, ended: Any, *, may_run: bool) -> Ticket:
+        ticket = Ticket(ended)
+        self._engine.submit(request.inputs[0].data, ticket.bring)
+        return ticket
+
+    def finish(self, context: Any, request: InferRequest, ticket: Ticket) -> bytes:
+        assert ticket.answer is not None
+        return render(request, ticket.answer)
 
 
 def serve(kind: str) -> None:
@@ -139,6 +178,15 @@ def serve(kind: str) -> None:
         asyncio.run(serve_aio())
         return
     server = grpc.server(ThreadPoolExecutor(16), options=OPTIONS)
+    if kind == "direct":
+        direct = DirectCalls.on(server, METHOD, Calls(engine), threads=16, most=1000)
+        if direct is None:
+            raise RuntimeError("this release of grpcio lacks what the direct way is written on")
+        print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+        server.start()
+        direct.start()
+        server.wait_for_termination()
+        return
     if kind == "generated":
         method = grpc.unary_unary_rpc_method_handler(
             generated_infer,
