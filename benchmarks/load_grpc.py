@@ -6,7 +6,7 @@ Three servers. `generated` is what one writes in sixty lines: grpcio's sync serv
 and the handler called on the spot. `bare` is the same server with bytes in and constant bytes out:
 the least that grpcio's Python server costs. `ksrv` is `ksrv serve` with everything that it is. The
 handler returns the tensor itself (W1: FP32 [1,16]; W4: 64 MiB) or its first ten values (W2: FP32
-[1,224,224,3]).
+[1,224,224,3]); ksrv's models are those of the HTTP rows.
 
 All servers are up at once, and a round gives each in turn the same load. Figures are CPU time of all
 the server's processes for each answered call, the median over the rounds, and its ratio to
@@ -33,18 +33,11 @@ from typing import Any
 
 import numpy as np
 from grpc_servers import METHOD, OPTIONS
+from load.servers import write_models
 
 from ksrv.protocol.messages import message_class
 from ksrv.testing import Server
 
-HANDLER = """
-from ksrv import BaseHandler
-
-
-class Model(BaseHandler):
-    def inference(self, x):
-        return {"y": x if x.shape[1] != 224 else x.reshape(1, -1)[:, :10]}
-"""
 SHAPES = {"W1": (1, 16), "W2": (1, 224, 224, 3), "W4": (1, 16 * 1024 * 1024)}
 STREAMS = {"W1": (1, 16), "W2": (1, 8), "W4": (1,)}
 TARGETS = {"W1": 0.8, "W2": 0.9, "W4": 0.7}
@@ -75,7 +68,7 @@ def answer(array: np.ndarray) -> np.ndarray:
 
 def request_of(workload: str) -> bytes:
     array = np.ones(SHAPES[workload], np.float32)
-    made = message_class("inference.ModelInferRequest")(model_name="m")
+    made = message_class("inference.ModelInferRequest")(model_name=workload.lower())
     made.inputs.add(name="x", datatype="FP32", shape=array.shape)
     made.raw_input_contents.append(array.tobytes())
     encoded: bytes = made.SerializeToString()
@@ -93,7 +86,7 @@ def serve(kind: str) -> None:
         entry = message.inputs[0]
         array = np.frombuffer(message.raw_input_contents[0], np.float32).reshape(entry.shape)
         array = answer(array)
-        made = response(model_name="m", id=message.id)
+        made = response(model_name=message.model_name, id=message.id)
         made.outputs.add(name="y", datatype="FP32", shape=array.shape)
         made.raw_output_contents.append(array.tobytes())
         return made
@@ -136,10 +129,7 @@ def other_server(kind: str) -> Iterator[tuple[int, int]]:
 def ksrv_server() -> Iterator[tuple[int, int]]:
     """Run ksrv; yields its gRPC port and process."""
     with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder) / "m"
-        model.mkdir()
-        (model / "handler.py").write_text(HANDLER, encoding="utf-8")
-        (model / "model.yaml").write_text("handler: handler.py\nwarmup: false\n", encoding="utf-8")
+        write_models(Path(folder))
         with Server(folder, http="127.0.0.1:0") as server:
             yield int(server.grpc.rpartition(":")[2]), server.pid
 
