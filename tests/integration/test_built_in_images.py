@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -169,3 +170,25 @@ def test_one_bad_row_among_eight_fails_alone_and_the_others_are_exact(served):
         outputs = {one["name"]: one["data"] for one in answer.json()["outputs"]}
         assert outputs["y"] == [2 * value for value in row]
         assert [json.loads(one) for one in outputs["together"]] == [8]
+
+
+def test_explanation_beside_infer(served):
+    headers = {"Inference-Header-Content-Length": str(len(HEADER))}
+    url = f"{served.url}/v2/models/classifier/explain"
+    answer = requests.post(url, HEADER + encoded(picture()), headers=headers, timeout=60)
+    assert answer.status_code == 200, answer.text
+    [output] = answer.json()["outputs"]
+    assert (output["name"], output["datatype"]) == ("attributions", "FP32")
+    assert output["shape"] == [1, 3, 224, 224]
+    assert any(output["data"])
+    assert {"preprocess", "explain"} <= set(
+        re.findall(r"(\w+);dur", answer.headers["Server-Timing"])
+    )
+    refused = requests.post(
+        f"{served.url}/v2/models/detector/explain",
+        HEADER + encoded(picture()),
+        headers=headers,
+        timeout=60,
+    )
+    assert refused.status_code == 400
+    assert "has no explanations" in refused.json()["error"]
