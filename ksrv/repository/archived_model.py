@@ -336,7 +336,8 @@ class _Settings:
         for key, value in self._document.items():
             if key in REFUSED:
                 if value not in (None, False, 0, ""):
-                    self._report.refused[key] = REFUSED[key]
+                    line = self._lines.get(key)
+                    self._report.refused[key] = REFUSED[key] + (f" (line {line})" if line else "")
             elif key in IGNORED:
                 self._report.ignored[key] = IGNORED[key]
             elif key in HANDLER_KEYS or key not in SERVER_KEYS:

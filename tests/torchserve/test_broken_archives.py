@@ -63,6 +63,15 @@ def test_wrong_settings_name_archive_file_line_and_key(made, config, text):
     assert entry_of(store).error == f"{store}/own.mar: model-config.yaml, {text}"
 
 
+def test_what_is_not_served_is_refused_by_key_and_line(made):
+    store = made(config="minWorkers: 1\ntorchrun:\n  nproc-per-node: 2\n", settings={})
+    source = entry_of(store).versions["1.0"]
+    assert source.error == (
+        f"{store}/own.mar: model-config.yaml asks for what is not served: "
+        "torchrun: models spread over several processes are not served (line 2)"
+    )
+
+
 def test_wrong_settings_of_a_config_properties_name_it(made):
     defaults = ArchiveDefaults(models={"own": {"1.0": {"batchSize": 0}}})
     store = made(settings={"jobQueueSize": 3})
