@@ -356,8 +356,9 @@ def render_infer(
         HandlerFailed: The answer has no wire form.
         InvalidRequest: An output does not fit into its shared memory.
     """
-    windows = {output.name: output.window for output in request.outputs if output.window}
     outputs = response.outputs
+    wanted = request.outputs
+    windows = {one.name: one.window for one in wanted if one.window} if wanted else None
     if windows:
         outputs = [_in_window(tensor, windows.get(tensor.name), regions) for tensor in outputs]
     merged = {**response.parameters, **parameters} if parameters else response.parameters

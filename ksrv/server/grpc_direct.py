@@ -475,6 +475,9 @@ class DirectCalls:
         self._send(call, None)
 
     def _send(self, call: Call, message: bytes | None) -> None:
+        if call.ended_here and self._held is None:  # nobody else knows of this call
+            call.send(message, self._less)
+            return
         with self._lock:  # whether it is watched must not change meanwhile
             if call.sent:
                 return
