@@ -109,7 +109,7 @@ coverage: $(VENV)/.built ## line coverage of ksrv/ and of native/, its .pyx and 
 	$(BIN)/coverage report --skip-covered
 	$(BIN)/python tests/native_coverage.py $(TRACE)/temp --least 95
 
-FUZZ_SECONDS ?= 60
+FUZZ_SECONDS ?= 80
 FUZZERS := $(wildcard tests/fuzz/*.cpp)
 
 fuzz: ## drive the native parsers with libFuzzer, FUZZ_SECONDS each; needs clang++
