@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Literal, TypeAlias
 
 from ksrv._native import arena, pymalloc
 from ksrv._native import queue as native
@@ -30,6 +31,9 @@ log = logging.getLogger("ksrv.engine")
 
 IDLE_MEMORY_SECONDS = 30.0
 
+Change: TypeAlias = Literal["load", "unload", "reload"]
+"""What can be asked of an engine while it serves."""
+
 
 class Engine:
     """Runs the models of a repository.
@@ -47,6 +51,8 @@ class Engine:
         unknown: How many requests named no model or version that there is.
         colleagues: The other workers that serve the same models, for the counts of all; None where
             there are none.
+        on_change: Called with what was done and the model's name after a load or an unload that was
+            asked for here; it may wait until other workers have done the same.
     """
 
     def __init__(
@@ -72,6 +78,7 @@ class Engine:
         self._counting = threading.Lock()
         self.unknown = 0
         self.colleagues: Colleagues | None = None
+        self.on_change: Callable[[Change, str], None] | None = None
 
     # ---- life -------------------------------------------------------------------------------
 
@@ -141,7 +148,7 @@ class Engine:
             if not self._loaded.is_set():
                 continue
             try:
-                self.reload_changed()
+                self._models.reload_changed()  # every worker watches
             except Exception:
                 log.exception("the repository cannot be looked at for changes")
 
@@ -359,7 +366,7 @@ class Engine:
             NotFound: The repository holds no such model.
             KsrvError: It cannot be loaded; what served before still serves.
         """
-        self._models.load(name)
+        self._change("load", name)
 
     def unload(self, name: str) -> None:
         """Take a model out of service; its requests are finished first.
@@ -370,7 +377,7 @@ class Engine:
         Raises:
             NotFound: There is no such model.
         """
-        self._models.unload(name)
+        self._change("unload", name)
 
     def reload_changed(self) -> bool:
         """Load what has changed on disk, and unload what is gone.
@@ -378,7 +385,31 @@ class Engine:
         Returns:
             Whether anything had changed.
         """
-        return self._models.reload_changed()
+        return self._change("reload", "")
+
+    def follow(self, change: "Change", name: str) -> bool:
+        """Do what another worker was asked for.
+
+        Args:
+            change: What that is.
+            name: The model's name; "" for all of the repository.
+
+        Returns:
+            Whether anything changed.
+
+        Raises:
+            KsrvError: As `load` and `unload`.
+        """
+        if change == "reload":
+            return self._models.reload_changed()
+        (self._models.load if change == "load" else self._models.unload)(name)
+        return True
+
+    def _change(self, change: "Change", name: str) -> bool:
+        changed = self.follow(change, name)
+        if changed and self.on_change is not None:
+            self.on_change(change, name)
+        return changed
 
 
 def executor_for(

@@ -26,6 +26,7 @@ from ksrv.server.access import Access
 from ksrv.server.addresses import Address
 from ksrv.server.banner import print_models
 from ksrv.server.budget import ByteBudget
+from ksrv.server.changes import ChangesFile, Follower
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
 from ksrv.server.slots import CAPACITY, State, WorkerSlots
@@ -52,6 +53,7 @@ class Service:
     def __init__(self, settings: ServerSettings, slots: WorkerSlots) -> None:
         self.settings = settings
         self._counts = CountsFile(CAPACITY)
+        self._changes = ChangesFile()
         self.grpc_address: Address | None = None
         self._slots = slots
         self._slot = -1
@@ -127,6 +129,14 @@ class Service:
         repository = Repository(settings.models, archive_readers(defaults))
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))
         self._engine.colleagues = Colleagues(self._counts, self._slot, self._slots.lives)
+        follower = Follower(self._changes, self._slots, self._slot)
+        self._engine.on_change = follower.tell
+        threading.Thread(
+            target=follower.follow,
+            args=(self._engine, self._leaving),
+            name="ksrv-follow",
+            daemon=True,
+        ).start()
         threading.Thread(target=self._share_counts, name="ksrv-counts", daemon=True).start()
         access = self._access = Access(settings)
         budget = ByteBudget(settings.limits.in_flight)

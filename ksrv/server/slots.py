@@ -10,7 +10,7 @@ import os
 from enum import IntEnum
 
 CAPACITY = 512
-_COLUMNS = 4
+_COLUMNS = 5
 _HEADER = 2
 _WORD = 8
 
@@ -85,6 +85,24 @@ class WorkerSlots:
     def lives(self, slot: int) -> bool:
         """Whether `slot` has a worker."""
         return self.state(slot) is not State.EMPTY
+
+    def set_heard(self, slot: int, position: int) -> None:
+        """Note how far the worker in `slot` has read what the others changed."""
+        self._set(slot, 4, position)
+
+    def heard(self, position: int, *, besides: int) -> bool:
+        """Whether every worker that has loaded its models has read so far.
+
+        Args:
+            position: How far.
+            besides: A slot that is not asked.
+        """
+        loaded = (State.READY, State.FAILED)
+        return all(
+            self._get(slot, 4) >= position
+            for slot in range(CAPACITY)
+            if slot != besides and self.state(slot) in loaded
+        )
 
     def take(self) -> int:
         """Give the next worker a slot; it may accept at once if nobody else does.

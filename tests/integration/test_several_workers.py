@@ -8,6 +8,7 @@ import time
 import pytest
 import requests
 from integration_models import write_model
+from tritonclient import grpc as triton
 
 from ksrv.testing import Server
 
@@ -116,3 +117,78 @@ def test_the_counts_of_a_worker_outlive_it(server):
         except requests.ConnectionError:
             time.sleep(0.05)
     wait_for(server, SUCCESSES, sent)
+
+
+def answers(server, expected):
+    """Send requests until two processes have answered; every answer is as expected."""
+    seen = set()
+    give_up = time.monotonic() + 60
+    while len(seen) < 2:
+        assert time.monotonic() < give_up, seen
+        entry = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.0]}
+        url = f"{server.url}/v2/models/m/infer"
+        answer = requests.post(url, json={"inputs": [entry]}, timeout=30)
+        assert answer.status_code == (200 if expected is not None else 503), answer.text
+        if expected is None:
+            seen.add(len(seen))
+            continue
+        version, pid = divmod(int(answer.json()["outputs"][0]["data"][0]), 10**8)
+        assert version == expected
+        seen.add(pid)
+
+
+def write_version(folder, number):
+    text = HANDLER.replace("os.getpid()", f"os.getpid() + {number} * 10.0 ** 8")
+    (folder / "handler.py").write_text(text)
+
+
+@pytest.mark.parametrize("front", ["rest", "grpc"])
+def test_loads_and_unloads_are_made_by_all_workers(tmp_path, front):
+    folder = write_model(tmp_path, "m", HANDLER, YAML)
+    write_version(folder, 1)
+    with Server(tmp_path, workers=2) as server, triton.InferenceServerClient(server.grpc) as client:
+
+        def call(action):
+            if front == "grpc":
+                (client.load_model if action == "load" else client.unload_model)("m")
+                return
+            url = f"{server.url}/v2/repository/models/m/{action}"
+            assert requests.post(url, timeout=60).status_code == 200
+
+        answers(server, 1)
+        for version in (2, 3):
+            write_version(folder, version)
+            call("load")
+            answers(server, version)
+        call("unload")
+        for _ in range(20):
+            answers(server, None)
+        call("load")
+        answers(server, 3)
+
+
+def test_what_changed_on_disk_is_loaded_by_all_workers(tmp_path):
+    folder = write_model(tmp_path, "m", HANDLER, YAML)
+    write_version(folder, 1)
+    with Server(tmp_path, workers=2) as server:
+        answers(server, 1)
+        write_version(folder, 2)
+        assert requests.post(f"{server.url}/v1/config/reload", timeout=60).status_code == 201
+        answers(server, 2)
+        os.kill(infer(server) % 10**8, signal.SIGKILL)  # the next one takes its place
+        time.sleep(0.5)
+        until_loaded(server)
+        write_version(folder, 3)
+        assert requests.post(f"{server.url}/v1/config/reload", timeout=60).status_code == 201
+        answers(server, 3)
+
+
+def until_loaded(server):
+    give_up = time.monotonic() + 60
+    seen = set()
+    while len(seen) < 2:
+        assert time.monotonic() < give_up, seen
+        try:
+            seen.add(infer(server))
+        except requests.ConnectionError:
+            time.sleep(0.05)
