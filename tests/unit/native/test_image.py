@@ -1,6 +1,7 @@
 """The header reader and the decode threads."""
 
 import io
+import os
 import struct
 import subprocess
 import sys
