@@ -39,7 +39,7 @@ serve: $(VENV)/.built ## serve the repository in MODELS (default: the demo's)
 	$(BIN)/ksrv serve $(MODELS)
 
 test: $(VENV)/.built ## every test but the slow ones
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow' -n $(JOBS) --dist loadfile
 
 test-slow: $(VENV)/.built ## the soak tests, minutes each
 	$(BIN)/python -m pytest -m slow --timeout 1800
