@@ -213,6 +213,8 @@ def test_damaged_requests_are_answered_and_leave_nothing(app):
     valid = seeds()
     counts = dict.fromkeys(ALLOWED, 0)
     pages = 0
+    gc.collect()
+    leased = arena.statistics()["leased"]
     for number in range(IN_PROCESS):
         sent = damage(chance, *chance.choice(valid), valid)
         status, answer = call(app, *sent)
@@ -225,7 +227,7 @@ def test_damaged_requests_are_answered_and_leave_nothing(app):
     del answer
     gc.collect()
     assert resident_pages() - pages < PAGES_GROWN
-    assert arena.statistics()["leased"] == 0
+    assert arena.statistics()["leased"] <= leased
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")

@@ -46,7 +46,9 @@ import time
 from ksrv import BaseHandler, InferenceError
 
 class One(BaseHandler):
-    kept = []
+    def initialize(self, context):
+        super().initialize(context)
+        self.kept = []
 
     def inference(self, x):
         what = int(x[0, 0])
