@@ -213,6 +213,8 @@ class Door {
     bool at_the_gate(Connection *connection, bool complete) noexcept;
     void receive_body(Connection *connection, uint64_t now) noexcept;
     void queue_to_run(Connection *connection) noexcept;
+    void set_low_water(Connection *connection, int bytes) noexcept;
+    void await_more(Connection *connection, size_t left) noexcept;
     void hand_over(Connection *connection) noexcept;
     void wait_for_room(Connection *connection, uint64_t now) noexcept;
 

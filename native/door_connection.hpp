@@ -43,6 +43,7 @@ enum Claim : uint8_t { OWNED, ARMING, ARMED };
 
 constexpr size_t HEAD_BUFFER = 16384;
 constexpr size_t SHORT_LOOK = 2048;
+constexpr size_t LOW_WATER_LEAST = 65536, LOW_WATER_MOST = 524288;
 constexpr size_t ANSWER_HEAD = 768;
 constexpr int ANSWER_PARTS = 64;
 constexpr int ANSWER_BLOCKS = 4;
@@ -87,6 +88,8 @@ struct Connection {
     bool close_after = false;     // the answer says Connection: close
     bool touched = false;         // has sent at least one byte
     bool large = false;           // its last body was larger than the buffer
+    bool trickles = false;        // its body comes slowly
+    int low_water = 1;            // the socket's SO_RCVLOWAT
     uint16_t status = 0;
 
     unsigned char *buffer = nullptr;  // HEAD_BUFFER bytes, more while holding

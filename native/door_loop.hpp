@@ -142,6 +142,7 @@ inline void Door::accept_some(uint16_t listener, uint64_t now) noexcept {
         }
         count(DOOR_ACCEPTED);
         connection->fd = fd;
+        connection->low_water = 1;
         connection->listener = listener;
         connection->registered = false;
         connection->close_after = connection->touched = connection->large = false;
@@ -345,9 +346,15 @@ inline void Door::expire(Connection *connection, uint64_t now) noexcept {
     case Phase::room:
         wait_for_room(connection, now);
         return;
+    case Phase::body:
+        if (connection->low_water > 1) {  // what has come below the mark counts as well
+            connection->trickles = true;
+            receive_body(connection, now);
+            return;
+        }
+        [[fallthrough]];
     case Phase::head:
     case Phase::hold:
-    case Phase::body:
         refuse(connection, ready_answers[READY_TOO_SLOW], DOOR_TOO_SLOW);
         return;
     case Phase::idle:

@@ -145,6 +145,7 @@ inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
            connection->buffer + connection->head.length, taken);
     connection->body_got = taken;
     connection->large = need > HEAD_BUFFER;
+    connection->trickles = false;
     connection->hold_until = connection->head.length + taken;  // to be consumed when answered
     connection->stage_ns = now;
     connection->phase.store(Phase::body, std::memory_order_relaxed);
@@ -198,6 +199,7 @@ inline void Door::receive_body(Connection *connection, uint64_t now) noexcept {
                 drop(connection);
                 return;
             }
+            await_more(connection, left);
             arm_for_phase(connection, now);
             return;
         }
@@ -208,15 +210,33 @@ inline void Door::receive_body(Connection *connection, uint64_t now) noexcept {
         connection->body_got += static_cast<size_t>(got);
         turn += static_cast<size_t>(got);
         if (connection->body_got < need && (static_cast<size_t>(got) < left || turn >= TURN_BYTES)) {
+            if (turn < TURN_BYTES) await_more(connection, need - connection->body_got);
             arm_for_phase(connection, now);
             return;
         }
     }
+    set_low_water(connection, 1);
     count(DOOR_INFER);
     if (connection->body_got == need && at_the_gate(connection, true)) return;
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->phase.store(Phase::run, std::memory_order_relaxed);
     queue_to_run(connection);
+}
+
+// The kernel wakes nobody for less than this.
+inline void Door::set_low_water(Connection *connection, int bytes) noexcept {
+    if (connection->low_water == bytes) return;
+    if (setsockopt(connection->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)
+        connection->low_water = bytes;
+}
+
+// The rest of a large body is waited for in large pieces, unless the peer turned out to be slow.
+inline void Door::await_more(Connection *connection, size_t left) noexcept {
+    if (connection->trickles || left < LOW_WATER_LEAST) {
+        set_low_water(connection, 1);
+    } else {
+        set_low_water(connection, static_cast<int>(left < LOW_WATER_MOST ? left : LOW_WATER_MOST));
+    }
 }
 
 inline void Door::queue_to_run(Connection *connection) noexcept {

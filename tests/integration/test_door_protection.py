@@ -120,6 +120,26 @@ def test_a_body_at_the_rate_is_waited_for(door):
         assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
+def test_a_large_body_that_comes_slowly_is_waited_for_and_its_connection_lives_on(door):
+    request = infer(300_000)
+    with door.connect() as client:
+        client.sendall(request[:100_000])
+        for start in range(100_000, len(request), 25_000):  # below what the kernel is told to wait for
+            client.sendall(request[start : start + 25_000])
+            time.sleep(0.12)
+        assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+        client.sendall(infer(4))
+        assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_large_body_that_stalls_is_ended(door):
+    before = door.counters()["too_slow"]
+    with door.connect() as client:
+        client.sendall(infer(300_000)[:1500])
+        assert read_all(client).startswith(b"HTTP/1.1 408 ")
+    assert door.counters()["too_slow"] == before + 1
+
+
 def test_a_peer_that_does_not_read_is_dropped(door):
     before = door.counters()["too_slow"]
     with door.connect() as client:
