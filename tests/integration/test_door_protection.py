@@ -124,7 +124,9 @@ def test_a_large_body_that_comes_slowly_is_waited_for_and_its_connection_lives_o
     request = infer(300_000)
     with door.connect() as client:
         client.sendall(request[:100_000])
-        for start in range(100_000, len(request), 25_000):  # below what the kernel is told to wait for
+        for start in range(
+            100_000, len(request), 25_000
+        ):  # below what the kernel is told to wait for
             client.sendall(request[start : start + 25_000])
             time.sleep(0.12)
         assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
