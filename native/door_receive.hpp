@@ -209,8 +209,8 @@ inline void Door::receive_body(Connection *connection, uint64_t now) noexcept {
         }
         connection->body_got += static_cast<size_t>(got);
         turn += static_cast<size_t>(got);
-        if (connection->body_got < need && (static_cast<size_t>(got) < left || turn >= TURN_BYTES)) {
-            if (turn < TURN_BYTES) await_more(connection, need - connection->body_got);
+        if (connection->body_got < need && turn >= TURN_BYTES) {  // the others first
+            await_more(connection, need - connection->body_got);
             arm_for_phase(connection, now);
             return;
         }
