@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from ksrv.errors import InferenceError
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.compile import compile_model
@@ -165,6 +167,7 @@ class BaseHandler:
         return torch is not None and isinstance(self.model, torch.nn.Module)
 
     def _infer(self, inputs: Any) -> Any:
-        if type(inputs) is dict or isinstance(inputs, Mapping):
+        # An array is the common case, and asking an abstract class about it runs Python code.
+        if type(inputs) is not np.ndarray and isinstance(inputs, Mapping):
             return self.inference(**inputs)
         return self.inference(inputs)
