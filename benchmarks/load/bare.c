@@ -2,9 +2,11 @@
  * whole body into one reused buffer per connection and sends a fixed answer with one sendmsg.
  * It validates nothing. Every transport figure of ksrv is a ratio to this one.
  *
- *   cc -O2 -o bare bare.c && ./bare PORT ANSWER_BYTES [echo]
+ *   cc -O2 -o bare bare.c && ./bare PORT ANSWER_BYTES [echo|NANOSECONDS]
  *
- * With `echo` the answer's tensor is the body's last ANSWER_BYTES bytes.
+ * With `echo` the answer's tensor is the body's last ANSWER_BYTES bytes. With a number it is busy for so
+ * long before each answer, as a server is that calls a handler. That costs more than the time itself: a
+ * client that was not answered at once has gone to sleep and must be woken.
  */
 
 #define _GNU_SOURCE
@@ -18,6 +20,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 struct connection {
@@ -30,9 +33,16 @@ struct connection {
 
 static size_t answer_bytes;
 static int echo;
+static long busy_ns;
 static char json[256];
 static size_t json_length;
 static char *zeros;
+
+static long long now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
 
 static void drop(struct connection *c) {
     close(c->fd);
@@ -79,7 +89,8 @@ static int reserve(struct connection *c, size_t wanted) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     answer_bytes = strtoull(argv[2], NULL, 10);
-    echo = argc > 3;
+    echo = argc > 3 && strcmp(argv[3], "echo") == 0;
+    busy_ns = argc > 3 && !echo ? atol(argv[3]) : 0;
     zeros = calloc(1, answer_bytes ? answer_bytes : 1);
     json_length = snprintf(json, sizeof json,
                            "{\"model_name\":\"bare\",\"outputs\":[{\"name\":\"y\",\"datatype\":\"FP32\","
@@ -131,6 +142,7 @@ int main(int argc, char **argv) {
                     if (!reserve(c, length > 65536 ? length : 65536)) drop(c);
                     continue;
                 }
+                for (long long until = busy_ns ? now_ns() + busy_ns : 0; until && now_ns() < until;) continue;
                 c->parts[0] = (struct iovec){head, head_length};
                 c->parts[1] = (struct iovec){echo ? c->buffer + length - answer_bytes : zeros, answer_bytes};
                 c->at = 0;

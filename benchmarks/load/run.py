@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -35,51 +36,70 @@ WRK_ROWS = {
 }
 
 
-def wrk(server: LoadedServer, row: tuple[str, str, int, int, int], seconds: int, heads: str):
-    """Load a server; return its CPU seconds per request and the median and p99 latency text."""
+class Load(NamedTuple):
+    """What a request cost a server: CPU seconds, of them in user space; latency by percentile."""
+
+    cost: float
+    user: float
+    latency: dict[str, str]
+
+
+def wrk(
+    server: LoadedServer, row: tuple[str, str, int, int, int], seconds: int, heads: str
+) -> Load:
+    """Load a server from so many connections."""
     model, shape, nbytes, _, connections = row
     environment = os.environ | {
         "MODEL": model, "SHAPE": shape, "BYTES": str(nbytes), "HEADS": heads,
     }  # fmt: skip
-    before = server.cpu_seconds()
+    before = server.user_and_system_seconds()
     out = subprocess.run(
         ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency",
          "-s", str(HERE / "infer.lua"), f"http://127.0.0.1:{server.port}/"],
         env=environment, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    spent = server.cpu_seconds() - before
+    spent = [now - then for now, then in zip(server.user_and_system_seconds(), before, strict=True)]
     if "Non-2xx" in out or "Socket errors" in out:
         raise RuntimeError(f"{server.name}: {out}")
     requests = int(re.search(r"(\d+) requests in", out)[1])
     latency = dict(re.findall(r"(50|99)%\s+(\S+)", out))
-    return spent / requests, latency
+    return Load(sum(spent) / requests, spent[0] / requests, latency)
 
 
 def run_wrk_row(name: str, models: Path, options: argparse.Namespace) -> None:
     row = WRK_ROWS[name]
-    servers = [bare(row[3]), ksrv(models, DOOR, "door"), ksrv(models, "gthread", "gthread")]
-    for server in servers:
-        server.start(None if server.name == "bare C" else READY)
-    costs: dict[str, list[float]] = {server.name: [] for server in servers}
-    latency: dict[str, dict[str, str]] = {}
+    door = ksrv(models, DOOR, "door")
+    servers = [bare(row[3]), door, ksrv(models, "gthread", "gthread")]
+    loads: dict[str, list[Load]] = {}
     try:
         for server in servers:
+            server.start(None if server.name == "bare C" else READY)
             wrk(server, row, 1, options.heads)  # warm
+        if name.startswith("w2"):
+            # As long in user space for each request as the door, which runs Python and the handler
+            # there: what the door costs beyond this server is its transport.
+            user = (
+                wrk(door, row, 2, options.heads).user - wrk(servers[0], row, 2, options.heads).user
+            )
+            servers.append(bare(row[3], busy_ns=round(user * 1e9)))
+            servers[-1].start(None)
         for _ in range(options.rounds):
             for server in servers:
-                cost, latency[server.name] = wrk(server, row, options.seconds, options.heads)
-                costs[server.name].append(cost)
+                load = wrk(server, row, options.seconds, options.heads)
+                loads.setdefault(server.name, []).append(load)
     finally:
         for server in servers:
             server.stop()
-    floor = statistics.median(costs["bare C"])
+    floor = statistics.median(load.cost for load in loads["bare C"])
     for server in servers:
-        of_it = costs[server.name]
+        of_it = [load.cost for load in loads[server.name]]
+        user = statistics.median(load.user for load in loads[server.name])
         middle = statistics.median(of_it)
+        latency = loads[server.name][-1].latency
         print(
             f"{name:<11} {server.name:<8} {middle * 1e6:8.1f} us CPU/request  {middle / floor:6.2f}x"
-            f"  spread {min(of_it) / floor:.2f}-{max(of_it) / floor:.2f}x"
-            f"  p50 {latency[server.name].get('50', '-')}  p99 {latency[server.name].get('99', '-')}"
+            f"  spread {min(of_it) / floor:.2f}-{max(of_it) / floor:.2f}x  user {user * 1e6:.1f} us"
+            f"  p50 {latency.get('50', '-')}  p99 {latency.get('99', '-')}"
         )
 
 

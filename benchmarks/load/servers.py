@@ -112,11 +112,16 @@ class LoadedServer:
 
     def cpu_seconds(self) -> float:
         """User and system time of all its processes."""
-        total = 0
+        return sum(self.user_and_system_seconds())
+
+    def user_and_system_seconds(self) -> tuple[float, float]:
+        """What `cpu_seconds` is made of."""
+        user = system = 0
         for pid in self._processes():
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += int(fields[11]) + int(fields[12])
-        return total / TICK
+            user += int(fields[11])
+            system += int(fields[12])
+        return user / TICK, system / TICK
 
     def memory(self, key: str) -> int:
         """Bytes of `VmRSS` or `VmHWM` of the process that holds most."""
@@ -133,14 +138,15 @@ class LoadedServer:
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-def bare(answer_bytes: int, *, echo: bool = False) -> LoadedServer:
-    """The limit: `bare.c`, compiled when it is not yet."""
+def bare(answer_bytes: int, *, echo: bool = False, busy_ns: int = 0) -> LoadedServer:
+    """The limit: `bare.c`, compiled when it is not yet; see there for `echo` and `busy_ns`."""
     binary = Path(tempfile.gettempdir()) / f"ksrv-bare-{os.getuid()}"
     source = HERE / "bare.c"
     if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
         subprocess.run(["cc", "-O2", "-o", str(binary), str(source)], check=True)
-    command = [str(binary), "{port}", str(answer_bytes), *(["echo"] if echo else [])]
-    return LoadedServer("bare C", command)
+    more = ["echo"] if echo else [str(busy_ns)] if busy_ns else []
+    name = f"bare C busy for {busy_ns / 1000:.1f} us" if busy_ns else "bare C"
+    return LoadedServer(name, [str(binary), "{port}", str(answer_bytes), *more])
 
 
 def ksrv(models: Path, worker: str, name: str, **environment: str) -> LoadedServer:
