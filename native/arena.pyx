@@ -53,20 +53,24 @@ cdef extern from *:
     #include <stdlib.h>
     #if defined(__GLIBC__)
     #include <malloc.h>
-    static int ksrv_tune_malloc(int no_mmap) {
-        int done = mallopt(M_MMAP_THRESHOLD, 32 << 20);
-        done &= mallopt(M_TRIM_THRESHOLD, (no_mmap ? 256 : 48) << 20);
+    static int ksrv_tune_malloc(int keep, int no_mmap) {
+        int done = mallopt(M_MMAP_THRESHOLD, 32 << 20) & mallopt(M_TRIM_THRESHOLD, keep);
         if (no_mmap) done &= mallopt(M_MMAP_MAX, 0);
         return done;
     }
+    static int ksrv_keep_freed(int keep) { return mallopt(M_TRIM_THRESHOLD, keep); }
     static int ksrv_trim_malloc(void) { return malloc_trim(0); }
     #else
-    static int ksrv_tune_malloc(int no_mmap) { (void)no_mmap; return 0; }
+    static int ksrv_tune_malloc(int keep, int no_mmap) { (void)keep; (void)no_mmap; return 0; }
+    static int ksrv_keep_freed(int keep) { (void)keep; return 0; }
     static int ksrv_trim_malloc(void) { return 0; }
     #endif
     """
-    int ksrv_tune_malloc(int no_mmap) noexcept nogil
+    int ksrv_tune_malloc(int keep, int no_mmap) noexcept nogil
+    int ksrv_keep_freed(int keep) noexcept nogil
     int ksrv_trim_malloc() noexcept nogil
+
+cdef int _kept = 0            # as tune_malloc and keep_freed set it
 
 
 cdef CBlock *ksrv_lease(size_t nbytes, int backend) noexcept nogil:
@@ -299,24 +303,43 @@ def trim(double idle_seconds=0.0) -> int:
     return freed
 
 
-def tune_malloc(*, bint no_mmap=False) -> bool:
+def tune_malloc(*, int keep=48 << 20, bint no_mmap=False) -> bool:
     """Stop glibc from giving every image-sized buffer back to the kernel.
 
-    A decoded image is a fresh allocation of a megabyte or more. By default glibc maps such memory
-    anew each time, and the page faults cost up to as much as decoding. This raises the size from
-    which malloc maps to 32 MiB and the free memory that a heap keeps at its end to 48 MiB, for the
-    whole process. More would be all that the heap of a thread may have, 64 MiB, and keep the pieces
-    of which large gRPC messages are made. A process that ksrv owns calls it once, when it starts;
-    nothing else should.
+    A decoded image is a fresh allocation of a megabyte or more, and so is what each layer of a
+    network returns. By default glibc maps such memory anew each time, and the page faults cost up
+    to as much as decoding. This raises the size from which malloc maps to 32 MiB, the greatest that
+    it takes. A process that ksrv owns calls it once, when it starts; nothing else should.
 
     Args:
-        no_mmap: Never map single allocations, which also helps images above 32 MiB (12 megapixels
-            and more) but keeps freed memory in the process for good.
+        keep: The free bytes that a heap keeps at its end, for the whole process. From 64 MiB on,
+            which is all that the heap of a thread may have, those keep everything, also the pieces
+            of which large gRPC messages are made.
+        no_mmap: Never map single allocations, which also helps buffers above 32 MiB (images of 12
+            megapixels and more) but keeps freed memory in the process for good.
 
     Returns:
         Whether the C library took the settings; False for any but glibc.
     """
-    return ksrv_tune_malloc(no_mmap) == 1
+    global _kept
+    _kept = keep
+    return ksrv_tune_malloc(keep, no_mmap) == 1
+
+
+def keep_freed(int keep) -> bool:
+    """Raise what a heap keeps at its end, where `tune_malloc` was called; elsewhere do nothing.
+
+    Args:
+        keep: See `tune_malloc`.
+
+    Returns:
+        Whether it was raised.
+    """
+    global _kept
+    if not 0 < _kept < keep:
+        return False
+    _kept = keep
+    return ksrv_keep_freed(keep) == 1
 
 
 def trim_malloc() -> bool:

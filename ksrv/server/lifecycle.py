@@ -117,7 +117,10 @@ class Service:
 
         # Settings for the whole process: they are made here, where the process is ksrv's own.
         settings = self.settings
-        arena.tune_malloc(no_mmap=settings.keep_memory)
+        if settings.keep_memory:
+            arena.tune_malloc(keep=256 << 20, no_mmap=True)
+        else:
+            arena.tune_malloc()
         pymalloc.keep_arenas()
         opencv.own_process()
         defaults = None

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from ksrv._native import records
+from ksrv._native import arena, records
 from ksrv._native.link import Channel, ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executors import payloads
 from ksrv.engine.executors.kinds import Kind
@@ -32,6 +32,8 @@ log = logging.getLogger("ksrv.handler")
 
 _PR_SET_PDEATHSIG = 1
 _MESSAGE_CHARACTERS = 64 * 1024
+_KEPT_BYTES = 1 << 30
+"""Of memory that batches have freed. The next batch needs as much again, and nobody else is here."""
 
 
 class Events:
@@ -179,6 +181,7 @@ class Child:
                 emit=lambda record: self._events.metrics([record]),
             )
             spec = runner.load()
+            arena.trim_malloc()  # reading a model may take twice its size
             payload = payloads.pack_spec(spec)
         except Exception as error:
             log.exception("the model cannot be loaded")
@@ -264,6 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not _die_with_parent(options.parent):
         return 1
     faulthandler.enable()
+    arena.tune_malloc(keep=_KEPT_BYTES, no_mmap=True)
     sys.argv = ["ksrv-handler"]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]

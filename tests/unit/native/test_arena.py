@@ -340,7 +340,10 @@ def test_malloc_is_tuned_only_when_asked():
     script = """
 import sys
 from ksrv._native import arena
+assert not arena.keep_freed(1 << 28)  # only where a process was tuned
 assert arena.tune_malloc() is (sys.argv[1] == "glibc")
+assert arena.keep_freed(1 << 28) is (sys.argv[1] == "glibc")
+assert not arena.keep_freed(1 << 27)
 assert arena.tune_malloc(no_mmap=True) is (sys.argv[1] == "glibc")
 """
     glibc = hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
