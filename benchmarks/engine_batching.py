@@ -5,7 +5,7 @@
 `batching`: a ResNet-18 of seeded weights, written in plain torch, answers 16 clients that each send
 one 224x224 FP32 image at a time. Images per second are set beside a bare loop over the same model
 at its best batch size, in interleaved rounds; and images per CPU second, which tell more where other
-work shares the machine. Target: at least 0.97 of the loop.
+work shares the machine. Each is a program of its own. Target: at least 0.97 of the loop.
 
 `overload`: a handler that sleeps 20 ms is offered ten times what it can do. Goodput is set beside
 the capacity that a closed loop reaches, and the time that refusals take is told. Targets: at least
@@ -13,7 +13,10 @@ the capacity that a closed loop reaches, and the time that refusals take is told
 """
 
 import argparse
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -21,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ksrv._native import arena
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import Overloaded
 from ksrv.repository.layout import Repository
@@ -113,6 +117,69 @@ def request(name: str, data: np.ndarray) -> InferRequest:
 # ---- batching ---------------------------------------------------------------------------------
 
 
+class Contestant:
+    """A program of its own that runs the model for as long as it is told, and tells its rates.
+
+    Programs of their own because threads that call torch in one process slow each other down: each
+    has a pool of threads, and OpenMP lets the threads of many pools wait less actively.
+
+    Args:
+        name: What the table calls it.
+        arguments: What follows `--contestant`.
+    """
+
+    def __init__(self, name: str, *arguments: str) -> None:
+        self.name = name
+        self.rates: list[tuple[float, float]] = []
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--contestant", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, seconds: float) -> tuple[float, float]:
+        """Return images per second and per CPU second."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(seconds, file=self._process.stdin, flush=True)
+        rate, per_cpu = map(float, self._process.stdout.readline().split())
+        return rate, per_cpu
+
+    def note(self, seconds: float) -> None:
+        """Run, and keep the rates."""
+        self.rates.append(self.run(seconds))
+
+    def close(self) -> None:
+        """Return once the program has ended."""
+        self._process.communicate()
+
+
+def contestant(what: str, size: int, how: str) -> None:
+    """Be one: read seconds from standard input, write rates to standard output."""
+    image = np.random.default_rng(0).random((1, 3, 224, 224), np.float32)
+    if what == "loop":
+        if how == "kept":
+            arena.tune_malloc(keep=1 << 30, no_mmap=True)
+        model = network()
+        for line in sys.stdin:
+            print(*loop_rate(model, image, size, float(line)), flush=True)
+        return
+    arena.tune_malloc()  # as `ksrv serve` does
+    more = f"batching: {{max_batch_size: {size}}}\nexecutor: {how}"
+    with tempfile.TemporaryDirectory() as folder:
+        engine = started(Path(folder), "resnet", RESNET, "[-1, 3, 224, 224]", more)
+        for line in sys.stdin:
+            print(*engine_rate(engine, image, float(line)), flush=True)
+        engine.close()
+
+
+def network():
+    source: dict[str, object] = {}
+    exec(RESNET, source)  # the loop's network is the handler's
+    return source["network"]()  # type: ignore[operator]
+
+
 def loop_rate(model, image: np.ndarray, size: int, seconds: float) -> tuple[float, float]:
     """Images per second and per CPU second of the model alone, called with one ready batch."""
     import torch
@@ -144,43 +211,59 @@ def engine_rate(engine: Engine, image: np.ndarray, seconds: float) -> tuple[floa
         thread.start()
     ready.wait()
     time.sleep(seconds / 10)  # the first batches are small ones
-    before, began, spent = sum(done), time.perf_counter(), time.process_time()
+    before, began, spent = sum(done), time.perf_counter(), cpu_seconds()
     time.sleep(seconds)
     images = sum(done) - before
-    rates = images / (time.perf_counter() - began), images / (time.process_time() - spent)
+    rates = images / (time.perf_counter() - began), images / (cpu_seconds() - spent)
     stop.set()
     for thread in threads:
         thread.join()
     return rates
 
 
-def batching(folder: Path, seconds: float, rounds: int) -> None:
-    source: dict[str, object] = {}
-    exec(RESNET, source)  # the loop's network is the handler's
-    model = source["network"]()  # type: ignore[operator]
-    image = np.random.default_rng(0).random((1, 3, 224, 224), np.float32)
-    loop_rate(model, image, SIZES[-1], seconds / 4)  # the first calls tune the kernels
-    rates = {size: loop_rate(model, image, size, seconds / 2)[1] for size in SIZES}
-    best = max(rates, key=lambda size: rates[size])
-    print("bare loop, images per CPU second:", {size: round(r, 1) for size, r in rates.items()})
-    more = f"batching: {{max_batch_size: {best}}}"
-    engine = started(folder, "resnet", RESNET, "[-1, 3, 224, 224]", more)
-    walls, cpus = [], []
+def cpu_seconds() -> float:
+    """CPU time of this process and of those that it has started, as they are now."""
+    ticks = 0
+    own = os.getpid()
+    children = Path(f"/proc/{own}/task").glob("*/children")
+    for pid in [own, *(int(pid) for one in children for pid in one.read_text().split())]:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def batching(seconds: float, rounds: int) -> None:
+    loops = {size: Contestant("bare loop", "loop", str(size)) for size in SIZES}
+    for one in loops.values():
+        one.run(seconds / 8)  # the first calls tune the kernels
+    alone = {size: one.run(seconds / 2)[0] for size, one in loops.items()}
+    best = max(alone, key=lambda size: alone[size])
+    print("bare loop, images/s by batch size:", {size: round(r, 1) for size, r in alone.items()})
+    for size in SIZES:
+        if size != best:
+            loops[size].close()
+    loop = loops[best]
+    others = [
+        Contestant("engine, inline", "engine", str(best), "inline"),
+        Contestant("engine, process", "engine", str(best), "process"),
+        # What the engine's own settings of malloc, which spare page faults, do for a loop.
+        Contestant("bare loop, memory kept", "loop", str(best), "kept"),
+    ]
+    for one in others:
+        one.run(seconds / 4)
     for _ in range(rounds):
-        loop, loop_cpu = loop_rate(model, image, best, seconds)
-        served, served_cpu = engine_rate(engine, image, seconds)
-        walls.append(served / loop)
-        cpus.append(served_cpu / loop_cpu)
-        print(
-            f"  loop {loop:6.1f}/s, {loop_cpu:5.1f} per CPU second   "
-            f"engine {served:6.1f}/s, {served_cpu:5.1f}   "
-            f"ratios {walls[-1]:.3f}, {cpus[-1]:.3f}"
-        )
-    sizes = {one.batch_size: one.compute_infer.count for one in engine.statistics()[0].batches}
-    print(f"batch sizes formed: {sizes}")
-    wall, cpu = statistics.median(walls), statistics.median(cpus)
-    print(f"medians of {rounds} rounds: wall {wall:.3f} (target 0.97), CPU {cpu:.3f}")
-    engine.close()
+        for one in (loop, *others):
+            one.note(seconds)
+    print(f"{'16 clients, batches of ' + str(best):<26}{'images/s':>9}{'ratio':>7}{'spread':>13}"
+          f"{'per CPU s':>11}{'ratio':>7}")  # fmt: skip
+    base = [statistics.median(column) for column in zip(*loop.rates, strict=True)]
+    for one in (loop, *others):
+        rate, per_cpu = (statistics.median(column) for column in zip(*one.rates, strict=True))
+        each = [rates[0] / base[0] for rates in one.rates]
+        print(f"{one.name:<26}{rate:>9.1f}{rate / base[0]:>7.2f}{min(each):>8.2f}-{max(each):.2f}"
+              f"{per_cpu:>11.1f}{per_cpu / base[1]:>7.2f}")  # fmt: skip
+        one.close()
+    print("target: 0.97 of the bare loop")
 
 
 # ---- overload ---------------------------------------------------------------------------------
@@ -241,12 +324,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("parts", nargs="*", metavar="batching|overload")
+    parser.add_argument("--contestant", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.contestant:
+        what, size, how = [*options.contestant, ""][:3]
+        contestant(what, int(size), how)
+        return
     with tempfile.TemporaryDirectory() as folder:
         if not options.parts or "overload" in options.parts:
             overload(Path(folder), options.seconds)
         if not options.parts or "batching" in options.parts:
-            batching(Path(folder), options.seconds, options.rounds)
+            batching(options.seconds, options.rounds)
 
 
 if __name__ == "__main__":
