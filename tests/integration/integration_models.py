@@ -98,6 +98,17 @@ def write_echo(root: Path) -> Path:
     )
 
 
+def write_text(root: Path) -> Path:
+    """A model that answers texts, or any bytes, as they came."""
+    return write_model(
+        root,
+        "text",
+        ECHO,
+        "inputs: [{name: x, datatype: BYTES, shape: [-1]}]\n"
+        "outputs: [{name: y, datatype: BYTES, shape: [-1]}]\n",
+    )
+
+
 def write_broken(root: Path) -> Path:
     """A model whose handler cannot be initialized."""
     return write_model(root, "broken", BROKEN, VECTOR)

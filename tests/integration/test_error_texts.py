@@ -10,7 +10,7 @@ import urllib.parse
 import grpc
 import numpy as np
 import pytest
-from integration_models import write_double, write_mean, write_model
+from integration_models import write_double, write_mean, write_text
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from ksrv.testing import Server
@@ -23,23 +23,13 @@ STRANGE = (Z, ESCAPES, '"' * 3000, "\\" * 3000, "../../etc/passwd", "%s%n{0}", "
 X = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
 HEADER = "Inference-Header-Content-Length"
 
-TEXT = """
-from ksrv import BaseHandler
-
-
-class Text(BaseHandler):
-    def inference(self, x):
-        return {"y": x}
-"""
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("texts")
     write_double(root)
     write_mean(root)
-    tensor = "[{name: x, datatype: BYTES, shape: [-1]}]\n"
-    write_model(root, "text", TEXT, f"inputs: {tensor}outputs: {tensor.replace('x', 'y', 1)}")
+    write_text(root)
     with Server(root, allow_shared_memory=True, limits={"body": 1 << 20}) as running:
         yield running
 

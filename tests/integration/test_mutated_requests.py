@@ -17,7 +17,7 @@ from pathlib import Path
 import grpc
 import pytest
 from falcon import testing
-from integration_models import write_double, write_echo, write_mean, write_model
+from integration_models import write_double, write_echo, write_mean, write_model, write_text
 
 from ksrv._native import arena
 from ksrv.engine.engine import Engine
@@ -42,21 +42,13 @@ class Pair(BaseHandler):
     def inference(self, a, b):
         return {"sum": a + b}
 """
-TEXT = """
-from ksrv import BaseHandler
-
-
-class Text(BaseHandler):
-    def inference(self, x):
-        return {"y": x}
-"""
 ALLOWED = {200, 400, 404, 413, 415}
 X = {"name": "x", "shape": [1, 4], "datatype": "FP32"}
 HEADER = "Inference-Header-Content-Length"
 
 
 def write_models(root):
-    for write in (write_double, write_echo, write_mean):
+    for write in (write_double, write_echo, write_mean, write_text):
         write(root)
     pair = ", ".join(f"{{name: {name}, datatype: INT32, shape: [-1, 2]}}" for name in "ab")
     write_model(
@@ -66,8 +58,6 @@ def write_models(root):
         f"inputs: [{pair}]\noutputs: [{{name: sum, datatype: INT32, shape: [-1, 2]}}]\n"
         "batching: {max_batch_size: 4}\n",
     )
-    tensor = "[{name: x, datatype: BYTES, shape: [-1]}]\n"
-    write_model(root, "text", TEXT, f"inputs: {tensor}outputs: {tensor.replace('x', 'y', 1)}")
 
 
 def seeds():

@@ -11,20 +11,12 @@ import requests
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 import tritonclient.utils.shared_memory as shm
-from integration_models import write_double, write_echo, write_mean, write_model
+from integration_models import write_double, write_echo, write_mean, write_text
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from ksrv.testing import Server, ServerFailed
 from tests import image_files
 
-TEXT = """
-from ksrv import BaseHandler
-
-
-class Text(BaseHandler):
-    def inference(self, x):
-        return {"y": x}
-"""
 ROW = np.array([[1, 2, 3, 4]], np.float32)
 FOLDER = Path("/dev/shm")
 
@@ -32,15 +24,8 @@ FOLDER = Path("/dev/shm")
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
     root = tmp_path_factory.mktemp("shared")
-    for write in (write_double, write_echo, write_mean):
+    for write in (write_double, write_echo, write_mean, write_text):
         write(root)
-    write_model(
-        root,
-        "text",
-        TEXT,
-        "inputs: [{name: x, datatype: BYTES, shape: [-1]}]\n"
-        "outputs: [{name: y, datatype: BYTES, shape: [-1]}]\n",
-    )
     return root
 
 

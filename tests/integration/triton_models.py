@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from integration_models import write_model
+from integration_models import ECHO, write_model
 
 WITNESS = """
 import json
@@ -32,15 +32,6 @@ class Witness(BaseHandler):
             rows = request.rows.stop - request.rows.start
             seen += [json.dumps(told).encode()] * rows
         return {"y": x, "seen": seen}
-"""
-
-ECHO = """
-from ksrv import BaseHandler
-
-
-class Echo(BaseHandler):
-    def inference(self, x):
-        return {"y": x}
 """
 
 DATATYPES = (
