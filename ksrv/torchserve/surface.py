@@ -1,18 +1,14 @@
 """Makes `import ts...` work for handlers written for TorchServe, when torchserve is not installed.
 
-A finder at the end of `sys.meta_path` builds each `ts` module from the table below on first import.
-Because it stands last, an installed torchserve is always found first and left alone. A name that the
-table lacks is an ImportError that says so.
+Each `ts` module is built from the table below on first import. A name that the table lacks is an
+ImportError that says so. An installed torchserve is always found first and left alone.
 """
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+
+from ksrv.torchserve import stand_in
 
 VERSION = "0.12.0"
 HERE = "ksrv.torchserve"
@@ -77,34 +73,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
 """The modules of `ts`, and in which module of this package each of their names is at home."""
 
 
-class _SurfaceLoader(Loader):
-    def __init__(self, wanted_by: str) -> None:
-        self.wanted_by = wanted_by
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None
-
-    def exec_module(self, module: ModuleType) -> None:
-        names = TABLE[module.__name__]
-        for name, home in names.items():
-            setattr(module, name, getattr(import_module(f"{HERE}.{home}"), name))
-        if module.__name__ == "ts":
-            module.__version__ = VERSION  # type: ignore[attr-defined]
-        module.__getattr__ = self._missing(module.__name__)  # type: ignore[method-assign]
-
-    def _missing(self, module: str) -> Any:
-        def missing(name: str) -> Any:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            raise ImportError(
-                f"{self.wanted_by} wants {name!r} from {module}, which ksrv's stand-in for"
-                " torchserve does not have"
-            )
-
-        return missing
-
-
-class SurfaceFinder(MetaPathFinder):
+class SurfaceFinder(stand_in.StandInFinder):
     """Finds `ts` and its modules in the table.
 
     Args:
@@ -112,27 +81,15 @@ class SurfaceFinder(MetaPathFinder):
     """
 
     def __init__(self, wanted_by: str) -> None:
-        self.loader = _SurfaceLoader(wanted_by)
+        lacks = "which ksrv's stand-in for torchserve does not have"
+        super().__init__("ts", TABLE, wanted_by=wanted_by, lacks=lacks)
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname.partition(".")[0] != "ts":
-            return None
-        if fullname not in TABLE:
-            raise ModuleNotFoundError(
-                f"{self.loader.wanted_by} wants {fullname}, which ksrv's stand-in for torchserve"
-                " does not have",
-                name=fullname,
-            )
-        spec = ModuleSpec(fullname, self.loader, is_package=_is_package(fullname))
-        if spec.submodule_search_locations is not None:
-            spec.submodule_search_locations = []
-        return spec
-
-
-def _is_package(name: str) -> bool:
-    return any(other.startswith(f"{name}.") for other in TABLE)
+    def fill(self, module: ModuleType) -> None:
+        """Put the table's names into a module, each from where it is at home."""
+        for name, home in TABLE[module.__name__].items():
+            setattr(module, name, getattr(import_module(f"{HERE}.{home}"), name))
+        if module.__name__ == "ts":
+            module.__version__ = VERSION  # type: ignore[attr-defined]
 
 
 def install(wanted_by: str) -> bool:
@@ -144,12 +101,4 @@ def install(wanted_by: str) -> bool:
     Returns:
         False when the real torchserve is installed, which then serves the imports.
     """
-    if any(isinstance(finder, SurfaceFinder) for finder in sys.meta_path):
-        return True
-    found = find_spec("ts")
-    if found is not None and found.origin is not None:
-        return False
-    # A folder that happens to be called ts is no package, but would be found as one.
-    place = len(sys.meta_path) if found is None else 0
-    sys.meta_path.insert(place, SurfaceFinder(wanted_by))
-    return True
+    return stand_in.install(SurfaceFinder(wanted_by))

@@ -63,3 +63,23 @@ def test_folder_called_ts_is_not_taken_for_torchserve(tmp_path):
     (tmp_path / "ts").mkdir()
     done = run("from ts.context import Context", tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from ts.torch_handler import base_handler; base_handler.BaseHandler",
+        "from ts import context; context.Context",
+        "from torchvision import transforms; transforms.Resize",
+        "import torchvision; torchvision.transforms.Resize",
+    ],
+)
+def test_modules_are_found_by_their_packages(code):
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_folder_called_torchvision_is_not_taken_for_it(tmp_path):
+    (tmp_path / "torchvision").mkdir()
+    done = run("from torchvision import models", tmp_path)
+    assert "cats wants 'models' from torchvision" in done.stderr

@@ -1,0 +1,89 @@
+"""Importable modules in the place of a package that is not installed.
+
+A finder at the end of `sys.meta_path` makes each module on its first import. Because it stands last,
+an installed package is always found first and left alone. What the modules lack is an ImportError that
+names the model whose handler asked for it.
+"""
+
+import sys
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+
+class StandInFinder(MetaPathFinder, Loader):
+    """Finds and fills the modules of one package.
+
+    Args:
+        package: The package's name.
+        modules: The names of the modules that there are, its own among them.
+        wanted_by: The model whose handler is loaded; errors name it.
+        lacks: What is said of a module or a name that there is not.
+    """
+
+    def __init__(
+        self, package: str, modules: Collection[str], *, wanted_by: str, lacks: str
+    ) -> None:
+        self.package = package
+        self._modules = modules
+        self._wanted_by = wanted_by
+        self._lacks = lacks
+
+    @abstractmethod
+    def fill(self, module: ModuleType) -> None:
+        """Put a module's names into it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != self.package:
+            return None
+        if fullname not in self._modules:
+            raise ModuleNotFoundError(
+                f"{self._wanted_by} wants {fullname}, {self._lacks}", name=fullname
+            )
+        is_package = any(other.startswith(f"{fullname}.") for other in self._modules)
+        return ModuleSpec(fullname, self, is_package=is_package)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.fill(module)
+
+        def missing(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            inner = f"{module.__name__}.{name}"
+            if inner in self._modules:  # `from package import module` asks for the name first
+                return import_module(inner)
+            raise ImportError(
+                f"{self._wanted_by} wants {name!r} from {module.__name__}, {self._lacks}"
+            )
+
+        module.__getattr__ = missing  # type: ignore[method-assign]
+
+
+def install(finder: StandInFinder) -> bool:
+    """Make a package's modules importable in this process.
+
+    Args:
+        finder: What finds them.
+
+    Returns:
+        False when the real package is installed, which then serves the imports.
+    """
+    if any(type(other) is type(finder) for other in sys.meta_path):
+        return True
+    found = find_spec(finder.package)
+    if found is not None and found.origin is not None:
+        return False
+    # A folder that happens to be called like the package is none, but would be found as one.
+    place = len(sys.meta_path) if found is None else 0
+    sys.meta_path.insert(place, finder)
+    return True
