@@ -239,13 +239,14 @@ class DirectCalls:
         Returns:
             The calls; None where this release of grpcio lacks what they are written on.
         """
+        inner = getattr(server, "_cy_server", None)
+        missing = [name for name in _SERVER_NAMES if not hasattr(inner, name)]
         try:
             from grpc._cython import cygrpc as core
         except ImportError:
-            return None
-        inner = getattr(server, "_cy_server", None)
-        missing = [name for name in _NAMES if not hasattr(core, name)]
-        missing += [name for name in _SERVER_NAMES if not hasattr(inner, name)]
+            missing.append("grpc._cython.cygrpc")
+        else:
+            missing += [name for name in _NAMES if not hasattr(core, name)]
         if missing:
             log.warning("grpcio lacks %s: ModelInfer takes the slower way", ", ".join(missing))
             return None

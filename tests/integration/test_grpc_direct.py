@@ -1,5 +1,7 @@
 """ModelInfer on grpcio's completion queue: hung handlers, too many calls, and a worker's replacement."""
 
+import importlib
+import sys
 import threading
 
 import grpc
@@ -62,6 +64,22 @@ def test_this_release_of_grpcio_has_what_the_direct_way_needs(engine):
     server.start("127.0.0.1:0")
     assert server._direct is not None
     server.stop(5)
+
+
+@pytest.mark.parametrize("lacking", ["grpc._cython.cygrpc", "NotThere"])
+def test_another_release_of_grpcio_serves_the_public_way_and_the_log_says_so(
+    engine, monkeypatch, caplog, lacking
+):
+    if lacking == "NotThere":
+        monkeypatch.setattr(grpc_direct, "_NAMES", (*grpc_direct._NAMES, lacking))
+    else:
+        for own in ("grpc._channel", "grpc._server"):
+            importlib.import_module(own)  # they import it themselves, once they are used
+        monkeypatch.delattr("grpc._cython.cygrpc")
+        monkeypatch.setitem(sys.modules, "grpc._cython.cygrpc", None)
+    with running(engine) as address, connect(address) as channel:
+        assert stub_infer(channel)(ADD, timeout=20).raw_output_contents == [ADDED]
+    assert f"grpcio lacks {lacking}: ModelInfer takes the slower way" in caplog.text
 
 
 def test_a_lent_request_is_run_and_answered_on_the_thread_that_leads(engine):
