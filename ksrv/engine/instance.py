@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -42,6 +42,7 @@ QUICK_NS = 1_000_000
 STALL_NS = 50_000_000
 TRUSTED = 1000
 """So many quick runs let a seat be lent; one that is not quick takes back fifty, a stall takes all."""
+MOST_TRUST = 2 * TRUSTED
 MOST_LINGER_NS = 2_000_000
 LEAST_LINGER_NS = 100_000
 """Clients that were just answered together send again one after the other. So that the first of them
@@ -51,12 +52,8 @@ AHEAD_NS = 2_000_000
 """Above this a batch takes long enough for the next one to be assembled meanwhile."""
 
 Answers = list[InferResponse | KsrvError]
-
-
-class Replied(NamedTuple):
-    """A batch whose answers have been sent: for each whether it was still open."""
-
-    won: list[bool]
+REPLIED: Answers = []
+"""Of a batch whose answers have been sent and counted."""
 
 
 class Home(Protocol):
@@ -271,17 +268,16 @@ class Instance:
         answers = self._answers(assembly)
         if answers is None:
             return
-        if isinstance(answers, Replied):
-            won, failures = answers.won, None
-        else:
-            won, failures = queue.finish(tickets, answers, later), answers
-        self.tally.batch(
-            tickets, failures, won, assembly.spent_ns, assembly.ran_ns, assembly.timings
-        )
-        self._note_pace(assembly.ran_ns)
+        if answers is not REPLIED:
+            won = queue.finish(tickets, answers, later)
+            self.tally.batch(
+                tickets, answers, won, assembly.spent_ns, assembly.ran_ns, assembly.timings
+            )
+        if self._trust < MOST_TRUST or assembly.ran_ns >= QUICK_NS:
+            self._note_pace(assembly.ran_ns)
 
-    def _answers(self, assembly: Assembly | PlainBatch) -> Answers | Replied | None:
-        """Return the batch's answers, or None when it has been offered to be run again."""
+    def _answers(self, assembly: Assembly | PlainBatch) -> Answers | None:
+        """Return the batch's answers, or REPLIED; None when it was offered to be run again."""
         tickets = assembly.tickets
         plain = isinstance(assembly, PlainBatch)
         deadline = tickets[0].deadline_ns
@@ -312,7 +308,10 @@ class Instance:
                 won = lane.reply(self._home.queue, tickets, outputs.tensors, assembly.timings)
                 self._replies = won is not None
                 if won is not None:
-                    return Replied(won)
+                    self.tally.batch(
+                        tickets, None, won, assembly.spent_ns, assembly.ran_ns, assembly.timings
+                    )
+                    return REPLIED
             return split(self._home.spec, tickets, outputs, assembly.timings, inputs, before)
         except ExecutorDied as error:
             if chunks is not None and chunks.sent:  # a second run would send its chunks again
@@ -332,9 +331,7 @@ class Instance:
     def _note_pace(self, ran_ns: int) -> None:
         before = self._trust
         if ran_ns < QUICK_NS:
-            trust = before + 1
-            if trust > 2 * TRUSTED:
-                return
+            trust = min(before + 1, MOST_TRUST)
         else:
             trust = max(before - 50, 0) if ran_ns < STALL_NS else 0
         self._trust = trust

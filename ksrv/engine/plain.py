@@ -52,11 +52,12 @@ class PlainBatch:
         """Return the batch as an executor takes it."""
         joined = len(self.tickets) > 1
         began = time.monotonic_ns() if joined else 0
-        tensors = {
-            name: Tensor(name, datatype, shape, array)
-            for name, datatype, shape, array in lane.inputs(self.tickets, self._lease)
-        }
-        rows = self.rows = next(iter(tensors.values())).shape[0]
+        tensors = {}
+        rows = 0
+        for name, datatype, shape, array in lane.inputs(self.tickets, self._lease):
+            tensors[name] = Tensor(name, datatype, shape, array)
+            rows = shape[0]
+        self.rows = rows
         if joined:
             self.spent_ns = time.monotonic_ns() - began
         return BatchInputs(tensors, rows, PlainRequests(self.tickets))

@@ -28,6 +28,7 @@ class Batch:
         send: Sends an intermediate answer of this batch.
 
     Attributes:
+        names: The names of the inputs, in order.
         rows: How many rows the batch has.
         requests: For each request its slice of rows, id, parameters (also those of its inputs and
             outputs, by name) and headers.
@@ -56,6 +57,7 @@ class Batch:
         self._device = device
         self._send = send
         self._arrays: dict[str, Array] = {}
+        self.names = tuple(inputs.tensors)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -78,13 +80,9 @@ class Batch:
         """
         array = self._arrays.get(name)
         if array is None:
-            array = self._arrays[name] = self._array(self._entry(name))
+            entry = self._tensors.get(name) or self._entry(name)
+            array = self._arrays[name] = self._array(entry)
         return array
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the inputs, in order."""
-        return tuple(self._tensors)
 
     def datatype(self, name: str) -> str:
         """Return the KServe v2 datatype of an input.

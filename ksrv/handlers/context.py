@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, cast
 
 from ksrv.handlers.device import choose_device, choose_onnx_device
@@ -183,33 +182,6 @@ class Context:
             if path.is_file() and path.resolve().is_relative_to(root):
                 return path
         raise ValueError(f"the file {name!r} is not in the model's folder {self.source.root}")
-
-    def start(self, stage: str) -> int:
-        """Begin the first timed stage of a batch; its name is what an error will show.
-
-        Args:
-            stage: The stage.
-
-        Returns:
-            The time now, for `next`.
-        """
-        self.stage = stage
-        return perf_counter_ns()
-
-    def next(self, stage: str, started: int) -> int:
-        """Note the time of the stage that ends, and begin the next one.
-
-        Args:
-            stage: The next stage.
-            started: When the one that ends began: what `start` or `next` returned.
-
-        Returns:
-            The time now.
-        """
-        now = perf_counter_ns()
-        self.timings[self.stage] = self.timings.get(self.stage, 0) + now - started
-        self.stage = stage
-        return now
 
     def timing_stage(self, name: str) -> bool:
         """Whether `name` is the stage that is being timed already."""
