@@ -3,7 +3,8 @@
     python benchmarks/load/run.py [--rounds 3] [--seconds 1] [--heads minimal|client] [ROW ...]
 
 All servers of a row are up at once; a round gives each its turn, and medians are compared. Rows:
-w1, w1-batched, w2-c1, w2-c8 (wrk must be installed), w4, hog, slow. Only ratios mean anything.
+w1, w1-batched, w2-c1, w2-c1-constant (a handler that does nothing), w2-c8 (wrk must be installed), w4,
+hog, slow. Only ratios mean anything.
 """
 
 import argparse
@@ -32,6 +33,7 @@ WRK_ROWS = {
     "w1": ("w1", "1,16", 64, 64, 16),
     "w1-batched": ("batched", "1,16", 64, 64, 16),
     "w2-c1": ("w2", "1,224,224,3", 602_112, 40, 1),
+    "w2-c1-constant": ("w2-constant", "1,224,224,3", 602_112, 40, 1),
     "w2-c8": ("w2", "1,224,224,3", 602_112, 40, 8),
 }
 

@@ -23,6 +23,18 @@ class Answer(BaseHandler):
         return {{"y": {expression}}}
 """
 
+CONSTANT = """
+import numpy as np
+from ksrv import BaseHandler
+
+ANSWER = {{"y": np.zeros((1, 10), np.float32)}}
+
+
+class Answer(BaseHandler):
+    def handle(self, batch, context):
+        return ANSWER
+"""
+
 MODEL = """
 handler: handler.py
 timeout_ms: 60000
@@ -35,6 +47,7 @@ MODELS = {
     "w1": ("16", "16", "x", ""),
     "batched": ("16", "16", "x", "batching: {max_batch_size: 64, max_delay_ms: 0}"),
     "w2": ("224, 224, 3", "10", "x.reshape(len(x), -1)[:, :10]", ""),
+    "w2-constant": ("224, 224, 3", "10", "", ""),
     "w4": ("16777216", "16777216", "x", ""),
 }
 
@@ -45,7 +58,8 @@ def write_models(folder: Path) -> None:
         model = folder / name
         model.mkdir(parents=True)
         (model / "model.yaml").write_text(MODEL.format(inputs=inputs, outputs=outputs, more=more))
-        (model / "handler.py").write_text(HANDLER.format(expression=expression))
+        handler = HANDLER if expression else CONSTANT
+        (model / "handler.py").write_text(handler.format(expression=expression))
 
 
 def free_port() -> int:
