@@ -3,29 +3,59 @@
 A limit is passed down from the settings; nothing here is read from the environment.
 """
 
+from typing import Annotated
+
 import msgspec
 
 MIB = 1024 * 1024
+
+Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 50)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+
+
+def _says(text: str) -> msgspec.Meta:
+    return msgspec.Meta(description=text)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on what a client may send. Sizes are bytes.
 
-    A refusal names the field below that it comes from, so that an operator can find it.
+    A refusal names the field below that it comes from, so that an operator can find it. What a
+    field can be set to is bounded by what the native readers hold.
     """
 
-    body: int = 1024 * MIB
-    json: int = 64 * MIB
-    in_flight: int = 0  # 0: a quarter of the machine's memory
-    head: int = 16 * 1024
-    json_depth: int = 64
-    rank: int = 32
-    dimension: int = 2**31 - 1
-    inputs: int = 256
-    parameters: int = 1024
-    size_list: int = 65_536
-    image_pixels: int = 64_000_000
-    request_pixels: int = 256_000_000
-    inflate_ratio: int = 100
-    chunks: int = 65_536
-    regions: int = 256
+    body: Annotated[Size, _says("Bytes of a request, compressed or not; 64M is a size too.")] = (
+        1024 * MIB
+    )
+    json: Annotated[
+        Size, _says("Bytes of a request's JSON, or of all texts of a gRPC message.")
+    ] = 64 * MIB
+    in_flight: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            le=1 << 50,
+            description="Bytes of all requests that a worker holds; 0 for a quarter of the memory.",
+        ),
+    ] = 0
+    head: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=1 << 30, description="Bytes of a request's head or gRPC metadata."),
+    ] = 16 * 1024
+    json_depth: Annotated[
+        int, msgspec.Meta(ge=1, le=512, description="Levels of nesting in JSON.")
+    ] = 64
+    rank: Annotated[int, msgspec.Meta(ge=1, le=32, description="Dimensions of a tensor.")] = 32
+    dimension: Annotated[Count, _says("The largest dimension of a tensor.")] = 2**31 - 1
+    inputs: Annotated[Count, _says("Inputs of a request, and outputs that it names.")] = 256
+    parameters: Annotated[
+        Count, _says("Parameters of one JSON object, or of a whole gRPC message.")
+    ] = 1024
+    size_list: Annotated[Count, _says("Sizes in the list form of binary_data_size.")] = 65_536
+    image_pixels: Annotated[Count, _says("Pixels of one image.")] = 64_000_000
+    request_pixels: Annotated[Count, _says("Pixels of all images of a request.")] = 256_000_000
+    inflate_ratio: Annotated[
+        Count, _says("How many times its size a compressed body may hold.")
+    ] = 100
+    chunks: Annotated[Count, _says("Chunks of a chunked body.")] = 65_536
+    regions: Annotated[Count, _says("Shared memory regions that are registered at a time.")] = 256

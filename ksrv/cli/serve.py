@@ -36,7 +36,8 @@ def serve(paths: tuple[Path, ...], config: str | None, print_config: bool, **giv
     """Serve the models at PATHS until a signal ends it.
 
     A path is a model repository, one model's folder, or one model file. Every flag is also a
-    variable (KSRV_HTTP for --http) and a key of the settings file (http).
+    variable (KSRV_HTTP for --http) and a key of the settings file (http); those that begin with
+    --limits- are the section limits (KSRV_LIMITS__BODY for --limits-body).
     """
     flags = {
         name.removeprefix("setting_").replace("__", "."): value for name, value in given.items()

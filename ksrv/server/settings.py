@@ -177,8 +177,7 @@ def _fields(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[Field]:
             yield from _fields(hint, f"{prefix}{field.name}.")
             continue
         notes = [note for note in getattr(hint, "__metadata__", ()) if note.description]
-        text = notes[0].description if notes else f"Limit '{field.name}'."
-        yield Field(prefix + field.name, hint, field.default, text)
+        yield Field(prefix + field.name, hint, field.default, notes[0].description)
 
 
 def fields() -> dict[str, Field]:
