@@ -72,6 +72,7 @@ def _bounds(limits: Limits) -> Bounds:
         rank=limits.rank,
         dimension=limits.dimension,
         inputs=limits.inputs,
+        parameters=limits.parameters,
         size_list=limits.size_list,
     )
 

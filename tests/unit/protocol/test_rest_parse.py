@@ -234,8 +234,9 @@ class TestDocument:
         assert "more than 256 outputs" in refusal(outputs)
         assert "more than 32 dimensions" in refusal(one(shape=(1,) * 33, data=[1]))
         assert parse(one(shape=(1,) * 32, data=[1])).inputs[0].data.ndim == 32
-        parameters = {"inputs": [], "parameters": {str(i): 1 for i in range(257)}}
-        assert "more than 256 parameters" in refusal(parameters)
+        parameters = {"inputs": [], "parameters": {str(i): 1 for i in range(1025)}}
+        assert "more than 1024 parameters" in refusal(parameters)
+        assert "more than 1023 parameters" in refusal(parameters, limits=Limits(parameters=1023))
 
     def test_overflowing_shape(self):
         assert "product of the shape exceeds" in refusal(one(shape=(2**31 - 1,) * 3, data=[1]))
