@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from ksrv.engine.memory import bytes_in_flight
 from ksrv.limits import Limits
 
 
@@ -35,6 +36,4 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def bytes_in_flight(self) -> int:
         """Return the bound on what all accepted requests hold: a quarter of the memory unless set."""
-        if self.limits.in_flight:
-            return self.limits.in_flight
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+        return bytes_in_flight(self.limits)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import falcon
 
+from ksrv.engine.memory import bytes_in_flight
 from ksrv.errors import HandlerFailed, HeadTooLarge, KsrvError, NotFound, cut, quote
 from ksrv.server import inference
 from ksrv.server.access import Access
@@ -163,7 +164,7 @@ def make_app(
     """
     access = access or Access(settings)
     shared_memory = shared_memory or shared_memory_of(settings)
-    budget = budget or ByteBudget(settings.limits.in_flight)
+    budget = budget or ByteBudget(bytes_in_flight(settings.limits))
     app = falcon.App(request_type=Request, middleware=[Guard(access, settings.limits.head)])
     app.req_options.strip_url_path_trailing_slash = True
     app.req_options.auto_parse_qs_csv = False

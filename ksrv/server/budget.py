@@ -1,35 +1,20 @@
 """The bound on bytes in flight: what was announced by clients and is not answered yet."""
 
-import os
 import threading
-from pathlib import Path
 from types import TracebackType
 
 from ksrv.errors import BodyTooLarge, Overloaded
-
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-_SHARE_OF_MEMORY = 4
-
-
-def machine_memory() -> int:
-    """Return the bytes of memory that this process may use: the machine's, or its container's."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        container = _CGROUP_LIMIT.read_text(encoding="ascii").strip()
-    except OSError:
-        return physical
-    return min(physical, int(container)) if container.isdigit() else physical
 
 
 class ByteBudget:
     """Bytes that requests of this process may hold together.
 
     Args:
-        cap: The bound; 0 takes a quarter of the memory.
+        cap: The bound.
     """
 
     def __init__(self, cap: int) -> None:
-        self.cap = cap or machine_memory() // _SHARE_OF_MEMORY
+        self.cap = cap
         self._held = 0
         self._lock = threading.Lock()
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from ksrv.engine.memory import bytes_in_flight
 from ksrv.errors import KsrvError
 from ksrv.observe.colleagues import Colleagues, CountsFile
 from ksrv.server.access import Access
@@ -142,7 +143,7 @@ class Service:
         ).start()
         threading.Thread(target=self._share_counts, name="ksrv-counts", daemon=True).start()
         access = self._access = Access(settings)
-        budget = ByteBudget(settings.limits.in_flight)
+        budget = ByteBudget(bytes_in_flight(settings.limits))
         self.shared_memory = shared_memory_of(settings)
         self._app = make_app(
             self._engine,

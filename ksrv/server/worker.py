@@ -26,6 +26,7 @@ from gunicorn.workers import gthread
 
 from ksrv._native.door import Door
 from ksrv._native.recogniser import HeadRules
+from ksrv.engine.memory import bytes_in_flight
 from ksrv.server.access_log import AccessLog
 from ksrv.server.handed import HandedConnection, HandedSocket, Patience
 from ksrv.server.hot import HotRoute, lane_for, ready_answers, render_error
@@ -191,7 +192,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             grace=settings.transfer_grace,
             rate=settings.least_rate,
             idle=self.cfg.keepalive,
-            in_flight=limits.in_flight or None,
+            in_flight=bytes_in_flight(limits),
             log=logs,
         )
         for listener in self.sockets:

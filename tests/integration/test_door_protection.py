@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from ksrv.engine.memory import bytes_in_flight
+from ksrv.limits import Limits
 from tests.integration.door_server import (
     DoorServer,
     infer,
@@ -239,6 +241,18 @@ def test_bytes_in_flight_are_bounded(tmp_path):
         with server.connect() as third:
             third.sendall(big)
             assert read_answer(third)[0].startswith(b"HTTP/1.1 200 OK")
+
+
+def test_bytes_in_flight_are_bounded_by_the_memory_unless_told_otherwise(tmp_path):
+    quarter = bytes_in_flight(Limits())
+    server = DoorServer(tmp_path, settings={"limits": {"body": quarter}})
+    with server, server.connect() as first, server.connect() as second:
+        first.sendall(infer_head(100, quarter) + b" ")
+        time.sleep(0.2)
+        second.sendall(infer(16))
+        head, body, _ = read_answer(second)
+        assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert b"in_flight" in body
 
 
 def test_health_is_answered_while_a_thread_hogs_the_gil(tmp_path):
