@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from ksrv.handlers.runner import Runner
-from ksrv.repository import config
+from ksrv.repository import config, unpacked
 from ksrv.repository.config import load_model_config
 from ksrv.source import ModelSource
 from ksrv.spec import ImageSpec
@@ -26,6 +26,12 @@ def test_the_documented_settings_are_valid_and_complete(tmp_path):
     assert shown == set(config._KEYS)
     image = SETTINGS.partition("    image:")[2].partition("outputs:")[0]
     assert set(re.findall(r"^      (\w+):", image, re.MULTILINE)) == set(ImageSpec.__slots__)
+
+
+def test_the_keys_beside_torchserve_are_documented():
+    text = (Path(__file__).parents[3] / "docs/torchserve.md").read_text()
+    [shown] = re.findall(r"Beside `torchserve:`(.*?)archive's own settings", text, re.DOTALL)
+    assert {"torchserve", *re.findall(r"`(\w+)`", shown)} == set(unpacked.KEYS)
 
 
 def test_the_documented_handler_can_be_loaded(tmp_path):
