@@ -1,0 +1,172 @@
+"""A server under mixed load for a while: memory and open files stay as they were."""
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import socket
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+
+from ksrv.testing import Server
+
+HANDLER = """
+from ksrv import BaseHandler
+
+class Identity(BaseHandler):
+    def inference(self, x):
+        if (x[:, 0] < 0).any():
+            raise ValueError("a negative number")
+        return {"y": x}
+"""
+
+MODEL = """
+handler: handler.py
+inputs: [{name: x, datatype: FP32, shape: [-1, -1]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, -1]}]
+batching: {max_batch_size: 4}
+"""
+
+POOLED = 24
+"""Descriptors of blocks that may be in a pool at the end, on either side, and were not at first."""
+
+NAMES = ("here", "apart")
+WIDTHS = (4, 1000, 150_528)
+HEADER_LENGTH = "Inference-Header-Content-Length"
+
+
+def models(folder):
+    for name, executor in zip(NAMES, ("inline", "process"), strict=True):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "handler.py").write_text(HANDLER)
+        (folder / name / "model.yaml").write_text(f"{MODEL}executor: {executor}\n")
+    return folder
+
+
+def descendants(pid):
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += descendants(int(child))
+    return found
+
+
+def held(pid):
+    """Return the resident bytes of a server's processes and their open descriptors."""
+    pids = descendants(pid)
+    pages = sum(int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in pids)
+    opened = sum(len(os.listdir(f"/proc/{one}/fd")) for one in pids)
+    return pages * os.sysconf("SC_PAGE_SIZE"), opened
+
+
+def body(data):
+    entry = {"name": "x", "datatype": "FP32", "shape": list(data.shape)}
+    entry["parameters"] = {"binary_data_size": data.nbytes}
+    text = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
+    return {HEADER_LENGTH: str(len(text))}, text + data.tobytes()
+
+
+class Load:
+    """Clients that send right, wrong and broken-off requests until they are told to stop."""
+
+    def __init__(self, server):
+        self._server = server
+        self._over = threading.Event()
+        self._failures = []
+        self.answered = 0
+        clients = (self._rest, self._rest, self._grpc, self._vanishing)
+        self._threads = [threading.Thread(target=self._guard, args=(one,)) for one in clients]
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        for thread in self._threads:
+            thread.join(60)
+        assert not self._failures
+
+    def _guard(self, client):
+        try:
+            client(random.Random(threading.get_ident()))
+        except Exception as error:
+            self._failures.append(error)
+
+    def _turns(self, choose):
+        while not self._over.is_set():
+            data = np.full((choose.randint(1, 4), choose.choice(WIDTHS)), choose.random(), "f4")
+            yield choose.choice(NAMES), data
+
+    def _rest(self, choose):
+        host, _, port = self._server.http.rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=30)
+        for name, data in self._turns(choose):
+            bad = choose.random() < 0.05
+            headers, content = body(-data if bad else data)
+            connection.request("POST", f"/v2/models/{name}/infer", content, headers)
+            answer = connection.getresponse()
+            content = answer.read()
+            # A handler's failure is that of its whole batch; only the bad ones are sure of it.
+            assert answer.status == 500 if bad else answer.status in (200, 500)
+            if answer.status == 200:
+                assert content.endswith(data.tobytes())
+                self.answered += 1
+        connection.close()
+
+    def _grpc(self, choose):
+        with grpcclient.InferenceServerClient(self._server.grpc) as client:
+            for name, data in self._turns(choose):
+                tensor = grpcclient.InferInput("x", data.shape, "FP32")
+                tensor.set_data_from_numpy(data)
+                with contextlib.suppress(grpcclient.InferenceServerException):
+                    assert np.array_equal(client.infer(name, [tensor]).as_numpy("y"), data)
+                    self.answered += 1
+
+    def _vanishing(self, choose):
+        host, _, port = self._server.http.rpartition(":")
+        for name, data in self._turns(choose):
+            headers, content = body(data)
+            lines = [f"POST /v2/models/{name}/infer HTTP/1.1", "Host: x"]
+            lines += [f"{key}: {value}" for key, value in headers.items()]
+            lines += [f"Content-Length: {len(content)}", "", ""]
+            with socket.create_connection((host, int(port))) as peer:
+                whole = "\r\n".join(lines).encode() + content
+                peer.sendall(whole[: choose.choice((len(whole), len(whole) // 2))])
+            time.sleep(0.005)
+
+
+def soak(folder, seconds):
+    """Return by how many bytes and descriptors a server has grown, and how much it answered."""
+    with Server(models(folder)) as server:
+        with Load(server):
+            time.sleep(seconds / 4)  # pools and heaps fill
+        time.sleep(1)
+        before = held(server.pid)
+        with Load(server) as load:
+            time.sleep(seconds)
+        time.sleep(1)
+        after = held(server.pid)
+    return after[0] - before[0], after[1] - before[1], load.answered
+
+
+def test_a_server_under_mixed_load_keeps_its_descriptors(tmp_path):
+    _, opened, answered = soak(tmp_path, 4)
+    assert opened <= POOLED
+    assert answered > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_server_under_mixed_load_for_minutes_does_not_grow(tmp_path):
+    grown, opened, answered = soak(tmp_path, 300)
+    assert grown < 64_000_000  # a kilobyte a request were more than twice as much
+    assert opened <= POOLED
+    assert answered > 0
