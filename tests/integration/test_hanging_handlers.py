@@ -115,11 +115,15 @@ def served(tmp_path_factory):
 
 
 @pytest.mark.parametrize("parameters", [{}, {"timeout": 300_000}], ids=["model", "request"])
-@pytest.mark.parametrize("headers", [{}, SLOW_ROUTE], ids=["door", "gunicorn"])
-def test_rest_answers_at_the_deadline(served, headers, parameters):
+@pytest.mark.parametrize(
+    ("headers", "more"),
+    [({}, {"binary_data_output": True}), ({}, {}), (SLOW_ROUTE, {})],
+    ids=["plain", "door", "gunicorn"],
+)
+def test_rest_answers_at_the_deadline(served, headers, more, parameters):
     served.make_trusted("quick")
     with served.hanging("quick"):
-        answer = served.rest("quick", 1.0, headers, **parameters)
+        answer = served.rest("quick", 1.0, headers, **more, **parameters)
         assert answer.status_code == 504, answer.text
         assert "while the handler ran" in answer.json()["error"]
 

@@ -41,7 +41,8 @@ def plain(value):
     """A request that the door queues by itself."""
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 1]}
     entry["parameters"] = {"binary_data_size": 4}
-    text = json.dumps({"inputs": [entry]}).encode()
+    # An answer in JSON would have Python read it.
+    text = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
     return infer_head(len(text), len(text) + 4, model="m") + text + struct.pack("<f", value)
 
 
