@@ -86,6 +86,7 @@ def test_a_lent_request_is_run_and_answered_on_the_thread_that_leads(engine):
     with running(engine) as address, connect(address) as channel:
         for _ in range(20):
             assert stub_infer(channel)(ADD, timeout=20).raw_output_contents == [ADDED]
+    assert len(engine.ran_on) == 20
     assert all(name.startswith("ksrv-grpc-poll") for name in engine.ran_on)
 
 
@@ -132,13 +133,18 @@ def test_a_call_without_a_message_is_refused(engine):
 
 
 def test_a_deep_message_is_let_go_and_answered(engine, monkeypatch):
+    trimmed = []
     monkeypatch.setattr(grpc_direct, "TRIM_FROM", 1 << 20)
+    monkeypatch.setattr(grpc_direct.arena, "trim_malloc", lambda: trimmed.append(True))
     array = np.arange(1 << 20, dtype=np.float32)
     request = infer_request("add", ("x", "FP32", [1, 1 << 20]), raw=[array.tobytes()])
     with running(engine) as address, connect(address) as channel:
         for _ in range(2):
             found = stub_infer(channel)(request, timeout=60).raw_output_contents[0]
             assert np.array_equal(np.frombuffer(found, np.float32), array + 1)
+        assert len(trimmed) == 2
+        assert stub_infer(channel)(ADD, timeout=60).raw_output_contents == [ADDED]
+    assert len(trimmed) == 2  # a small message is not worth it
 
 
 def test_new_connections_go_to_the_replacement_before_a_worker_stops(engine):
