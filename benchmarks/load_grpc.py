@@ -226,9 +226,11 @@ def measure(workloads: list[str], rounds: int, seconds: float) -> dict[str, dict
                         idle = resident(pid, "VmRSS")
                         before = cpu_seconds(pid)
                         times = client.submit(load, port, workload, streams, seconds).result()
-                        if not turn:  # the first round warms up
-                            continue
                         cost = row[kind]
+                        if not turn:  # the first round warms up
+                            # Later ones begin with what a server kept of it, which is not idle.
+                            cost.peak.append((resident(pid, "VmHWM") - idle) / size)
+                            continue
                         cost.cpu.append((cpu_seconds(pid) - before) / len(times))
                         cost.p50.append(statistics.median(times[2:]))
                         cost.peak.append((resident(pid, "VmHWM") - idle) / size)
