@@ -125,8 +125,8 @@ def message(model: str, shape: str, payload: bytes) -> bytes:
     return head.encode() + text + payload
 
 
-def exchange(client: socket.socket, data: bytes, room: bytearray) -> tuple[float, int]:
-    """Send a message and receive its answer; return the seconds and the status."""
+def exchange(client: socket.socket, data: bytes, room: bytearray, expected: int = 200) -> float:
+    """Send a message, receive its answer and return the seconds; another status is no result."""
     began = time.perf_counter()
     sender = threading.Thread(target=client.sendall, args=(data,)) if len(data) > 1 << 20 else None
     if sender is None:
@@ -136,7 +136,9 @@ def exchange(client: socket.socket, data: bytes, room: bytearray) -> tuple[float
     view = memoryview(room)
     got = client.recv_into(view)
     while (end := room.find(b"\r\n\r\n", 0, got)) < 0:
-        got += client.recv_into(view[got:])
+        if (count := client.recv_into(view[got:])) == 0:
+            raise RuntimeError("the server closed the connection")
+        got += count
     length = int(re.search(rb"(?i)\r\ncontent-length: (\d+)", bytes(room[:end]))[1])
     while got < end + 4 + length:
         count = client.recv_into(view[got:])
@@ -145,7 +147,10 @@ def exchange(client: socket.socket, data: bytes, room: bytearray) -> tuple[float
         got += count
     if sender is not None:
         sender.join()
-    return time.perf_counter() - began, int(room[9:12])
+    taken = time.perf_counter() - began
+    if int(room[9:12]) != expected:
+        raise RuntimeError(f"the server answered {bytes(room[: min(got, 500)])!r}")
+    return taken
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -158,6 +163,7 @@ def run_w4(models: Path, options: argparse.Namespace) -> None:
     data = message("w4", "1,16777216", payload)
     servers = [bare(len(payload), echo=True), ksrv(models, DOOR, "door")]
     times: dict[str, list[float]] = {server.name: [] for server in servers}
+    spent: dict[str, list[float]] = {server.name: [] for server in servers}
     peaks: dict[str, float] = {}
     room = bytearray(65 << 20)
     for server in servers:
@@ -173,26 +179,26 @@ def run_w4(models: Path, options: argparse.Namespace) -> None:
             peaks[server.name] = (server.memory("VmHWM") - idle) / len(payload)
         for _ in range(4 * options.rounds):
             for server in servers:
-                times[server.name].append(exchange(clients[server.name], data, room)[0])
+                before = server.cpu_seconds()
+                times[server.name].append(exchange(clients[server.name], data, room))
+                spent[server.name].append(server.cpu_seconds() - before)
     finally:
         for server in servers:
             server.stop()
-    floor = statistics.median(times["bare C"])
+    floor, least = statistics.median(times["bare C"]), statistics.mean(spent["bare C"])
     for server in servers:
         middle = statistics.median(times[server.name])
+        cpu = statistics.mean(spent[server.name])  # the kernel counts in ticks of 10 ms
         print(
             f"{'w4':<11} {server.name:<8} {middle * 1e3:8.1f} ms  {middle / floor:6.2f}x"
+            f"  {cpu * 1e3:.0f} ms CPU  {cpu / least:.2f}x"
             f"  peak above idle {peaks[server.name]:.2f}x of the payload"
         )
 
 
-def medians(client: socket.socket, requests: list[bytes], rounds: int) -> list[float]:
+def median(client: socket.socket, request: bytes, expected: int = 200) -> float:
     room = bytearray(1 << 16)
-    spent: list[list[float]] = [[] for _ in requests]
-    for _ in range(rounds):
-        for index, request in enumerate(requests):
-            spent[index].append(exchange(client, request, room)[0])
-    return [statistics.median(one) for one in spent]
+    return statistics.median(exchange(client, request, room, expected) for _ in range(2000))
 
 
 HOG = """
@@ -234,9 +240,9 @@ def run_hog(models: Path, options: argparse.Namespace) -> None:
         starts = message("hog", "1,1", b"\0\0\x80\x3f")
         sleeps = message("hog", "1,1", b"\0\0\x80\xbf")
         with socket.create_connection(address) as client:
-            idle = medians(client, [health], 2000)[0]
+            idle = median(client, health)
             exchange(client, starts, bytearray(1 << 16))
-            busy = medians(client, [health], 2000)[0]
+            busy = median(client, health)
             print(
                 f"{'hog':<11} health   idle {idle * 1e6:.0f} us, busy {busy * 1e6:.0f} us: {busy / idle:.2f}x"
             )
@@ -244,7 +250,7 @@ def run_hog(models: Path, options: argparse.Namespace) -> None:
             for one in blocked:
                 one.sendall(sleeps)
                 time.sleep(1)
-            turned = medians(client, [full], 2000)[0]
+            turned = median(client, full, 503)
             print(
                 f"{'hog':<11} full     busy {turned * 1e6:.0f} us: {turned / idle:.2f}x of idle health"
             )
@@ -282,7 +288,7 @@ def run_slow(models: Path, options: argparse.Namespace) -> None:
 
     def good() -> tuple[float, float]:
         with socket.create_connection(("127.0.0.1", server.port)) as client:
-            spent = [exchange(client, request, room)[0] for _ in range(3000)]
+            spent = [exchange(client, request, room) for _ in range(3000)]
             exchange(client, health, room)
         return percentile(spent, 0.5), percentile(spent, 0.99)
 
