@@ -136,8 +136,15 @@ def load(contender: Contender, seconds: float) -> None:
     done = [0] * CLIENTS
     stop = threading.Event()
     start = threading.Barrier(CLIENTS + 1)
+    faults: list[str] = []
 
     def client(number: int) -> None:
+        try:
+            ask(number)
+        except (OSError, http.client.HTTPException) as fault:
+            faults.append(f"{contender.name}: {fault!r}")
+
+    def ask(number: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", contender.port, timeout=60)
         start.wait()
         while not stop.is_set():
@@ -145,7 +152,8 @@ def load(contender: Contender, seconds: float) -> None:
             answer = connection.getresponse()
             content = answer.read()
             if answer.status != 200 or len(content) < 4000:
-                raise SystemExit(f"{contender.name} answered {answer.status}: {content[:200]!r}")
+                faults.append(f"{contender.name} answered {answer.status}: {content[:200]!r}")
+                return
             done[number] += 1
         connection.close()
 
@@ -160,6 +168,8 @@ def load(contender: Contender, seconds: float) -> None:
     stop.set()
     for thread in threads:
         thread.join()
+    if faults:
+        raise SystemExit(faults[0])
     contender.rates.append(count / taken)
     contender.per_cpu.append(count / max(spent, 1e-9))
 

@@ -308,9 +308,11 @@ def overload(folder: Path, seconds: float) -> None:
             accepted.append(engine.submit(one))
         except Overloaded:
             refusals.append(time.perf_counter() - now)
+    offering = time.perf_counter() - began  # one thread may offer less than it was to
     for ticket in accepted:
         ticket.wait()
     goodput = len(accepted) / (time.perf_counter() - began)
+    offered = (len(accepted) + len(refusals)) / offering
     refusals.sort()
     worst = refusals[int(len(refusals) * 0.99)] * 1e3 if refusals else 0.0
     print(f"capacity {capacity:.0f}/s, offered {offered:.0f}/s, goodput {goodput:.0f}/s")
