@@ -315,8 +315,8 @@ def tune_malloc(*, int keep=48 << 20, bint no_mmap=False) -> bool:
         keep: The free bytes that a heap keeps at its end, for the whole process. From 64 MiB on,
             which is all that the heap of a thread may have, those keep everything, also the pieces
             of which large gRPC messages are made.
-        no_mmap: Never map single allocations, which also helps buffers above 32 MiB (images of 12
-            megapixels and more) but keeps freed memory in the process for good.
+        no_mmap: Never map single allocations, which also helps buffers above 32 MiB (images of more
+            than 11 megapixels) but keeps freed memory in the process for good.
 
     Returns:
         Whether the C library took the settings; False for any but glibc.

@@ -185,7 +185,8 @@ inline void Door::wait_for_room(Connection *connection, uint64_t now) noexcept {
     if (start_body(connection, now)) advance(connection, now);
 }
 
-// Receives until the request can go to Python, the body complete or cut short, or the socket is empty.
+// Receives until the body is complete or cut short, the socket is empty, or it is the others' turn. A
+// request that has come to its end then goes into its model's queue, or waits for the GIL.
 inline void Door::receive_body(Connection *connection, uint64_t now) noexcept {
     const size_t need = static_cast<size_t>(connection->head.content_length);
     unsigned char *const body = connection->block->data + connection->body_offset;

@@ -23,7 +23,7 @@ class PlainBatch:
     Attributes:
         tickets: As given, without those that ended before the batch started.
         rows: How many rows the batch has; 0 until `inputs` was called.
-        spent_ns: How long assembling has taken.
+        spent_ns: How long joining the requests took; 0 for one alone, which is seen where it lies.
         attempts: Always 0: what is run again is assembled in the general way.
         ran_ns: How long the executor took.
         timings: Nanoseconds by stage.

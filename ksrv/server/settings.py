@@ -111,7 +111,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         bool,
         _says(
             "Take large buffers from the heap and keep them when freed: faster for images above"
-            " 10 megapixels, for memory that is never given back."
+            " 11 megapixels, for memory that is never given back."
         ),
     ] = False
     inflate: Annotated[bool, _says("Accept gzip and deflate request bodies.")] = True
