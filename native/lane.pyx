@@ -9,8 +9,7 @@ answers are written into the connections here. Everything else about them is the
 import logging
 
 from cpython.buffer cimport (
-    PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, Py_buffer, PyBuffer_Release, PyObject_CheckBuffer,
-    PyObject_GetBuffer,
+    PyBUF_C_CONTIGUOUS, Py_buffer, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_INCREF
@@ -185,6 +184,7 @@ cdef class Lane:
             raise ValueError(f"plain requests do not have {len(spec.inputs)} inputs")
         self.plan = new Plan()
         self.plan.lane = <void *>self
+        self.inputs = []
         self.plan.queue = ksrv_queue_retain(queue)
         self.plan.model = spec.name.encode()
         self.plan.version = spec.version.encode()
@@ -208,6 +208,8 @@ cdef class Lane:
                 row *= <uint64_t>size
             declared.row_bytes = row
             self.plan.inputs.push_back(declared)
+            dtype = DTYPES[<int>declared.datatype]
+            self.inputs.append((entry.name, entry.datatype, dtype, tuple(entry.shape[1:])))
         for entry in spec.outputs:
             self.plan.outputs.push_back(<bytes>entry.name.encode())
         (self.plan.late_status, self.plan.late_fields, self.plan.late_prefix,
@@ -264,13 +266,10 @@ def inputs(list tickets not None, lease) -> list:
         ksrv_retain(entry.block)
         block = ksrv_wrap(entry.block)
         for i in range(plan.inputs.size()):
-            declared = lane.spec.inputs[i]
-            shape = (entry.rows, *declared.shape[1:])
-            array = ndarray(
-                shape, DTYPES[<int>plan.inputs[i].datatype], block,
-                entry.body_offset + entry.request.offsets[i]
-            )
-            found.append((declared.name, declared.datatype, shape, array))
+            name, datatype, dtype, tail = <tuple>lane.inputs[i]
+            shape = (<int64_t>entry.rows,) + <tuple>tail
+            array = ndarray(shape, dtype, block, entry.body_offset + entry.request.offsets[i])
+            found.append((name, datatype, shape, array))
         return found
     entries.reserve(len(tickets))
     for ticket in tickets:
@@ -286,10 +285,10 @@ def inputs(list tickets not None, lease) -> list:
     else:
         _copy_rows(plan, entries, block.block.data, starts)
     for i in range(plan.inputs.size()):
-        declared = lane.spec.inputs[i]
-        shape = (rows, *declared.shape[1:])
-        array = ndarray(shape, DTYPES[<int>plan.inputs[i].datatype], block, starts[i])
-        found.append((declared.name, declared.datatype, shape, array))
+        name, datatype, dtype, tail = <tuple>lane.inputs[i]
+        shape = (rows,) + <tuple>tail
+        array = ndarray(shape, dtype, block, starts[i])
+        found.append((name, datatype, shape, array))
         ksrv_count_copy(rows * plan.inputs[i].row_bytes)
     return found
 
@@ -326,15 +325,17 @@ cdef class _Parts:
         cdef ReplyPart *part = &self.parts[self.count]
         cdef Py_buffer *view = &self.views[self.count]
         cdef Py_ssize_t length = 0
-        if self.count == OUTPUTS or tensor.parameters or not PyObject_CheckBuffer(tensor.data):
+        cdef object data = tensor.data
+        if self.count == OUTPUTS or tensor.parameters:
+            return False
+        # numpy would write its format down; asking for the byte order costs less.
+        if type(data) is not ndarray or not data.dtype.isnative:
             return False
         try:
-            PyObject_GetBuffer(tensor.data, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
+            PyObject_GetBuffer(data, view, PyBUF_C_CONTIGUOUS)
         except (BufferError, ValueError):
             return False
         self.count += 1
-        if view.format != NULL and view.format[0] == c">":
-            return False
         if not alone and (view.ndim == 0 or view.shape[0] != rows):
             return False
         part.data = <const unsigned char *>view.buf
