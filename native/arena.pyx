@@ -8,6 +8,8 @@ holds on to it; and no view reaches beyond the bytes that were asked for.
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport uint64_t, uintptr_t
 
+import os
+
 import numpy
 
 
@@ -53,20 +55,23 @@ cdef extern from *:
     #include <stdlib.h>
     #if defined(__GLIBC__)
     #include <malloc.h>
-    static int ksrv_tune_malloc(int keep, int no_mmap) {
+    static int ksrv_tune_malloc(int keep, int no_mmap, int arenas) {
         int done = mallopt(M_MMAP_THRESHOLD, 32 << 20) & mallopt(M_TRIM_THRESHOLD, keep);
+        done &= mallopt(M_ARENA_MAX, arenas);
         if (no_mmap) done &= mallopt(M_MMAP_MAX, 0);
         return done;
     }
     static int ksrv_keep_freed(int keep) { return mallopt(M_TRIM_THRESHOLD, keep); }
     static int ksrv_trim_malloc(void) { return malloc_trim(0); }
     #else
-    static int ksrv_tune_malloc(int keep, int no_mmap) { (void)keep; (void)no_mmap; return 0; }
+    static int ksrv_tune_malloc(int keep, int no_mmap, int arenas) {
+        return 0 * keep * no_mmap * arenas;
+    }
     static int ksrv_keep_freed(int keep) { (void)keep; return 0; }
     static int ksrv_trim_malloc(void) { return 0; }
     #endif
     """
-    int ksrv_tune_malloc(int keep, int no_mmap) noexcept nogil
+    int ksrv_tune_malloc(int keep, int no_mmap, int arenas) noexcept nogil
     int ksrv_keep_freed(int keep) noexcept nogil
     int ksrv_trim_malloc() noexcept nogil
 
@@ -309,7 +314,9 @@ def tune_malloc(*, int keep=48 << 20, bint no_mmap=False) -> bool:
     A decoded image is a fresh allocation of a megabyte or more, and so is what each layer of a
     network returns. By default glibc maps such memory anew each time, and the page faults cost up
     to as much as decoding. This raises the size from which malloc maps to 32 MiB, the greatest that
-    it takes. A process that ksrv owns calls it once, when it starts; nothing else should.
+    it takes. It also bounds the heaps, of which glibc makes eight for each core: what is freed in
+    one is no use to the threads of another. A process that ksrv owns calls it once, when it starts
+    and before it has threads; nothing else should.
 
     Args:
         keep: The free bytes that a heap keeps at its end, for the whole process. From 64 MiB on,
@@ -323,7 +330,7 @@ def tune_malloc(*, int keep=48 << 20, bint no_mmap=False) -> bool:
     """
     global _kept
     _kept = keep
-    return ksrv_tune_malloc(keep, no_mmap) == 1
+    return ksrv_tune_malloc(keep, no_mmap, max(2, len(os.sched_getaffinity(0)) // 2)) == 1
 
 
 def keep_freed(int keep) -> bool:
