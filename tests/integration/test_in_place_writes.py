@@ -35,7 +35,7 @@ class Writer(BaseHandler):
         x, y = batch["x"], batch["y"]
         others = y.copy()
         way = batch.requests[0].parameters.get("way", "numpy")
-        facts = [int(x.flags.writeable), arena.statistics()["leased"]]
+        facts = [int(x.flags.writeable), arena.statistics()["leased"], len(batch.requests)]
         if way == "torch":
             tensor = batch.tensor("x")
             before = x.copy()
@@ -70,7 +70,7 @@ inputs:
 outputs:
   - {{name: x, datatype: FP32, shape: [-1, 999]}}
   - {{name: y, datatype: FP32, shape: [-1, 500]}}
-  - {{name: facts, datatype: INT64, shape: [-1, 2]}}
+  - {{name: facts, datatype: INT64, shape: [-1, 3]}}
 """
 PICTURE = """
 from ksrv import BaseHandler
@@ -101,7 +101,7 @@ def server(request, tmp_path_factory):
     models = {
         "inline": (HANDLER, MODEL.format(executor="inline", batch=1, delay=0)),
         "process": (HANDLER, MODEL.format(executor="process", batch=1, delay=0)),
-        "batched": (HANDLER, MODEL.format(executor="inline", batch=2, delay=2000)),
+        "batched": (HANDLER, MODEL.format(executor="inline", batch=2, delay=20_000)),
         "picture": (PICTURE, PICTURE_MODEL),
     }
     for name, (handler, model) in models.items():
@@ -218,6 +218,7 @@ def test_in_a_batch(server, way):
     assert set(found) == {0, 1}
     for x, answer in found.values():
         check(answer, x)
+        assert answer[2][0, 2] == 2, "they were joined"
 
 
 @pytest.mark.parametrize("model", ["inline", "process"])

@@ -7,9 +7,11 @@ client must still get the rows that are its own, in its order, and its own error
 import json
 import socket
 import threading
+import time
 
 import numpy as np
 import pytest
+import requests
 from integration_models import ECHO, write_model
 
 from ksrv.testing import Server
@@ -30,6 +32,7 @@ def server(request, tmp_path_factory):
         f"outputs: [{{name: y, datatype: FP32, shape: [-1, {WIDTH}]}}]\n",
     )  # fmt: skip
     with Server(root, grpc="off") as running:
+        running.joins = request.param == "batched"
         yield running
 
 
@@ -57,6 +60,12 @@ def answers(client, count):
         yield status, reader.read(length)
 
 
+def executions(server):
+    """How many requests were answered, and by how many runs of the handler."""
+    found = requests.get(f"{server.url}/v2/models/echo/stats", timeout=30).json()["model_stats"][0]
+    return found["inference_stats"]["success"]["count"], found["execution_count"]
+
+
 def converse(server, number, ahead, faults):
     """Send requests, `ahead` of them before their answers are read, and check each answer."""
     host, port = server.http.rsplit(":", 1)
@@ -79,6 +88,7 @@ def converse(server, number, ahead, faults):
 @pytest.mark.parametrize("ahead", [1, 8], ids=["one by one", "pipelined"])
 def test_every_client_gets_its_own_answers_in_order(server, ahead):
     faults = []
+    answered, ran = executions(server)
     threads = [
         threading.Thread(target=converse, args=(server, number, ahead, faults))
         for number in range(CLIENTS)
@@ -88,3 +98,13 @@ def test_every_client_gets_its_own_answers_in_order(server, ahead):
     for thread in threads:
         thread.join()
     assert not faults, faults[:3]
+    right = sum(place % 17 != 5 for place in range(REQUESTS))
+    give_up = time.monotonic() + 60
+    while (now := executions(server))[0] < answered + CLIENTS * right:
+        assert time.monotonic() < give_up, now  # a batch is counted behind its answers
+    assert now[0] == answered + CLIENTS * right
+    answered, ran = now[0] - answered, now[1] - ran
+    if server.joins and ahead > 1:
+        assert ran < answered
+    if not server.joins:
+        assert ran == answered

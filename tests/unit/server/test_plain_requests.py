@@ -67,6 +67,7 @@ class One(BaseHandler):
             x[0, 1] = len(batch.requests)
             x[0, 2] = len(batch.requests[0].id)
             x[0, 3] = len(batch.requests[0].headers.get("x-mine", ""))
+        x[x[:, 0] == -9, 2] = len(batch.requests)
         for row in range(len(x)):
             if x[row, 0] == -7:
                 batch.fail(row, f"row {row} is bad")
@@ -118,6 +119,7 @@ MODELS = {
     "versions/2": (ONE, ONE_YAML),
     "joined": (ONE, ONE_YAML + JOINED),
     "waits": (ONE, ONE_YAML + "batching: {max_batch_size: 8, max_delay_ms: 100}\n"),
+    "full": (ONE, ONE_YAML + "batching: {max_batch_size: 8, max_delay_ms: 4000}\n"),
     "hurried": (ONE, ONE_YAML.replace("timeout_ms: 5000", "timeout_ms: 200")),
     "apart": (ONE, ONE_YAML + "executor: process\n" + JOINED),
     "wide": (ONE, WIDE_YAML),
@@ -408,12 +410,12 @@ def test_one_bad_row_of_a_joined_batch_fails_its_request_alone(plain):
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(8)]
         for number, client in enumerate(clients):
-            client.sendall(message("waits", {"x": row(-7 if number == 3 else number)}))
+            client.sendall(message("full", {"x": row(-7 if number == 3 else -9, number)}))
         answers = [read_answer(client)[:2] for client in clients]
     assert [status(head) for head, _ in answers] == [200] * 3 + [400] + [200] * 4
     assert b"is bad" in answers[3][1]
     for number in {*range(8)} - {3}:
-        assert payload(*answers[number])[1][0, 0] == number
+        assert payload(*answers[number])[1].tolist() == [[-9, number, 8, 0]]
 
 
 def test_a_request_is_answered_at_its_deadline_and_its_connection_lives_on(plain, general):
