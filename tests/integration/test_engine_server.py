@@ -160,12 +160,11 @@ def test_a_handler_that_sleeps_past_the_deadline_is_left_at_it(client, model):
 
 def test_a_requests_own_deadline_holds_before_the_models(client):
     with ThreadPoolExecutor(2) as pool:
-        blocking = pool.submit(client.infer, "plain", ONE, sleep=0.6)
+        blocking = pool.submit(client.infer, "plain", ONE, sleep=2.0)
         time.sleep(0.2)
-        began = time.monotonic()
         status, text = client.infer("plain", ONE, timeout_us=50_000)
+        assert not blocking.done(), "it was answered no earlier than an instance was free"
         assert status == 504 and "plain" in text
-        assert time.monotonic() - began < 0.4 or blocking.done()
         assert blocking.result()[0] == 200
 
 
