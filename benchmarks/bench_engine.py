@@ -100,4 +100,5 @@ def test_submit(benchmark, served):
 
     for _ in range(1200):
         infer()
+    assert served.loaded()[0].queue.may_lend, "the handler has not proven quick"
     benchmark.pedantic(infer, rounds=50, iterations=200, warmup_rounds=1)

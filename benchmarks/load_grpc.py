@@ -10,8 +10,8 @@ handler returns the tensor itself (W1: FP32 [1,16]; W4: 64 MiB) or its first ten
 
 All servers are up at once, and a round gives each in turn the same load. Figures are CPU time of all
 the server's processes for each answered call, the median over the rounds, and its ratio to
-`generated`, with the least and greatest ratio within one round. W4 adds the peak of memory above
-idle over the payload. Only ratios mean anything.
+`generated`, with the least and greatest ratio within one round. W4 adds the greatest peak of memory
+above idle over the payload, the first round's included. Only ratios mean anything.
 """
 
 import argparse
