@@ -120,7 +120,10 @@ def test_the_counts_of_a_worker_outlive_it(server):
 
 
 def answers(server, expected):
-    """Send requests until two processes have answered; every answer is as expected."""
+    """Send requests until two processes have answered; every answer is as expected.
+
+    A refusal tells no process: where those are expected, two requests are sent.
+    """
     seen = set()
     give_up = time.monotonic() + 60
     while len(seen) < 2:
