@@ -41,15 +41,18 @@ VALUES = np.arange(150_528, dtype="<f4").reshape(1, -1)
 @pytest.fixture(scope="module", params=["gthread", "ksrv.server.worker:KsrvWorker"])
 def server(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("witness")
-    (root / "witness").mkdir()
-    (root / "witness" / "handler.py").write_text(HANDLER)
-    (root / "witness" / "model.yaml").write_text(MODEL)
+    for name, model in (("witness", MODEL), ("plain", MODEL.replace("-1, -1]", "-1, 150528]"))):
+        (root / name).mkdir()
+        (root / name / "handler.py").write_text(HANDLER)
+        (root / name / "model.yaml").write_text(model)
     with Server(root, worker_class=request.param) as running:
         yield running
 
 
-def over_rest(server, blanks=0):
+def over_rest(server, blanks=0, model="witness"):
+    """Return the facts and the owner; a request to `plain` is one that the door queues by itself."""
     document = {
+        "parameters": {"binary_data_output": model == "plain"},
         "inputs": [
             {
                 "name": "x",
@@ -57,15 +60,21 @@ def over_rest(server, blanks=0):
                 "datatype": "FP32",
                 "parameters": {"binary_data_size": VALUES.nbytes},
             }
-        ]
+        ],
     }
     header = json.dumps(document).encode() + b" " * blanks
     answer = requests.post(
-        f"{server.url}/v2/models/witness/infer",
+        f"{server.url}/v2/models/{model}/infer",
         data=header + VALUES.tobytes(),
         headers={"Inference-Header-Content-Length": str(len(header))},
         timeout=30,
     )
+    if model == "plain":
+        facts, owner = (
+            answer.content[-24 - 4 - len("Block") :][:24],
+            answer.content[-len("Block") :],
+        )
+        return np.frombuffer(facts, "<i8").tolist(), owner.decode()
     outputs = {output["name"]: output["data"] for output in answer.json()["outputs"]}
     return np.ravel(outputs["facts"]).tolist(), outputs["owner"][0]
 
@@ -79,10 +88,11 @@ def over_grpc(stub, identifier):
     return facts, answer.raw_output_contents[1][4:].decode()
 
 
-def test_over_rest_the_handler_reads_the_receive_buffer(server):
+@pytest.mark.parametrize("model", ["witness", "plain"])
+def test_over_rest_the_handler_reads_the_receive_buffer(server, model):
     counts = []
     for blanks in range(5):
-        (address, copied, writable), owner = over_rest(server, blanks)
+        (address, copied, writable), owner = over_rest(server, blanks, model)
         assert owner == "Block"
         assert address % 64 == 0
         assert writable == 1
