@@ -29,24 +29,30 @@ class Identity(BaseHandler):
 
 MODEL = """
 handler: handler.py
-inputs: [{name: x, datatype: FP32, shape: [-1, -1]}]
-outputs: [{name: y, datatype: FP32, shape: [-1, -1]}]
-batching: {max_batch_size: 4}
+inputs: [{{name: x, datatype: FP32, shape: [-1, {width}]}}]
+outputs: [{{name: y, datatype: FP32, shape: [-1, {width}]}}]
+batching: {{max_batch_size: 4}}
+executor: {executor}
 """
 
 POOLED = 24
 """Descriptors of blocks that may be in a pool at the end, on either side, and were not at first."""
 
-NAMES = ("here", "apart")
+NAMES = ("here", "apart", "plain")
+"""The door queues requests to the last one by itself, because its dimensions are fixed."""
+
+PLAIN_WIDTH = 1000
 WIDTHS = (4, 1000, 150_528)
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
 def models(folder):
-    for name, executor in zip(NAMES, ("inline", "process"), strict=True):
+    for name in NAMES:
+        executor = "process" if name == "apart" else "inline"
+        width = PLAIN_WIDTH if name == "plain" else -1
         (folder / name).mkdir(parents=True)
         (folder / name / "handler.py").write_text(HANDLER)
-        (folder / name / "model.yaml").write_text(f"{MODEL}executor: {executor}\n")
+        (folder / name / "model.yaml").write_text(MODEL.format(width=width, executor=executor))
     return folder
 
 
@@ -109,14 +115,14 @@ class Load:
         for name in itertools.cycle(NAMES):
             if self._over.is_set():
                 return
-            data = np.full((choose.randint(1, 4), choose.choice(WIDTHS)), choose.random(), "f4")
-            yield name, data
+            width = PLAIN_WIDTH if name == "plain" else choose.choice(WIDTHS)
+            yield name, np.full((choose.randint(1, 4), width), choose.random(), "f4")
 
     def _rest(self, choose):
         host, _, port = self._server.http.rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=30)
         for turn, (name, data) in enumerate(self._turns(choose)):
-            bad = turn % 15 == 4
+            bad = turn % 16 == 4
             headers, content = body(-data if bad else data)
             connection.request("POST", f"/v2/models/{name}/infer", content, headers)
             answer = connection.getresponse()
