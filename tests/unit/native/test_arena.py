@@ -16,6 +16,11 @@ from ksrv._native import arena
 
 ELSEWHERE = [0]
 
+# A sanitizer's malloc has no settings.
+HAS_GLIBC_MALLOC = hasattr(ctypes.CDLL(None), "gnu_get_libc_version") and (
+    "asan" not in os.environ.get("LD_PRELOAD", "")
+)
+
 
 @pytest.fixture(autouse=True)
 def empty_pool():
@@ -346,7 +351,37 @@ assert arena.keep_freed(1 << 28) is (sys.argv[1] == "glibc")
 assert not arena.keep_freed(1 << 27)
 assert arena.tune_malloc(no_mmap=True) is (sys.argv[1] == "glibc")
 """
-    glibc = hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
-    replaced = "asan" in os.environ.get("LD_PRELOAD", "")  # a sanitizer's malloc has no settings
-    library = "glibc" if glibc and not replaced else "other"
+    library = "glibc" if HAS_GLIBC_MALLOC else "other"
     subprocess.run([sys.executable, "-c", script, library], check=True, timeout=60)
+
+
+@pytest.mark.skipif(not HAS_GLIBC_MALLOC, reason="needs glibc's malloc")
+@pytest.mark.parametrize("tuned", [False, True])
+def test_threads_of_a_tuned_process_share_heaps(tuned):
+    script = """
+import ctypes, os, sys, threading
+from ksrv._native import arena
+if sys.argv[1] == "True":
+    arena.tune_malloc()
+ready = threading.Barrier(24)
+def take():
+    ready.wait()
+    held = bytearray(100_000)
+    ready.wait()
+threads = [threading.Thread(target=take) for _ in range(24)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+libc = ctypes.CDLL(None)
+libc.open_memstream.restype = ctypes.c_void_p
+text, size = ctypes.c_char_p(), ctypes.c_size_t()
+stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+libc.malloc_info(0, stream)
+libc.fclose(stream)
+print(text.value.count(b"<heap nr="))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tuned)], check=True, timeout=60, capture_output=True
+    )
+    cores = len(os.sched_getaffinity(0))
+    heaps = int(done.stdout)
+    assert heaps <= max(2, cores // 2) if tuned else heaps > max(2, cores // 2)
