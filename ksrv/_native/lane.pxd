@@ -8,7 +8,7 @@ cdef class Lane:
     cdef Plan *plan
     cdef readonly Queue queue
     cdef object spec
-    cdef list inputs              # for each its name, datatype, dtype and dimensions behind the first
+    cdef list inputs              # for each its name, datatype, dtype and further dimensions
     cdef object route
     cdef object run
 
