@@ -13,8 +13,8 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 50)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
 
-def _says(text: str) -> msgspec.Meta:
-    return msgspec.Meta(description=text)
+def _says(text: str, least: int | None = None, most: int | None = None) -> msgspec.Meta:
+    return msgspec.Meta(description=text, ge=least, le=most)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,20 +32,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = 64 * MIB
     in_flight: Annotated[
         int,
-        msgspec.Meta(
-            ge=0,
-            le=1 << 50,
-            description="Bytes of all requests that a worker holds; 0 for a quarter of the memory.",
+        _says(
+            "Bytes of all requests that a worker holds; 0 for a quarter of the memory.", 0, 1 << 50
         ),
     ] = 0
-    head: Annotated[
-        int,
-        msgspec.Meta(ge=1, le=1 << 30, description="Bytes of a request's head or gRPC metadata."),
-    ] = 16 * 1024
-    json_depth: Annotated[
-        int, msgspec.Meta(ge=1, le=512, description="Levels of nesting in JSON.")
-    ] = 64
-    rank: Annotated[int, msgspec.Meta(ge=1, le=32, description="Dimensions of a tensor.")] = 32
+    head: Annotated[int, _says("Bytes of a request's head or gRPC metadata.", 1, 1 << 30)] = (
+        16 * 1024
+    )
+    json_depth: Annotated[int, _says("Levels of nesting in JSON.", 1, 512)] = 64
+    rank: Annotated[int, _says("Dimensions of a tensor.", 1, 32)] = 32
     dimension: Annotated[Count, _says("The largest dimension of a tensor.")] = 2**31 - 1
     inputs: Annotated[Count, _says("Inputs of a request, and outputs that it names.")] = 256
     parameters: Annotated[
