@@ -12,7 +12,7 @@ from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec
 
 NETWORK_BYTES = 256 << 20
-"""Of memory that a network's layers took, kept for the next batch; mapping it anew costs a sixth of it."""
+"""Of memory that a network's layers took, kept for the next batch; mapping it anew costs a seventh of it."""
 
 
 class InlineExecutor:
