@@ -15,24 +15,15 @@ ROOT = HERE.parent.parent
 TICK = os.sysconf("SC_CLK_TCK")
 
 HANDLER = """
+import numpy as np
 from ksrv import BaseHandler
+
+CONSTANT = np.zeros((1, 10), np.float32)
 
 
 class Answer(BaseHandler):
     def inference(self, x):
         return {{"y": {expression}}}
-"""
-
-CONSTANT = """
-import numpy as np
-from ksrv import BaseHandler
-
-ANSWER = {{"y": np.zeros((1, 10), np.float32)}}
-
-
-class Answer(BaseHandler):
-    def handle(self, batch, context):
-        return ANSWER
 """
 
 MODEL = """
@@ -47,7 +38,7 @@ MODELS = {
     "w1": ("16", "16", "x", ""),
     "batched": ("16", "16", "x", "batching: {max_batch_size: 64, max_delay_ms: 0}"),
     "w2": ("224, 224, 3", "10", "x.reshape(len(x), -1)[:, :10]", ""),
-    "w2-constant": ("224, 224, 3", "10", "", ""),
+    "w2-constant": ("224, 224, 3", "10", "CONSTANT", ""),
     "w4": ("16777216", "16777216", "x", ""),
 }
 
@@ -58,8 +49,7 @@ def write_models(folder: Path) -> None:
         model = folder / name
         model.mkdir(parents=True)
         (model / "model.yaml").write_text(MODEL.format(inputs=inputs, outputs=outputs, more=more))
-        handler = HANDLER if expression else CONSTANT
-        (model / "handler.py").write_text(handler.format(expression=expression))
+        (model / "handler.py").write_text(HANDLER.format(expression=expression))
 
 
 def free_port() -> int:
