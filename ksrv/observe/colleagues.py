@@ -3,7 +3,7 @@
 Each worker writes what it has counted into its place of a file in memory, about once a second and
 when it leaves; nothing is shared on a request's path. What a worker has counted outlives it: whoever
 gets its place later goes on from there, so that no total goes down. Only the last second of a worker
-that was killed is lost.
+that was killed is lost: a place holds two copies, so that one is whole while the other is written.
 """
 
 import logging
@@ -21,9 +21,14 @@ from ksrv.observe.statistics import ModelStatistics, add_counts
 
 log = logging.getLogger(__name__)
 
-PLACE_BYTES = 4 << 20
-_HEADER = struct.Struct("=QQ")
+COPY_BYTES = 4 << 20
+_COPIES = 2
+_HEADER = struct.Struct("=QQQ")
 _TRIES = 20
+
+
+def _checksum(number: int, text: bytes) -> int:
+    return zlib.crc32(text, number & 0xFFFFFFFF)
 
 
 class Counts(msgspec.Struct):
@@ -62,35 +67,47 @@ class CountsFile:
         self._file = os.memfd_create("ksrv-counts")
 
     def write(self, place: int, counts: Counts) -> None:
-        """Replace what stands in a place; only its own worker may.
+        """Replace the older copy in a place; only its own worker may.
 
         Args:
             place: The place.
-            counts: What to write; more than a place holds is logged and not written.
+            counts: What to write; more than a copy may take is logged and not written.
         """
         text = msgspec.json.encode(counts)
-        if len(text) + _HEADER.size > PLACE_BYTES:
+        if len(text) + _HEADER.size > COPY_BYTES:
             log.warning("the counts of this worker take %d bytes and are not shared", len(text))
             return
-        os.pwrite(self._file, _HEADER.pack(len(text), zlib.crc32(text)) + text, place * PLACE_BYTES)
+        number = 1 + max((number for number, _ in self._copies(place)), default=0)
+        head = _HEADER.pack(number, len(text), _checksum(number, text))
+        os.pwrite(self._file, head + text, self._offset(place, number))
 
     def read(self, place: int) -> Counts | None:
-        """Return what stands in a place, or None where nothing does or it is being written.
+        """Return the newer copy of a place, or None where nothing stands.
 
         Args:
             place: The place.
         """
-        for _ in range(_TRIES):
-            head = os.pread(self._file, _HEADER.size, place * PLACE_BYTES)
-            if len(head) < _HEADER.size:
-                return None
-            length, checksum = _HEADER.unpack(head)
-            if length == 0:
-                return None
-            text = os.pread(self._file, length, place * PLACE_BYTES + _HEADER.size)
-            if zlib.crc32(text) == checksum:
-                return msgspec.json.decode(text, type=Counts)
+        for _ in range(_TRIES):  # its worker may write both copies while this one reads
+            if copies := self._copies(place):
+                return msgspec.json.decode(max(copies)[1], type=Counts)
         return None
+
+    def _offset(self, place: int, number: int) -> int:
+        return (place * _COPIES + number % _COPIES) * COPY_BYTES
+
+    def _copies(self, place: int) -> list[tuple[int, bytes]]:
+        """The copies of a place that are whole, each with its number."""
+        found = []
+        for copy in range(_COPIES):
+            offset = self._offset(place, copy)
+            head = os.pread(self._file, _HEADER.size, offset)
+            if len(head) < _HEADER.size:
+                continue
+            number, length, checksum = _HEADER.unpack(head)
+            text = os.pread(self._file, length, offset + _HEADER.size)
+            if number and _checksum(number, text) == checksum:
+                found.append((number, text))
+        return found
 
 
 class Colleagues:

@@ -1,5 +1,7 @@
 """What workers tell each other of their counts, without workers."""
 
+import os
+
 import pytest
 
 from ksrv.observe import colleagues
@@ -70,15 +72,27 @@ def test_what_a_worker_holds_ends_with_it_and_what_it_counted_does_not(file):
         one.close()
 
 
+def test_a_worker_killed_while_it_writes_leaves_its_last_counts(file, monkeypatch):
+    written = os.pwrite
+    for unknown in (1, 2, 3):
+        file.write(0, Counts(unknown=unknown))
+        assert file.read(0).unknown == unknown
+        for cut in (1, 8, 20, 30):
+            monkeypatch.setattr(os, "pwrite", lambda fd, text, at, n=cut: written(fd, text[:n], at))
+            file.write(0, Counts(unknown=1 << 40))
+            monkeypatch.undo()
+            assert file.read(0).unknown == unknown
+
+
 def test_what_is_half_written_is_not_read(file, monkeypatch):
     file.write(0, Counts(unknown=3))
-    monkeypatch.setattr(colleagues.zlib, "crc32", lambda text: -1)
+    monkeypatch.setattr(colleagues.zlib, "crc32", lambda text, start: -1)
     assert file.read(0) is None
 
 
-def test_more_than_a_place_holds_is_said_and_left_out(file, monkeypatch, caplog):
+def test_more_than_a_copy_may_take_is_said_and_left_out(file, monkeypatch, caplog):
     file.write(0, Counts(unknown=3))
-    monkeypatch.setattr(colleagues, "PLACE_BYTES", 40)
+    monkeypatch.setattr(colleagues, "COPY_BYTES", 40)
     file.write(0, Counts(unknown=4))
     assert "are not shared" in caplog.text
     monkeypatch.undo()
