@@ -14,7 +14,7 @@ help: ## show this list
 
 $(VENV)/.python: constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -U pip setuptools wheel Cython
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -U pip setuptools wheel Cython numpy
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.python pyproject.toml

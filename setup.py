@@ -12,6 +12,7 @@ Environment:
 import os
 from pathlib import Path
 
+import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
@@ -37,6 +38,7 @@ NEED_NO_GIL = {
     "body",  # headers are written by the call that makes them
     "codec_noise",  # its state is the thread's, the redirection's behind a mutex
     "datatype",  # constants
+    "declared",  # what an object holds is set once
     "elements",  # locals; what is exported cannot be resized, and a second pass checks for room
     "image",  # locals; the pool's tasks behind a mutex
     "message",  # as body
@@ -55,6 +57,7 @@ NEED_NO_GIL = {
 #   records         the books of shared_blocks
 #   shared_blocks   the books of lent and returned blocks, written when arrays die on any thread
 #   tally           sums that are plain numbers
+#   tensor          attributes that are plain
 
 
 def compile_flags() -> list[str]:
@@ -85,9 +88,9 @@ def extension(source: Path) -> Extension:
         f"ksrv._native.{source.stem}",
         [str(source)],
         language="c++",
-        include_dirs=[str(SOURCES)],
+        include_dirs=[str(SOURCES), numpy.get_include()],
         depends=[str(header) for header in sorted(SOURCES.glob("*.hpp"))],
-        define_macros=[without_gil],
+        define_macros=[without_gil, ("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
         extra_compile_args=compile_flags(),
         extra_link_args=[*link_flags(), "-pthread"],
     )

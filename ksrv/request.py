@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 
+from ksrv._native.tensor import Tensor as Tensor
 from ksrv.errors import KsrvError
 
 Parameter: TypeAlias = bool | int | float | str
@@ -21,33 +21,6 @@ Element: TypeAlias = bytes | memoryview
 """One BYTES element; large ones (images) are views into the received block."""
 
 NO_PARAMETERS: Parameters = {}
-
-
-@dataclass(slots=True)
-class Tensor:
-    """A named tensor.
-
-    Attributes:
-        name: Its name on the wire.
-        datatype: A KServe v2 datatype name.
-        shape: Its dimensions.
-        data: A C-ordered array of `shape` (BF16 as uint16 bit patterns); for BYTES the flat list
-            of elements in row-major order.
-        parameters: The tensor's own parameters, without those of the wire form.
-    """
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    data: Array | list[Element]
-    parameters: Parameters = field(default_factory=dict)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of payload that the tensor refers to."""
-        if isinstance(self.data, np.ndarray):
-            return int(self.data.nbytes)
-        return sum(len(element) for element in self.data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ ARROWS = {
     "errors": set(),
     "limits": set(),
     "spec": set(),
-    "request": {"errors"},
+    "request": {"errors", "_native"},
     "source": {"spec"},
     "protocol": FOUNDATION,
     "loaders": FOUNDATION,

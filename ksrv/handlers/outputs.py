@@ -18,6 +18,7 @@ import numpy as np
 import orjson
 
 from ksrv._native import arena, datatype
+from ksrv._native.declared import DeclaredOutputs
 from ksrv.errors import HandlerFailed
 from ksrv.request import Array, Element, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
@@ -51,7 +52,8 @@ class OutputReader:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._declared = {entry.name: entry for entry in spec.outputs}
-        self._fixed = _fixed(spec)
+        fixed = _fixed(spec)
+        self._fixed = DeclaredOutputs(fixed) if fixed else None
         self._open = not spec.inputs
         # Only a model without any batch dimension may answer with another number of rows.
         self._counted = not spec.inputs or any(entry.batched for entry in spec.inputs)
@@ -60,7 +62,6 @@ class OutputReader:
         self,
         result: Any,
         rows: int,
-        *,
         explained: bool = False,
         inputs: Mapping[str, Tensor] = NO_INPUTS,
     ) -> list[Tensor]:
@@ -78,10 +79,10 @@ class OutputReader:
         Raises:
             HandlerFailed: The result does not fit the batch or the declared outputs.
         """
-        if self._fixed and not explained:
-            tensors = self._as_declared(result, rows)
-            if tensors:
-                return tensors
+        if self._fixed is not None and not explained:
+            found = self._fixed.read(result, rows)
+            if found is not None:
+                return found
         declared = NOT_DECLARED if explained else self._declared
         tensors = []
         for name, value in _by_name(result, declared).items():
@@ -100,26 +101,6 @@ class OutputReader:
                     f"the declared shape is {entry.wire_shape}."
                 )
             tensors.append(tensor)
-        return tensors
-
-    def _as_declared(self, result: Any, rows: int) -> list[Tensor] | None:
-        """The tensors of a result that is just what is declared; None where there is more to do."""
-        if type(result) is not dict:
-            if type(result) is not np.ndarray or len(self._fixed) != 1:
-                return None
-            result = {self._fixed[0][0]: result}
-        if len(result) != len(self._fixed):
-            return None
-        tensors = []
-        for name, kind, dtype, tail in self._fixed:
-            array = result.get(name)
-            # Equal dtypes are nearly always one object.
-            if type(array) is not np.ndarray or array.dtype is not dtype:
-                return None
-            shape = array.shape
-            if not shape or shape[0] != rows or shape[1:] != tail or not array.flags.c_contiguous:
-                return None
-            tensors.append(Tensor(name, kind, shape, array))
         return tensors
 
 

@@ -1,0 +1,12 @@
+"""Tensors for the other compiled modules."""
+
+
+cdef class Tensor:
+    cdef public object name
+    cdef public object datatype
+    cdef public object shape
+    cdef public object data
+    cdef public object parameters
+
+
+cdef Tensor ksrv_tensor(object name, object datatype, object shape, object data)

@@ -1,0 +1,58 @@
+"""A named tensor: what requests, batches and answers are made of."""
+
+cimport cython
+
+
+@cython.final
+@cython.freelist(64)
+cdef class Tensor:
+    """A named tensor.
+
+    Args:
+        name: Its name on the wire.
+        datatype: A KServe v2 datatype name.
+        shape: Its dimensions.
+        data: A C-ordered array of `shape` (BF16 as uint16 bit patterns); for BYTES the flat list
+            of elements in row-major order.
+        parameters: The tensor's own parameters, without those of the wire form.
+    """
+
+    def __init__(self, name, datatype, shape, data, parameters=None):
+        self.name = name
+        self.datatype = datatype
+        self.shape = shape
+        self.data = data
+        self.parameters = {} if parameters is None else parameters
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of payload that the tensor refers to."""
+        if isinstance(self.data, list):
+            return sum([len(element) for element in self.data])
+        return int(self.data.nbytes)
+
+    def __eq__(self, other):
+        if type(other) is not Tensor:
+            return NotImplemented
+        return _fields(self) == _fields(other)
+
+    def __repr__(self):
+        return (
+            f"Tensor(name={self.name!r}, datatype={self.datatype!r}, shape={self.shape!r}, "
+            f"data={self.data!r}, parameters={self.parameters!r})"
+        )
+
+
+cdef tuple _fields(Tensor tensor):
+    return tensor.name, tensor.datatype, tensor.shape, tensor.data, tensor.parameters
+
+
+cdef Tensor ksrv_tensor(object name, object datatype, object shape, object data):
+    """Make a tensor without parameters."""
+    cdef Tensor made = Tensor.__new__(Tensor)
+    made.name = name
+    made.datatype = datatype
+    made.shape = shape
+    made.data = data
+    made.parameters = {}
+    return made
