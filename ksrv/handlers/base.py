@@ -141,34 +141,49 @@ class BaseHandler:
         Returns:
             What `postprocess` or `explain` returned.
         """
-        # Every request comes through here: the stages are timed without a call for each.
-        times = context.timings
         context.stage = "preprocess"
         began = perf_counter_ns()
         inputs = self.preprocess(batch)
         now = perf_counter_ns()
+        times = context.timings
         times["preprocess"] = times.get("preprocess", 0) + now - began
-        began = now
         if batch.explain:
             context.stage = "explain"
             result = self.explain(batch, inputs)
+            times["explain"] = times.get("explain", 0) + perf_counter_ns() - now
         else:
-            context.stage = "inference"
-            torch = sys.modules.get("torch")
-            if torch is not None:
-                with torch.inference_mode():
-                    outputs = self._infer(inputs)
-            elif type(inputs) is np.ndarray:  # to ask an abstract class about it runs Python code
-                outputs = self.inference(inputs)
-            else:
-                outputs = self._infer(inputs)
-            now = perf_counter_ns()
-            times["inference"] = times.get("inference", 0) + now - began
-            began = now
-            context.stage = "postprocess"
-            result = self.postprocess(outputs)
-        times[context.stage] = times.get(context.stage, 0) + perf_counter_ns() - began
+            result = self.handle_inputs(inputs, context, now)
         context.stage = "handle"
+        return result
+
+    def handle_inputs(self, inputs: Any, context: Context, began: int) -> Any:
+        """Run inference and postprocess on what `preprocess` returned.
+
+        Every request comes through here: the stages are timed without a call for each.
+
+        Args:
+            inputs: What `preprocess` returned.
+            context: The handler's context.
+            began: `time.perf_counter_ns` when the stage before ended.
+
+        Returns:
+            What `postprocess` returned.
+        """
+        times = context.timings
+        context.stage = "inference"
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            with torch.inference_mode():
+                outputs = self._infer(inputs)
+        elif type(inputs) is np.ndarray:  # to ask an abstract class about it runs Python code
+            outputs = self.inference(inputs)
+        else:
+            outputs = self._infer(inputs)
+        now = perf_counter_ns()
+        times["inference"] = times.get("inference", 0) + now - began
+        context.stage = "postprocess"
+        result = self.postprocess(outputs)
+        times["postprocess"] = times.get("postprocess", 0) + perf_counter_ns() - now
         return result
 
     def close(self) -> None:

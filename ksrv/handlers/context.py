@@ -24,6 +24,7 @@ from ksrv.spec import ModelSpec
 if TYPE_CHECKING:
     from ksrv.handlers.batch import Batch
     from ksrv.loaders.loaded import LoadedModel
+    from ksrv.request import BatchInputs
 
 log = logging.getLogger("ksrv.handlers")
 
@@ -50,7 +51,6 @@ class Context:
         instance: The number of this handler among the model's instances.
         threads: CPU threads that this instance may use; 0 for no limit of its own.
         metrics: Reports values of the handler's own to the metrics page.
-        batch: The batch that is running, or None between batches.
         loaded: What the loader returned, or None.
     """
 
@@ -62,6 +62,7 @@ class Context:
         instance: int = 0,
         threads: int = 0,
         metrics: Metrics | None = None,
+        make_batch: Callable[[BatchInputs], Batch] | None = None,
     ) -> None:
         self.source = source
         self.config = config
@@ -75,7 +76,9 @@ class Context:
         self.instance = instance
         self.threads = threads or config.threads
         self.metrics = metrics or Metrics(source.name, source.version)
-        self.batch: Batch | None = None
+        self._make_batch = make_batch
+        self._inputs: BatchInputs | None = None
+        self._batch: Batch | None = None
         self.loaded: LoadedModel | None = None
         self.modules = FolderModules(source.name, (source.folder, source.root))
         self.stage = ""
@@ -196,15 +199,33 @@ class Context:
         """
         self.timings[name] = self.timings.get(name, 0) + nanoseconds
 
-    def begin(self, batch: Batch) -> None:
-        """Make `batch` the running one on this thread."""
-        self.batch = batch
+    @property
+    def batch(self) -> Batch | None:
+        """The batch that is running, or None between batches."""
+        # Made when somebody looks: the default stages do without it.
+        if self._batch is None and self._inputs is not None and self._make_batch is not None:
+            self._batch = self._make_batch(self._inputs)
+        return self._batch
+
+    def begin(self, inputs: BatchInputs) -> None:
+        """Take note of what runs on this thread now.
+
+        Args:
+            inputs: What `batch` is made of.
+        """
+        self._inputs = inputs
         self.timings = {}
         self.stage = "handle"
         _running.context = self
 
-    def end(self) -> None:
-        """Forget the running batch, so that nothing here keeps its memory alive."""
-        self.batch = None
+    def end(self) -> Batch | None:
+        """Forget the running batch, so that nothing here keeps its memory alive.
+
+        Returns:
+            The batch; None where nobody has looked at it.
+        """
+        batch = self._batch
+        self._inputs = self._batch = None
         self.stage = ""
         _running.context = None
+        return batch

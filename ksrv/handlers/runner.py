@@ -10,6 +10,8 @@ from importlib import import_module
 from time import perf_counter_ns
 from typing import Any
 
+import numpy as np
+
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError, ModelFailed
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
@@ -86,6 +88,7 @@ class Runner:
         self._context: Context | None = None
         self._outputs = OutputReader(ModelSpec(source.name))
         self._planar: frozenset[str] = frozenset()
+        self._hands_on = False
 
     @property
     def handler(self) -> Any:
@@ -110,6 +113,7 @@ class Runner:
             instance=self._instance,
             threads=self._threads,
             metrics=self._metrics,
+            make_batch=self._batch_of,
         )
         try:
             handler = make_handler(config.handler, context.modules)
@@ -135,6 +139,14 @@ class Runner:
             for entry in context.spec.inputs
             if entry.image is not None and entry.image.model_layout == "NCHW"
         )
+        self._hands_on = (
+            isinstance(handler, BaseHandler)
+            and all(
+                _is_default(handler, name) for name in ("handle", "handle_inputs", "preprocess")
+            )
+            and context.loaded is None
+            and not self._planar
+        )
         return context.spec
 
     def run(self, inputs: BatchInputs) -> BatchOutputs:
@@ -153,32 +165,36 @@ class Runner:
         if context is None:
             raise HandlerFailed(f"{self._shown()} is not loaded.")
         handler = self._handler
-        batch = Batch(inputs, self._planar, self._device, self._send)
-        context.begin(batch)
-        start = perf_counter_ns()
+        context.begin(inputs)
+        began = perf_counter_ns()
         failure: KsrvError | None = None
         tensors: list[Tensor] = []
         try:
-            result = handler.handle(batch, context)
+            arrays = self._arrays(inputs)
+            if arrays is None:
+                result = handler.handle(context.batch, context)
+                # A handler with a `handle` of its own may have run no stage that is timed.
+                context.timings = context.timings or {"inference": perf_counter_ns() - began}
+            else:
+                context.timings["preprocess"] = 0
+                result = handler.handle_inputs(arrays, context, began)
             context.stage = "outputs"
-            # A handler with a `handle` of its own may have run no stage that is timed.
-            context.timings = context.timings or {"inference": perf_counter_ns() - start}
-            tensors = self._outputs.read(
-                result, inputs.rows, explained=inputs.explain, inputs=inputs.tensors
-            )
+            tensors = self._outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
             del result
         except InferenceError as error:
             failure = error
         except (Exception, SystemExit) as error:  # noqa: BLE001  a handler may raise anything
-            failure = self._failed(error, context.stage, batch)
+            failure = self._failed(error, context.stage, inputs)
         finally:
             timings = context.timings
-            context.end()
+            batch = context.end()
         if failure is not None:
-            if not batch.failures:
+            if batch is None or not batch.failures:
                 raise failure.with_traceback(None)
-            for place in range(len(batch.requests)):
+            for place in range(len(inputs.requests)):
                 batch.failures.setdefault(place, failure)
+        if batch is None:
+            return BatchOutputs(tensors, {}, timings)
         return BatchOutputs(tensors, batch.failures, timings, batch.headers, batch.parameters)
 
     def close(self) -> None:
@@ -196,6 +212,21 @@ class Runner:
         finally:
             context.modules.close()
 
+    def _arrays(self, inputs: BatchInputs) -> Any:
+        """What the default preprocess gives where nothing is to be done; None where something is."""
+        if not self._hands_on or inputs.explain or self._handler.model is not None:
+            return None
+        tensors = inputs.tensors
+        for tensor in tensors.values():
+            if type(tensor.data) is not np.ndarray:
+                return None
+        if len(tensors) == 1:
+            return tensor.data
+        return {name: tensor.data for name, tensor in tensors.items()}
+
+    def _batch_of(self, inputs: BatchInputs) -> Batch:
+        return Batch(inputs, self._planar, self._device, self._send)
+
     def _device(self) -> Any:
         device = getattr(self._handler, "device", None)
         return self._context.device if device is None and self._context is not None else device
@@ -203,15 +234,13 @@ class Runner:
     def _send(self, inputs: BatchInputs, result: Any) -> bool:
         if inputs.emit is None:
             return False
-        tensors = self._outputs.read(
-            result, inputs.rows, explained=inputs.explain, inputs=inputs.tensors
-        )
+        tensors = self._outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
         inputs.emit(BatchOutputs(tensors))
         return True
 
-    def _failed(self, error: BaseException, stage: str, batch: Batch) -> KsrvError:
-        ids = [request.id or "-" for request in batch.requests[:SHOWN_IDS]]
-        more = len(batch.requests) - len(ids)
+    def _failed(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
+        ids = [request.id or "-" for request in inputs.requests[:SHOWN_IDS]]
+        more = len(inputs.requests) - len(ids)
         shown = ", ".join(ids) + (f" and {more} more" if more else "")
         log.error("%s failed in %s; requests: %s", self._shown(), stage, shown, exc_info=error)
         if isinstance(error, KsrvError):
@@ -289,7 +318,9 @@ def check_inputs(spec: ModelSpec, loaded: LoadedModel) -> None:
 
 def _keeps(handler: Any, stage: str) -> bool:
     """Whether a handler leaves a stage, and what is around it, as they are."""
-    return all(
-        getattr(type(handler), name, None) is getattr(BaseHandler, name)
-        for name in (stage, "inference", "handle")
-    )
+    return all(_is_default(handler, name) for name in (stage, "inference", "handle"))
+
+
+def _is_default(handler: Any, name: str) -> bool:
+    own = getattr(type(handler), name, None) is getattr(BaseHandler, name)
+    return own and name not in getattr(handler, "__dict__", ())

@@ -138,6 +138,8 @@ def test_batch_that_has_sent_chunks_is_not_run_again():
 
 def test_batch_has_a_time_limit_from_its_start():
     class Limits(FunctionExecutor):
+        keeps_deadlines = True
+
         def run(self, batch, deadline_ns):
             limits.append(deadline_ns - time.monotonic_ns())
             return super().run(batch, deadline_ns)

@@ -46,6 +46,35 @@ def test_several_inputs_are_keywords(runner_of, batch_of):
     assert answer.tensors[0].data.tolist() == [[2, 2], [2, 2]]
 
 
+def test_a_stage_may_be_replaced_on_the_object(runner_of, batch_of):
+    runner = runner_of(
+        """
+        from ksrv import BaseHandler
+        class Own(BaseHandler):
+            def initialize(self, context):
+                super().initialize(context)
+                STAGE
+            def inference(self, x):
+                return {"y": x}
+        """.replace("STAGE", "self.preprocess = lambda batch: batch['x'] + 1")
+    )
+    assert runner.run(batch_of(ones(1))).tensors[0].data.tolist() == [[2, 2]]
+
+
+def test_a_subclass_of_a_stage_that_is_kept_is_called(runner_of, batch_of):
+    runner = runner_of(
+        """
+        from ksrv import BaseHandler
+        class Own(BaseHandler):
+            def preprocess(self, batch):
+                return super().preprocess(batch) + batch.rows
+            def inference(self, x):
+                return {"y": x}
+        """
+    )
+    assert runner.run(batch_of(ones(2))).tensors[0].data.tolist() == [[3, 3], [3, 3]]
+
+
 def test_a_failed_row_fails_its_request_alone(runner_of, batch_of):
     runner = runner_of(
         """
