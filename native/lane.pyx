@@ -8,10 +8,8 @@ answers are written into the connections here. Everything else about them is the
 
 import logging
 
-from cpython.buffer cimport (
-    PyBUF_C_CONTIGUOUS, Py_buffer, PyBuffer_Release, PyObject_GetBuffer,
-)
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint64_t
@@ -20,6 +18,7 @@ from libcpp cimport bool as cbool
 from libcpp.vector cimport vector
 
 cimport cython
+cimport numpy as cnp
 
 import numpy as np
 
@@ -33,9 +32,12 @@ from ksrv._native.queue cimport (
     Entry, PUSH_LENT, PUSH_OK, Push, Queue, Ticket, ksrv_entry_release, ksrv_finish,
     ksrv_publish, ksrv_push_some, ksrv_queue_release, ksrv_queue_retain, ksrv_ticket_over,
 )
+from ksrv._native.tensor cimport ksrv_tensor
 
 from ksrv._native.datatype import NAMES as DATATYPE_NAMES
 from ksrv._native.datatype import dtype_string
+
+cnp.import_array()
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +65,14 @@ cdef extern from "plain_reply.hpp" namespace "ksrv" nogil:
         const ReplyStage *stages, int stage_count
     ) noexcept
 
+cdef extern from "numpy/arrayobject.h":
+    cnp.ndarray PyArray_NewFromDescr(
+        PyTypeObject *subtype, cnp.dtype descr, int rank, const cnp.npy_intp *sizes,
+        const cnp.npy_intp *strides, void *data, int flags, PyObject *like
+    )
+
 cdef enum:
+    MAX_RANK = 32
     TOGETHER = 64             # requests that one visit pushes together
     INPUTS = 4                # as PLAIN_INPUTS
     OUTPUTS = 8
@@ -207,6 +216,8 @@ cdef class Lane:
                 declared.tail.push_back(size)
                 row *= <uint64_t>size
             declared.row_bytes = row
+            if declared.tail.size() >= MAX_RANK:
+                raise ValueError(f"the input {entry.name} has more than {MAX_RANK} dimensions")
             self.plan.inputs.push_back(declared)
             dtype = DTYPES[<int>declared.datatype]
             self.inputs.append((entry.name, entry.datatype, dtype, tuple(entry.shape[1:])))
@@ -239,7 +250,7 @@ def are_plain(list tickets not None) -> bool:
     return True
 
 
-def inputs(list tickets not None, lease) -> list:
+def inputs(list tickets not None, lease):
     """Return the arrays of a batch of plain requests.
 
     One request alone is seen where it was received; several are copied once, into their rows.
@@ -249,28 +260,26 @@ def inputs(list tickets not None, lease) -> list:
         lease: Returns a block of so many bytes.
 
     Returns:
-        For each input its name, datatype, shape and array.
+        The inputs by name, and how many rows they have.
     """
     cdef PlainEntry *entry = <PlainEntry *>(<Ticket>tickets[0]).entry
     cdef Plan *plan = entry.plan
     cdef Lane lane = <Lane>plan.lane
     cdef Block block
-    cdef list found = []
+    cdef dict found = {}
     cdef uint64_t rows = 0, total = 0
     cdef uint64_t starts[INPUTS]
     cdef size_t i
-    cdef tuple shape
     cdef vector[PlainEntry *] entries
     cdef Ticket ticket
     if len(tickets) == 1:
         ksrv_retain(entry.block)
         block = ksrv_wrap(entry.block)
         for i in range(plan.inputs.size()):
-            name, datatype, dtype, tail = <tuple>lane.inputs[i]
-            shape = (<int64_t>entry.rows,) + <tuple>tail
-            array = ndarray(shape, dtype, block, entry.body_offset + entry.request.offsets[i])
-            found.append((name, datatype, shape, array))
-        return found
+            _add_input(
+                found, lane, i, entry.rows, block, entry.body_offset + entry.request.offsets[i]
+            )
+        return found, entry.rows
     entries.reserve(len(tickets))
     for ticket in tickets:
         entries.push_back(<PlainEntry *>ticket.entry)
@@ -285,12 +294,30 @@ def inputs(list tickets not None, lease) -> list:
     else:
         _copy_rows(plan, entries, block.block.data, starts)
     for i in range(plan.inputs.size()):
-        name, datatype, dtype, tail = <tuple>lane.inputs[i]
-        shape = (rows,) + <tuple>tail
-        array = ndarray(shape, dtype, block, starts[i])
-        found.append((name, datatype, shape, array))
+        _add_input(found, lane, i, rows, block, starts[i])
         ksrv_count_copy(rows * plan.inputs[i].row_bytes)
-    return found
+    return found, rows
+
+
+cdef int _add_input(
+    dict found, Lane lane, size_t place, uint64_t rows, Block block, uint64_t offset
+) except -1:
+    cdef PlainInput *declared = &lane.plan.inputs[place]
+    cdef cnp.npy_intp sizes[MAX_RANK]
+    cdef size_t i
+    name, datatype, dtype, tail = <tuple>lane.inputs[place]
+    sizes[0] = <cnp.npy_intp>rows
+    for i in range(declared.tail.size()):
+        sizes[i + 1] = declared.tail[i]
+    Py_INCREF(dtype)  # the array takes this reference, and below one to the block
+    array = PyArray_NewFromDescr(
+        <PyTypeObject *>ndarray, <cnp.dtype>dtype, <int>declared.tail.size() + 1, sizes, NULL,
+        block.block.data + offset, cnp.NPY_ARRAY_WRITEABLE, NULL,
+    )
+    Py_INCREF(block)
+    cnp.PyArray_SetBaseObject(array, block)
+    found[name] = ksrv_tensor(name, datatype, (sizes[0],) + <tuple>tail, array)
+    return 0
 
 
 cdef void _copy_rows(
@@ -307,51 +334,42 @@ cdef void _copy_rows(
             at += nbytes
 
 
-@cython.final
-cdef class _Parts:
-    """The outputs of a batch, as memory."""
-
-    cdef ReplyPart parts[OUTPUTS]
-    cdef Py_buffer views[OUTPUTS]
-    cdef int count
-
-    def __dealloc__(self):
-        cdef int i
-        for i in range(self.count):
-            PyBuffer_Release(&self.views[i])
-
-    cdef bint add(self, object tensor, int64_t rows, bint alone) except -1:
-        """Take one output; False where it cannot be cut into rows where it lies."""
-        cdef ReplyPart *part = &self.parts[self.count]
-        cdef Py_buffer *view = &self.views[self.count]
-        cdef Py_ssize_t length = 0
-        cdef object data = tensor.data
-        if self.count == OUTPUTS or tensor.parameters:
-            return False
-        # numpy would write its format down; asking for the byte order costs less.
-        if type(data) is not ndarray or not data.dtype.isnative:
-            return False
-        try:
-            PyObject_GetBuffer(data, view, PyBUF_C_CONTIGUOUS)
-        except (BufferError, ValueError):
-            return False
-        self.count += 1
-        if not alone and (view.ndim == 0 or view.shape[0] != rows):
-            return False
-        part.data = <const unsigned char *>view.buf
-        part.shape = view.shape
-        part.rank = view.ndim
-        part.row_bytes = view.len // rows
-        if part.row_bytes * rows != view.len:
-            return False
-        part.name = PyUnicode_AsUTF8AndSize(tensor.name, &length)
-        part.name_length = <size_t>length
-        part.datatype = PyUnicode_AsUTF8AndSize(tensor.datatype, &length)
-        part.datatype_length = <size_t>length
-        return True
+cdef struct Parts:
+    # The outputs of a batch, as memory of arrays that somebody else holds.
+    ReplyPart parts[OUTPUTS]
+    int count
 
 
-cdef bint _fits(Plan *plan, _Parts parts, list tickets) except -1:
+cdef bint _add_part(Parts *parts, object tensor, int64_t rows, bint alone) except -1:
+    """Take one output; False where it cannot be cut into rows where it lies."""
+    cdef ReplyPart *part = &parts.parts[parts.count]
+    cdef Py_ssize_t length = 0
+    cdef object data = tensor.data
+    cdef cnp.ndarray array
+    cdef int64_t nbytes
+    if parts.count == OUTPUTS or tensor.parameters or not cnp.PyArray_CheckExact(data):
+        return False
+    array = <cnp.ndarray>data
+    if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):
+        return False
+    parts.count += 1
+    part.data = <const unsigned char *>cnp.PyArray_DATA(array)
+    part.shape = <const Py_ssize_t *>cnp.PyArray_DIMS(array)
+    part.rank = cnp.PyArray_NDIM(array)
+    if not alone and (part.rank == 0 or part.shape[0] != rows):
+        return False
+    nbytes = cnp.PyArray_NBYTES(array)
+    part.row_bytes = nbytes // rows
+    if part.row_bytes * rows != nbytes:
+        return False
+    part.name = PyUnicode_AsUTF8AndSize(tensor.name, &length)
+    part.name_length = <size_t>length
+    part.datatype = PyUnicode_AsUTF8AndSize(tensor.datatype, &length)
+    part.datatype_length = <size_t>length
+    return True
+
+
+cdef bint _fits(Plan *plan, Parts *parts, list tickets) except -1:
     """Whether the outputs are those that the model declares, and every reply fits the room."""
     cdef size_t bound = 512 + plan.model.size() + plan.version.size()
     cdef size_t most = 0
@@ -380,7 +398,7 @@ cdef bint _fits(Plan *plan, _Parts parts, list tickets) except -1:
 
 
 def reply(Queue queue not None, list tickets not None, list tensors not None,
-          dict timings not None):
+          uint64_t assemble_ns, dict timings not None):
     """Answer a batch of plain requests, where their answers are small.
 
     What is sent is copied out of the outputs, so that nothing is shared with the handler.
@@ -389,16 +407,17 @@ def reply(Queue queue not None, list tickets not None, list tensors not None,
         queue: The queue that the requests came from.
         tickets: The batch's requests, in row order.
         tensors: The outputs.
-        timings: Nanoseconds by stage of the whole batch.
+        assemble_ns: How long the batch took to be assembled.
+        timings: Nanoseconds by stage of the whole batch, as the handler's runner gave them.
 
     Returns:
         For each ticket whether it was answered now; False where it had expired. None, and nobody is
         answered, where an answer is not of the common form or large.
     """
     cdef Plan *plan = (<PlainEntry *>(<Ticket>tickets[0]).entry).plan
-    cdef _Parts parts = _Parts.__new__(_Parts)
+    cdef Parts parts
     cdef ReplyStage stages[STAGES]
-    cdef int stage_count = 0
+    cdef int stage_count = 1
     cdef int64_t rows = 0
     cdef Ticket ticket
     cdef Py_ssize_t length = 0
@@ -410,13 +429,17 @@ def reply(Queue queue not None, list tickets not None, list tensors not None,
     for ticket in tickets:
         entries.push_back(ticket.entry)
         rows += ticket.entry.rows
-    if not tensors or len(timings) >= STAGES:
+    if not tensors or len(timings) >= STAGES - 1:
         return None
+    parts.count = 0
     for tensor in tensors:
-        if not parts.add(tensor, rows, entries.size() == 1):
+        if not _add_part(&parts, tensor, rows, entries.size() == 1):
             return None
-    if not _fits(plan, parts, tickets):
+    if not _fits(plan, &parts, tickets):
         return None
+    stages[0].name = b"assemble"
+    stages[0].length = 8
+    stages[0].nanoseconds = assemble_ns
     for name, nanoseconds in timings.items():
         stages[stage_count].name = PyUnicode_AsUTF8AndSize(name, &length)
         stages[stage_count].length = <size_t>length

@@ -3,6 +3,7 @@ from typing import Any, Protocol
 
 from ksrv._native.exchange import Exchange
 from ksrv._native.queue import Queue, Ticket
+from ksrv._native.tensor import Tensor
 
 class Route(Protocol):
     def __call__(self, exchange: Exchange) -> None: ...
@@ -32,9 +33,11 @@ class Lane:
     def unused(self) -> bool: ...
 
 def are_plain(tickets: list[Any]) -> bool: ...
-def inputs(
-    tickets: list[Any], lease: Callable[[int], Any]
-) -> list[tuple[str, str, tuple[int, ...], Any]]: ...
+def inputs(tickets: list[Any], lease: Callable[[int], Any]) -> tuple[dict[str, Tensor], int]: ...
 def reply(
-    queue: Queue, tickets: list[Any], tensors: list[Any], timings: dict[str, int]
+    queue: Queue,
+    tickets: list[Any],
+    tensors: list[Tensor],
+    assemble_ns: int,
+    timings: dict[str, int],
 ) -> list[bool] | None: ...

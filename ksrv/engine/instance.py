@@ -51,6 +51,8 @@ does not become a batch of one, an instance waits for them 1/200 of the time tha
 AHEAD_NS = 2_000_000
 """Above this a batch takes long enough for the next one to be assembled meanwhile."""
 
+NOT_COUNTED: dict[int, int] = {}
+
 Answers = list[InferResponse | KsrvError]
 REPLIED: Answers = []
 """Of a batch whose answers have been sent and counted."""
@@ -220,7 +222,7 @@ class Instance:
             if taken is None:
                 break
             assembly = home.take_offer() if taken is True else self._assembled(taken)
-            self._run(assembly, True)
+            self._run(assembly, True, False)
             linger = min(assembly.ran_ns // 200, MOST_LINGER_NS) if assembly.rows > 1 else 0
             if linger < LEAST_LINGER_NS:
                 linger = 0
@@ -239,7 +241,7 @@ class Instance:
         """
         queue = self._home.queue
         try:
-            self._run(self._assembled(tickets), False, lent=True)
+            self._run(self._assembled(tickets), False, True)
         finally:
             if not self._executor.alive:
                 queue.nudge(self._seat)
@@ -254,7 +256,7 @@ class Instance:
         fill(assembly, tickets, self._home.queue, self.tally)
         return assembly
 
-    def _run(self, assembly: Assembly | PlainBatch, later: bool, *, lent: bool = False) -> None:
+    def _run(self, assembly: Assembly | PlainBatch, later: bool, lent: bool) -> None:
         """Run a batch and answer its requests; their waiters are woken `later`, or now."""
         queue = self._home.queue
         if not assembly.tickets:
@@ -280,18 +282,14 @@ class Instance:
         """Return the batch's answers, or REPLIED; None when it was offered to be run again."""
         tickets = assembly.tickets
         plain = isinstance(assembly, PlainBatch)
-        deadline = tickets[0].deadline_ns
-        if len(tickets) > 1:
-            deadline = max([ticket.deadline_ns for ticket in tickets])
         began = self._busy_since = time.monotonic_ns()
-        if self._home.run_timeout_ns:
-            deadline = min(deadline, began + self._home.run_timeout_ns)
         chunks = None if plain else chunk_sender(self._home.spec, tickets)
+        inputs: list[Array] = []
+        before: dict[int, int] = NOT_COUNTED
         try:
             batch = assembly.inputs()
-            batch.emit = chunks
-            inputs: list[Array] = []
-            before: dict[int, int] = {}
+            if chunks is not None:
+                batch.emit = chunks
             if not (plain and self._replies):
                 inputs = [
                     tensor.data
@@ -299,19 +297,17 @@ class Instance:
                     if isinstance(tensor.data, np.ndarray)
                 ]
                 before = ownership.counts(inputs)
-            outputs = self._executor.run(
-                batch, None if deadline == native.NO_DEADLINE else deadline
-            )
+            keeps = self._executor.keeps_deadlines
+            outputs = self._executor.run(batch, self._deadline(tickets, began) if keeps else None)
             assembly.ran_ns = time.monotonic_ns() - began
-            assembly.timings = {"assemble": assembly.spent_ns, **outputs.timings}
             if plain and not (outputs.failures or outputs.headers or outputs.parameters):
-                won = lane.reply(self._home.queue, tickets, outputs.tensors, assembly.timings)
+                spent, timings = assembly.spent_ns, outputs.timings
+                won = lane.reply(self._home.queue, tickets, outputs.tensors, spent, timings)
                 self._replies = won is not None
                 if won is not None:
-                    self.tally.batch(
-                        tickets, None, won, assembly.spent_ns, assembly.ran_ns, assembly.timings
-                    )
+                    self.tally.batch(tickets, None, won, spent, assembly.ran_ns, timings)
                     return REPLIED
+            assembly.timings = {"assemble": assembly.spent_ns, **outputs.timings}
             return split(self._home.spec, tickets, outputs, assembly.timings, inputs, before)
         except ExecutorDied as error:
             if chunks is not None and chunks.sent:  # a second run would send its chunks again
@@ -327,6 +323,13 @@ class Instance:
         finally:
             self._busy_since = 0
             assembly.ran_ns = assembly.ran_ns or time.monotonic_ns() - began
+
+    def _deadline(self, tickets: list[QueuedTicket], began: int) -> int | None:
+        """When the executor is to give up."""
+        deadline = max([ticket.deadline_ns for ticket in tickets])
+        if self._home.run_timeout_ns:
+            deadline = min(deadline, began + self._home.run_timeout_ns)
+        return None if deadline == native.NO_DEADLINE else deadline
 
     def _note_pace(self, ran_ns: int) -> None:
         before = self._trust

@@ -10,11 +10,11 @@ from typing import Any, overload
 
 from ksrv._native import lane
 from ksrv.engine.ticket import QueuedTicket
-from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.request import BatchInputs, BatchRequest
 
 
-class PlainBatch:
-    """The requests of one batch, all of them plain.
+class PlainBatch(BatchInputs):
+    """The requests of one batch, all of them plain; also what an executor takes.
 
     Args:
         tickets: The requests, in row order.
@@ -29,14 +29,18 @@ class PlainBatch:
         timings: Nanoseconds by stage.
     """
 
-    __slots__ = ("_lease", "attempts", "ran_ns", "rows", "spent_ns", "tickets", "timings")
+    __slots__ = ("_lease", "_requests", "ran_ns", "spent_ns", "tickets", "timings")
+
+    attempts = 0
+    explain = False
+    emit = None
 
     def __init__(self, tickets: list[QueuedTicket], lease: Callable[[int], Any]) -> None:
         self.tickets = tickets
         self._lease = lease
+        self._requests: PlainRequests | None = None
         self.rows = 0
         self.spent_ns = 0
-        self.attempts = 0
         self.ran_ns = 0
         self.timings: dict[str, int] = {}
 
@@ -50,17 +54,20 @@ class PlainBatch:
 
     def inputs(self) -> BatchInputs:
         """Return the batch as an executor takes it."""
-        joined = len(self.tickets) > 1
-        began = time.monotonic_ns() if joined else 0
-        tensors = {}
-        rows = 0
-        for name, datatype, shape, array in lane.inputs(self.tickets, self._lease):
-            tensors[name] = Tensor(name, datatype, shape, array)
-            rows = shape[0]
-        self.rows = rows
-        if joined:
-            self.spent_ns = time.monotonic_ns() - began
-        return BatchInputs(tensors, rows, PlainRequests(self.tickets))
+        if len(self.tickets) == 1:
+            self.tensors, self.rows = lane.inputs(self.tickets, self._lease)
+            return self
+        began = time.monotonic_ns()
+        self.tensors, self.rows = lane.inputs(self.tickets, self._lease)
+        self.spent_ns = time.monotonic_ns() - began
+        return self
+
+    @property
+    def requests(self) -> "PlainRequests":  # type: ignore[override]
+        """See `BatchInputs`; made when somebody looks."""
+        if self._requests is None:
+            self._requests = PlainRequests(self.tickets)
+        return self._requests
 
 
 class PlainRequests(Sequence[BatchRequest]):
