@@ -152,38 +152,8 @@ class BaseHandler:
             result = self.explain(batch, inputs)
             times["explain"] = times.get("explain", 0) + perf_counter_ns() - now
         else:
-            result = self.handle_inputs(inputs, context, now)
+            result = infer_and_postprocess(self, inputs, context, now)
         context.stage = "handle"
-        return result
-
-    def handle_inputs(self, inputs: Any, context: Context, began: int) -> Any:
-        """Run inference and postprocess on what `preprocess` returned.
-
-        Every request comes through here: the stages are timed without a call for each.
-
-        Args:
-            inputs: What `preprocess` returned.
-            context: The handler's context.
-            began: `time.perf_counter_ns` when the stage before ended.
-
-        Returns:
-            What `postprocess` returned.
-        """
-        times = context.timings
-        context.stage = "inference"
-        torch = sys.modules.get("torch")
-        if torch is not None:
-            with torch.inference_mode():
-                outputs = self._infer(inputs)
-        elif type(inputs) is np.ndarray:  # to ask an abstract class about it runs Python code
-            outputs = self.inference(inputs)
-        else:
-            outputs = self._infer(inputs)
-        now = perf_counter_ns()
-        times["inference"] = times.get("inference", 0) + now - began
-        context.stage = "postprocess"
-        result = self.postprocess(outputs)
-        times["postprocess"] = times.get("postprocess", 0) + perf_counter_ns() - now
         return result
 
     def close(self) -> None:
@@ -196,7 +166,40 @@ class BaseHandler:
         torch = sys.modules.get("torch")
         return torch is not None and isinstance(self.model, torch.nn.Module)
 
-    def _infer(self, inputs: Any) -> Any:
-        if type(inputs) is dict or isinstance(inputs, Mapping):
-            return self.inference(**inputs)
-        return self.inference(inputs)
+
+def infer_and_postprocess(handler: BaseHandler, inputs: Any, context: Context, began: int) -> Any:
+    """Run inference and postprocess on what `preprocess` returned.
+
+    Every request comes through here: the stages are timed without a call for each.
+
+    Args:
+        handler: The handler.
+        inputs: What `preprocess` returned.
+        context: The handler's context.
+        began: `time.perf_counter_ns` when the stage before ended.
+
+    Returns:
+        What `postprocess` returned.
+    """
+    times = context.timings
+    context.stage = "inference"
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        with torch.inference_mode():
+            outputs = _infer(handler, inputs)
+    elif type(inputs) is np.ndarray:  # to ask an abstract class about it runs Python code
+        outputs = handler.inference(inputs)
+    else:
+        outputs = _infer(handler, inputs)
+    now = perf_counter_ns()
+    times["inference"] = times.get("inference", 0) + now - began
+    context.stage = "postprocess"
+    result = handler.postprocess(outputs)
+    times["postprocess"] = times.get("postprocess", 0) + perf_counter_ns() - now
+    return result
+
+
+def _infer(handler: BaseHandler, inputs: Any) -> Any:
+    if type(inputs) is dict or isinstance(inputs, Mapping):
+        return handler.inference(**inputs)
+    return handler.inference(inputs)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError, ModelFailed
-from ksrv.handlers.base import BaseHandler
+from ksrv.handlers.base import BaseHandler, infer_and_postprocess
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.compile import CompileError
 from ksrv.handlers.context import Context
@@ -141,9 +141,7 @@ class Runner:
         )
         self._hands_on = (
             isinstance(handler, BaseHandler)
-            and all(
-                _is_default(handler, name) for name in ("handle", "handle_inputs", "preprocess")
-            )
+            and all(_is_default(handler, name) for name in ("handle", "preprocess"))
             and context.loaded is None
             and not self._planar
         )
@@ -177,7 +175,7 @@ class Runner:
                 context.timings = context.timings or {"inference": perf_counter_ns() - began}
             else:
                 context.timings["preprocess"] = 0
-                result = handler.handle_inputs(arrays, context, began)
+                result = infer_and_postprocess(handler, arrays, context, began)
             context.stage = "outputs"
             tensors = self._outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
             del result
