@@ -260,11 +260,12 @@ def test_a_deadline_ends_requests_while_nobody_takes_any():
     queue = native.Queue(100, "timer")
     now = time.monotonic_ns()
     tickets = [
-        native.Ticket(n, 1, 0, 0, now + ms * MILLISECOND) for n, ms in enumerate((30, 10, 20, 5000))
+        native.Ticket(n, 1, 0, 0, now + ms * MILLISECOND)
+        for n, ms in enumerate((1200, 1000, 1100, 600_000))
     ]
     for ticket in tickets:
-        queue.push(ticket)
-    assert all(ticket.join(now + 4_000 * MILLISECOND) for ticket in tickets[:3])
+        assert queue.push(ticket) == native.OK
+    assert all(ticket.join(now + 60_000 * MILLISECOND) for ticket in tickets[:3])
     assert [ticket.state for ticket in tickets] == ["expired"] * 3 + ["queued"]
     assert queue.waiting == 1
     assert tickets[3].cancel()
@@ -295,19 +296,21 @@ def test_an_ended_ticket_is_freed():
     import weakref
 
     queue = native.Queue(100, "free")
-    gone = []
-    for _ in range(3):
-        ticket = native.Ticket("a", 1, 0, 0, time.monotonic_ns() + 5 * MILLISECOND)
-        gone.append(weakref.ref(ticket))
-        queue.push(ticket)
-    ticket.join()
-    del ticket
-    deadline = time.monotonic() + 5
+
+    def pushed():
+        """A ticket in the queue: one whose deadline passed before is not taken, and never ends."""
+        while True:
+            ticket = native.Ticket("a", 1, 0, 0, time.monotonic_ns() + 5 * MILLISECOND)
+            if queue.push(ticket) == native.OK:
+                return ticket
+
+    tickets = [pushed() for _ in range(3)]
+    gone = [weakref.ref(ticket) for ticket in tickets]
+    tickets[-1].join()
+    tickets.clear()
+    deadline = time.monotonic() + 60
     while any(one() is not None for one in gone) and time.monotonic() < deadline:
         native.wake_notices()
         gc.collect()
-        probe = native.Ticket("b", 1, 0, 0, time.monotonic_ns() + MILLISECOND)
-        queue.push(probe)
-        probe.join()
-        del probe
+        pushed().join()
     assert all(one() is None for one in gone)

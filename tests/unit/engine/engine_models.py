@@ -1,5 +1,6 @@
 """Models for the engine's tests: sources without files, and executors that tests drive by hand."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import numpy as np
 
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.executors import Executor
+from ksrv.errors import DeadlineExceeded
 from ksrv.repository.layout import ModelEntry
-from ksrv.request import BatchInputs, BatchOutputs, InferRequest, Tensor
+from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, Tensor
 from ksrv.source import Batching, ModelConfig, ModelSource
 from ksrv.spec import ModelSpec, TensorSpec
 
@@ -110,3 +112,40 @@ def engine(
     )
     made.start()
     return made
+
+
+def submit_for(served: Engine, milliseconds: float, **fields: object) -> object:
+    """Submit a request with a deadline; one that has passed on the way is tried with a later one."""
+    while True:
+        deadline = time.monotonic_ns() + int(milliseconds * 1_000_000)
+        try:
+            return served.submit(request(deadline_ns=deadline, **fields))
+        except DeadlineExceeded:
+            milliseconds *= 2
+
+
+def expire_in_handler(served: Engine) -> int:
+    """Send requests until one has expired while a handler ran; how many have expired."""
+    give_up = time.monotonic() + 60
+    expired = 0
+    while time.monotonic() < give_up:
+        try:
+            served.infer(request())
+            raise AssertionError("it was answered")
+        except DeadlineExceeded as error:
+            expired += 1
+            if "while the handler ran" in error.message:
+                return expired
+    raise AssertionError("no request expired while a handler ran")
+
+
+def answer_in_time(served: Engine, **fields: object) -> tuple[InferResponse, int]:
+    """Send a request until it is answered before its deadline; the answer, and how many expired."""
+    give_up = time.monotonic() + 60
+    expired = 0
+    while True:
+        try:
+            return served.infer(request(**fields)), expired
+        except DeadlineExceeded:
+            expired += 1
+            assert time.monotonic() < give_up, "it never came in time"

@@ -21,7 +21,15 @@ from ksrv.errors import (
 )
 from ksrv.limits import Limits
 from ksrv.request import BatchOutputs
-from tests.unit.engine.engine_models import engine, request, source, tensor
+from tests.unit.engine.engine_models import (
+    answer_in_time,
+    engine,
+    expire_in_handler,
+    request,
+    source,
+    submit_for,
+    tensor,
+)
 
 
 @pytest.fixture
@@ -42,7 +50,7 @@ def held(gate, entered=None, result=lambda batch: batch.tensors["x"].data * 2):
     return run
 
 
-def until(condition, seconds=10.0):
+def until(condition, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition never came true"
@@ -114,6 +122,7 @@ def test_a_full_queue_refuses_at_once(gate):
 
 def test_the_bytes_in_flight_are_bounded(gate):
     entered = []
+    until(lambda: queue.bytes_in_flight() == 0)  # those of an earlier test
     served = engine(run=held(gate, entered), limits=Limits(in_flight=100))
     with pytest.raises(BodyTooLarge, match=r"160 bytes.*100"):
         served.submit(request(10))
@@ -132,7 +141,7 @@ def test_a_deadline_ends_a_waiting_request_that_no_handler_sees(gate):
     served = engine(run=held(gate, entered))
     running = served.submit(request())
     until(lambda: entered)
-    late = served.submit(request(deadline_ns=time.monotonic_ns() + 20_000_000))
+    late = submit_for(served, 20)
     with pytest.raises(DeadlineExceeded, match="before a handler"):
         late.wait()
     gate.set()
@@ -144,11 +153,11 @@ def test_a_deadline_ends_a_waiting_request_that_no_handler_sees(gate):
 
 def test_a_deadline_ends_a_running_request_and_its_late_answer_is_dropped(gate):
     served = engine(source(timeout_ms=30), run=held(gate))
-    with pytest.raises(DeadlineExceeded, match="while the handler ran"):
-        served.infer(request())
+    expired = expire_in_handler(served)
     gate.set()
-    assert served.infer(request(value=3.0)).outputs[0].data[0, 0] == 6.0
-    assert served.statistics()[0].expired == 1
+    response, more = answer_in_time(served, value=3.0)
+    assert response.outputs[0].data[0, 0] == 6.0
+    assert served.statistics()[0].expired == expired + more
     served.close()
 
 
@@ -229,7 +238,7 @@ def test_a_callback_comes_for_answers_and_for_expiry(gate):
     running = served.submit(request())
     running.add_done_callback(lambda ticket: ended.append("running"))
     until(lambda: entered)
-    late = served.submit(request(deadline_ns=time.monotonic_ns() + 10_000_000))
+    late = submit_for(served, 10)
     late.add_done_callback(lambda ticket: ended.append("late"))
     until(lambda: ended == ["late"])
     gate.set()
