@@ -5,8 +5,10 @@ door that has none, where every request goes through Python's parser and rendere
 """
 
 import contextlib
+import itertools
 import json
 import re
+import select
 import socket
 import struct
 import threading
@@ -43,6 +45,7 @@ outputs:
 """
 ONE = """
 import time
+from pathlib import Path
 from ksrv import BaseHandler, InferenceError
 
 class One(BaseHandler):
@@ -57,7 +60,10 @@ class One(BaseHandler):
         if what == -2:
             raise InferenceError("not today", 422)
         if what == -3:
-            time.sleep(0.6)
+            here, turn = Path(__file__).parent, int(x[0, 1])
+            (here / f"began-{turn}").touch()
+            while not (here / f"go-{turn}").exists():
+                time.sleep(0.002)
         batch = self.context.batch
         if what == -4:
             batch.set_header(0, "x-extra", "yes")
@@ -77,7 +83,7 @@ class One(BaseHandler):
 """
 ONE_YAML = """
 handler: handler.py
-timeout_ms: 5000
+timeout_ms: 60000
 queue_size: 50
 inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
 outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
@@ -119,8 +125,8 @@ MODELS = {
     "versions/2": (ONE, ONE_YAML),
     "joined": (ONE, ONE_YAML + JOINED),
     "waits": (ONE, ONE_YAML + "batching: {max_batch_size: 8, max_delay_ms: 100}\n"),
-    "full": (ONE, ONE_YAML + "batching: {max_batch_size: 8, max_delay_ms: 4000}\n"),
-    "hurried": (ONE, ONE_YAML.replace("timeout_ms: 5000", "timeout_ms: 200")),
+    "full": (ONE, ONE_YAML + "batching: {max_batch_size: 8, max_delay_ms: 50000}\n"),
+    "hurried": (ONE, ONE_YAML.replace("timeout_ms: 60000", "timeout_ms: 200")),
     "apart": (ONE, ONE_YAML + "executor: process\n" + JOINED),
     "wide": (ONE, WIDE_YAML),
     "open": (OPEN, OPEN_YAML),
@@ -128,8 +134,13 @@ MODELS = {
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
+def models(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def engine(models):
+    folder = models
     for name, (handler, settings) in MODELS.items():
         model = folder / name
         model.mkdir(parents=True)
@@ -240,6 +251,42 @@ def ask(address, data):
     with socket.create_connection(address, 20) as client:
         client.sendall(data)
         return read_answer(client)[:2]
+
+
+class Hold:
+    """Requests that the handler in a folder does not answer before the context ends."""
+
+    turns = itertools.count(1)
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._turn = next(self.turns)
+        self.x = row(-3, self._turn)
+
+    @property
+    def began(self):
+        return (self._folder / f"began-{self._turn}").exists()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        (self._folder / f"go-{self._turn}").touch()
+
+    def begin(self, client, model):
+        """Send one and wait until its handler runs; one that expired before that is sent again."""
+        give_up = time.monotonic() + 60
+        while not self.began:
+            assert time.monotonic() < give_up, "the handler did not begin"
+            client.sendall(message(model, {"x": self.x}))
+            while not (self.began or readable([client], 0.01)):
+                assert time.monotonic() < give_up, "the handler did not begin"
+            if not self.began:
+                assert status(read_answer(client)[0]) == 504
+
+
+def readable(clients, seconds):
+    return select.select(clients, [], [], seconds)[0]
 
 
 def status(head):
@@ -418,21 +465,18 @@ def test_one_bad_row_of_a_joined_batch_fails_its_request_alone(plain):
         assert payload(*answers[number])[1].tolist() == [[-9, number, 8, 0]]
 
 
-def test_a_request_is_answered_at_its_deadline_and_its_connection_lives_on(plain, general):
+def test_a_request_is_answered_at_its_deadline_and_its_connection_lives_on(plain, general, models):
     answers = []
     for _, address in (plain, general):
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(2)]
-            clients[0].sendall(message("hurried", {"x": row(-3)}))
-            time.sleep(0.05)
-            began = time.monotonic()
-            clients[1].sendall(message("hurried", {"x": A}))
-            answers.append([read_answer(client)[:2] for client in clients])
-            assert time.monotonic() - began < 5  # the handler sleeps for longer than the deadline
-            for client in clients:
-                client.sendall(message("one", {"x": A}))
-                assert payload(*read_answer(client)[:2])[1].tolist() == A.tolist()
-        time.sleep(0.7)  # until the handler is back
+            with Hold(models / "hurried") as hold:
+                hold.begin(clients[0], "hurried")
+                clients[1].sendall(message("hurried", {"x": A}))
+                answers.append([read_answer(client)[:2] for client in clients])
+                for client in clients:
+                    client.sendall(message("one", {"x": A}))
+                    assert payload(*read_answer(client)[:2])[1].tolist() == A.tolist()
     running, waiting = answers[0]
     assert status(running[0]) == status(waiting[0]) == 504
     assert b"while the handler ran" in running[1]
@@ -445,23 +489,29 @@ def test_a_request_is_answered_at_its_deadline_and_its_connection_lives_on(plain
         assert json.loads(hot[1])["error"]
 
 
-def test_a_clients_timeout_is_its_deadline(plain):
+def test_a_clients_timeout_is_its_deadline(plain, models):
     _, address = plain
     parameters = {"binary_data_output": True, "timeout": 50_000}
-    head, body = ask(address, message("one", {"x": row(-3)}, parameters=parameters))
-    assert status(head) == 504
-    assert 50 <= int(re.search(rb"passed after (\d+) ms", body)[1]) < 600
-    time.sleep(0.7)
+    with Hold(models / "one") as hold:
+        passed = None
+        while passed is None:  # it may have passed already when the request arrives
+            head, body = ask(address, message("one", {"x": hold.x}, parameters=parameters))
+            assert status(head) == 504
+            passed = re.search(rb"passed after (\d+) ms", body)
+        assert 50 <= int(passed[1]) < 30_000  # the model's is a minute
 
 
-def test_a_full_queue_refuses_plain_requests_like_others(plain, general):
+def test_a_full_queue_refuses_plain_requests_like_others(plain, general, models):
     _, address = plain
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(56)]
-        clients[0].sendall(message("one", {"x": row(-3)}))
-        time.sleep(0.1)
-        for client in clients[1:]:
-            client.sendall(message("one", {"x": A}))
+        with Hold(models / "one") as hold:
+            hold.begin(clients[0], "one")
+            for client in clients[1:]:
+                client.sendall(message("one", {"x": A}))
+            give_up = time.monotonic() + 60
+            while len(readable(clients, 0.1)) < 5:
+                assert time.monotonic() < give_up, "fewer were refused"
         answers = [read_answer(client)[:2] for client in clients]
     statuses = [status(head) for head, _ in answers]
     assert statuses.count(503) == 5
@@ -504,11 +554,12 @@ def test_a_request_to_a_version_that_was_replaced_reaches_its_successor(tmp_path
 
 def test_a_door_that_goes_first_leaves_its_requests_harmless(tmp_path):
     with serving(tmp_path / "one", ONE, ONE_YAML) as engine:
-        with opened(engine) as (door, address):
-            client = socket.create_connection(address, 20)
-            client.sendall(message("one", {"x": row(-3)}))
-            while not door.counters()["plain"]:
-                time.sleep(0.01)
-        del door
+        with Hold(tmp_path / "one") as hold:
+            with opened(engine) as (door, address):
+                client = socket.create_connection(address, 20)
+                client.sendall(message("one", {"x": hold.x}))
+                while not door.counters()["plain"]:
+                    time.sleep(0.01)
+            del door
         with client:
             assert status(read_answer(client)[0]) == 200  # from the instance's thread
