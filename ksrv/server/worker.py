@@ -223,9 +223,14 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def _publish(self) -> None:
         """Tell the door what it answers without Python: health, and full queues."""
+        assert self.door is not None
+        ready = self.wsgi.engine.ready()
+        self._publish_queues()  # a door that calls itself ready knows them
+        self.door.set_health(live=True, ready=ready)
+
+    def _publish_queues(self) -> None:
         engine: Any = self.wsgi.engine
         assert self.door is not None
-        self.door.set_health(live=True, ready=engine.ready())
         if self.wsgi.access.needs_token:
             return  # nobody is told that a queue is full before the check of who may call
         reached = engine.reached()

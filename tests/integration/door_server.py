@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent.parent
 
 CONFIGURATION = """
@@ -31,12 +33,12 @@ class DoorServer:
         folder: Where its configuration and log are written.
         worker_class: The worker class.
         settings: Settings of ksrv's app.
-        hog: Whether a thread of the worker keeps the GIL busy.
+        gil: The named pipe of a thread of the worker that keeps the GIL; see `held_gil`.
         options: Further gunicorn settings.
     """
 
     def __init__(
-        self, folder, *, worker_class=DOOR, settings=None, hog=False, bind="127.0.0.1:0", **options
+        self, folder, *, worker_class=DOOR, settings=None, gil=None, bind="127.0.0.1:0", **options
     ):
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -52,8 +54,8 @@ class DoorServer:
             "DOOR_TEST_SETTINGS": json.dumps(settings or {}),
             "PYTHONUNBUFFERED": "1",
         }
-        if hog:
-            self._environment["DOOR_TEST_HOG"] = "1"
+        if gil:
+            self._environment["DOOR_TEST_GIL"] = str(gil)
 
     @property
     def log(self):
@@ -69,7 +71,7 @@ class DoorServer:
                 cwd=ROOT, env=self._environment, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             found = re.search(r"Listening at: (\S+)", self.log)
             if found and self._answers(found[1]):
@@ -173,15 +175,13 @@ def read_answer(client, rest=b""):
     return head, data[:length], data[length:]
 
 
-def median_seconds(client, request, count):
-    """The median time of `count` exchanges on a connection."""
-    spent = []
-    for _ in range(count):
-        began = time.monotonic()
-        client.sendall(request)
-        read_answer(client)
-        spent.append(time.monotonic() - began)
-    return sorted(spent)[count // 2]
+def assert_no_answer(client, seconds=0.3):
+    """See that nothing comes for a while."""
+    before = client.gettimeout()
+    client.settimeout(seconds)
+    with pytest.raises(TimeoutError):
+        client.recv(1)
+    client.settimeout(before)
 
 
 def infer_head(json_length, length, *fields, model="add"):

@@ -2,7 +2,8 @@
 
 Run it with `gunicorn tests.integration.door_service:service`. What a request's parameters say
 happens to it: `sleep` (seconds), `fail` (a status), `break` (an exception), `header` (set by the
-handler). The environment's `DOOR_TEST_SETTINGS` is a JSON object of server settings.
+handler). The environment's `DOOR_TEST_SETTINGS` is a JSON object of server settings, and
+`DOOR_TEST_GIL` names the pipe of a thread that keeps the GIL.
 """
 
 import json
@@ -19,6 +20,7 @@ from ksrv.server.access import Access
 from ksrv.server.app import make_app
 from ksrv.server.settings import ServerSettings
 from ksrv.spec import ModelSpec
+from tests.integration.gil import hold_gil
 
 
 class EchoTicket:
@@ -96,17 +98,6 @@ class EchoEngine:
         self._draining = True
 
 
-class HogThread(threading.Thread):
-    """Keeps the GIL busy, as a handler in pure Python would."""
-
-    def __init__(self):
-        super().__init__(daemon=True)
-
-    def run(self):
-        while True:
-            sum(range(1000))
-
-
 class Service:
     """The app with what the worker looks for; the engine is made after the fork."""
 
@@ -123,8 +114,8 @@ class Service:
         if self._engine is None:
             self._engine = EchoEngine()
             self._app = make_app(self._engine, self.settings, access=self.access)
-            if os.environ.get("DOOR_TEST_HOG"):
-                HogThread().start()
+            if pipe := os.environ.get("DOOR_TEST_GIL"):
+                threading.Thread(target=hold_gil, args=(pipe,), daemon=True).start()
         return self._engine
 
     def __call__(self, environ, start_response):

@@ -1,37 +1,45 @@
 """A full queue is answered without Python and without reading the rest of a large body."""
 
 import contextlib
+import inspect
+import os
 import re
 import time
 
 import pytest
+import requests
 
 from ksrv.testing import Server
 from tests.integration.door_server import (
     DOOR,
+    assert_no_answer,
     infer,
     infer_head,
-    median_seconds,
     open_connection,
     read_all,
     read_answer,
 )
+from tests.integration.gil import MOST_IN_A_PIPE, held_gil, hold_gil
 
-HANDLER = """
-import threading, time
+HANDLER = f"""
+import ctypes, os, threading, time
+from pathlib import Path
 from ksrv import BaseHandler
 
-def hog():
-    while True:
-        sum(range(1000))
+HERE = Path(__file__).parent
+MOST_IN_A_PIPE = {MOST_IN_A_PIPE}
 
-class Slow(BaseHandler):
+{inspect.getsource(hold_gil)}
+
+class Held(BaseHandler):
     def inference(self, x):
-        if x[0, 0] > 0:
-            threading.Thread(target=hog, daemon=True).start()
-        open(__file__.replace("handler.py", "began"), "a").write("x")
-        time.sleep(3)
-        return {"y": x}
+        if x[0, 0] == 1:
+            threading.Thread(target=hold_gil, args=(HERE / "pipe",), daemon=True).start()
+            return {{"y": x}}
+        (HERE / "began").touch()
+        while not (HERE / "go").exists():
+            time.sleep(0.005)
+        return {{"y": x}}
 """
 
 MODEL = """
@@ -52,27 +60,42 @@ def server(tmp_path_factory):
     (folder / "model.yaml").write_text(MODEL)
     (folder / "handler.py").write_text(HANDLER)
     with Server(folder.parent, worker_class=DOOR, grpc="off", stop_timeout=5) as running:
-        time.sleep(0.6)  # the worker tells its door about queues four times a second
-        running.folder = folder.parent
+        running.folder = folder
         yield running
 
 
 @contextlib.contextmanager
 def full(server):
     """The queue is full: one request runs, two wait."""
-    began = server.folder / "add" / "began"
-    before = began.stat().st_size if began.exists() else 0
+    began, go = server.folder / "began", server.folder / "go"
+    for file in (began, go):
+        file.unlink(missing_ok=True)
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(open_connection(server.http)) for _ in range(3)]
-        clients[0].sendall(infer(16))
-        while not began.exists() or began.stat().st_size == before:
-            time.sleep(0.01)
-        for client in clients[1:]:
-            client.sendall(infer(16))
-        time.sleep(0.5)
-        yield
+        try:
+            clients[0].sendall(infer(16))
+            until(began.exists)
+            for client in clients[1:]:
+                client.sendall(infer(16))
+            until(lambda: waiting(server) == 2)
+            yield
+        finally:
+            go.touch()
         for client in clients:
             assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+
+
+def until(condition):
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen"
+        time.sleep(0.01)
+
+
+def waiting(server):
+    page = requests.get(f"{server.url}/metrics", timeout=30).text
+    found = re.search(r'^ksrv_pending_requests\{model="add",version=""\} (\S+)$', page, re.M)
+    return float(found[1])
 
 
 def without_date(head):
@@ -121,14 +144,23 @@ def test_pipelined_requests_are_each_told(server):
             assert head.startswith(b"HTTP/1.1 503 ")
 
 
-def test_it_is_answered_while_a_thread_hogs_the_gil(server):
+def test_it_is_answered_while_a_thread_keeps_the_gil(server):
     """A request through Python waits for the GIL; one that is turned away does not."""
-    hogging = bytearray(infer(16))
-    hogging[-64:-60] = b"\0\0\x80\x3f"
+    os.mkfifo(pipe := server.folder / "pipe")
+    holding = bytearray(infer(16))
+    holding[-64:-60] = b"\0\0\x80\x3f"
     with open_connection(server.http) as client:
-        client.sendall(bytes(hogging))
-        read_answer(client)
-    with full(server), open_connection(server.http) as client:
-        turned_away = median_seconds(client, infer(16), 101)
-        through_python = median_seconds(client, b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n", 11)
-    assert turned_away < through_python / 4
+        client.sendall(bytes(holding))
+        assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+    with (
+        full(server),
+        open_connection(server.http) as client,
+        open_connection(server.http) as through_python,
+    ):
+        with held_gil(pipe):
+            through_python.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
+            for _ in range(101):
+                client.sendall(infer(16))
+                assert read_answer(client)[0].startswith(b"HTTP/1.1 503 ")
+            assert_no_answer(through_python)
+        assert read_answer(through_python)[0].startswith(b"HTTP/1.1 200 OK")
