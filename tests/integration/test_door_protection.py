@@ -23,24 +23,46 @@ from tests.integration.gil import held_gil
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 SHORT = {"head_timeout": 0.5, "transfer_grace": 0.5, "least_rate": 1000}
+LONG = {"head_timeout": 60, "transfer_grace": 60}
 
 
 @pytest.fixture(scope="module")
 def door(tmp_path_factory):
     folder = tmp_path_factory.mktemp("door")
-    with DoorServer(folder, settings=SHORT, keepalive=1, threads=2) as server:
+    with DoorServer(folder, settings=SHORT, keepalive=4, threads=2) as server:
         yield server
 
 
+def sent(server, data):
+    """A connection with its first bytes; another where they came too late for a short patience."""
+    while True:
+        began = time.monotonic()
+        client = server.connect()
+        try:
+            client.sendall(data)
+            in_time = True
+        except OSError:
+            in_time = False
+        if time.monotonic() - began < SHORT["head_timeout"] / 2:
+            assert in_time
+            return client
+        client.close()
+
+
+def counters(server):
+    """What the door has counted."""
+    with sent(server, b"GET /door HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
+        return json.loads(read_answer(client)[1])
+
+
 def assert_serves(server):
-    with server.connect() as client:
-        client.sendall(infer(16))
+    with sent(server, infer(16)) as client:
         head, body, _ = read_answer(client)
         assert head.startswith(b"HTTP/1.1 200 OK")
         assert body.endswith(bytes(range(64)))
 
 
-def wait_for(condition, seconds=10):
+def wait_for(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
@@ -53,15 +75,14 @@ def test_a_silent_connection_is_closed(door):
 
 
 def test_an_idle_connection_is_closed(door):
-    with door.connect() as client:
-        client.sendall(LIVE)
+    with sent(door, LIVE) as client:
         read_answer(client)
         assert read_all(client) == b""
     assert_serves(door)
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "start",
     [
         b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\n",
         infer(16)[:-1],
@@ -70,9 +91,8 @@ def test_an_idle_connection_is_closed(door):
     ],
     ids=["head", "body", "large body", "body of a slow route"],
 )
-def test_a_stalled_message_is_told_and_closed(door, sent):
-    with door.connect() as client:
-        client.sendall(sent)
+def test_a_stalled_message_is_told_and_closed(door, start):
+    with sent(door, start) as client:
         head, body, rest = read_answer(client)
         assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
         assert b"\r\nConnection: close" in head
@@ -91,11 +111,9 @@ def test_a_stalled_message_is_told_and_closed(door, sent):
     ids=["chunked", "large", "expect"],
 )
 def test_a_stalled_body_does_not_keep_a_thread_of_gunicorn(door, fields):
-    stalled = [door.connect() for _ in range(6)]
-    for client in stalled:
-        client.sendall(b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\n" + fields)
-    with door.connect() as client:
-        client.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    head = b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\n"
+    stalled = [sent(door, head + fields) for _ in range(6)]
+    with sent(door, b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
         assert read_all(client).startswith(b"HTTP/1.1 200")
     for client in stalled:
         with client, contextlib.suppress(ConnectionError):
@@ -104,29 +122,31 @@ def test_a_stalled_body_does_not_keep_a_thread_of_gunicorn(door, fields):
 
 
 def test_a_trickling_body_is_ended(door):
-    with door.connect() as client:
-        client.sendall(infer_head(None, 100_000))
+    before = counters(door)["too_slow"]
+    with sent(door, infer_head(None, 100_000)) as client:
+        give_up = time.monotonic() + 60
         with contextlib.suppress(ConnectionError):
-            for _ in range(200):
+            while True:
                 client.sendall(b" ")
                 time.sleep(0.02)
-            pytest.fail("it went on for 4 seconds")
-    assert door.counters()["too_slow"] > 0
+                assert time.monotonic() < give_up, "it went on for a minute"
+    assert counters(door)["too_slow"] > before
 
 
 def test_a_body_at_the_rate_is_waited_for(door):
-    request = infer(512)
-    with door.connect() as client:
-        for start in range(0, len(request), 300):
+    """What came at once makes up for pauses that are longer than the grace: 15 KB for 15 s."""
+    request = infer(5000)
+    with sent(door, request[:15_000]) as client:
+        for start in range(15_000, len(request), 300):
+            time.sleep(0.1)
             client.sendall(request[start : start + 300])
-            time.sleep(0.15)
         assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
 def test_a_large_body_that_comes_slowly_is_waited_for_and_its_connection_lives_on(door):
     request = infer(300_000)
-    with door.connect() as client:
-        client.sendall(request[:100_000])
+    with sent(door, request[:1000]) as client:
+        client.sendall(request[1000:100_000])
         for start in range(
             100_000, len(request), 25_000
         ):  # below what the kernel is told to wait for
@@ -138,24 +158,24 @@ def test_a_large_body_that_comes_slowly_is_waited_for_and_its_connection_lives_o
 
 
 def test_a_large_body_that_stalls_is_ended(door):
-    before = door.counters()["too_slow"]
-    with door.connect() as client:
-        client.sendall(infer(300_000)[:1500])
+    before = counters(door)["too_slow"]
+    with sent(door, infer(300_000)[:1500]) as client:
         assert read_all(client).startswith(b"HTTP/1.1 408 ")
-    assert door.counters()["too_slow"] == before + 1
+    assert counters(door)["too_slow"] == before + 1
 
 
 def test_a_peer_that_does_not_read_is_dropped(door):
-    before = door.counters()["too_slow"]
-    with door.connect() as client:
+    request = infer(8_000_000)
+    before = counters(door)["too_slow"]
+    with sent(door, request[:1000]) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.sendall(infer(8_000_000))
-        wait_for(lambda: door.counters()["too_slow"] > before)
+        client.sendall(request[1000:])
+        wait_for(lambda: counters(door)["too_slow"] > before)
     assert_serves(door)
 
 
 def test_slow_and_idle_connections_keep_nobody_from_being_served(tmp_path):
-    with DoorServer(tmp_path, threads=4) as server:
+    with DoorServer(tmp_path, threads=4, settings=LONG) as server:
         held = [server.connect() for _ in range(300)]
         try:
             for index, client in enumerate(held):
@@ -176,17 +196,15 @@ def test_slow_and_idle_connections_keep_nobody_from_being_served(tmp_path):
 
 
 def test_at_the_limit_of_connections_accepting_pauses(tmp_path):
-    with DoorServer(tmp_path, worker_connections=20, threads=4) as server:
+    options = {"worker_connections": 20, "threads": 4, "keepalive": 60}
+    with DoorServer(tmp_path, settings=LONG, **options) as server:
         held = [server.connect() for _ in range(20)]
         try:
             wait_for(lambda: pause_count(held[0]) > 0)
             late = server.connect()
             late.sendall(LIVE)
-            late.settimeout(0.3)
-            with pytest.raises(TimeoutError):
-                late.recv(1)
+            assert_no_answer(late)
             held.pop().close()
-            late.settimeout(20)
             assert read_answer(late)[0].startswith(b"HTTP/1.1 200 OK")
             late.close()
         finally:
@@ -204,7 +222,7 @@ def test_without_descriptors_the_open_connections_are_served(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (80, hard))
     try:
-        server = DoorServer(tmp_path, threads=4).start()
+        server = DoorServer(tmp_path, threads=4, keepalive=60, settings=LONG).start()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     with contextlib.ExitStack() as stack:
