@@ -118,6 +118,26 @@ inputs:
   - {name: b, datatype: FP64, shape: [-1, 1]}
 outputs: [{name: y, datatype: FP64, shape: [-1, 1]}]
 """
+SHOWN = """
+import json
+from ksrv import BaseHandler
+
+class Shown(BaseHandler):
+    def inference(self, **arrays):
+        flags = ("c_contiguous", "aligned", "writeable", "owndata")
+        shown = {
+            name: [type(x).__name__, x.dtype.str, x.shape, x.strides]
+            + [bool(getattr(x.flags, flag)) for flag in flags]
+            for name, x in sorted(arrays.items())
+        }
+        return {"shown": [json.dumps(shown) for _ in arrays["a"]]}
+"""
+SHOWN_YAML = """
+handler: handler.py
+inputs:
+  - {name: a, datatype: FP32, shape: [-1, 2, 1, 3]}
+  - {name: b, datatype: INT64, shape: [-1]}
+"""
 JOINED = "batching: {max_batch_size: 8, max_delay_ms: 0}\n"
 MODELS = {
     "pair": (PAIR, PAIR_YAML),
@@ -130,6 +150,8 @@ MODELS = {
     "apart": (ONE, ONE_YAML + "executor: process\n" + JOINED),
     "wide": (ONE, WIDE_YAML),
     "open": (OPEN, OPEN_YAML),
+    "shown": (SHOWN, SHOWN_YAML),
+    "shown-joined": (SHOWN, SHOWN_YAML + JOINED),
 }
 
 
@@ -403,6 +425,27 @@ def test_an_input_that_does_not_lie_aligned_is_not_plain(tmp_path):
             _, answer = ask(address, head.encode() + body)
             assert answer.endswith(struct.pack("<d", 3.5) * rows)
             assert door.counters()["plain"] - before == plain_ones
+
+
+@pytest.mark.parametrize("model", ["shown", "shown-joined"])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_handler_gets_the_arrays_that_it_gets_of_others(plain, general, model, rows):
+    arrays = {"a": np.ones((rows, 2, 1, 3), "<f4"), "b": np.ones(rows, "<i8")}
+    assert both(plain, general, message(model, arrays)) == 1
+    _, answer = ask(plain[1], message(model, arrays))
+    (length,) = struct.unpack_from("<I", answer, answer.rindex(b"}]}") + 3)
+    shown = json.loads(answer[answer.rindex(b"}]}") + 7 :][:length])
+    assert shown["a"] == [
+        "ndarray",
+        "<f4",
+        [rows, 2, 1, 3],
+        [24, 12, 12, 4],
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert shown["b"] == ["ndarray", "<i8", [rows], [8], True, True, True, False]
 
 
 def payload(head, body):
