@@ -1,6 +1,8 @@
 """What the engine promises, seen by the clients of a real server over REST and gRPC."""
 
+import itertools
 import json
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +27,10 @@ warmup: false
 
 HANDLER = """
 import time
+from pathlib import Path
 from ksrv import BaseHandler, InferenceError
+
+HERE = Path(__file__).parent
 
 
 class Handler(BaseHandler):
@@ -33,7 +38,10 @@ class Handler(BaseHandler):
         x = batch["x"]
         for part in batch.requests:
             asked = part.parameters
-            time.sleep(asked.get("sleep", 0))
+            if "hold" in asked:
+                (HERE / f"began-{asked['hold']}").touch()
+                while not (HERE / f"go-{asked['hold']}").exists():
+                    time.sleep(0.005)
             if "fail" in asked:
                 batch.fail(part.rows.start, "this row is bad", 422)
             if "raise" in asked:
@@ -46,7 +54,7 @@ class Handler(BaseHandler):
 """
 
 MODELS = {
-    "plain": ("[-1, 4]", "timeout_ms: 10000"),
+    "plain": ("[-1, 4]", "timeout_ms: 60000"),
     "short": ("[-1, 4]", "timeout_ms: 200"),
     "small": ("[-1, 4]", "queue_size: 2"),
     "batched": ("[-1, 4]", "batching: {max_batch_size: 4}"),
@@ -67,7 +75,41 @@ def server(tmp_path_factory):
         (model / "model.yaml").write_text(MODEL.format(shape=shape, more=more))
         (model / "handler.py").write_text(HANDLER)
     with Server(folder, limits={"in_flight": IN_FLIGHT}) as running:
+        running.folder = folder
         yield running
+
+
+class Hold:
+    """A handler that is asked to `hold` this turn does not go on before the context ends."""
+
+    turns = itertools.count()
+
+    def __init__(self, server, model):
+        self._folder = server.folder / model
+        self.turn = next(self.turns)
+
+    def began(self):
+        return (self._folder / f"began-{self.turn}").exists()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        (self._folder / f"go-{self.turn}").touch()
+
+
+def until(condition):
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen"
+        time.sleep(0.01)
+
+
+def waiting(server, model):
+    """How many requests wait in the queue of a model."""
+    page = requests.get(f"{server.url}/metrics", timeout=30).text
+    name = rf'ksrv_pending_requests\{{model="{model}",version=""\}}'
+    return float(re.search(rf"^{name} (\S+)$", page, re.M)[1])
 
 
 class Rest:
@@ -143,7 +185,7 @@ def good_afterwards(server):
     """Whatever a test did, the next request of everybody is answered exactly."""
     yield
     for model in MODELS:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while (answer := Rest(server).infer(model, ONE * 3))[0] in (503, 504):
             assert time.monotonic() < end, answer
             time.sleep(0.02)
@@ -151,44 +193,43 @@ def good_afterwards(server):
 
 
 @pytest.mark.parametrize("model", ["short", "apart"])
-def test_a_handler_that_sleeps_past_the_deadline_is_left_at_it(client, model):
-    began = time.monotonic()
-    status, text = client.infer(model, ONE, sleep=3.0)
-    assert status == 504 and "deadline" in text
-    assert time.monotonic() - began < 2.5
+def test_a_handler_that_runs_past_the_deadline_is_left_at_it(server, client, model):
+    with Hold(server, model) as hold:
+        while not hold.began():  # the deadline may pass before a handler is there
+            status, text = client.infer(model, ONE, hold=hold.turn)
+            assert status == 504 and "deadline" in text
 
 
-def test_a_requests_own_deadline_holds_before_the_models(client):
-    with ThreadPoolExecutor(2) as pool:
-        blocking = pool.submit(client.infer, "plain", ONE, sleep=2.0)
-        time.sleep(0.2)
+def test_a_requests_own_deadline_holds_before_the_models(server, client):
+    with ThreadPoolExecutor(1) as pool, Hold(server, "plain") as hold:
+        blocking = pool.submit(client.infer, "plain", ONE, hold=hold.turn)
+        until(hold.began)
         status, text = client.infer("plain", ONE, timeout_us=50_000)
-        assert not blocking.done(), "it was answered no earlier than an instance was free"
         assert status == 504 and "plain" in text
-        assert blocking.result()[0] == 200
+    assert blocking.result()[0] == 200
 
 
-def test_a_full_queue_refuses_at_once(client):
-    with ThreadPoolExecutor(8) as pool:
-        answers = [pool.submit(client.infer, "small", ONE, sleep=0.4) for _ in range(8)]
-        statuses = sorted(answer.result()[0] for answer in answers)
-        texts = [answer.result()[1] for answer in answers if answer.result()[0] == 503]
-    # Two wait, and one may run by then; whoever comes later may find a free place.
-    assert statuses.count(200) >= 2 and statuses.count(503) >= 3
-    assert set(statuses) == {200, 503}
+def test_a_full_queue_refuses_at_once(server, client):
+    with ThreadPoolExecutor(9) as pool, Hold(server, "small") as hold:
+        running = pool.submit(client.infer, "small", ONE, hold=hold.turn)
+        until(hold.began)
+        answers = [pool.submit(client.infer, "small", ONE) for _ in range(8)]
+        until(lambda: sum(answer.done() for answer in answers) == 6)  # the others wait
+    assert running.result()[0] == 200
+    assert sorted(answer.result()[0] for answer in answers) == [200] * 2 + [503] * 6
+    texts = [answer.result()[1] for answer in answers if answer.result()[0] == 503]
     assert all("queue" in text for text in texts)
 
 
-def test_the_bytes_in_flight_are_bounded(client):
+def test_the_bytes_in_flight_are_bounded(server, client):
     status, text = client.infer("plain", np.ones((IN_FLIGHT // 16 + 1, 4)))
     assert status in (413, 503) and "in_flight" in text
     big = np.ones((IN_FLIGHT // 16 * 6 // 10, 4))
-    with ThreadPoolExecutor(2) as pool:
-        # Longer than REST connections wait for room before they are refused.
-        running = pool.submit(client.infer, "plain", big, sleep=3.0)
-        time.sleep(0.4)
+    with ThreadPoolExecutor(1) as pool, Hold(server, "plain") as hold:
+        running = pool.submit(client.infer, "plain", big, hold=hold.turn)
+        until(hold.began)
         status, text = client.infer("plain", big)
-        assert running.result()[0] == 200
+    assert running.result()[0] == 200
     assert status == 503 and "in_flight" in text
 
 
@@ -210,17 +251,18 @@ def test_mixed_shapes_are_each_answered_with_their_own(client):
             assert data.shape == (1 + n % 3, 2 + n % 4) and (data == 2 * n).all()
 
 
-def test_one_bad_row_fails_its_request_alone(client):
-    with ThreadPoolExecutor(4) as pool:
-        blocking = pool.submit(client.infer, "batched", ONE, sleep=0.3)
-        time.sleep(0.1)
+def test_one_bad_row_fails_its_request_alone(server, client):
+    with ThreadPoolExecutor(3) as pool, Hold(server, "batched") as hold:
+        blocking = pool.submit(client.infer, "batched", ONE, hold=hold.turn)
+        until(hold.began)
         bad = pool.submit(client.infer, "batched", ONE, fail=True)
         good = pool.submit(client.infer, "batched", ONE * 7)
-        assert blocking.result()[0] == 200
-        status, text = bad.result()
-        assert status in (422, 400) and "this row is bad" in text
-        status, data = good.result()
-        assert status == 200 and (data == 14).all()
+        until(lambda: waiting(server, "batched") == 2)
+    assert blocking.result()[0] == 200
+    status, text = bad.result()
+    assert status in (422, 400) and "this row is bad" in text
+    status, data = good.result()
+    assert status == 200 and (data == 14).all()
 
 
 def test_what_a_handler_raises(client):
@@ -243,16 +285,19 @@ def test_a_cancelled_call_frees_its_place(server):
             "small", [entry], lambda result, error: ended.release(), parameters=parameters
         )
 
-    start(sleep=0.8)
-    time.sleep(0.2)
-    waiting = [start(sleep=0.0), start(sleep=0.0)]
-    time.sleep(0.2)
-    assert Rest(server).infer("small", ONE)[0] == 503
-    waiting[0].cancel()
-    time.sleep(0.1)
-    assert Rest(server).infer("small", ONE)[0] == 200
+    with ThreadPoolExecutor(1) as pool, Hold(server, "small") as hold:
+        start(hold=hold.turn)
+        until(hold.began)
+        calls = [start(), start()]
+        until(lambda: waiting(server, "small") == 2)
+        assert Rest(server).infer("small", ONE)[0] == 503
+        calls[0].cancel()
+        until(lambda: waiting(server, "small") == 1)
+        late = pool.submit(Rest(server).infer, "small", ONE)
+        until(lambda: waiting(server, "small") == 2)
+    assert late.result()[0] == 200
     for _ in range(3):
-        assert ended.acquire(timeout=20)
+        assert ended.acquire(timeout=60)
 
 
 def test_reloads_over_the_repository_api_fail_no_request(server):
