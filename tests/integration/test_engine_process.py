@@ -72,10 +72,16 @@ def request(value=1.0, rows=1, **fields):
 
 
 def pid_of(served):
-    return int(served.infer(request(id="pid")).outputs[0].data[0, 0])
+    """The process that answers; a deadline of the model's may pass before one does."""
+    give_up = time.monotonic() + 60
+    while True:
+        try:
+            return int(served.infer(request(id="pid")).outputs[0].data[0, 0])
+        except DeadlineExceeded:
+            assert time.monotonic() < give_up, "no process answered in time"
 
 
-def until(condition, seconds=30.0):
+def until(condition, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition never came true"
@@ -94,11 +100,14 @@ def test_a_request_that_ends_two_processes_is_refused_and_the_model_comes_back(t
 
 def test_a_hang_fails_at_its_deadline_and_its_process_is_replaced(tmp_path):
     with engine(tmp_path, "timeout_ms: 400") as served:
-        before = pid_of(served)
-        began = time.monotonic()
-        with pytest.raises(DeadlineExceeded):
-            served.infer(request(id="hang"))
-        assert time.monotonic() - began >= 0.4
+        text = ""
+        while "while the handler ran" not in text:  # the deadline may pass before it does
+            before = pid_of(served)
+            began = time.monotonic()
+            with pytest.raises(DeadlineExceeded) as caught:
+                served.infer(request(id="hang"))
+            assert time.monotonic() - began >= 0.4
+            text = caught.value.message
         until(lambda: served.model_ready("m"))
         assert pid_of(served) != before
 

@@ -36,8 +36,8 @@ class Handler(BaseHandler):
 TENSORS = """
 inputs: [{name: x, datatype: FP32, shape: [-1, 1]}]
 outputs: [{name: y, datatype: FP32, shape: [-1, 1]}]
-timeout_ms: 1500
 """
+TIMEOUTS = {"quick": 1500, "second": 1500, "other": 60_000}
 
 SLOW_ROUTE = {"TE": "trailers"}
 """With this header a request is gunicorn's and not the door's."""
@@ -66,11 +66,11 @@ class Served:
 
     def make_trusted(self, model: str) -> None:
         """Send requests until the door's own thread runs the handler."""
-        give_up = time.monotonic() + 120
+        give_up = time.monotonic() + 60
         while True:
             answer = self.rest(model)
-            assert answer.status_code == 200, answer.text
-            if answer.json()["outputs"][0]["data"] == [1.0]:
+            assert answer.status_code in (200, 504), answer.text  # a busy machine may be late
+            if answer.ok and answer.json()["outputs"][0]["data"] == [1.0]:
                 return
             assert time.monotonic() < give_up, "no seat was lent to the door"
 
@@ -98,18 +98,36 @@ class Served:
     def hang(self, model: str) -> threading.Thread:
         """Send a request that hangs from a client of its own, and wait until it does."""
         client = Served(self.server, self.root)
-        thread = threading.Thread(target=client.rest, args=(model, 1.0))
+        thread = threading.Thread(target=client.send_until_entered, args=(model,))
         thread.start()
         while not self.entered(model).exists():
             time.sleep(0.01)
         return thread
 
+    def send_until_entered(self, model: str) -> None:
+        """Send requests that hang; a deadline may pass before a handler is there."""
+        while not self.entered(model).exists():
+            self.rest(model, 1.0)
+
+
+TOO_EARLY = ("before a handler could start it", "had passed when it arrived")
+
+
+def in_the_handler(send) -> str:
+    """Send requests until a deadline has passed in a handler, and not before it; what was told."""
+    give_up = time.monotonic() + 60
+    while True:
+        text = send()
+        if not any(words in text for words in TOO_EARLY):
+            return text
+        assert time.monotonic() < give_up, text
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("hanging")
-    for name in ("quick", "second", "other"):
-        write_model(root, name, HANDLER, TENSORS)
+    for name, timeout in TIMEOUTS.items():
+        write_model(root, name, HANDLER, f"{TENSORS}timeout_ms: {timeout}\n")
     with Server(root) as server:
         yield Served(server, root)
 
@@ -122,10 +140,14 @@ def served(tmp_path_factory):
 )
 def test_rest_answers_at_the_deadline(served, headers, more, parameters):
     served.make_trusted("quick")
-    with served.hanging("quick"):
+
+    def send():
         answer = served.rest("quick", 1.0, headers, **more, **parameters)
         assert answer.status_code == 504, answer.text
-        assert "while the handler ran" in answer.json()["error"]
+        return answer.json()["error"]
+
+    with served.hanging("quick"):
+        assert "while the handler ran" in in_the_handler(send)
 
 
 @pytest.mark.parametrize("parameters", [{}, {"timeout": 300_000}], ids=["model", "request"])
@@ -134,10 +156,14 @@ def test_grpc_answers_at_the_deadline(served, parameters):
     values = triton.InferInput("x", [1, 1], "FP32")
     values.set_data_from_numpy(np.ones((1, 1), "f4"))
     with triton.InferenceServerClient(served.server.grpc) as client, served.hanging("quick"):
-        with pytest.raises(triton.InferenceServerException) as failure:
-            client.infer("quick", [values], client_timeout=50, **parameters)
-        assert failure.value.status() == "StatusCode.DEADLINE_EXCEEDED"
-        assert "while the handler ran" in failure.value.message()
+
+        def send():
+            with pytest.raises(triton.InferenceServerException) as failure:
+                client.infer("quick", [values], client_timeout=50, **parameters)
+            assert failure.value.status() == "StatusCode.DEADLINE_EXCEEDED"
+            return failure.value.message()
+
+        assert "while the handler ran" in in_the_handler(send)
 
 
 def test_the_door_serves_others_while_handlers_hang_on_its_threads(served):
@@ -155,7 +181,7 @@ def test_the_door_serves_others_while_handlers_hang_on_its_threads(served):
             assert health.status_code == 200
         late = served.rest("quick", 0.0, timeout=50_000)
         assert late.status_code == 504, late.text
-        assert "before a handler could start it" in late.json()["error"]
+        assert any(words in late.json()["error"] for words in TOO_EARLY)
         for thread in threads:
             thread.join()
     for model in models:
