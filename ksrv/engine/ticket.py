@@ -84,9 +84,14 @@ class QueuedTicket(queue.Ticket):
 class JoinedTicket:
     """A request that was split, because it has more rows than a batch may hold.
 
+    The first part that fails ends the others.
+
     Args:
         parts: The tickets of its parts, in order.
         join: Makes one response of theirs.
+
+    Attributes:
+        parts: As given.
     """
 
     def __init__(
@@ -94,33 +99,51 @@ class JoinedTicket:
         parts: Sequence[QueuedTicket],
         join: Callable[[list[InferResponse]], InferResponse],
     ) -> None:
-        self._parts = parts
+        self.parts = parts
         self._join = join
+        self._failed: QueuedTicket | None = None
+        for part in parts:
+            part.add_done_callback(self._note_end)
+
+    def _note_end(self, part: QueuedTicket) -> None:
+        if self._failed is None and not isinstance(part.answer, InferResponse):
+            self._failed = part  # first, because the others end in here as well
+            self.cancel()
 
     def wait(self) -> InferResponse:
-        """See `Ticket.wait`. The first part that fails ends the others."""
-        try:
-            return self._join([part.wait() for part in self._parts])
-        except KsrvError:
-            self.cancel()
-            raise
+        """See `Ticket.wait`."""
+        self.join()
+        if self._failed is not None:
+            return self._failed.outcome()
+        return self._join([part.outcome() for part in self.parts])
+
+    def join(self, until_ns: int | None = None) -> bool:
+        """Sleep until every part has ended.
+
+        Args:
+            until_ns: `time.monotonic_ns` at which to give up, or None.
+
+        Returns:
+            Whether they have.
+        """
+        return all(part.join(until_ns) for part in self.parts)
 
     def cancel(self) -> bool:
         """See `Ticket.cancel`."""
-        ended = [part.cancel() for part in self._parts]
+        ended = [part.cancel() for part in self.parts]
         return any(ended)
 
     def done(self) -> bool:
         """See `Ticket.done`."""
-        return all(part.done() for part in self._parts)
+        return all(part.done() for part in self.parts)
 
     def add_done_callback(self, callback: Callable[[Ticket], None]) -> None:
         """See `Ticket.add_done_callback`."""
-        left = itertools.count(len(self._parts) - 1, -1)
+        left = itertools.count(len(self.parts) - 1, -1)
 
         def ended(_part: Ticket) -> None:
             if next(left) == 0:
                 callback(self)
 
-        for part in self._parts:
+        for part in self.parts:
             part.add_done_callback(ended)

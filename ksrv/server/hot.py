@@ -18,6 +18,7 @@ from ksrv._native.exchange import Exchange, HeadFields
 from ksrv._native.lane import Lane
 from ksrv._native.queue import Ticket as QueueTicket
 from ksrv._native.reply import binary_reply
+from ksrv.engine.ticket import JoinedTicket
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits
 from ksrv.protocol import rest
@@ -209,8 +210,9 @@ class HotRoute:
             ticket = self._engine.submit(
                 request, partial(self._done, exchange, request, regions), may_run=True
             )
-            if isinstance(ticket, QueueTicket) and not ticket.done():
-                exchange.watch(ticket)
+            watched = ticket.parts[-1] if isinstance(ticket, JoinedTicket) else ticket
+            if isinstance(watched, QueueTicket) and not watched.done():
+                exchange.watch(watched)
         except Exception as error:  # noqa: BLE001  (becomes the answer)
             self.refuse(exchange, error)
 

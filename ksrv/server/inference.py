@@ -21,7 +21,7 @@ from ksrv.server.budget import ByteBudget, Reservation
 from ksrv.server.responses import send_parts, server_timing, set_handler_headers
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import GuardedRegions
-from ksrv.server.waiting import run_for
+from ksrv.server.waiting import client_of, run_for
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -166,14 +166,10 @@ class InferResource:
 
     def _run_for(self, req: falcon.Request) -> Run | None:
         """Return what runs a request: while its client is there, where the thread can look."""
-        sock = req.env.get("gunicorn.socket")
-        if self._run_request is not None or sock is None:
+        client = client_of(req.env)
+        if self._run_request is not None or client is None:
             return self._run_request
-        if (
-            req.env.get("SERVER_PROTOCOL") != "HTTP/1.1"
-        ):  # an earlier client skips no interim answer
-            return None
-        return partial(run_for, self._engine, sock)
+        return partial(run_for, self._engine, client)
 
     def _run(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str, *, explain: bool

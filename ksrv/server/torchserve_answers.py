@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Iterator
 from http import HTTPStatus
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import falcon
@@ -17,7 +17,7 @@ from ksrv.errors import KsrvError
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.responses import JOINED, send_parts, status_line, usable_headers
 from ksrv.server.torchserve_errors import INVALID_KEY, JSON, TorchServeError, render
-from ksrv.server.waiting import Blocking
+from ksrv.server.waiting import LOOK_NS, Blocking, Client
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -70,22 +70,38 @@ class Exchange:
         engine: Where it runs.
         request: The request; its `on_chunk` is set here.
         blocking: How this worker's threads wait.
+        client: Who waits, or None where that is not known; its leaving gives the request up.
 
     Raises:
         KsrvError: It is not accepted.
     """
 
-    def __init__(self, engine: "Engine", request: InferRequest, blocking: Blocking[Any]) -> None:
+    def __init__(
+        self,
+        engine: "Engine",
+        request: InferRequest,
+        blocking: Blocking[Any],
+        client: Client | None = None,
+    ) -> None:
         self._events: SimpleQueue[InferResponse | None] = SimpleQueue()
         self._blocking = blocking
+        self._client = client
         request.on_chunk = self._events.put
         self._ticket: Ticket = engine.submit(request)
         self._ticket.add_done_callback(lambda _: self._events.put(None))
 
     def first(self) -> InferResponse | None:
         """Wait for the first chunk; None when the request ends without one."""
-        chunk: InferResponse | None = self._blocking(self._events.get)
+        chunk: InferResponse | None = self._blocking(self._next)
         return chunk
+
+    def _next(self) -> InferResponse | None:
+        while True:
+            try:
+                return self._events.get(timeout=LOOK_NS / 1e9)
+            except Empty:
+                if self._client is not None and self._client.has_vanished():
+                    self._ticket.cancel()
 
     def answer(self) -> InferResponse:
         """Return the final answer of a request that has ended.

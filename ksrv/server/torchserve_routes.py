@@ -22,7 +22,7 @@ from ksrv.server.settings import ServerSettings
 from ksrv.server.torchserve_bodies import Part, read_parts
 from ksrv.server.torchserve_describe import description
 from ksrv.server.torchserve_errors import TorchServeError
-from ksrv.server.waiting import chosen_blocking
+from ksrv.server.waiting import Client, chosen_blocking, client_of
 from ksrv.torchserve import rows
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class TorchServeSurface:
                     nbytes=len(body),
                     surface=rows.TORCHSERVE,
                 )
-                self._answer(request, resp)
+                self._answer(request, resp, client_of(req.env))
         except TorchServeError as error:
             answers.send_error(resp, error)
         except KsrvError as error:
@@ -211,9 +211,9 @@ class TorchServeSurface:
             headers[rows.PART + part.name] = part.content_type
         return headers | dict(extra)
 
-    def _answer(self, request: InferRequest, resp: falcon.Response) -> None:
+    def _answer(self, request: InferRequest, resp: falcon.Response, client: Client | None) -> None:
         try:
-            exchange = answers.Exchange(self.engine, request, self._blocking)
+            exchange = answers.Exchange(self.engine, request, self._blocking, client)
         except Overloaded:
             raise errors.queue_full(request.model_name) from None
         chunk = exchange.first()

@@ -12,11 +12,12 @@ worker has already patched the socket module.
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ksrv._native.queue import Ticket as QueueTicket
+from ksrv.engine.ticket import JoinedTicket
 from ksrv.request import InferRequest, InferResponse
 
 if TYPE_CHECKING:
@@ -62,20 +63,32 @@ class Client:
         return False
 
 
-def run_for(engine: "Engine", sock: Any, request: InferRequest) -> InferResponse:
+def client_of(environ: Mapping[str, Any]) -> Client | None:
+    """Return the client of a request, where the thread that serves it may look after it.
+
+    Args:
+        environ: The WSGI environment.
+    """
+    sock = environ.get("gunicorn.socket")
+    # A client before HTTP/1.1 skips no interim answer. A greenlet's socket is its hub's.
+    if sock is None or environ.get("SERVER_PROTOCOL") != "HTTP/1.1" or _patched_by_gevent():
+        return None
+    return Client(sock)
+
+
+def run_for(engine: "Engine", client: Client, request: InferRequest) -> InferResponse:
     """Run a request as `Engine.infer` does, as long as its client is there.
 
     Args:
         engine: What runs it.
-        sock: The client's connection.
+        client: Who waits for it.
         request: The request.
 
     Raises:
         KsrvError: Why there is no answer.
     """
     ticket = engine.submit(request, waits=True)
-    if isinstance(ticket, QueueTicket):
-        client = Client(sock)
+    if isinstance(ticket, (QueueTicket, JoinedTicket)):
         while not ticket.join(time.monotonic_ns() + LOOK_NS):
             if client.has_vanished():
                 ticket.cancel()

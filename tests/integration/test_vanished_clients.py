@@ -61,6 +61,25 @@ def handed(value):
 FORMS = [plain, general, handed]
 
 
+def divided(value):
+    """A request of three batches."""
+    entry = {"name": "x", "datatype": "FP32", "shape": [3, 1], "data": [value] * 3}
+    text = json.dumps({"inputs": [entry]}).encode()
+    return infer_head(None, len(text), model="m") + text
+
+
+def divided_and_handed(value):
+    """The same by way of gunicorn."""
+    return divided(value).replace(b"\r\n", b"\r\nTE: trailers\r\n", 1)
+
+
+def prediction(value):
+    """A request on one of TorchServe's routes."""
+    text = f"{value:g}".encode()
+    head = f"POST /predictions/m HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
+    return head.encode() + text
+
+
 def reset(client):
     """Close a connection so that the peer is told at once."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -70,9 +89,10 @@ def reset(client):
 class Held:
     """A server whose model's only instance is busy with a request until it is let go."""
 
-    def __init__(self, server, folder):
+    def __init__(self, server, folder, first=plain):
         self.server = server
         self.folder = folder
+        self.first = first
 
     def seen(self):
         """The values that the handler was given."""
@@ -97,7 +117,7 @@ class Held:
         (self.folder / "go").unlink(missing_ok=True)
         (self.folder / "seen").unlink(missing_ok=True)
         with open_connection(self.server.http) as client:
-            client.sendall(plain(1))
+            client.sendall(self.first(1))
             until(lambda: self.seen() == [1])
             try:
                 yield
@@ -182,3 +202,51 @@ def test_an_earlier_client_is_sent_no_interim_answer(held):
         time.sleep(0.6)
         (held.folder / "go").touch()
         assert read_answer(client)[0].startswith((b"HTTP/1.1 200 OK", b"HTTP/1.0 200 OK"))
+
+
+def leaves(held, form, cancelled):
+    """While another runs, a client sends a request and leaves; what the handler was given then."""
+    before = held.cancelled
+    with held.busy():
+        with open_connection(held.server.http) as client:
+            client.sendall(form(2))
+            until(lambda: held.waiting == cancelled)
+        until(lambda: held.waiting == 0)
+        assert held.cancelled == before + cancelled
+    with open_connection(held.server.http) as client:
+        client.sendall(held.first(5))
+        assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+    return held.seen()
+
+
+@pytest.mark.parametrize("form", [divided, divided_and_handed])
+def test_every_part_of_a_split_request_is_given_up(tmp_path, form):
+    split = "batching: {max_batch_size: 1, max_delay_ms: 0, split: true}\n"
+    folder = write_model(tmp_path, "m", HANDLER, TENSORS + split)
+    with Server(tmp_path) as server:
+        assert leaves(Held(server, folder), form, 3) == [1, 5]
+
+
+SERVICE = """
+import time
+from pathlib import Path
+from ts.torch_handler.base_handler import BaseHandler
+
+class Handler(BaseHandler):
+    def initialize(self, context):
+        self.initialized = True
+
+    def handle(self, data, context):
+        value = float(data[0]["body"])
+        with Path(__file__).with_name("seen").open("a") as file:
+            file.write(f"{value:g} ")
+        while value == 1 and not Path(__file__).with_name("go").exists():
+            time.sleep(0.005)
+        return [f"{value:g}"]
+"""
+
+
+def test_a_client_of_torchserve_s_routes_frees_its_place(tmp_path):
+    folder = write_model(tmp_path, "m", SERVICE, "queue_size: 3\n")
+    with Server(tmp_path, torchserve_api=True) as server:
+        assert leaves(Held(server, folder, prediction), prediction, 1) == [1, 5]

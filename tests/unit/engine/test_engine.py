@@ -232,6 +232,41 @@ def test_a_request_above_the_maximum_is_split_where_that_is_set():
     served.close()
 
 
+def test_the_first_part_that_fails_ends_the_others(gate):
+    entered, runs = [], []
+
+    def run(batch):
+        runs.append(batch.rows)
+        if len(runs) == 1:
+            raise InferenceError("the first part is bad", 422)
+        return held(gate, entered)(batch)
+
+    served = engine(source(batch=1, split=True), run=run)
+    ended = []
+    split = served.submit(request(4), ended.append)
+    until(lambda: ended)
+    assert ended == [split] and split.done()
+    with pytest.raises(InferenceError, match="the first part is bad"):
+        split.wait()
+    assert len(runs) <= 2
+    gate.set()
+    served.close()
+
+
+def test_a_split_request_is_waited_for_until_a_time_and_cancelled_as_a_whole(gate):
+    entered = []
+    served = engine(source(batch=1, split=True, queue_size=1000), run=held(gate, entered))
+    split = served.submit(request(900))
+    until(lambda: entered)
+    assert not split.join(time.monotonic_ns() + 10_000_000)
+    assert split.cancel()
+    assert split.join() and split.done()
+    with pytest.raises(Cancelled):
+        split.wait()
+    gate.set()
+    served.close()
+
+
 def test_a_callback_comes_for_answers_and_for_expiry(gate):
     entered, ended = [], []
     served = engine(run=held(gate, entered))
