@@ -1,9 +1,13 @@
 """Several workers behind one address: whichever is asked answers for all."""
 
+import collections
+import contextlib
 import os
 import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import requests
@@ -38,48 +42,82 @@ SUCCESSES = r'ksrv_requests_total\{model="m",outcome="success",version=""\} (\S+
 def server(tmp_path):
     write_model(tmp_path, "m", HANDLER, YAML)
     with Server(tmp_path, workers=2) as running:
+        until(lambda: loaded(running) == 2)
         yield running
 
 
-def infer(server, value=1.0, asks=requests):
-    """Answer one row, on a connection of its own so that it may reach any worker; its process."""
+def until(condition):
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen"
+        time.sleep(0.02)
+
+
+def loaded(server):
+    """How many workers have loaded the models so far."""
+    return server.log.count("ready: True")
+
+
+@contextlib.contextmanager
+def resting(pid):
+    """Stop a worker. On a machine at rest one of two accepts nearly every connection."""
+
+    def rests():
+        return all(
+            (task / "stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+            for task in Path(f"/proc/{pid}/task").iterdir()
+        )
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(rests)
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def of_both(server, ask):
+    """What each of the two workers answers to four clients that ask at once."""
+    answers = []
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+    first, second = map(int, children.read_text().split())
+    for pid in (first, second):
+        # Not one client alone: its connection may wake the worker that rests, and no other.
+        with ThreadPoolExecutor(4) as pool, resting(pid):
+            answers += pool.map(lambda _: ask(server), range(4))
+    return answers
+
+
+def infer(server, value=1.0):
+    """Answer one row; the process that did."""
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [value]}
     url = f"{server.url}/v2/models/m/infer"
-    answer = asks.post(url, json={"inputs": [entry]}, timeout=30)
+    answer = requests.post(url, json={"inputs": [entry]}, timeout=30)
     assert answer.status_code == 200, answer.text
     return int(answer.json()["outputs"][0]["data"][0])
 
 
-def until_both_answered(server):
-    """Send requests until two processes have answered; by process, how many each did."""
-    answered = {}
+def page(server):
+    return requests.get(f"{server.url}/metrics", timeout=30).text
+
+
+def wait_for(server, pattern, value):
+    """Wait until the pages of both workers say so; each tells of the last second."""
     give_up = time.monotonic() + 60
-    while len(answered) < 2 or min(answered.values()) < 3:
-        assert time.monotonic() < give_up, answered
-        pid = infer(server)
-        answered[pid] = answered.get(pid, 0) + 1
-    return answered
-
-
-def page(server, asks=requests):
-    return asks.get(f"{server.url}/metrics", timeout=30).text
-
-
-def wait_for(server, pattern, value, asks=requests):
-    """Wait until ten pages in a row, of whichever worker, say so; each tells of the last second."""
-    give_up = time.monotonic() + 60
-    in_a_row = 0
-    while in_a_row < 10:
-        found = re.search(rf"^{pattern}$", text := page(server, asks), re.M)
-        in_a_row = in_a_row + 1 if found and float(found[1]) == value else 0
-        assert time.monotonic() < give_up, text
-        time.sleep(0.05)
+    while True:
+        pages = of_both(server, page)
+        found = [re.search(rf"^{pattern}$", text, re.M) for text in pages]
+        if all(one and float(one[1]) == value for one in found):
+            return
+        assert time.monotonic() < give_up, pages[0] + pages[-1]
+        time.sleep(0.1)
 
 
 def test_counts_are_those_of_all_workers(server):
-    sent = sum(until_both_answered(server).values())
+    answered = collections.Counter(of_both(server, infer))
+    assert list(answered.values()) == [4, 4]
     infer(server, 7.0)
-    sent += 1
+    sent = 9
     wait_for(server, SUCCESSES, sent)
     wait_for(server, r'ksrv_stage_duration_seconds_count\{model="m",stage="queue",version=""\} (\S+)',
              sent)  # fmt: skip
@@ -87,63 +125,49 @@ def test_counts_are_those_of_all_workers(server):
     wait_for(server, r"sizes_count\{[^}]*\} (\S+)", sent)
     wait_for(server, r"last\{[^}]*\} (\S+)", 7.0)
     wait_for(server, r'ksrv_model_ready\{model="m",version=""\} (\S+)', 1)
-    for _ in range(10):
-        found = requests.get(f"{server.url}/v2/models/m/stats", timeout=30).json()["model_stats"][0]
+
+    def statistics(server):
+        answer = requests.get(f"{server.url}/v2/models/m/stats", timeout=30)
+        return answer.json()["model_stats"][0]
+
+    for found in of_both(server, statistics):
         assert found["inference_count"] == sent
         assert found["inference_stats"]["success"]["count"] == sent
         assert [batch["compute_infer"]["count"] for batch in found["batch_stats"]] == [sent]
 
 
 def test_an_unknown_model_is_counted_once_wherever_it_came(server):
-    for _ in range(12):
+    def ask(server):
         url = f"{server.url}/v2/models/none/infer"
-        assert requests.post(url, json={"inputs": []}, timeout=30).status_code == 404
-    wait_for(server, r"ksrv_unknown_model_requests_total (\S+)", 12)
+        return requests.post(url, json={"inputs": []}, timeout=30).status_code
+
+    assert of_both(server, ask) == [404] * 8
+    wait_for(server, r"ksrv_unknown_model_requests_total (\S+)", 8)
 
 
 def test_the_counts_of_a_worker_outlive_it(server):
-    answered = until_both_answered(server)
-    sent = sum(answered.values())
-    killed = next(iter(answered))
-    while True:  # a connection stays with its worker: this one tells what the other one knows
-        with requests.Session() as other:
-            sent += 1
-            if infer(server, asks=other) != killed:
-                wait_for(server, SUCCESSES, sent, asks=other)
-                break
+    killed = of_both(server, infer)[0]
+    wait_for(server, SUCCESSES, 8)  # the other one knows what is lost otherwise
     os.kill(killed, signal.SIGKILL)
-    seen = set()
-    give_up = time.monotonic() + 60
-    while len(seen) < 2:  # the other one, and the one that replaced it
-        assert time.monotonic() < give_up, seen
-        try:
-            seen.add(infer(server))
-            sent += 1
-        except requests.ConnectionError:
-            time.sleep(0.05)
-    assert killed not in seen
-    wait_for(server, SUCCESSES, sent)
+    until(lambda: loaded(server) == 3)
+    answered = set(of_both(server, infer))
+    assert len(answered) == 2 and killed not in answered
+    wait_for(server, SUCCESSES, 16)
 
 
-def answers(server, expected):
-    """Send requests until two processes have answered; every answer is as expected.
+def version_and_process(server):
+    """The version of the handler that answered, and its process; or the status of a refusal."""
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.0]}
+    url = f"{server.url}/v2/models/m/infer"
+    answer = requests.post(url, json={"inputs": [entry]}, timeout=30)
+    if answer.status_code != 200:
+        return answer.status_code, 0
+    return divmod(int(answer.json()["outputs"][0]["data"][0]), 10**8)
 
-    A refusal tells no process: where those are expected, two requests are sent.
-    """
-    seen = set()
-    give_up = time.monotonic() + 60
-    while len(seen) < 2:
-        assert time.monotonic() < give_up, seen
-        entry = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.0]}
-        url = f"{server.url}/v2/models/m/infer"
-        answer = requests.post(url, json={"inputs": [entry]}, timeout=30)
-        assert answer.status_code == (200 if expected is not None else 503), answer.text
-        if expected is None:
-            seen.add(len(seen))
-            continue
-        version, pid = divmod(int(answer.json()["outputs"][0]["data"][0]), 10**8)
-        assert version == expected
-        seen.add(pid)
+
+def assert_version(server, expected):
+    found = set(of_both(server, version_and_process))
+    assert len(found) == 2 and {version for version, _ in found} == {expected}
 
 
 def write_version(folder, number):
@@ -156,6 +180,7 @@ def test_loads_and_unloads_are_made_by_all_workers(tmp_path, front):
     folder = write_model(tmp_path, "m", HANDLER, YAML)
     write_version(folder, 1)
     with Server(tmp_path, workers=2) as server, triton.InferenceServerClient(server.grpc) as client:
+        until(lambda: loaded(server) == 2)
 
         def call(action):
             if front == "grpc":
@@ -164,40 +189,28 @@ def test_loads_and_unloads_are_made_by_all_workers(tmp_path, front):
             url = f"{server.url}/v2/repository/models/m/{action}"
             assert requests.post(url, timeout=60).status_code == 200
 
-        answers(server, 1)
+        assert_version(server, 1)
         for version in (2, 3):
             write_version(folder, version)
             call("load")
-            answers(server, version)
+            assert_version(server, version)
         call("unload")
-        for _ in range(20):
-            answers(server, None)
+        assert of_both(server, version_and_process) == [(503, 0)] * 8
         call("load")
-        answers(server, 3)
+        assert_version(server, 3)
 
 
 def test_what_changed_on_disk_is_loaded_by_all_workers(tmp_path):
     folder = write_model(tmp_path, "m", HANDLER, YAML)
     write_version(folder, 1)
     with Server(tmp_path, workers=2) as server:
-        answers(server, 1)
+        until(lambda: loaded(server) == 2)
+        assert_version(server, 1)
         write_version(folder, 2)
         assert requests.post(f"{server.url}/v1/config/reload", timeout=60).status_code == 201
-        answers(server, 2)
-        os.kill(infer(server) % 10**8, signal.SIGKILL)  # the next one takes its place
-        time.sleep(0.5)
-        until_loaded(server)
+        assert_version(server, 2)
+        os.kill(version_and_process(server)[1], signal.SIGKILL)  # the next one takes its place
+        until(lambda: loaded(server) == 3)
         write_version(folder, 3)
         assert requests.post(f"{server.url}/v1/config/reload", timeout=60).status_code == 201
-        answers(server, 3)
-
-
-def until_loaded(server):
-    give_up = time.monotonic() + 60
-    seen = set()
-    while len(seen) < 2:
-        assert time.monotonic() < give_up, seen
-        try:
-            seen.add(infer(server))
-        except requests.ConnectionError:
-            time.sleep(0.05)
+        assert_version(server, 3)
