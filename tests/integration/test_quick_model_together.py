@@ -71,13 +71,14 @@ def converse(server, number, ahead, faults):
     host, port = server.http.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=30) as client:
         for start in range(0, REQUESTS, ahead):
-            sent = []
+            sent, messages = [], []
             for place in range(start, start + ahead):
                 rows = 1 + place % 3
                 values = np.full((rows, WIDTH), number * 10_000 + place, "<f4")
                 wrong = place % 17 == 5
                 sent.append((values, wrong))
-                client.sendall(message(values, name="other" if wrong else "x"))
+                messages.append(message(values, name="other" if wrong else "x"))
+            client.sendall(b"".join(messages))
             for (values, wrong), (status, body) in zip(sent, answers(client, ahead), strict=True):
                 if wrong and not (status == 400 and b"other" in body):
                     faults.append((number, status, body))

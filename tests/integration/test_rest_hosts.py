@@ -13,6 +13,7 @@ import pytest
 import requests
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
+from integration_models import VECTOR, write_model
 from wire import double_body
 
 from ksrv.testing import Server
@@ -43,17 +44,44 @@ def test_stock_workers_serve_the_app(repository, kind, worker_class):
         client.close()
 
 
-def test_a_gevent_worker_answers_others_while_a_handler_runs(repository):
-    with Server(repository, worker_class="gevent", grpc="off", stop_timeout=1) as server:
-        url = f"{server.url}/v2/models/slow/infer"
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            slow = [pool.submit(requests.post, url, data=double_body()) for _ in range(4)]
-            answered_first = 0
-            while not all(future.done() for future in slow):
-                assert requests.get(f"{server.url}/v2/health/live").status_code == 200
-                answered_first += 1
-            assert {future.result().status_code for future in slow} == {200}
-        assert answered_first > 0
+HELD = """
+import time
+from pathlib import Path
+from ksrv import BaseHandler
+
+HERE = Path(__file__).parent
+
+class Held(BaseHandler):
+    def inference(self, x):
+        (HERE / f"began-{x[0, 0]:g}").touch()
+        while not (HERE / "go").exists():
+            time.sleep(0.005)
+        return {"y": x}
+"""
+
+
+def test_a_gevent_worker_answers_others_while_a_handler_runs(tmp_path):
+    more = "instances: 4\nwarmup: false\ntimeout_ms: 60000\n"
+    folder = write_model(tmp_path, "held", HELD, VECTOR + more)
+    with (
+        Server(tmp_path, worker_class="gevent", grpc="off", stop_timeout=1) as server,
+        concurrent.futures.ThreadPoolExecutor(4) as pool,
+    ):
+        url = f"{server.url}/v2/models/held/infer"
+        bodies = [double_body((number, 0, 0, 0)) for number in range(4)]
+        held = [pool.submit(requests.post, url, data=body, timeout=60) for body in bodies]
+        try:
+            give_up = time.monotonic() + 60
+            while len(list(folder.glob("began-*"))) < 4:
+                assert time.monotonic() < give_up
+                time.sleep(0.01)
+            for _ in range(10):
+                answer = requests.get(f"{server.url}/v2/health/live", timeout=60)
+                assert answer.status_code == 200
+            assert not any(future.done() for future in held)
+        finally:
+            (folder / "go").touch()
+        assert {future.result().status_code for future in held} == {200}
 
 
 def test_the_python_parser_is_used_whatever_the_command_says(repository):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 
 import pytest
 import requests
@@ -98,9 +99,17 @@ def test_configuration_and_statistics(server):
     assert {"max_batch_size", "input", "output"} <= set(config)
     before = _count(server)
     assert requests.post(f"{server.url}/v2/models/double/infer", data=double_body()).ok
-    assert _count(server) == before + 1
+    until(lambda: _count(server) == before + 1)
     everything = get(server, "/v2/models/stats").json()["model_stats"]
     assert {"double", "echo"} <= {entry["name"] for entry in everything}
+
+
+def until(condition):
+    """Wait for what is counted behind an answer."""
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen"
+        time.sleep(0.01)
 
 
 def _count(server):
@@ -114,16 +123,22 @@ def test_metrics_count_requests_of_loaded_models_only(server):
         assert requests.post(f"{server.url}/v2/models/double/infer", data=double_body()).ok
     for index in range(20):
         get(server, f"/v2/models/unheard-{index}")
-    answer = get(server, "/metrics")
-    assert answer.status_code == 200
-    assert answer.headers["Content-Type"].startswith("text/plain")
-    (line,) = [
-        line
-        for line in answer.text.splitlines()
-        if line.startswith("ksrv_requests_total") and 'model="double"' in line and "success" in line
-    ]
-    assert float(line.split()[-1]) >= 3
-    assert "unheard" not in answer.text
+
+    def counted():
+        answer = get(server, "/metrics")
+        assert answer.status_code == 200
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        assert "unheard" not in answer.text
+        (line,) = [
+            line
+            for line in answer.text.splitlines()
+            if line.startswith("ksrv_requests_total")
+            and 'model="double"' in line
+            and "success" in line
+        ]
+        return float(line.split()[-1])
+
+    until(lambda: counted() >= 3)
 
 
 def test_metrics_can_be_switched_off(repository):
