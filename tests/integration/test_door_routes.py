@@ -232,10 +232,10 @@ def test_a_reader_of_health_answers_that_pauses_gets_all_of_them(door):
     assert found == count
 
 
-def test_a_slow_reader_of_many_short_answers_is_not_taken_for_one_that_stopped(tmp_path):
-    """Each answer is a fraction of what the kernel holds for the peer, which reads steadily."""
-    settings = {"transfer_grace": 0.3, "least_rate": 10_000}
-    with DoorServer(tmp_path, settings=settings) as server, server.connect() as client:
+def read_steadily(server):
+    """Read 4 KB of short answers every 10 ms, for two seconds; return the longest pause."""
+    longest = 0.0
+    with server.connect() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
 
         def send():
@@ -244,14 +244,32 @@ def test_a_slow_reader_of_many_short_answers_is_not_taken_for_one_that_stopped(t
 
         sender = threading.Thread(target=send)
         sender.start()
-        start = time.monotonic()
-        while time.monotonic() - start < 2:  # about 400 KB a second
-            assert client.recv(4000)
-            time.sleep(0.01)
-        assert server.counters()["too_slow"] == 0
-        client.shutdown(socket.SHUT_RDWR)
-        sender.join(10)
+        start = last = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() - start < 2 and client.recv(4000):
+                longest, last = max(longest, time.monotonic() - last), time.monotonic()
+                time.sleep(0.01)
+        longest = max(longest, time.monotonic() - last)
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)
+        sender.join(60)
         assert not sender.is_alive()
+    return longest
+
+
+def test_a_slow_reader_of_many_short_answers_is_not_taken_for_one_that_stopped(tmp_path):
+    """Each answer is a fraction of what the kernel holds for the peer, which reads steadily."""
+    settings = {"transfer_grace": 0.3, "least_rate": 10_000}
+    with DoorServer(tmp_path, settings=settings) as server:
+        give_up = time.monotonic() + 60
+        while True:
+            before = server.counters()["too_slow"]
+            pause = read_steadily(server)
+            if server.counters()["too_slow"] == before:
+                break
+            # Only where this process was kept from reading for a good part of the grace.
+            assert pause > 0.1
+            assert time.monotonic() < give_up
 
 
 def test_peers_that_reset_while_they_are_answered_are_forgotten(door):
@@ -263,7 +281,7 @@ def test_peers_that_reset_while_they_are_answered_are_forgotten(door):
             client.setblocking(False)
             client.send(LIVE * 3000)
         client.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     # One look decides: each is a connection itself, which may still be closing at the next.
     while (left := door.counters()["open"]) > before and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -282,7 +300,7 @@ def test_a_vanished_peer_is_forgotten(door):
         client = door.connect()
         client.sendall(infer(4, sleep=0.1))
         client.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (left := door.counters()["open"]) > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left <= before

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ def answer(served, value=0.0, **fields):
     return float(served.infer(request(value, **fields)).outputs[0].data[0, 0])
 
 
-def until(condition, seconds=30.0):
+def until(condition, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition never came true"
@@ -117,18 +118,25 @@ def test_a_hundred_reloads_under_load_fail_no_request(tmp_path):
 
 
 def test_what_was_replaced_is_freed(tmp_path):
-    write(tmp_path / "m", 0)
-    with engine(tmp_path) as served:
-        served.load("m")
-        until(lambda: sum(t.name.startswith("ksrv-m-") for t in threading.enumerate()) == 2)
-        for _ in range(5):
-            served.load("m")
-            answer(served)
-        # An instance and an assembler, however often it was loaded.
-        until(lambda: sum(t.name.startswith("ksrv-m-") for t in threading.enumerate()) == 2)
+    def queues():
         gc.collect()
-        assert sum(isinstance(one, queue.Queue) for one in gc.get_objects()) <= 2
-    until(lambda: not any(t.name.startswith("ksrv-m-") for t in threading.enumerate()))
+        return sum(isinstance(one, queue.Queue) for one in gc.get_objects())
+
+    def threads():
+        return sum(thread.name.startswith("ksrv-freed-") for thread in threading.enumerate())
+
+    before = queues()  # of other tests of the process
+    write(tmp_path / "freed", 0)
+    with engine(tmp_path) as served:
+        served.load("freed")
+        until(lambda: threads() == 2)
+        for _ in range(5):
+            served.load("freed")
+            answer(served, model="freed")
+        # An instance and an assembler, however often it was loaded.
+        until(lambda: threads() == 2)
+        until(lambda: queues() <= before + 2)
+    until(lambda: threads() == 0)
 
 
 def test_a_changed_model_is_found_and_an_unchanged_one_left_alone(tmp_path):
@@ -208,14 +216,17 @@ def resident():
 
 
 def soak(folder, seconds):
-    """Load, cancel, expire and reload for a while; returns growth in bytes and in descriptors."""
+    """Load, cancel, expire and reload in three rounds; returns by how many bytes each has grown.
+
+    What leaks grows in every round; what a heap keeps or gives back does not.
+    """
     write(folder / "m", 0)
     with engine(folder) as served:
 
         def stir(round_number):
             with Clients(served, range(1000)) as clients:
                 end = time.monotonic() + seconds / 4
-                while time.monotonic() < end:
+                while time.monotonic() < end or not clients.answered:
                     tickets = [served.submit(request(1.0, rows=8)) for _ in range(20)]
                     for ticket in tickets[::2]:
                         ticket.cancel()
@@ -227,27 +238,26 @@ def soak(folder, seconds):
                     del tickets
                 served.load("m")
             assert not clients.failures
-            assert clients.answered > 0
             until(lambda: queue.bytes_in_flight() == 0)
             gc.collect()
             arena.trim()
 
         stir(0)
-        before = resident(), descriptors()
+        held, opened = [resident()], descriptors()
         for number in range(1, 4):
             stir(number)
-        return resident() - before[0], descriptors() - before[1]
+            held.append(resident())
+        until(lambda: descriptors() <= opened)
+        return [later - earlier for earlier, later in pairwise(held)]
 
 
 def test_a_short_soak_leaves_nothing_behind(tmp_path):
-    grown, opened = soak(tmp_path, 4)
-    assert grown < 20_000_000
-    assert opened <= 0
+    grown = soak(tmp_path, 4)
+    assert min(grown) < 7_000_000, grown
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_long_soak_leaves_nothing_behind(tmp_path):
-    grown, opened = soak(tmp_path, 600)
-    assert grown < 10_000_000
-    assert opened <= 0
+    grown = soak(tmp_path, 600)
+    assert min(grown) < 3_000_000, grown
