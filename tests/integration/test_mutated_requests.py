@@ -12,6 +12,7 @@ import io
 import json
 import random
 import struct
+import time
 from pathlib import Path
 
 import grpc
@@ -217,7 +218,11 @@ def test_damaged_requests_are_answered_and_leave_nothing(app):
     del answer
     gc.collect()
     assert resident_pages() - pages < PAGES_GROWN
-    assert arena.statistics()["leased"] <= leased
+    give_up = time.monotonic() + 60
+    while arena.statistics()["leased"] > leased:  # a thread may hold its last batch for a moment
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+        gc.collect()
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
