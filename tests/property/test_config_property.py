@@ -59,7 +59,9 @@ def check(folder):
 
 @given(st.dictionaries(st.sampled_from(KEYS), values, max_size=5))
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_any_values_of_the_known_keys(folder, content):
     (folder / "model.yaml").write_text(
