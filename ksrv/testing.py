@@ -12,6 +12,7 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -96,7 +97,7 @@ class Server:
     @property
     def url(self) -> str:
         """The HTTP address as a URL."""
-        return f"http://{self.http}"
+        return f"{'https' if self._settings.get('tls_cert') else 'http'}://{self.http}"
 
     @property
     def pid(self) -> int:
@@ -160,7 +161,7 @@ class Server:
             if time.monotonic() > self._deadline:
                 raise ServerFailed(f"the server printed no addresses:\n{self.log}")
             time.sleep(_POLL_SECONDS)
-        self.http = found["HTTP"].removeprefix("http://").replace("off", "")
+        self.http = found["HTTP"].rpartition("//")[2].replace("off", "")
         self.grpc = found["gRPC"].replace("off", "")
 
     def get(self, path: str) -> tuple[int, bytes]:
@@ -173,7 +174,7 @@ class Server:
             OSError: The server does not answer.
         """
         host, _, port = self.http.rpartition(":")
-        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=10)
+        connection = self._connection(host.strip("[]"), int(port))
         try:
             connection.request("GET", path)
             response = connection.getresponse()
@@ -181,8 +182,16 @@ class Server:
         finally:
             connection.close()
 
+    def _connection(self, host: str, port: int) -> http.client.HTTPConnection:
+        certificate = self._settings.get("tls_cert")
+        if certificate is None:
+            return http.client.HTTPConnection(host, port, timeout=10)
+        context = ssl.create_default_context(cafile=str(certificate))
+        context.check_hostname = False
+        return http.client.HTTPSConnection(host, port, timeout=10, context=context)
+
     def wait_ready(self, timeout: float = 60.0) -> None:
-        """Wait until the server says that it is ready; without HTTP, until its table is printed.
+        """Wait until the server says that it is ready; where it cannot be asked, until its log does.
 
         Args:
             timeout: Seconds to wait at most.
@@ -200,7 +209,7 @@ class Server:
             time.sleep(_POLL_SECONDS)
 
     def _is_ready(self) -> bool:
-        if not self.http:
+        if not self.http or self._settings.get("tls_client_ca"):  # or this is no client
             return "models loaded" in self.log
         try:
             return self.get("/v2/health/ready")[0] == 200

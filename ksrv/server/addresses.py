@@ -85,7 +85,7 @@ def check_exposure(address: Address, setting: str, *, insecure: bool, credential
         address: Where the server is about to listen.
         setting: The setting's name, for the error.
         insecure: Whether the operator accepts that anybody may call.
-        credentials: Whether callers need a token.
+        credentials: Whether callers need a token or a certificate.
 
     Raises:
         AddressError: The address lies beyond loopback and neither holds.
@@ -94,5 +94,5 @@ def check_exposure(address: Address, setting: str, *, insecure: bool, credential
         return
     raise AddressError(
         f"setting '{setting}': {address} can be reached from other machines and callers need no "
-        f"credentials; give --token-file, or --insecure if the network keeps strangers out"
+        f"credentials; give --token-file or --tls-client-ca, or --insecure if the network keeps strangers out"
     )

@@ -47,6 +47,8 @@ from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import GuardedRegions, SharedMemory, shared_memory_of
 
 if TYPE_CHECKING:
+    import grpc
+
     from ksrv.engine.engine import Engine
 
 MAX_STREAMS = 64
@@ -126,12 +128,19 @@ class GrpcServer:
         self._listening: Collection[int] = ()
         self._stopped: threading.Event | None = None
 
-    def start(self, address: str, *, shared: bool = False) -> int:
+    def start(
+        self,
+        address: str,
+        *,
+        shared: bool = False,
+        credentials: "grpc.ServerCredentials | None" = None,
+    ) -> int:
         """Listen and serve.
 
         Args:
             address: "host:port" or "unix:path"; port 0 lets the system choose.
             shared: Whether other workers listen on the same port.
+            credentials: What TLS is served with; None for none.
 
         Returns:
             The port; 1 for a unix socket.
@@ -158,7 +167,10 @@ class GrpcServer:
             )
         )
         before = listeners()
-        port = int(self._server.add_insecure_port(address))
+        if credentials is None:
+            port = int(self._server.add_insecure_port(address))
+        else:
+            port = int(self._server.add_secure_port(address, credentials))
         self._server.start()
         self._listening = listeners().keys() - before.keys()
         if self._direct is not None:

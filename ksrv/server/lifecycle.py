@@ -23,17 +23,20 @@ from typing import TYPE_CHECKING, Any
 from ksrv.engine.memory import bytes_in_flight
 from ksrv.errors import KsrvError
 from ksrv.observe.colleagues import Colleagues, CountsFile
+from ksrv.server import tls
 from ksrv.server.access import Access
 from ksrv.server.addresses import Address
 from ksrv.server.banner import print_models
 from ksrv.server.budget import ByteBudget
 from ksrv.server.changes import ChangesFile, Follower
-from ksrv.server.settings import ServerSettings
+from ksrv.server.settings import ServerSettings, SettingsError
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
 from ksrv.server.slots import CAPACITY, State, WorkerSlots
 from ksrv.server.waiting import chosen_run
 
 if TYPE_CHECKING:
+    import grpc
+
     from ksrv.engine.engine import Engine
     from ksrv.server.grpc_server import GrpcServer
 
@@ -65,6 +68,8 @@ class Service:
         self._app: Callable[..., Iterable[bytes]] | None = None
         self._grpc: GrpcServer | None = None
         self._url: str | None = None
+        self._credentials: grpc.ServerCredentials | None = None
+        self._usable = True
         self._leaving = threading.Event()
         self._loaded = threading.Event()
 
@@ -118,6 +123,7 @@ class Service:
 
         # Settings for the whole process: they are made here, where the process is ksrv's own.
         settings = self.settings
+        self._read_certificates(worker)
         if settings.keep_memory:
             arena.tune_malloc(keep=256 << 20, no_mmap=True)
         else:
@@ -162,13 +168,22 @@ class Service:
             time.sleep(POLL_SECONDS)
         if not worker.alive:
             sys.exit(0)  # told to leave before it served; a worker's loop would accept once more
-        if self.grpc_address is not None:
+        if self.grpc_address is not None and self._usable:
             from ksrv.server.grpc_server import GrpcServer
 
             self._grpc = GrpcServer(self._engine, settings, shared_memory=self.shared_memory)
-            self._grpc.start(str(self.grpc_address), shared=True)
+            self._grpc.start(str(self.grpc_address), shared=True, credentials=self._credentials)
         # Only now may a worker that this one replaces leave: both front ends are there.
         self._slots.set_accepting(self._slot, True)
+
+    def _read_certificates(self, worker: Any) -> None:
+        """Read the files of TLS anew; one that cannot leaves the workers before it serving."""
+        try:
+            tls.check(worker.cfg)
+            self._credentials = tls.grpc_credentials(worker.cfg)
+        except (SettingsError, OSError) as error:
+            self._usable = False
+            log.error("this worker cannot serve: %s", error)
 
     def _share_counts(self) -> None:
         while not self._leaving.wait(COUNTS_SECONDS):
@@ -192,7 +207,7 @@ class Service:
         self._loaded.set()
         if self._leaving.is_set():
             return  # the slot tells of the way out already
-        ready = self.engine.ready()
+        ready = self.engine.ready() and self._usable
         self._slots.mark(self._slot, State.READY if ready else State.FAILED)
         log.info("models loaded in %.1f s, ready: %s", time.monotonic() - start, ready)
         if self._first:

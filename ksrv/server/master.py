@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ksrv.server import tls
 from ksrv.server.access import Access
 from ksrv.server.addresses import Address, AddressError, check_exposure, parse_address
 from ksrv.server.banner import print_addresses
@@ -75,6 +76,7 @@ class Master:
             "accesslog": "-" if settings.access_log else None,
             "limit_request_field_size": min(settings.limits.head, 65536),
             "proc_name": "ksrv",
+            **tls.gunicorn_options(settings),
             **self.hooks(),
         }
 
@@ -103,9 +105,10 @@ class Master:
         settings = self.settings
         self._enforce(server)
         configure(settings)
-        guarded = settings.token_file is not None
+        guarded = settings.token_file is not None or tls.needs_certificate(server.cfg)
         loopback = True
         try:
+            tls.check(server.cfg)
             for bound in server.cfg.address:
                 address = Address(path=bound) if isinstance(bound, str) else Address(*bound[:2])
                 check_exposure(address, "http", insecure=settings.insecure, credentials=guarded)

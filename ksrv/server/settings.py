@@ -101,6 +101,15 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     token_file: Annotated[
         str | None, _says("File of bearer tokens, one a line; every call but health needs one.")
     ] = None
+    tls_cert: Annotated[
+        str | None, _says("Certificate chain (PEM): HTTP and gRPC are served with TLS.")
+    ] = None
+    tls_key: Annotated[
+        str | None, _says("Its key (PEM, no password), if it is not in the same file.")
+    ] = None
+    tls_client_ca: Annotated[
+        str | None, _says("Authorities (PEM) of which every client needs a certificate.")
+    ] = None
     control_token_file: Annotated[
         str | None, _says("File of bearer tokens for the routes that change the repository.")
     ] = None

@@ -1,27 +1,18 @@
 """TLS is gunicorn's: the worker is then a plain threaded worker, says so, and serves the same."""
 
-import shutil
 import socket
 import ssl
-import subprocess
 import time
 
 import pytest
 
+from tests.integration.certificates import self_signed
 from tests.integration.door_server import DoorServer, infer, read_answer
 
 
 @pytest.fixture
 def certificate(tmp_path):
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert,
-         "-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
-    return key, cert
+    return self_signed(tmp_path)
 
 
 class TlsServer(DoorServer):

@@ -1,0 +1,20 @@
+"""Certificates for tests, made by openssl."""
+
+import shutil
+import subprocess
+
+import pytest
+
+
+def self_signed(folder, name="server"):
+    """Make a key and a certificate for 127.0.0.1 that is its own authority; their paths."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    folder.mkdir(parents=True, exist_ok=True)
+    key, cert = folder / f"{name}.key", folder / f"{name}.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert,
+         "-days", "1", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    return key, cert

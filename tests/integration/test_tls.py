@@ -1,0 +1,142 @@
+"""TLS on both front ends: whose certificates count, renewal, and files that cannot be used."""
+
+import os
+import signal
+import socket
+import ssl
+import time
+
+import grpc
+import numpy as np
+import pytest
+import requests
+from integration_models import DOUBLE, VECTOR, write_model
+from tritonclient import grpc as triton
+
+from ksrv.testing import Server, ServerFailed
+from tests.integration.certificates import self_signed
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("certificates")
+    return {name: self_signed(folder, name) for name in ("server", "client", "other")}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    write_model(folder, "double", DOUBLE, VECTOR)
+    return folder
+
+
+def settings(files, **more):
+    key, cert = files["server"]
+    return {"tls_cert": str(cert), "tls_key": str(key)} | more
+
+
+def over_rest(server, trusted, **options):
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+    url = f"{server.url}/v2/models/double/infer"
+    answer = requests.post(
+        url, json={"inputs": [entry]}, verify=str(trusted), timeout=30, **options
+    )
+    return answer.json()["outputs"][0]["data"]
+
+
+def over_grpc(server, trusted, client=(None, None)):
+    key, cert = client
+    with triton.InferenceServerClient(
+        server.grpc, ssl=True, root_certificates=str(trusted),
+        private_key=key and str(key), certificate_chain=cert and str(cert),
+    ) as client:  # fmt: skip
+        tensor = triton.InferInput("x", [1, 4], "FP32")
+        tensor.set_data_from_numpy(np.array([[1, 2, 3, 4]], np.float32))
+        return client.infer("double", [tensor]).as_numpy("y").ravel().tolist()
+
+
+def test_both_front_ends_speak_tls_and_nothing_else(models, files):
+    _, cert = files["server"]
+    with Server(models, **settings(files)) as server:
+        assert over_rest(server, cert) == over_grpc(server, cert) == [2, 4, 6, 8]
+        with pytest.raises(requests.exceptions.SSLError):
+            over_rest(server, files["other"][1])
+        with pytest.raises(triton.InferenceServerException, match="UNAVAILABLE"):
+            over_grpc(server, files["other"][1])
+        with pytest.raises(requests.exceptions.RequestException):
+            requests.get(f"http://{server.http}/v2/health/live", timeout=30).raise_for_status()
+        with grpc.insecure_channel(server.grpc) as channel, pytest.raises(grpc.RpcError):
+            channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=30)
+        for address in (server.http, server.grpc):
+            with pytest.raises(OSError):
+                handshake(address, ssl.TLSVersion.TLSv1_1)
+            assert handshake(address, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+
+
+def handshake(address, version):
+    """Connect with a version of TLS and no other."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = version
+    with socket.create_connection((host, int(port)), 30) as plain:
+        return context.wrap_socket(plain).version()
+
+
+def test_clients_without_a_certificate_are_refused_where_one_is_wanted(models, files):
+    _, cert = files["server"]
+    wanted = settings(files, tls_client_ca=str(files["client"][1]))
+    # Whoever has no certificate is a stranger, so that no token is needed beyond loopback.
+    with Server(models, http="0.0.0.0:0", grpc="0.0.0.0:0", **wanted) as server:
+        server.http = server.http.replace("0.0.0.0", "127.0.0.1")
+        server.grpc = server.grpc.replace("0.0.0.0", "127.0.0.1")
+        key, chain = files["client"]
+        assert over_rest(server, cert, cert=(str(chain), str(key))) == [2, 4, 6, 8]
+        assert over_grpc(server, cert, files["client"]) == [2, 4, 6, 8]
+        for stranger in (None, tuple(map(str, reversed(files["other"])))):
+            with pytest.raises(requests.exceptions.RequestException):
+                over_rest(server, cert, cert=stranger)
+        for stranger in ((None, None), files["other"]):
+            with pytest.raises(triton.InferenceServerException, match="UNAVAILABLE"):
+                over_grpc(server, cert, stranger)
+
+
+def serves(ask, server, cert):
+    try:
+        return ask(server, cert) == [2, 4, 6, 8]
+    except (requests.exceptions.RequestException, triton.InferenceServerException):
+        return False
+
+
+def until(condition):
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen"
+        time.sleep(0.05)
+
+
+def test_a_reload_takes_renewed_files_and_keeps_the_old_ones_where_it_cannot(models, tmp_path):
+    key, cert = self_signed(tmp_path, "served")
+    with Server(models, tls_cert=str(cert), tls_key=str(key), stop_timeout=0) as server:
+        old = tmp_path / "old.pem"
+        old.write_bytes(cert.read_bytes())
+        whole = key.read_bytes()
+        key.write_text("no key")
+        os.kill(server.pid, signal.SIGHUP)
+        until(lambda: "this worker cannot serve: TLS: " in server.log)
+        assert over_grpc(server, old) == [2, 4, 6, 8]
+        key.write_bytes(whole)
+        self_signed(tmp_path, "served")
+        os.kill(server.pid, signal.SIGHUP)
+        until(lambda: serves(over_rest, server, cert) and serves(over_grpc, server, cert))
+        until(lambda: not serves(over_grpc, server, old))
+
+
+def test_files_that_cannot_be_used_are_told_before_anything_listens(models, files):
+    given = settings(files, tls_key=str(files["other"][0]))
+    with pytest.raises(
+        ServerFailed, match=r"TLS: .*server\.pem and .*other\.key cannot be used"
+    ) as told:
+        Server(models, **given).start()
+    assert "HTTP  " not in str(told.value)

@@ -1,0 +1,85 @@
+"""The files of TLS: what the settings name, and what is said of files that cannot be used."""
+
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+
+from ksrv.server import tls
+from ksrv.server.settings import ServerSettings, SettingsError
+from tests.integration.certificates import self_signed
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("certificates")
+    key, cert = self_signed(folder)
+    other, _ = self_signed(folder, "other")
+    whole = folder / "whole.pem"
+    whole.write_bytes(cert.read_bytes() + key.read_bytes())
+    closed = folder / "closed.key"
+    subprocess.run(
+        ["openssl", "rsa", "-aes256", "-in", key, "-out", closed, "-passout", "pass:secret"],
+        check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    paths = {"key": key, "cert": cert, "other": other, "whole": whole, "closed": closed}
+    return {name: str(path) for name, path in paths.items()} | {"none": str(folder / "none.pem")}
+
+
+def config(files, cert, key=None, ca=None, reqs=0):
+    """A configuration of gunicorn's that names some of the files."""
+    return SimpleNamespace(
+        is_ssl=bool(cert or key),
+        certfile=files.get(cert),
+        keyfile=files.get(key),
+        ca_certs=files.get(ca),
+        cert_reqs=reqs,
+    )
+
+
+@pytest.mark.parametrize(
+    "names", [{"cert": "cert", "key": "key"}, {"cert": "whole"}, {"cert": "whole", "ca": "cert"}]
+)
+def test_files_that_fit(files, names):
+    made = config(files, **names)
+    tls.check(made)
+    assert tls.grpc_credentials(made) is not None
+    assert not tls.needs_certificate(made)
+
+
+def test_without_tls_nothing_is_read(files):
+    made = config(files, None, ca="none")
+    tls.check(made)
+    assert tls.grpc_credentials(made) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ({"cert": None, "key": "key"}, "there is a key, but no certificate"),
+        ({"cert": "none", "key": "key"}, r"none\.pem and .*server\.key cannot be used"),
+        ({"cert": "cert"}, r"server\.pem cannot be used"),
+        ({"cert": "cert", "key": "other"}, "mismatch"),
+        ({"cert": "cert", "key": "closed"}, "without a password"),
+        ({"cert": "whole", "ca": "none"}, r"none\.pem cannot be used"),
+        ({"cert": "whole", "ca": "key"}, r"server\.key cannot be used"),
+        ({"cert": "whole", "reqs": 2}, "no authority"),
+    ],
+)
+def test_files_that_do_not(files, names, said):
+    with pytest.raises(SettingsError, match=f"TLS: .*{said}"):
+        tls.check(config(files, **names))
+
+
+def test_settings_become_gunicorn_s(files):
+    assert tls.gunicorn_options(ServerSettings()) == {}
+    assert tls.gunicorn_options(ServerSettings(tls_cert="c")) == {"certfile": "c", "keyfile": None}
+    with_clients = tls.gunicorn_options(ServerSettings(tls_cert="c", tls_client_ca="a"))
+    assert (with_clients["ca_certs"], with_clients["cert_reqs"]) == ("a", 2)
+    assert tls.needs_certificate(config(files, "whole", ca="cert", reqs=2))
+
+
+@pytest.mark.parametrize("key", ["tls_key", "tls_client_ca"])
+def test_a_certificate_is_needed(key):
+    with pytest.raises(SettingsError, match=f"'{key}': it needs tls_cert"):
+        tls.gunicorn_options(ServerSettings(**{key: "file"}))
