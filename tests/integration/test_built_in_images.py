@@ -80,7 +80,7 @@ def served(tmp_path_factory):
     (models / "rows" / "model.yaml").write_text(
         "handler: handler.py\ninputs: [{name: x, datatype: FP32, shape: [-1, 3]}]\n" + eight
     )
-    with Server(models, grpc="off") as server:
+    with Server(models, grpc="off", start_timeout=200) as server:
         yield server
 
 

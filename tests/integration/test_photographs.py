@@ -43,7 +43,7 @@ def server(tmp_path_factory):
         (root / name).mkdir()
         (root / name / "handler.py").write_text(HANDLER)
         (root / name / "model.yaml").write_text(model_yaml(channels))
-    with Server(root) as running:
+    with Server(root, start_timeout=200) as running:
         yield running
 
 

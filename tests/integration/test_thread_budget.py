@@ -71,7 +71,7 @@ def server(tmp_path_factory):
             (folder / "handler.py").write_text(HANDLER)
             text = MODEL.format(executor=executor, instances=instances)
             (folder / "model.yaml").write_text(text)
-    with Server(root) as running:
+    with Server(root, start_timeout=200) as running:
         yield running
 
 

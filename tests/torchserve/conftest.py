@@ -71,7 +71,7 @@ def served(tmp_path_factory, model_files):
     store = tmp_path_factory.mktemp("torchserve") / "store"
     store.mkdir()
     fill(store, model_files)
-    with Server(store, torchserve_api=True) as server:
+    with Server(store, torchserve_api=True, start_timeout=200) as server:
         yield server
 
 

@@ -50,7 +50,9 @@ def routes(store, model_files):
     archive(
         store, "img", "channels_handler.py", files=model_files, model="img.pt", settings=CPU
     )  # fmt: skip
-    with Server(store, torchserve_api=True, limits={"body": BODY_LIMIT}) as server:
+    with Server(
+        store, torchserve_api=True, start_timeout=200, limits={"body": BODY_LIMIT}
+    ) as server:
         yield server
 
 
@@ -71,7 +73,7 @@ def vision(tmp_path_factory, model_files):
         store, "cls8", "image_classifier", files=model_files, model="cls.pt", extra=labels,
         settings=CPU | {"batchSize": 8, "maxBatchDelay": 60_000},
     )  # fmt: skip
-    with Server(store, torchserve_api=True) as server:
+    with Server(store, torchserve_api=True, start_timeout=200) as server:
         yield server
 
 

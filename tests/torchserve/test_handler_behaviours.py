@@ -70,7 +70,7 @@ def test_b04_compiled_model_and_unknown_backend(served):
 
 def settle(server):
     """Wait until every model has been loaded or has failed."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while "models loaded" not in server.log and time.monotonic() < deadline:
         time.sleep(0.05)
 

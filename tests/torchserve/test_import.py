@@ -70,7 +70,7 @@ def test_imported_folder_serves_the_same(tmp_path, model_files):
     done = run(store / "one.mar", "--to", models)
     assert done.exit_code == 0, done.output
     assert "exists" in run(store / "one.mar", "--to", models).output
-    with Server([models, store / "two"], torchserve_api=True) as server:
+    with Server([models, store / "two"], torchserve_api=True, start_timeout=200) as server:
         assert predict(server, "one", [1]).text == "first"
         assert predict(server, "one/1.0", [1]).text == "first"
         assert predict(server, "two", [1]).text == "second"
