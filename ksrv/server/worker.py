@@ -326,6 +326,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self.set_accept_enabled(False)
         for listener in self.sockets:
             listener.close()
+        self._publish()  # one that is replaced is as ready as its successor, one that stops is not
         door.drain()
         deadline = time.monotonic() + self.cfg.graceful_timeout
         while door.open_connections > 0 and time.monotonic() < deadline:

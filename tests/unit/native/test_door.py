@@ -10,12 +10,12 @@ import pytest
 from ksrv._native.door import READY_ANSWERS_NEEDED, Door
 from ksrv._native.exchange import HeadFields
 from ksrv._native.recogniser import HeadRules
-from tests.heads import INFER, LIVE
+from tests.heads import INFER, LIVE, READY
 from tests.integration.door_server import read_answer
 
 ANSWERS = dict.fromkeys(
     READY_ANSWERS_NEEDED, (500, b"500 Internal Server Error", b"content-length: 2\r\n", b"no")
-) | {"live": (200, b"200 OK", b"content-length: 2\r\n", b"ok")}
+) | dict.fromkeys(("live", "ready"), (200, b"200 OK", b"content-length: 2\r\n", b"ok"))
 
 
 @contextlib.contextmanager
@@ -153,6 +153,17 @@ def test_a_refused_part_leaves_the_exchange_open():
 
     with opened(stumble) as (_, client):
         assert exchange_once(client)[1] == b"hello"
+
+
+@pytest.mark.parametrize(("ready", "said"), [(True, b"200"), (False, b"500")])
+def test_a_door_that_drains_says_of_readiness_what_it_was_told(ready, said):
+    with opened(None) as (door, client):
+        door.set_health(live=True, ready=ready)
+        assert exchange_once(client, LIVE)[0].startswith(b"HTTP/1.1 200 ")
+        door.drain()
+        head, _ = exchange_once(client, READY)
+        assert head.startswith(b"HTTP/1.1 " + said)
+        assert b"connection: close" in head.lower()
 
 
 def test_missing_answers_and_bad_settings_are_refused():
