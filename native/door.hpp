@@ -47,6 +47,7 @@ struct DoorConfig {
     uint64_t room_ns = 1000000000u;       // waiting for bytes in flight, before 503
     uint64_t in_flight = UINT64_MAX;
     uint64_t most_requests = UINT64_MAX;  // then `retiring` is set
+    bool shared = false;  // whether other processes accept from the same listeners
     bool log = false;
     std::string server = "gunicorn";
 };
@@ -179,9 +180,11 @@ class Door {
 
     // door_loop.hpp
     void accept_some(uint16_t listener, uint64_t now) noexcept;
+    void step_back(uint16_t listener) noexcept;
     void pause_accept(uint64_t until) noexcept;
     void resume_accept(uint64_t now) noexcept;
     bool watch_listeners(bool on) noexcept;
+    bool watch_listener(size_t listener, bool on) noexcept;
     void on_event(Connection *connection, uint32_t events, uint64_t now) noexcept;
     void sweep(uint64_t now) noexcept;
     void expire(Connection *connection, uint64_t now) noexcept;

@@ -113,6 +113,7 @@ cdef class Door:
         room: Seconds that a request waits for bytes in flight.
         in_flight: Bytes of request bodies held at once.
         most_requests: Answers after which `retiring` is true; 0 for no such bound.
+        shared: Whether other processes accept from the same listeners; they take turns then.
         log: Whether records for an access log are kept.
         server: The `Server` header.
 
@@ -128,8 +129,8 @@ cdef class Door:
     def __cinit__(
         self, HeadRules rules not None, handler, answers, *, int threads=2,
         uint32_t connections=1000, double head=10.0, double grace=10.0, uint64_t rate=4096,
-        double idle=75.0, double room=1.0, in_flight=None, most_requests=0, bint log=False,
-        str server="gunicorn"
+        double idle=75.0, double room=1.0, in_flight=None, most_requests=0, bint shared=False,
+        bint log=False, str server="gunicorn"
     ):
         cdef DoorConfig config
         cdef DoorHooks hooks
@@ -148,6 +149,7 @@ cdef class Door:
             config.in_flight = in_flight
         if most_requests:
             config.most_requests = most_requests
+        config.shared = shared
         config.log = log
         config.server = server.encode("ascii")
         hooks.owner = <void *>self

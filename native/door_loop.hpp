@@ -122,7 +122,8 @@ inline void Door::notify() noexcept {
 // ---- accepting ------------------------------------------------------------------------------
 
 inline void Door::accept_some(uint16_t listener, uint64_t now) noexcept {
-    for (int i = 0; i < ACCEPTS; ++i) {
+    const int most = config.shared ? 1 : ACCEPTS;
+    for (int i = 0; i < most; ++i) {
         Connection *connection = connections.take();
         if (!connection) {
             pause_accept(Deadlines::NONE);
@@ -157,19 +158,34 @@ inline void Door::accept_some(uint16_t listener, uint64_t now) noexcept {
         connection->phase.store(Phase::idle, std::memory_order_release);
         advance(connection, now);
     }
+    if (config.shared) step_back(listener);
+}
+
+// The kernel wakes the first process in a listener's queue that waits, which would always be the same one
+// while little is to do, and it would get every connection that is kept open. So whoever accepted one
+// goes to the end of the queue.
+inline void Door::step_back(uint16_t listener) noexcept {
+    std::lock_guard<std::mutex> guard(accept_mutex_);
+    if (!watching_) return;
+    if (watch_listener(listener, false) && watch_listener(listener, true)) return;
+    watch_listeners(false);  // there is no memory: the sweep tries again
+    paused_until_ = door_clock() + DESCRIPTOR_PAUSE_NS;
+    paused_.store(true);
 }
 
 inline bool Door::watch_listeners(bool on) noexcept {
     if (watching_ == on) return true;
     watching_ = on;
     bool done = true;
-    for (size_t i = 0; i < listeners_.size(); ++i) {
-        epoll_event event{};
-        event.events = EPOLLIN | EPOLLEXCLUSIVE;
-        event.data.u64 = LISTENER_TAG | static_cast<uint32_t>(i);
-        done &= epoll_ctl(epoll_, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listeners_[i], &event) == 0;
-    }
+    for (size_t i = 0; i < listeners_.size(); ++i) done &= watch_listener(i, on);
     return done;
+}
+
+inline bool Door::watch_listener(size_t listener, bool on) noexcept {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLEXCLUSIVE;
+    event.data.u64 = LISTENER_TAG | static_cast<uint32_t>(listener);
+    return epoll_ctl(epoll_, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listeners_[listener], &event) == 0;
 }
 
 inline void Door::accept_enabled(bool enabled) noexcept {

@@ -121,6 +121,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         uint64_t room_ns
         uint64_t in_flight
         uint64_t most_requests
+        cbool shared
         cbool log
         string server
 

@@ -28,6 +28,7 @@ class Door:
         room: float = 1.0,
         in_flight: int | None = None,
         most_requests: int = 0,
+        shared: bool = False,
         log: bool = False,
         server: str = "gunicorn",
     ) -> None: ...

@@ -193,6 +193,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             rate=settings.least_rate,
             idle=self.cfg.keepalive,
             in_flight=bytes_in_flight(limits),
+            shared=self.cfg.workers > 1,
             log=logs,
         )
         for listener in self.sockets:

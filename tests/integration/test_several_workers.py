@@ -60,7 +60,7 @@ def loaded(server):
 
 @contextlib.contextmanager
 def resting(pid):
-    """Stop a worker. On a machine at rest one of two accepts nearly every connection."""
+    """Stop a worker, so that the other one answers."""
 
     def rests():
         return all(
@@ -88,11 +88,11 @@ def of_both(server, ask):
     return answers
 
 
-def infer(server, value=1.0):
+def infer(server, value=1.0, asks=requests):
     """Answer one row; the process that did."""
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [value]}
     url = f"{server.url}/v2/models/m/infer"
-    answer = requests.post(url, json={"inputs": [entry]}, timeout=30)
+    answer = asks.post(url, json={"inputs": [entry]}, timeout=30)
     assert answer.status_code == 200, answer.text
     return int(answer.json()["outputs"][0]["data"][0])
 
@@ -111,6 +111,17 @@ def wait_for(server, pattern, value):
             return
         assert time.monotonic() < give_up, pages[0] + pages[-1]
         time.sleep(0.1)
+
+
+def test_connections_go_to_the_workers_in_turn(server):
+    first = infer(server)
+    until(lambda: infer(server) != first)  # one that has loaded its models accepts soon
+    asked = collections.Counter(infer(server) for _ in range(40))
+    assert len(asked) == 2 and min(asked.values()) >= 10
+    with contextlib.ExitStack() as kept:
+        sessions = [kept.enter_context(requests.Session()) for _ in range(20)]
+        held = collections.Counter(infer(server, asks=session) for session in sessions)
+        assert len(held) == 2 and min(held.values()) >= 5
 
 
 def test_counts_are_those_of_all_workers(server):
