@@ -62,8 +62,9 @@ class FolderModules:
     def close(self) -> None:
         """Forget the modules, so that their memory can go."""
         _finder.packages.pop(self.package, None)
-        for name in [entry for entry in sys.modules if _within(entry, self.package)]:
-            del sys.modules[name]
+        for name in list(sys.modules):  # in one step: other threads import meanwhile
+            if _within(name, self.package):
+                sys.modules.pop(name, None)
         self._open = False
 
     def spec(self, name: str, path: Sequence[str] | None) -> ModuleSpec | None:

@@ -1,6 +1,7 @@
 """The commands at the top of docs/torchserve.md, run as they stand there, by somebody new."""
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ from ksrv.testing import Server
 
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
+# A test run need not have its environment's commands on the path.
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 def commands():
@@ -24,7 +27,7 @@ def commands():
 
 
 @pytest.mark.skipif(
-    not (shutil.which("curl") and shutil.which("torch-model-archiver")),
+    not (shutil.which("curl") and shutil.which("torch-model-archiver", path=PATH)),
     reason="curl or torch-model-archiver is not there",
 )
 def test_commands_lead_from_an_archive_to_an_answer(tmp_path):
@@ -36,7 +39,12 @@ def test_commands_lead_from_an_archive_to_an_answer(tmp_path):
 
     def run(words):
         return subprocess.run(
-            words, cwd=tmp_path, capture_output=True, text=True, check=True
+            words,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PATH": PATH},
         ).stdout
 
     run(archiver)

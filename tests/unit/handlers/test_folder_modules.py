@@ -1,0 +1,25 @@
+"""Modules of a model's folder beside what other threads import."""
+
+import sys
+from types import ModuleType
+
+from ksrv.handlers import folder_modules
+from ksrv.handlers.folder_modules import FolderModules
+
+
+def test_modules_are_forgotten_while_another_thread_imports(tmp_path, monkeypatch):
+    (tmp_path / "handler.py").write_text("answer = 42\n")
+    modules = FolderModules("m", (tmp_path, tmp_path))
+    loaded = modules.load(tmp_path / "handler.py")
+    assert loaded.answer == 42 and loaded.__name__ in sys.modules
+    within = folder_modules._within
+    imported = []
+
+    def importing(name, package):
+        imported.append(f"of_another_thread_{len(imported)}")
+        monkeypatch.setitem(sys.modules, imported[-1], ModuleType(imported[-1]))
+        return within(name, package)
+
+    monkeypatch.setattr(folder_modules, "_within", importing)
+    modules.close()
+    assert imported and loaded.__name__ not in sys.modules
