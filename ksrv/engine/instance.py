@@ -51,8 +51,6 @@ does not become a batch of one, an instance waits for them 1/200 of the time tha
 AHEAD_NS = 2_000_000
 """Above this a batch takes long enough for the next one to be assembled meanwhile."""
 
-NOT_COUNTED: dict[int, int] = {}
-
 Answers = list[InferResponse | KsrvError]
 REPLIED: Answers = []
 """Of a batch whose answers have been sent and counted."""
@@ -222,7 +220,7 @@ class Instance:
             if taken is None:
                 break
             assembly = home.take_offer() if taken is True else self._assembled(taken)
-            self._run(assembly, True, False)
+            self._run(assembly, False)
             linger = min(assembly.ran_ns // 200, MOST_LINGER_NS) if assembly.rows > 1 else 0
             if linger < LEAST_LINGER_NS:
                 linger = 0
@@ -241,7 +239,7 @@ class Instance:
         """
         queue = self._home.queue
         try:
-            self._run(self._assembled(tickets), False, True)
+            self._run(self._assembled(tickets), True)
         finally:
             if not self._executor.alive:
                 queue.nudge(self._seat)
@@ -256,8 +254,8 @@ class Instance:
         fill(assembly, tickets, self._home.queue, self.tally)
         return assembly
 
-    def _run(self, assembly: Assembly | PlainBatch, later: bool, lent: bool) -> None:
-        """Run a batch and answer its requests; their waiters are woken `later`, or now."""
+    def _run(self, assembly: Assembly | PlainBatch, lent: bool) -> None:
+        """Run a batch and answer its requests; on a lent seat their waiters are woken at once."""
         queue = self._home.queue
         if not assembly.tickets:
             return
@@ -271,7 +269,7 @@ class Instance:
         if answers is None:
             return
         if answers is not REPLIED:
-            won = queue.finish(tickets, answers, later)
+            won = queue.finish(tickets, answers, not lent)
             self.tally.batch(
                 tickets, answers, won, assembly.spent_ns, assembly.ran_ns, assembly.timings
             )
@@ -285,7 +283,7 @@ class Instance:
         began = self._busy_since = time.monotonic_ns()
         chunks = None if plain else chunk_sender(self._home.spec, tickets)
         inputs: list[Array] = []
-        before: dict[int, int] = NOT_COUNTED
+        before: dict[int, int] = {}
         try:
             batch = assembly.inputs()
             if chunks is not None:

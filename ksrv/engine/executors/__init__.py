@@ -60,7 +60,8 @@ class Executor(Protocol):
 
         Args:
             batch: The assembled batch.
-            deadline_ns: `time.monotonic_ns` at which the wait ends, or None.
+            deadline_ns: `time.monotonic_ns` at which the wait ends; None for never, and always
+                where `keeps_deadlines` is false.
 
         Raises:
             ExecutorDied: The process went; `start` replaces it.
