@@ -4,7 +4,6 @@ import contextlib
 import inspect
 import os
 import re
-import time
 
 import pytest
 import requests
@@ -20,6 +19,7 @@ from tests.integration.door_server import (
     read_answer,
 )
 from tests.integration.gil import MOST_IN_A_PIPE, held_gil, hold_gil
+from tests.until import until
 
 HANDLER = f"""
 import ctypes, os, threading, time
@@ -83,13 +83,6 @@ def full(server):
             go.touch()
         for client in clients:
             assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
-
-
-def until(condition):
-    give_up = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen"
-        time.sleep(0.01)
 
 
 def waiting(server):

@@ -13,6 +13,7 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
+from tests.until import until
 
 MODEL = """
 executor: process
@@ -79,13 +80,6 @@ def pid_of(served):
             return int(served.infer(request(id="pid")).outputs[0].data[0, 0])
         except DeadlineExceeded:
             assert time.monotonic() < give_up, "no process answered in time"
-
-
-def until(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition never came true"
-        time.sleep(0.005)
 
 
 def test_a_request_that_ends_two_processes_is_refused_and_the_model_comes_back(tmp_path):

@@ -16,6 +16,7 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import KsrvError, NotFound
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
+from tests.until import until
 
 MODEL = """
 handler: handler.py
@@ -59,13 +60,6 @@ def request(value, model="m", rows=1, **fields):
 
 def answer(served, value=0.0, **fields):
     return float(served.infer(request(value, **fields)).outputs[0].data[0, 0])
-
-
-def until(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition never came true"
-        time.sleep(0.005)
 
 
 class Clients:

@@ -14,6 +14,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from ksrv.testing import Server
+from tests.until import until
 
 MODEL = """
 handler: handler.py
@@ -96,13 +97,6 @@ class Hold:
 
     def __exit__(self, *_):
         (self._folder / f"go-{self.turn}").touch()
-
-
-def until(condition):
-    give_up = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen"
-        time.sleep(0.01)
 
 
 def waiting(server, model):

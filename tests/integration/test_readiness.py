@@ -1,7 +1,6 @@
 """When a server and its models call themselves ready, and how they follow the disk."""
 
 import shutil
-import time
 
 import pytest
 import requests
@@ -9,6 +8,7 @@ from integration_models import VECTOR, write_broken, write_double, write_model
 from tritonclient import grpc as triton
 
 from ksrv.testing import Server
+from tests.until import until
 
 SLOW_TO_WARM = """
 import time
@@ -32,13 +32,6 @@ class Adds(BaseHandler):
     def inference(self, x):
         return {"y": x + NUMBER}
 """
-
-
-def until(condition):
-    give_up = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen"
-        time.sleep(0.02)
 
 
 def status(server, path):

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 
 import pytest
 import requests
@@ -11,6 +10,7 @@ from integration_models import write_broken, write_double, write_echo
 from wire import double_body
 
 from ksrv.testing import Server
+from tests.until import until
 
 
 @pytest.fixture
@@ -102,14 +102,6 @@ def test_configuration_and_statistics(server):
     until(lambda: _count(server) == before + 1)
     everything = get(server, "/v2/models/stats").json()["model_stats"]
     assert {"double", "echo"} <= {entry["name"] for entry in everything}
-
-
-def until(condition):
-    """Wait for what is counted behind an answer."""
-    give_up = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen"
-        time.sleep(0.01)
 
 
 def _count(server):

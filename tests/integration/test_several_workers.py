@@ -15,6 +15,7 @@ from integration_models import write_model
 from tritonclient import grpc as triton
 
 from ksrv.testing import Server
+from tests.until import until
 
 HANDLER = """
 import os
@@ -44,13 +45,6 @@ def server(tmp_path):
     with Server(tmp_path, workers=2) as running:
         until(lambda: loaded(running) == 2)
         yield running
-
-
-def until(condition):
-    give_up = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen"
-        time.sleep(0.02)
 
 
 def loaded(server):

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import ssl
-import time
 
 import grpc
 import numpy as np
@@ -15,6 +14,7 @@ from tritonclient import grpc as triton
 
 from ksrv.testing import Server, ServerFailed
 from tests.integration.certificates import self_signed
+from tests.until import until
 
 
 @pytest.fixture(scope="module")
@@ -107,13 +107,6 @@ def serves(ask, server, cert):
         return ask(server, cert) == [2, 4, 6, 8]
     except (requests.exceptions.RequestException, triton.InferenceServerException):
         return False
-
-
-def until(condition):
-    give_up = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen"
-        time.sleep(0.05)
 
 
 def test_a_reload_takes_renewed_files_and_keeps_the_old_ones_where_it_cannot(models, tmp_path):

@@ -13,6 +13,7 @@ from integration_models import write_model
 
 from ksrv.testing import Server
 from tests.integration.door_server import infer_head, open_connection, read_answer
+from tests.until import until
 
 HANDLER = """
 import time
@@ -124,13 +125,6 @@ class Held:
             finally:
                 (self.folder / "go").touch()
             assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
-
-
-def until(condition):
-    give_up = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen"
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

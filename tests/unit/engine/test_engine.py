@@ -30,6 +30,7 @@ from tests.unit.engine.engine_models import (
     submit_for,
     tensor,
 )
+from tests.until import until
 
 
 @pytest.fixture
@@ -48,13 +49,6 @@ def held(gate, entered=None, result=lambda batch: batch.tensors["x"].data * 2):
         return result(batch)
 
     return run
-
-
-def until(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition never came true"
-        time.sleep(0.001)
 
 
 def test_a_request_is_answered():

@@ -1,7 +1,6 @@
 """Images on their way into batches: decoded once into their rows, bad ones failing alone."""
 
 import threading
-import time
 
 import cv2
 import numpy as np
@@ -12,6 +11,7 @@ from ksrv.errors import InvalidRequest
 from ksrv.request import InferRequest, Tensor
 from ksrv.spec import ImageSpec, TensorSpec
 from tests.unit.engine.engine_models import engine, source, tensor
+from tests.until import until
 
 SMALL = TensorSpec("x", "FP32", (-1, 4, 6, 3), ImageSpec())
 OPEN = TensorSpec("x", "FP32", (-1, -1, -1, 3), ImageSpec())
@@ -45,13 +45,6 @@ class Gate:
         self.batches.append(batch)
         self.event.wait(30)
         return self.result(batch)
-
-
-def until(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition never came true"
-        time.sleep(0.001)
 
 
 def serve(gate, *inputs, **settings):

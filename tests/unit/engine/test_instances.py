@@ -20,13 +20,7 @@ from tests.unit.engine.engine_models import (
     submit_for,
     tensor,
 )
-
-
-def until(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition never came true"
-        time.sleep(0.001)
+from tests.until import until
 
 
 def queue_of(served):

@@ -1,0 +1,279 @@
+"""Models, doors and messages for the tests of plain requests: an engine and sockets in one process."""
+
+import contextlib
+import itertools
+import json
+import re
+import select
+import socket
+import threading
+import time
+
+import numpy as np
+
+from ksrv._native.door import Door
+from ksrv._native.recogniser import HeadRules
+from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.limits import Limits
+from ksrv.repository.layout import Repository
+from ksrv.server.hot import HotRoute, lane_for, ready_answers, render_error
+from tests.integration.door_server import read_answer
+
+PAIR = """
+import numpy as np
+from ksrv import BaseHandler
+
+class Pair(BaseHandler):
+    def inference(self, a, b):
+        return {"sum": a + b, "rows": np.full((len(a), 1), len(a), np.int64)}
+"""
+PAIR_YAML = """
+handler: handler.py
+inputs:
+  - {name: a, datatype: FP32, shape: [-1, 4]}
+  - {name: b, datatype: FP32, shape: [-1, 4]}
+outputs:
+  - {name: sum, datatype: FP32, shape: [-1, 4]}
+  - {name: rows, datatype: INT64, shape: [-1, 1]}
+"""
+ONE = """
+import time
+from pathlib import Path
+from ksrv import BaseHandler, InferenceError
+
+class One(BaseHandler):
+    def initialize(self, context):
+        super().initialize(context)
+        self.kept = []
+
+    def inference(self, x):
+        what = int(x[0, 0])
+        if what == -1:
+            raise RuntimeError("secret")
+        if what == -2:
+            raise InferenceError("not today", 422)
+        if what == -3:
+            here, turn = Path(__file__).parent, int(x[0, 1])
+            (here / f"began-{turn}").touch()
+            while not (here / f"go-{turn}").exists():
+                time.sleep(0.002)
+        batch = self.context.batch
+        if what == -4:
+            batch.set_header(0, "x-extra", "yes")
+        if what == -5:
+            batch.set_parameter(0, "extra", 7)
+        if what == -6:
+            x[0, 1] = len(batch.requests)
+            x[0, 2] = len(batch.requests[0].id)
+            x[0, 3] = len(batch.requests[0].headers.get("x-mine", ""))
+        x[x[:, 0] == -9, 2] = len(batch.requests)
+        for row in range(len(x)):
+            if x[row, 0] == -7:
+                batch.fail(row, f"row {row} is bad")
+        if what == -8:
+            self.kept.append(x)
+        return x
+"""
+ONE_YAML = """
+handler: handler.py
+timeout_ms: 60000
+queue_size: 50
+inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
+"""
+WIDE_YAML = """
+handler: handler.py
+inputs: [{name: x, datatype: FP32, shape: [-1, 4096]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, 4096]}]
+"""
+OPEN = """
+from ksrv import BaseHandler
+
+class Open(BaseHandler):
+    def inference(self, x):
+        return {"first": x, "second": [str(row) for row in x]} if x[0, 0] < 0 else {"first": x}
+"""
+OPEN_YAML = """
+handler: handler.py
+inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
+"""
+UNEVEN = """
+from ksrv import BaseHandler
+
+class Sum(BaseHandler):
+    def inference(self, a, b):
+        return {"y": a.sum(1, keepdims=True) + b}
+"""
+UNEVEN_YAML = """
+handler: handler.py
+inputs:
+  - {name: a, datatype: UINT8, shape: [-1, 3]}
+  - {name: b, datatype: FP64, shape: [-1, 1]}
+outputs: [{name: y, datatype: FP64, shape: [-1, 1]}]
+"""
+SHOWN = """
+import json
+from ksrv import BaseHandler
+
+class Shown(BaseHandler):
+    def inference(self, **arrays):
+        flags = ("c_contiguous", "aligned", "writeable", "owndata")
+        shown = {
+            name: [type(x).__name__, x.dtype.str, x.shape, x.strides]
+            + [bool(getattr(x.flags, flag)) for flag in flags]
+            for name, x in sorted(arrays.items())
+        }
+        return {"shown": [json.dumps(shown) for _ in arrays["a"]]}
+"""
+SHOWN_YAML = """
+handler: handler.py
+inputs:
+  - {name: a, datatype: FP32, shape: [-1, 2, 1, 3]}
+  - {name: b, datatype: INT64, shape: [-1]}
+"""
+JOINED = "batching: {max_batch_size: 8, max_delay_ms: 0}\n"
+MODELS = {
+    "pair": (PAIR, PAIR_YAML),
+    "one": (ONE, ONE_YAML),
+    "versions/2": (ONE, ONE_YAML),
+    "joined": (ONE, ONE_YAML + JOINED),
+    "waits": (ONE, ONE_YAML + "batching: {max_batch_size: 8, max_delay_ms: 100}\n"),
+    "full": (ONE, ONE_YAML + "batching: {max_batch_size: 8, max_delay_ms: 50000}\n"),
+    "hurried": (ONE, ONE_YAML.replace("timeout_ms: 60000", "timeout_ms: 200")),
+    "apart": (ONE, ONE_YAML + "executor: process\n" + JOINED),
+    "wide": (ONE, WIDE_YAML),
+    "open": (OPEN, OPEN_YAML),
+    "shown": (SHOWN, SHOWN_YAML),
+    "shown-joined": (SHOWN, SHOWN_YAML + JOINED),
+}
+
+
+@contextlib.contextmanager
+def serving(folder, handler, settings):
+    """An engine of one test, with one model."""
+    folder.mkdir()
+    (folder / "handler.py").write_text(handler)
+    (folder / "model.yaml").write_text(settings)
+    engine = Engine(Repository([folder]), EngineSettings())
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.close(5)
+
+
+class Open:
+    def check(self, authorization):
+        raise AssertionError("nobody is checked here")
+
+    needs_token = False
+
+
+@contextlib.contextmanager
+def opened(engine, *, lanes=True):
+    limits = Limits()
+    route = HotRoute(engine, limits, Open())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        door = Door(HeadRules(body=1 << 30), route, ready_answers(limits))
+        door.listen([listener.fileno()])
+        made = {}
+        gates = []
+        for name, version, model in engine.reached():
+            lane = made.setdefault(id(model), lane_for(model, route, limits)) if lanes else None
+            gates.append((name, version, model.queue, render_error(model.full()), lane))
+        door.set_gates(gates)
+        threads = [threading.Thread(target=door.run, args=(index,)) for index in range(2)]
+        for thread in threads:
+            thread.start()
+        door.accept(True)
+        try:
+            yield door, listener.getsockname()
+        finally:
+            door.stop()
+            for thread in threads:
+                thread.join()
+
+
+def entry(name, array, **more):
+    kinds = {"f4": "FP32", "i8": "INT64", "f8": "FP64"}
+    parameters = {"binary_data_size": array.nbytes, **more.pop("parameters", {})}
+    return {
+        "name": name,
+        "datatype": kinds[array.dtype.str[1:]],
+        "shape": list(array.shape),
+        "parameters": parameters,
+        **more,
+    }
+
+
+def message(model, arrays, *, fields="", outputs=None, parameters=None, text=None, **more):
+    document = {"inputs": [entry(name, array) for name, array in arrays.items()], **more}
+    document["parameters"] = {"binary_data_output": True} if parameters is None else parameters
+    if outputs is not None:
+        document["outputs"] = outputs
+    header = text or json.dumps(document, ensure_ascii=False).encode()
+    body = header + b"".join(array.tobytes() for array in arrays.values())
+    head = (
+        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n{fields}"
+        f"Inference-Header-Content-Length: {len(header)}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def row(*values, rows=1, dtype="<f4"):
+    array = np.zeros((rows, 4), dtype)
+    array.reshape(-1)[: len(values)] = values
+    return array
+
+
+def ask(address, data):
+    with socket.create_connection(address, 20) as client:
+        client.sendall(data)
+        return read_answer(client)[:2]
+
+
+class Hold:
+    """Requests that the handler in a folder does not answer before the context ends."""
+
+    turns = itertools.count(1)
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._turn = next(self.turns)
+        self.x = row(-3, self._turn)
+
+    @property
+    def began(self):
+        return (self._folder / f"began-{self._turn}").exists()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        (self._folder / f"go-{self._turn}").touch()
+
+    def begin(self, client, model):
+        """Send one and wait until its handler runs; one that expired before that is sent again."""
+        give_up = time.monotonic() + 60
+        while not self.began:
+            assert time.monotonic() < give_up, "the handler did not begin"
+            client.sendall(message(model, {"x": self.x}))
+            while not (self.began or readable([client], 0.01)):
+                assert time.monotonic() < give_up, "the handler did not begin"
+            if not self.began:
+                assert status(read_answer(client)[0]) == 504
+
+
+def readable(clients, seconds):
+    return select.select(clients, [], [], seconds)[0]
+
+
+def status(head):
+    return int(head.split(b" ", 2)[1])
+
+
+def stripped(head):
+    """A head without what differs from one answer to the next."""
+    head = re.sub(rb"\r\nDate: [^\r]+", b"", head)
+    return re.sub(rb"dur=[0-9.]+", b"dur=", head)
