@@ -1,1 +1,1 @@
-"""What can be seen of a running server: statistics, metrics, tracing and logs."""
+"""What can be seen of a running server: statistics and metrics."""

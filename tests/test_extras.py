@@ -1,0 +1,35 @@
+"""The extras of pyproject.toml: what a user installs with them is used."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOR_DEVELOPMENT = {"test", "bench"}
+
+
+def extras():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extra, requirements in project["optional-dependencies"].items():
+        if extra not in FOR_DEVELOPMENT:
+            for requirement in requirements:
+                yield extra, re.match(r"[A-Za-z0-9-]+", requirement)[0]
+
+
+def imported():
+    names = set()
+    for file in (ROOT / "ksrv").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names.add(node.module.partition(".")[0])
+    return names
+
+
+@pytest.mark.parametrize(("extra", "distribution"), extras())
+def test_what_an_extra_installs_is_imported(extra, distribution):
+    assert {distribution, distribution.partition("-")[0]} & imported(), extra
