@@ -169,13 +169,15 @@ inline bool has_quality(const unsigned char *at, const unsigned char *end) noexc
     return false;
 }
 
-// NAME up to `/`; false where it is empty, longer than 63 bytes or holds any other byte.
+// NAME up to `/`; false where it is empty, longer than 63 bytes or holds any other byte. `.` and `..`
+// are no names: whoever reads the target as a path takes them for another one.
 inline bool segment(const unsigned char *&at, const unsigned char *end, const unsigned char *data,
                     Span *span) noexcept {
     const unsigned char *start = at;
     while (at < end && is(*at, NAME)) ++at;
     const size_t length = static_cast<size_t>(at - start);
     if (length == 0 || length > 63) return false;
+    if (start[0] == '.' && (length == 1 || (length == 2 && start[1] == '.'))) return false;
     span->offset = static_cast<uint32_t>(start - data);
     span->length = static_cast<uint32_t>(length);
     return true;

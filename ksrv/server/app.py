@@ -1,4 +1,4 @@
-"""The Falcon app: every REST route, the one check in front of them, and errors as JSON.
+"""The Falcon app: every REST route, what its callers must show, and errors as JSON.
 
 The app is complete under any WSGI server. Errors are `KsrvError`s; what Falcon itself finds (no such
 route, a method that a route does not have) is rendered in the same form. An exception that comes up
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import falcon
 
 from ksrv.engine.memory import bytes_in_flight
-from ksrv.errors import HandlerFailed, HeadTooLarge, KsrvError, NotFound, cut, quote
+from ksrv.errors import HandlerFailed, KsrvError, cut, quote
 from ksrv.server import inference
 from ksrv.server.access import Access
-from ksrv.server.body import Environ, read_body
+from ksrv.server.body import read_body
 from ksrv.server.budget import ByteBudget, Reservation
 from ksrv.server.documents import parse_document
 from ksrv.server.extensions import extensions_of
+from ksrv.server.guard import Guard, GuardedRouter, Needs
 from ksrv.server.health import LiveResource, ModelReadyResource, ReadyResource
 from ksrv.server.metrics import MetricsResource
 from ksrv.server.models import (
@@ -37,7 +38,6 @@ from ksrv.server.repository import (
 from ksrv.server.responses import send_error, send_json, status_line
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
-from ksrv.server.shared_memory_routes import PREFIX as SHARED_MEMORY
 from ksrv.server.shared_memory_routes import add_routes
 from ksrv.server.torchserve_routes import TorchServeSurface
 
@@ -45,12 +45,6 @@ if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
 log = logging.getLogger(__name__)
-
-PUBLIC_PATHS = frozenset({"/v2/health/live", "/v2/health/ready", "/ping"})
-"""Served without credentials, so that probes work."""
-
-CONTROL_PATHS = ("/v2/repository/models/", "/v1/config/reload")
-"""Calls under these change what is served."""
 
 
 class Context:
@@ -75,41 +69,6 @@ class Request(falcon.Request):
     """A Falcon request with a typed context."""
 
     context_type = Context
-
-
-class Guard:
-    """Falcon middleware: the one check of who may call, before routing."""
-
-    def __init__(self, access: Access, head_limit: int) -> None:
-        self._access = access
-        self._head_limit = head_limit
-
-    def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Let the request pass or raise."""
-        self._check_head(req.env)
-        raw = req.env.get("RAW_URI", "")
-        if "%" in raw and "%2f" in raw.partition("?")[0].lower():
-            raise NotFound(f"no route has an escaped slash in its path, as {quote(raw)} has")
-        if req.path in PUBLIC_PATHS:
-            return
-        authorization = req.get_header("Authorization")
-        changes = req.method == "POST" and req.path.startswith(CONTROL_PATHS)
-        if changes or req.path.startswith(SHARED_MEMORY):
-            inference.check_control(self._access, req.env)
-        self._access.check(authorization)
-
-    def _check_head(self, environ: Environ) -> None:
-        size = sum(
-            len(name)
-            + len(value)
-            - 1  # HTTP_ and : and blanks and line end, as good as on the wire
-            for name, value in environ.items()
-            if name.startswith("HTTP_")
-        )
-        if size > self._head_limit:
-            raise HeadTooLarge(
-                f"the request's headers hold {size} bytes; limit 'head' allows {self._head_limit}"
-            )
 
 
 def _on_ksrv_error(
@@ -165,7 +124,11 @@ def make_app(
     access = access or Access(settings)
     shared_memory = shared_memory or shared_memory_of(settings)
     budget = budget or ByteBudget(bytes_in_flight(settings.limits))
-    app = falcon.App(request_type=Request, middleware=[Guard(access, settings.limits.head)])
+    app = falcon.App(
+        request_type=Request,
+        middleware=[Guard(settings.limits.head)],
+        router=GuardedRouter(access),
+    )
     app.req_options.strip_url_path_trailing_slash = True
     app.req_options.auto_parse_qs_csv = False
     app.add_error_handler(Exception, _on_other)
@@ -194,27 +157,29 @@ def make_app(
         shared_memory=shared_memory,
     )
     statistics = StatisticsResource(engine)
-    app.add_route("/v2", ServerResource(extensions_of(settings)))
-    app.add_route("/v2/health/live", LiveResource())
-    app.add_route("/v2/health/ready", ReadyResource(engine))
-    app.add_route("/v2/models", ModelListResource(engine))
-    app.add_route("/v2/models/stats", statistics)
+    app.add_route("/v2/health/live", LiveResource(), needs=Needs.NOTHING)
+    app.add_route("/v2/health/ready", ReadyResource(engine), needs=Needs.NOTHING)
+    app.add_route("/v2", ServerResource(extensions_of(settings)), needs=Needs.TOKEN)
+    app.add_route("/v2/models", ModelListResource(engine), needs=Needs.TOKEN)
+    app.add_route("/v2/models/stats", statistics, needs=Needs.TOKEN)
     for prefix in (model, version):
-        app.add_route(prefix, ModelResource(engine, settings.limits))
-        app.add_route(prefix + "/ready", ModelReadyResource(engine))
-        app.add_route(prefix + "/config", ConfigResource(engine))
-        app.add_route(prefix + "/stats", statistics)
-        app.add_route(prefix + "/infer", infer)
-        app.add_route(prefix + "/explain", infer, suffix="explain")
-    app.add_route("/v2/repository/index", IndexResource(engine, read_document))
-    app.add_route("/v2/repository/models/{name}/load", LoadResource(engine, read_document))
-    app.add_route("/v2/repository/models/{name}/unload", UnloadResource(engine, read_document))
+        app.add_route(prefix, ModelResource(engine, settings.limits), needs=Needs.TOKEN)
+        app.add_route(prefix + "/ready", ModelReadyResource(engine), needs=Needs.TOKEN)
+        app.add_route(prefix + "/config", ConfigResource(engine), needs=Needs.TOKEN)
+        app.add_route(prefix + "/stats", statistics, needs=Needs.TOKEN)
+        app.add_route(prefix + "/infer", infer, needs=Needs.TOKEN)
+        app.add_route(prefix + "/explain", infer, suffix="explain", needs=Needs.TOKEN)
+    if settings.metrics:
+        app.add_route("/metrics", MetricsResource(engine), needs=Needs.TOKEN)
+    index = IndexResource(engine, read_document)
+    app.add_route("/v2/repository/index", index, needs=Needs.TOKEN)
+    load, unload = LoadResource(engine, read_document), UnloadResource(engine, read_document)
+    app.add_route("/v2/repository/models/{name}/load", load, needs=Needs.CONTROL)
+    app.add_route("/v2/repository/models/{name}/unload", unload, needs=Needs.CONTROL)
+    app.add_route("/v1/config", OvmsConfigResource(engine), needs=Needs.TOKEN)
+    app.add_route("/v1/config/reload", OvmsReloadResource(engine), needs=Needs.CONTROL)
     if shared_memory is not None:
         add_routes(app, shared_memory, read_document)
-    if settings.metrics:
-        app.add_route("/metrics", MetricsResource(engine))
-    app.add_route("/v1/config", OvmsConfigResource(engine))
-    app.add_route("/v1/config/reload", OvmsReloadResource(engine))
     if settings.torchserve_api:
         torchserve = TorchServeSurface(
             engine, settings, budget, hides_credentials=access.needs_token

@@ -5,6 +5,7 @@ from typing import Any
 import falcon
 
 from ksrv.errors import InvalidRequest, quote
+from ksrv.server.guard import Needs
 from ksrv.server.repository import ReadDocument
 from ksrv.server.responses import send_json
 from ksrv.server.shared_memory import SharedMemory, unsigned
@@ -84,8 +85,11 @@ def add_routes(
     """
     status = StatusResource(regions)
     unregister = UnregisterResource(regions, read_document)
-    app.add_route(PREFIX + "/status", status)
-    app.add_route(PREFIX + "/region/{region}/status", status)
-    app.add_route(PREFIX + "/region/{region}/register", RegisterResource(regions, read_document))
-    app.add_route(PREFIX + "/unregister", unregister)
-    app.add_route(PREFIX + "/region/{region}/unregister", unregister)
+    for path, resource in (
+        ("/status", status),
+        ("/region/{region}/status", status),
+        ("/region/{region}/register", RegisterResource(regions, read_document)),
+        ("/unregister", unregister),
+        ("/region/{region}/unregister", unregister),
+    ):
+        app.add_route(PREFIX + path, resource, needs=Needs.CONTROL)

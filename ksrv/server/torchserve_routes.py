@@ -18,6 +18,7 @@ from ksrv.server import torchserve_answers as answers
 from ksrv.server import torchserve_errors as errors
 from ksrv.server.body import Environ, read_body
 from ksrv.server.budget import ByteBudget, Reservation
+from ksrv.server.guard import Needs
 from ksrv.server.settings import ServerSettings
 from ksrv.server.torchserve_bodies import Part, read_parts
 from ksrv.server.torchserve_describe import description
@@ -81,23 +82,28 @@ class TorchServeSurface:
 
     def add_routes(self, app: "falcon.App[Any, Any]") -> None:
         """Add the routes to an app."""
-        predictions = PredictionResource(self)
+        routes: list[tuple[str, object]] = []
         for prefix, resource in (
-            ("/predictions/{name}", predictions),
+            ("/predictions/{name}", PredictionResource(self)),
             ("/explanations/{name}", ExplanationResource(self)),
         ):
-            app.add_route(prefix, resource)
-            app.add_route(prefix + "/{version}", resource)
-            app.add_route(prefix + "/{version}/{url_path:path}", resource)
-        older = OlderResource(self)
-        app.add_route("/invocations", older)
-        app.add_route("/models/{name}/invoke", older)
-        app.add_route("/{name}/predict", older)
-        app.add_route("/{name}/{version}/predict", older)
-        described = DescribeResource(self)
-        app.add_route("/models/{name}", described)
-        app.add_route("/models/{name}/{version}", described)
-        app.add_route("/ping", PingResource(self))
+            routes += [
+                (prefix, resource),
+                (prefix + "/{version}", resource),
+                (prefix + "/{version}/{url_path:path}", resource),
+            ]
+        older, described = OlderResource(self), DescribeResource(self)
+        routes += [
+            ("/invocations", older),
+            ("/models/{name}/invoke", older),
+            ("/{name}/predict", older),
+            ("/{name}/{version}/predict", older),
+            ("/models/{name}", described),
+            ("/models/{name}/{version}", described),
+        ]
+        for path, answers_it in routes:
+            app.add_route(path, answers_it, needs=Needs.TOKEN)
+        app.add_route("/ping", PingResource(self), needs=Needs.NOTHING)
 
     def add_error_handlers(
         self, app: "falcon.App[Any, Any]", others: Mapping[type[Exception], ErrorHandler]

@@ -1,0 +1,172 @@
+"""The checks in front of every REST resource: the form of a request, and who may use what it names.
+
+Falcon calls the guard before it routes and asks the router which resource a path names. The router
+answers with a resource only to a caller who may use it, so that the path is read once: what is run
+and what is allowed cannot be two opinions. A route that does not say who may use it is one for
+control, and a path without a route needs what an ordinary call needs.
+"""
+
+import enum
+import re
+from typing import Any
+from urllib.parse import unquote
+
+import falcon
+from falcon.routing import CompiledRouter
+
+from ksrv.errors import HeadTooLarge, InvalidRequest, NotFound, quote
+from ksrv.server.access import Access
+from ksrv.server.body import Environ
+from ksrv.server.inference import check_control
+
+_AUTHORITY = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+class Needs(enum.Enum):
+    """What a caller must show to use a route.
+
+    Attributes:
+        NOTHING: Anybody may call, so that probes work.
+        TOKEN: The token, where one is configured.
+        CONTROL: The control token; where none is configured, a place on this machine.
+    """
+
+    NOTHING = enum.auto()
+    TOKEN = enum.auto()
+    CONTROL = enum.auto()
+
+
+class GuardedRouter(CompiledRouter):
+    """Falcon's router, which finds a resource for those only who may use it.
+
+    Args:
+        access: Who may call.
+    """
+
+    def __init__(self, access: Access) -> None:
+        super().__init__()
+        self._access = access
+        self._needs: dict[str, Needs] = {}
+
+    def add_route(
+        self,
+        uri_template: str,
+        resource: object,
+        *,
+        needs: Needs = Needs.CONTROL,
+        **keywords: Any,
+    ) -> None:
+        """Add a route; see `falcon.App.add_route`.
+
+        Args:
+            uri_template: The paths.
+            resource: What answers them.
+            needs: What its callers must show.
+            keywords: Falcon's own.
+        """
+        super().add_route(uri_template, resource, **keywords)
+        self._needs[uri_template] = needs
+
+    def find(self, uri: str, req: falcon.Request | None = None) -> Any:
+        """Return what `CompiledRouter.find` does, or raise where the caller may not use it.
+
+        Args:
+            uri: The path.
+            req: The request; without one nothing is asked of the caller.
+
+        Raises:
+            KsrvError: The caller may not use the route, or did not write it as it is.
+        """
+        found = super().find(uri, req)
+        if req is None:
+            return found
+        template = "" if found is None else str(found[3])
+        needs = Needs.TOKEN if found is None else self._needs.get(template, Needs.CONTROL)
+        if needs is Needs.CONTROL:
+            check_control(self._access, req.env)
+        if needs is not Needs.NOTHING:
+            self._access.check(req.get_header("Authorization"))
+        _check_fixed_segments(template, raw_path(req.env))
+        return found
+
+
+class Guard:
+    """Falcon middleware: the checks of a request's form, before it is routed.
+
+    Args:
+        head_limit: The bytes that its headers may hold.
+    """
+
+    def __init__(self, head_limit: int) -> None:
+        self._head_limit = head_limit
+
+    def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Let the request pass or raise."""
+        self._check_head(req.env)
+        check_path(raw_path(req.env))
+
+    def _check_head(self, environ: Environ) -> None:
+        size = sum(
+            len(name)
+            + len(value)
+            - 1  # HTTP_ and : and blanks and line end, as good as on the wire
+            for name, value in environ.items()
+            if name.startswith("HTTP_")
+        )
+        if size > self._head_limit:
+            raise HeadTooLarge(
+                f"the request's headers hold {size} bytes; limit 'head' allows {self._head_limit}"
+            )
+
+
+def raw_path(environ: Environ) -> str:
+    """Return the path below the app as the client wrote it, before anything is decoded.
+
+    Args:
+        environ: The WSGI environment; a server that keeps no `RAW_URI` has decoded the path.
+    """
+    target = str(environ.get("RAW_URI") or environ.get("PATH_INFO", "")).partition("?")[0]
+    return _AUTHORITY.sub("", target, count=1).removeprefix(environ.get("SCRIPT_NAME", "")) or "/"
+
+
+def check_path(path: str) -> None:
+    """Refuse a path that another reader may take for another resource.
+
+    One slash at the end is let through, and so are escapes that stand for themselves in a name.
+
+    Args:
+        path: The path as the client wrote it.
+
+    Raises:
+        InvalidRequest: It is not in normal form.
+        NotFound: A segment holds an escaped slash, as no name does.
+    """
+    if "%2f" in path.lower():
+        raise NotFound(f"no route has an escaped slash in its path, as {quote(path)} has")
+    decoded = unquote(path, errors="replace")
+    segments = decoded.removesuffix("/").split("/")[1:]
+    fault = ""
+    if not decoded.startswith("/"):
+        fault = "does not begin with '/'"
+    elif "" in segments:
+        fault = "has an empty segment ('//')"
+    elif "." in segments or ".." in segments:
+        fault = "has a segment '.' or '..'"
+    elif "\\" in decoded or "#" in path:
+        fault = "has a backslash or a '#'"
+    elif _CONTROL_CHARACTER.search(decoded):
+        fault = "has a control character"
+    if fault:
+        raise InvalidRequest(
+            f"the path {quote(path)} {fault}; write each segment as it is, with one '/' before it"
+        )
+
+
+def _check_fixed_segments(template: str, path: str) -> None:
+    """Refuse escapes in what a route spells out; names may be escaped."""
+    if "%" not in path:
+        return
+    for fixed, given in zip(template.split("/"), path.split("/"), strict=False):
+        if not fixed.startswith("{") and fixed and fixed != given:
+            raise NotFound(f"no route is written as {quote(path)}; {quote(template)} is")
