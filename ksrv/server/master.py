@@ -70,6 +70,7 @@ class Master:
             "timeout": settings.worker_timeout,
             "graceful_timeout": self._patience(),
             "http_parser": HTTP_PARSER,
+            "forwarder_headers": "",  # a client's SCRIPT_NAME or PATH_INFO is no business of WSGI
             "control_socket_disable": True,
             "loglevel": settings.log_level,
             "logger_class": gunicorn_logger(settings),

@@ -1,0 +1,44 @@
+"""Headers that are named like a gateway's variables (SCRIPT_NAME, PATH_INFO) change nothing."""
+
+import json
+import socket
+
+import pytest
+import requests
+from wire import double_body, read_answer
+
+from ksrv.testing import Server
+from tests.until import until
+
+
+def variables(value):
+    return [
+        {"SCRIPT_NAME": value},
+        {"PATH_INFO": value},
+        {"SCRIPT_NAME": value, "PATH_INFO": value},
+        {"Script-Name": value},
+    ]
+
+
+@pytest.mark.parametrize("headers", variables("/static") + variables("/v2") + variables("x"))
+def test_the_request_line_alone_names_the_route(server, headers):
+    assert requests.get(f"{server.url}/v2", headers=headers).json()["name"] == "ksrv"
+    infer = f"{server.url}/v2/models/double/infer"
+    answer = requests.post(infer, data=double_body(), headers=headers)
+    assert answer.json()["outputs"][0]["data"] == [2.0, 4.0, 6.0, 8.0]
+    unload = f"{server.url}/static/v2/repository/models/double/unload"
+    assert requests.post(unload, headers=headers).status_code == 404
+    assert requests.get(f"{server.url}/v2/models/double/ready").json()["ready"]
+
+
+def test_on_a_unix_socket_too(tmp_path, repository):
+    path = tmp_path / "http.sock"
+    with Server(repository, http=f"unix:{path}", grpc="off", wait_ready=False) as running:
+        until(path.exists)
+        until(lambda: "models loaded" in running.log)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(30)
+            connection.connect(str(path))
+            connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nSCRIPT_NAME: /static\r\n\r\n")
+            answer = read_answer(connection)
+    assert (answer.status, json.loads(answer.body)["name"]) == (200, "ksrv")
