@@ -14,6 +14,8 @@ from ksrv.request import Parameter, RequestedOutput, Window
 MICROSECOND_NS = 1_000
 LONGEST_TIMEOUT_US = 1_000_000_000 * 1_000_000  # about thirty years; more would not fit a clock
 UINT64_MAX = 2**64 - 1
+PRIORITY_MAX = 2**32 - 1
+"""What the queue keeps of a priority: 32 bits."""
 
 SHARED_MEMORY = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
 REQUEST = "the request"
@@ -57,7 +59,7 @@ def take_request_parameters(given: Mapping[str, object]) -> RequestParameters:
                     wait = min(timeout, LONGEST_TIMEOUT_US) * MICROSECOND_NS
                     found.deadline_ns = time.monotonic_ns() + wait
             case "priority":
-                found.priority = _unsigned(REQUEST, name, value)
+                found.priority = check_priority(_unsigned(REQUEST, name, value))
             case "binary_data_output":
                 found.binary_output = _boolean(REQUEST, name, value)
             case "sequence_start" | "sequence_end":
@@ -76,6 +78,22 @@ def take_request_parameters(given: Mapping[str, object]) -> RequestParameters:
             case _:
                 found.custom[name] = _scalar(REQUEST, name, value)
     return found
+
+
+def check_priority(value: int) -> int:
+    """Return a request's priority if the queue can keep it.
+
+    Args:
+        value: The unsigned integer that the client sent.
+
+    Raises:
+        InvalidRequest: It is above the greatest priority.
+    """
+    if value > PRIORITY_MAX:
+        raise InvalidRequest(
+            f"{REQUEST}: 'priority' must be an integer from 0 to {PRIORITY_MAX}, not {quote(value)}"
+        )
+    return value
 
 
 def take_input_parameters(

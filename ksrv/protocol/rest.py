@@ -25,6 +25,7 @@ from ksrv.errors import BodyTooLarge, InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.protocol.header_errors import body_fault, json_too_large
 from ksrv.protocol.json_data import read_data
+from ksrv.protocol.parameters import check_priority
 from ksrv.protocol.shared_memory import DISABLED, Regions, check_total, read_tensor, write_tensor
 from ksrv.request import (
     Array,
@@ -276,7 +277,7 @@ def parse_infer(
         binary_output=header.binary_output is True,
         headers=headers,
         deadline_ns=deadline,
-        priority=min(header.priority, _LAST_NANOSECOND),
+        priority=check_priority(header.priority),
         mark_final=header.mark_final,
         nbytes=size,
     )
