@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.errors import HandlerFailed, InferenceError, KsrvError, ModelFailed
+from ksrv.errors import HandlerFailed, InferenceError, KsrvError, ModelFailed, quote
 from ksrv.handlers.base import BaseHandler, infer_and_postprocess
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.compile import CompileError
@@ -237,7 +237,7 @@ class Runner:
         return True
 
     def _failed(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
-        ids = [request.id or "-" for request in inputs.requests[:SHOWN_IDS]]
+        ids = [quote(request.id) if request.id else "-" for request in inputs.requests[:SHOWN_IDS]]
         more = len(inputs.requests) - len(ids)
         shown = ", ".join(ids) + (f" and {more} more" if more else "")
         log.error("%s failed in %s; requests: %s", self._shown(), stage, shown, exc_info=error)

@@ -75,7 +75,7 @@ def _on_ksrv_error(
     req: falcon.Request, resp: falcon.Response, error: KsrvError, params: dict[str, Any]
 ) -> None:
     if error.http_status >= 500 and error.retry_after is None:
-        log.error("%s %s: %s", req.method, req.path, error.message)
+        log.error("%s %s: %s", req.method, quote(req.path), error.message)
     send_error(resp, error)
 
 
@@ -98,7 +98,7 @@ def _on_other(
 ) -> None:
     if req.context.reading:
         raise error
-    log.error("%s %s failed", req.method, req.path, exc_info=error)
+    log.error("%s %s failed", req.method, quote(req.path), exc_info=error)
     send_error(resp, HandlerFailed(f"the server failed with {type(error).__name__}; see its log"))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from ksrv.errors import KsrvError
+from ksrv.errors import KsrvError, quote
 from ksrv.server.slots import WorkerSlots
 
 if TYPE_CHECKING:
@@ -122,6 +122,10 @@ def _make(engine: "Engine", change: Change) -> None:
     try:
         engine.follow(change.kind, change.name)
     except KsrvError as error:
-        log.error("another worker's %s of %s: %s", change.kind, change.name or "all", error.message)
+        log.error("another worker's %s of %s: %s", change.kind, _shown(change), error.message)
     except Exception:
-        log.exception("another worker's %s of %s failed", change.kind, change.name or "all")
+        log.exception("another worker's %s of %s failed", change.kind, _shown(change))
+
+
+def _shown(change: Change) -> str:
+    return quote(change.name) if change.name else "all"

@@ -7,6 +7,7 @@ import time
 import orjson
 from gunicorn.glogging import Logger
 
+from ksrv.observe.log_text import RecordFormatter
 from ksrv.server.settings import ServerSettings
 
 TEXT_FORMAT = "%(asctime)s [%(process)d] %(levelname)s %(name)s: %(message)s"
@@ -31,12 +32,14 @@ class JsonFormatter(logging.Formatter):
         line |= {name: value for name, value in extras.items() if not name.startswith("_")}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
+        elif record.exc_text:  # of another process, where it was made
+            line["exception"] = record.exc_text
         return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 def make_formatter(settings: ServerSettings) -> logging.Formatter:
     """Return the formatter that the settings name."""
-    return JsonFormatter() if settings.log_format == "json" else logging.Formatter(TEXT_FORMAT)
+    return JsonFormatter() if settings.log_format == "json" else RecordFormatter(TEXT_FORMAT)
 
 
 def configure(settings: ServerSettings) -> None:

@@ -69,5 +69,7 @@ def profiled(handler: Any, data: Any) -> tuple[Any, Any]:
             with record_function("postprocess"):
                 output = handler.postprocess(result)
     table = profiler.key_averages().table(sort_by="cpu_time_total", row_limit=SLOWEST)
-    logger.info("the slowest operations of the batch:\n%s", table)
+    logger.info("the slowest operations of the batch:")
+    for line in table.splitlines():
+        logger.info("%s", line)
     return output, profiler

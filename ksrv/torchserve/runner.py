@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ksrv.errors import HandlerFailed, InferenceError
+from ksrv.errors import HandlerFailed, InferenceError, quote
 from ksrv.handlers.device import choose_device
 from ksrv.handlers.folder_modules import place_in
 from ksrv.handlers.metrics import Emit, discard
@@ -232,7 +232,7 @@ class TorchServeRunner:
         failure = self._context.request_processor[row].failure
         if failure is not None:
             name = self.source.name
-            log.error("the model %s failed the request %s", name, request.id, exc_info=failure)
+            log.error("the model %s failed the request %s", name, quote(request.id), exc_info=failure)
             raise failure
 
     def _apply_status(
@@ -264,7 +264,7 @@ class TorchServeRunner:
         return outputs
 
     def _failed(self, error: Exception, inputs: BatchInputs, over_torchserve: bool) -> BatchOutputs:
-        ids = ", ".join(request.id or "-" for request in inputs.requests[:8])
+        ids = ", ".join(quote(request.id) for request in inputs.requests[:8])
         log.error("the model %s failed; requests: %s", self.source.name, ids, exc_info=error)
         failure = answers.failure_of(error, over_torchserve, self.source.name)
         return BatchOutputs([], dict.fromkeys(range(len(inputs.requests)), failure))

@@ -60,8 +60,8 @@ def test_stages_and_operations_are_in_the_trace(answer_of, tmp_path, caplog, spl
     events = {event["name"]: event for event in trace["traceEvents"]}
     assert {"preprocess", "inference", "postprocess", "aten::matmul"} <= events.keys()
     assert events["aten::mm"]["args"]["Input Dims"] == [[3, 4], [4, 3]]
-    table = next(one.getMessage() for one in caplog.records if "slowest" in one.getMessage())
-    assert "aten::mm" in table
+    behind = caplog.text.partition("slowest")[2]
+    assert "aten::mm" in behind
 
 
 def test_an_explanation_has_a_region_of_its_own(answer_of, tmp_path):

@@ -25,6 +25,7 @@ from ksrv.engine.executors.payloads import LoadNote, LogNote
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.metrics import MetricRecord
 from ksrv.handlers.runner import LoadFailed, Runner, make_runner
+from ksrv.observe.log_text import RecordFormatter
 from ksrv.request import BatchOutputs
 from ksrv.source import ModelSource
 
@@ -66,6 +67,7 @@ class EventLogHandler(logging.Handler):
     def __init__(self, events: Events) -> None:
         super().__init__()
         self._events = events
+        self.setFormatter(RecordFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one record."""

@@ -9,6 +9,7 @@ import logging
 import time
 
 from ksrv.engine.executors.payloads import LogNote
+from ksrv.observe.log_text import TRACEBACK_INDENT
 
 LOGGER = logging.getLogger("ksrv.handler")
 
@@ -56,7 +57,9 @@ class ProcessLog:
         """Log a record that the process's own logging made, unless there are too many."""
         level = min(max(note.level, logging.DEBUG), logging.CRITICAL)
         if self._allowed():
-            self._emit(note.name[:256], level, note.message)
+            text, *trace = note.message.split("\n")
+            below = "\n".join(line.removeprefix(TRACEBACK_INDENT) for line in trace)
+            self._emit(note.name[:256], level, text, below)
 
     def _allowed(self) -> bool:
         now = time.monotonic()
@@ -81,7 +84,7 @@ class ProcessLog:
                 f" {LINES_PER_SECOND} a second",
             )
 
-    def _emit(self, name: str, level: int, text: str) -> None:
+    def _emit(self, name: str, level: int, text: str, trace: str = "") -> None:
         if not LOGGER.isEnabledFor(level):
             return
         record = LOGGER.makeRecord(
@@ -94,6 +97,7 @@ class ProcessLog:
             None,
             extra=self._fields,
         )
+        record.exc_text = trace or None
         LOGGER.handle(record)
 
 

@@ -418,7 +418,7 @@ def test_output_and_log_records_come_home(tmp_path, caplog):
     said = found[f"{label} said 7"]
     assert (said.name, said.levelno, said.model, said.version) == ("mine", 30, "m", "1")
     assert (said.instance, said.handler_pid) == (4, pid)
-    traceback = next(text for text in found if "Traceback" in text)
+    traceback = next(record.exc_text for record in caplog.records if record.exc_text)
     assert "KeyError: 'deep'" in traceback and "handler.py" in traceback
 
 

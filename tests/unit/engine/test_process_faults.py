@@ -230,7 +230,7 @@ def test_a_failed_start_says_why(tmp_path, handler, message, caplog):
     assert not executor.alive
     assert executor.pid == 0
     if "exit" not in handler and "kill" not in handler:
-        text = "\n".join(record.getMessage() for record in caplog.records)
+        text = "\n".join(record.exc_text or "" for record in caplog.records)
         assert "Traceback" in text and "handler.py" in text
     executor.close()
 

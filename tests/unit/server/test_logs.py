@@ -44,3 +44,20 @@ def test_what_json_cannot_say_is_written_as_text():
 def test_the_settings_choose_the_form():
     assert isinstance(make_formatter(ServerSettings(log_format="json")), JsonFormatter)
     assert not isinstance(make_formatter(ServerSettings()), JsonFormatter)
+
+
+def test_a_text_record_is_one_line_whatever_a_client_sent():
+    text = make_formatter(ServerSettings()).format(record("id %s", "a\nb\r\x1b[2J\u2028\x9b\ud800"))
+    assert text.endswith(r"id a\nb\r\x1b[2J\u2028\x9b\ud800") and text.isprintable()
+
+
+def test_a_traceback_cannot_be_taken_for_a_record():
+    try:
+        raise ValueError("the cause\nforged\x1b")
+    except ValueError:
+        made = record("failed")
+        made.exc_info = sys.exc_info()
+    first, *below = make_formatter(ServerSettings()).format(made).split("\n")
+    assert first.endswith("failed") and below[0] == "  Traceback (most recent call last):"
+    assert below[-1] == r"  forged\x1b"
+    assert all(line.startswith("  ") for line in below)

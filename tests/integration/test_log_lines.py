@@ -1,0 +1,87 @@
+"""What clients and handlers write into the log: quoted, one line a record, no control characters."""
+
+import base64
+import json
+import socket
+
+import pytest
+import requests
+from integration_models import VECTOR, write_model
+from wire import infer_message, read_answer
+
+from ksrv.testing import Server
+from tests.until import until
+
+FORGED = "2026-01-01 00:00:00,000 [1] ERROR ksrv.engine: forged"
+EVIL = f"a\n{FORGED}\r\x1b[2J\x1b]0;t\x07\u2028{FORGED}\x9b1m\x7f"
+
+FAILS = """
+import logging
+import sys
+
+from ksrv import BaseHandler
+
+
+class Fails(BaseHandler):
+    def preprocess(self, batch):
+        text = batch.requests[0].parameters["text"]
+        logging.getLogger("ksrv.mine").warning("saw %s", text)
+        raise ValueError(f"cannot read {text}")
+"""
+
+
+@pytest.fixture(scope="module")
+def logging_server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("logs")
+    write_model(folder, "inline", FAILS, VECTOR + "warmup: false\n")
+    write_model(folder, "isolated", FAILS, VECTOR + "warmup: false\nexecutor: process\n")
+    with Server(folder, grpc="off", access_log=True, torchserve_api=True) as running:
+        yield running
+
+
+def lines_of(server):
+    """The lines of the log behind the table that is printed on standard output."""
+    return server.log.split("\n")
+
+
+def check_lines(server):
+    for line in lines_of(server):
+        assert line.isprintable(), ascii(line)
+        assert not line.startswith(FORGED)
+
+
+@pytest.mark.parametrize("model", ["inline", "isolated"])
+def test_a_failing_request_is_told_of_in_quotes(logging_server, model):
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+    document = {"id": EVIL, "parameters": {"text": EVIL}, "inputs": [tensor]}
+    url = f"{logging_server.url}/v2/models/{model}/infer"
+    assert requests.post(url, data=json.dumps(document)).status_code == 500
+    until(lambda: f"{model} failed in preprocess; requests: 'a\\n2026" in logging_server.log)
+    until(lambda: "ValueError: cannot read" in logging_server.log)
+    check_lines(logging_server)
+
+
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2", "/v2/models/inline/infer"])
+def test_a_user_name_in_the_access_log(logging_server, path):
+    user = base64.b64encode(f"{EVIL}:password".encode()).decode()
+    seen = len(lines_of(logging_server))
+    requests.get(logging_server.url + path, headers={"Authorization": f"Basic {user}"})
+    until(lambda: any(path in line for line in lines_of(logging_server)[seen - 1 :]))
+    check_lines(logging_server)
+
+
+def test_a_user_name_of_a_request_that_the_door_served(logging_server):
+    user = base64.b64encode(f"{EVIL}:password".encode()).decode()
+    host, port = logging_server.http.split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(infer_message("nope", None, f"Authorization: Basic {user}"))
+        assert read_answer(connection).status == 404
+    until(lambda: "/v2/models/nope/infer" in logging_server.log)
+    check_lines(logging_server)
+
+
+def test_names_in_paths(logging_server):
+    for path in ("/v2/models/%0a%1b[2J/infer", "/predictions/%E2%80%A8x", "/v2/repository/models/x%0d/load"):  # fmt: skip
+        requests.post(logging_server.url + path, data=b"{}")
+    until(lambda: "x%0D/load" in logging_server.log)
+    check_lines(logging_server)
