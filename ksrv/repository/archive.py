@@ -130,7 +130,7 @@ def read_manifest(folder: Path) -> Manifest:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ArchiveError(f"{MANIFEST} cannot be read: {error}") from None
     model = manifest.model
-    for key in ("serialized_file", "model_file", "requirements_file", "config_file"):
+    for key in ("handler", "serialized_file", "model_file", "requirements_file", "config_file"):
         name = getattr(model, key)
         if name and (PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts):
             raise ArchiveError(f"{MANIFEST}: {key} names {name!r}, which is not inside the archive")

@@ -23,7 +23,7 @@ from ksrv.repository.archive import (
     open_archive,
     read_manifest,
 )
-from ksrv.repository.document import describe
+from ksrv.repository.document import check_aliases, describe
 from ksrv.repository.layout import ModelEntry, is_model_name
 from ksrv.source import Batching, ModelConfig, ModelSource
 from ksrv.torchserve.envelopes import KSERVE_V2
@@ -228,8 +228,10 @@ def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, in
         return {}, {}
     try:
         text = (folder / name).read_text()
-        document = yaml.safe_load(text)
         tree = yaml.compose(text, yaml.SafeLoader)
+        if tree is not None:
+            check_aliases(tree)
+        document = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}" if mark else ""

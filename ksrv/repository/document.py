@@ -50,6 +50,7 @@ class Document:
         self.path = path
         self._lines: dict[KeyPath, int] = {}
         self._nodes = 0
+        self._characters = 0
         try:
             loader = yaml.SafeLoader(text)
         except yaml.reader.ReaderError as error:
@@ -131,6 +132,9 @@ class Document:
             return [
                 self._build(loader, child, (*path, index)) for index, child in enumerate(node.value)
             ]
+        self._characters += len(node.value)
+        if self._characters > MAX_BYTES:
+            self.fail(path, f"the file has more than {MAX_BYTES} characters of values.")
         # A date is the text that was written, and so is 30:45, which YAML 1.1 takes for base 60.
         if node.tag == "tag:yaml.org,2002:timestamp" or (
             node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and ":" in node.value
@@ -170,6 +174,41 @@ class Document:
                 self.fail(entry, f"written twice; first on line {seen[key]}.")
             seen[key] = line
             yield key, self._build(loader, value_node, entry)
+
+
+def check_aliases(root: yaml.Node) -> None:
+    """Refuse a tree that its aliases make large: each of them stands for all that it names.
+
+    Args:
+        root: The composed tree, before its values are built.
+
+    Raises:
+        yaml.MarkedYAMLError: It has more than `MAX_NODES` values, more than `MAX_BYTES` characters
+            or more than `MAX_DEPTH` levels.
+    """
+    waiting = [(root, 0)]
+    count = characters = 0
+    while waiting:
+        node, depth = waiting.pop()
+        count += 1
+        if isinstance(node, yaml.MappingNode):
+            waiting += [(part, depth + 1) for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += [(part, depth + 1) for part in node.value]
+        else:
+            characters += len(node.value)
+        bound = ""
+        if count > MAX_NODES:
+            bound = f"{MAX_NODES} values"
+        elif characters > MAX_BYTES:
+            bound = f"{MAX_BYTES} characters"
+        elif depth > MAX_DEPTH:
+            bound = f"{MAX_DEPTH} levels"
+        if bound:
+            raise yaml.MarkedYAMLError(
+                problem=f"the file has more than {bound}, with what its aliases repeat",
+                problem_mark=node.start_mark,
+            )
 
 
 def describe(value: object) -> str:

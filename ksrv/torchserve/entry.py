@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -87,6 +88,9 @@ def _initialized(made: type, file: str, context: Any) -> tuple[Entry, Any]:
 def _module(file: str, folder: Path) -> ModuleType:
     path = Path(file)
     place = folder / path.parent
+    name = path.name.removesuffix(".py")
+    if PathFinder.find_spec(name.partition(".")[0], [str(place)]) is None:
+        raise EntryError(f"the handler {file!r} is not in the archive; name a file inside of it")
     if str(place) not in sys.path:
         sys.path.insert(0, str(place))
-    return import_module(path.name.removesuffix(".py"))
+    return import_module(name)

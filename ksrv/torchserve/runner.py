@@ -232,7 +232,9 @@ class TorchServeRunner:
         failure = self._context.request_processor[row].failure
         if failure is not None:
             name = self.source.name
-            log.error("the model %s failed the request %s", name, quote(request.id), exc_info=failure)
+            log.error(
+                "the model %s failed the request %s", name, quote(request.id), exc_info=failure
+            )
             raise failure
 
     def _apply_status(

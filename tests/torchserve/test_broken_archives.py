@@ -63,6 +63,43 @@ def test_wrong_settings_name_archive_file_line_and_key(made, config, text):
     assert entry_of(store).error == f"{store}/own.mar: model-config.yaml, {text}"
 
 
+def grown(first, step):
+    """Thirty aliases, of which each names the one before it several times."""
+    steps = (step.replace("NEW", f"a{n}").replace("OLD", f"a{n - 1}") for n in range(1, 30))
+    return "\n".join([first, *steps])
+
+
+@pytest.mark.parametrize(
+    ("config", "bound"),
+    [
+        (grown("a0: &a0 [x]", "NEW: &NEW [*OLD, *OLD, *OLD]"), "50000 values"),
+        (grown("a0: &a0 {k: 1}", "NEW: &NEW {<<: [*OLD, *OLD, *OLD], n: 1}"), "50000 values"),
+        ("a: &a [*a, *a]\n", "64 levels"),
+        (f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 100)}]\n", "1048576 characters"),
+    ],
+)
+def test_growth_through_aliases_is_refused(made, config, bound):
+    error = entry_of(made(config=config, settings={})).error
+    assert f"more than {bound}, with what its aliases repeat" in error
+
+
+def test_aliases_and_merge_keys_are_read(made):
+    config = "common: &c {x: 1}\nhandler: {<<: *c, y: *c}\nother: [*c, *c]\n"
+    source = entry_of(made(config=config, settings={})).versions["1.0"]
+    assert source.config.torchserve["config"]["handler"] == {"x": 1, "y": {"x": 1}}
+
+
+def test_a_handler_lies_in_its_archive(made, ts_modules):
+    store = made()
+    content = b'{"model": {"modelName": "own", "handler": "subprocess:call"}}'
+    rewrite(store / "own.mar", "MAR-INF/MANIFEST.json", content)
+    with pytest.raises(LoadFailed, match="'subprocess' is not in the archive"):
+        make_runner(entry_of(store).versions["1.0"]).load()
+    content = b'{"model": {"modelName": "own", "handler": "/srv/other.py:Own"}}'
+    rewrite(store / "own.mar", "MAR-INF/MANIFEST.json", content)
+    assert "handler names '/srv/other.py:Own', which is not inside" in entry_of(store).error
+
+
 def test_what_is_not_served_is_refused_by_key_and_line(made):
     store = made(config="minWorkers: 1\ntorchrun:\n  nproc-per-node: 2\n", settings={})
     source = entry_of(store).versions["1.0"]

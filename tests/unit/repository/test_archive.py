@@ -156,9 +156,19 @@ def test_bad_manifests_are_errors(tmp_path, manifest):
         read_manifest(tmp_path)
 
 
-def test_a_manifest_must_not_point_outside(tmp_path):
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"serializedFile": "../../weights.pt"},
+        {"handler": "/srv/other.py"},
+        {"handler": "/srv/other.py:Own"},
+        {"handler": "../other.py:entry"},
+        {"handler": "code/../../other"},
+    ],
+)
+def test_a_manifest_must_not_point_outside(tmp_path, own):
     (tmp_path / "MAR-INF").mkdir()
-    document = {"model": {"modelName": "m", "serializedFile": "../../weights.pt"}}
+    document = {"model": {"modelName": "m", **own}}
     (tmp_path / "MAR-INF/MANIFEST.json").write_text(json.dumps(document))
     with pytest.raises(ArchiveError, match="inside"):
         read_manifest(tmp_path)
