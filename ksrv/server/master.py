@@ -1,6 +1,7 @@
 """ksrv's side of gunicorn's master: its configuration, its hooks and what the workers inherit."""
 
 import math
+import os
 import socket
 import tempfile
 from collections.abc import Callable
@@ -27,6 +28,9 @@ HTTP_PARSER = "python"
 
 MARGIN_SECONDS = 5
 
+UNIX_SOCKET_UMASK = 0o007
+"""What gunicorn's mask, by default none, is at least: a caller on a unix socket may load models."""
+
 
 @dataclass(frozen=True)
 class _Quiet:
@@ -37,6 +41,12 @@ class _Quiet:
     @property
     def bind(self) -> str:
         return f"unix:{Path(self.folder.name) / 'off.sock'}"
+
+
+def _process_umask() -> int:
+    mask = os.umask(0)  # there is no way to ask that does not set it
+    os.umask(mask)
+    return mask
 
 
 class Master:
@@ -131,6 +141,7 @@ class Master:
         """Hold what gunicorn's own command line and files may not change."""
         server.cfg.set("http_parser", HTTP_PARSER)
         server.cfg.set("preload_app", False)
+        server.cfg.set("umask", server.cfg.umask | _process_umask() | UNIX_SOCKET_UMASK)
         self.slots.wanted = server.cfg.workers
 
     def on_reload(self, server: Any) -> None:
