@@ -31,17 +31,29 @@ FREE_SIZE = 8
 """What the example line takes for a dimension, other than the first, that may have any size."""
 
 
-def print_addresses(http: Sequence[str] | None, grpc: Address | None) -> None:
+OPEN_TO_PROXIES = (
+    "Note: without a control token, callers on this machine may load and unload models; so may "
+    "everybody behind a proxy on this machine that sets no X-Forwarded-For. "
+    "--control-token-file closes this."
+)
+
+
+def print_addresses(
+    http: Sequence[str] | None, grpc: Address | None, *, open_to_proxies: bool = False
+) -> None:
     """Print where the server listens.
 
     Args:
         http: URLs of the HTTP listeners, or None where HTTP is off.
         grpc: The gRPC address, or None where it is off.
+        open_to_proxies: Whether a proxy on this machine would lend its callers its own rights.
     """
     print(f"ksrv {ksrv.__version__}")
     for url in http if http is not None else ["off"]:
         print(f"HTTP  {url}")
     print(f"gRPC  {grpc or 'off'}", flush=True)
+    if open_to_proxies:
+        print(OPEN_TO_PROXIES, flush=True)
 
 
 def show_tensor(spec: TensorSpec) -> str:

@@ -152,7 +152,8 @@ class Master:
     def when_ready(self, server: Any) -> None:
         """Print where the server listens, with the ports that were chosen."""
         http = None if self._quiet else [str(listener) for listener in server.LISTENERS]
-        print_addresses(http, self.service.grpc_address)
+        open_to_proxies = not server.cfg.is_ssl and self.settings.control_token_file is None
+        print_addresses(http, self.service.grpc_address, open_to_proxies=open_to_proxies)
 
     def nworkers_changed(self, server: Any, new: int, old: int | None) -> None:
         """Note how many workers a generation has."""

@@ -8,6 +8,7 @@ import requests
 from wire import double_body
 
 from ksrv.testing import Server
+from tests.integration.certificates import self_signed
 
 TOKEN = {"Authorization": "Bearer good-token"}
 CONTROL = {"Authorization": "Bearer control-token"}
@@ -71,6 +72,20 @@ def test_the_token_opens_what_does_not_change_things(guarded):
     load = f"{guarded.url}/v2/repository/models/double/load"
     assert requests.post(load, headers=TOKEN).status_code == 401
     assert requests.post(load, headers=CONTROL).status_code == 200
+
+
+def test_who_a_proxy_on_this_machine_speaks_for_is_told_at_the_start(repository, guarded, tmp_path):
+    note = "a proxy on this machine that sets no X-Forwarded-For"
+    assert note not in guarded.log  # it has a control token
+    with Server(repository, grpc="off") as running:
+        assert note in running.log
+        load = f"{running.url}/v2/repository/models/double/load"
+        assert requests.post(load).status_code == 200
+        forwarded = {"X-Forwarded-For": "198.51.100.7"}
+        assert requests.post(load, headers=forwarded).status_code == 403
+    key, cert = self_signed(tmp_path)
+    with Server(repository, grpc="off", tls_cert=str(cert), tls_key=str(key)) as running:
+        assert note not in running.log
 
 
 @pytest.mark.parametrize("flag", ["--http", "--grpc"])
