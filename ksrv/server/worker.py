@@ -170,7 +170,8 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         limits = settings.limits
         logs = bool(getattr(self.log, "access_log_enabled", False))
         compression = bool(settings.compress)
-        self._servers = [listener.getsockname() for listener in self.sockets]
+        # Connections still come from the door when the listeners are closed.
+        self._servers = [(listener.family, listener.getsockname()) for listener in self.sockets]
         self._patience = Patience(
             settings.head_timeout, settings.transfer_grace, settings.least_rate
         )
@@ -267,8 +268,9 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         """Give gunicorn's pool the connections whose next message is not the door's."""
         assert self.door is not None
         for slot, fd, index, peer, received in self.door.collect():
-            sock = HandedSocket(fd, self.sockets[index].family, self._patience)
-            conn = HandedConnection(self.cfg, sock, peer, self._servers[index], slot, received)
+            family, server = self._servers[index]
+            sock = HandedSocket(fd, family, self._patience)
+            conn = HandedConnection(self.cfg, sock, peer, server, slot, received)
             self.nr_conns += 1
             self.enqueue_req(conn)
 
