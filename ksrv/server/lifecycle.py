@@ -6,7 +6,8 @@ so that the worker answers health and gives its heartbeat meanwhile.
 
 SIGTERM means one of two things. After a reload the worker is being replaced: it serves until the
 replacement is ready. Otherwise the server stops: it turns unready, goes on serving for the drain
-delay, and leaves when what it accepted is answered.
+delay, and leaves when what it accepted is answered. SIGINT and SIGQUIT leave the delay away; asked
+once more, the worker waits for nothing.
 """
 
 import logging
@@ -16,27 +17,24 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ksrv.engine.memory import bytes_in_flight
 from ksrv.errors import KsrvError
 from ksrv.observe.colleagues import Colleagues, CountsFile
-from ksrv.server import tls
 from ksrv.server.access import Access
 from ksrv.server.addresses import Address
 from ksrv.server.banner import print_models
 from ksrv.server.budget import ByteBudget
 from ksrv.server.changes import ChangesFile, Follower
-from ksrv.server.settings import ServerSettings, SettingsError
+from ksrv.server.given_files import GivenFiles
+from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
 from ksrv.server.slots import CAPACITY, State, WorkerSlots
+from ksrv.server.stop_signals import StopSignals
 from ksrv.server.waiting import chosen_run
 
 if TYPE_CHECKING:
-    import grpc
-
     from ksrv.engine.engine import Engine
     from ksrv.server.grpc_server import GrpcServer
 
@@ -44,6 +42,8 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
 COUNTS_SECONDS = 1.0
+IMPATIENT_SECONDS = 1.0
+"""What a worker that is asked to stop once more gets to end in order; less than the master gives."""
 
 
 class Service:
@@ -52,7 +52,12 @@ class Service:
     Args:
         settings: The server's settings.
         slots: The table that the workers share.
+
+    Attributes:
+        files: What the master has read for all workers; there before the first fork.
     """
+
+    files: GivenFiles
 
     def __init__(self, settings: ServerSettings, slots: WorkerSlots) -> None:
         self.settings = settings
@@ -68,9 +73,10 @@ class Service:
         self._app: Callable[..., Iterable[bytes]] | None = None
         self._grpc: GrpcServer | None = None
         self._url: str | None = None
-        self._credentials: grpc.ServerCredentials | None = None
-        self._usable = True
-        self._leaving = threading.Event()
+        self._signals = StopSignals(slots)
+        self._end: float | None = None
+        self._leaving = threading.Event()  # told to go, perhaps only once others serve
+        self._ending = threading.Event()
         self._loaded = threading.Event()
 
     @property
@@ -113,17 +119,19 @@ class Service:
         Raises:
             SystemExit: The worker was told to leave before it could serve.
         """
+        threading.Thread(
+            target=self._leave_when_told, args=(worker,), name="ksrv-leave", daemon=True
+        ).start()
+        self._signals.heed()
         from ksrv._native import arena, pymalloc
         from ksrv.engine import opencv
         from ksrv.engine.engine import Engine, EngineSettings
         from ksrv.repository.archived_model import archive_readers
         from ksrv.repository.layout import Repository
         from ksrv.server.app import make_app
-        from ksrv.server.torchserve_config import translate
 
         # Settings for the whole process: they are made here, where the process is ksrv's own.
         settings = self.settings
-        self._read_certificates(worker)
         if settings.keep_memory:
             arena.tune_malloc(keep=256 << 20, no_mmap=True)
         else:
@@ -131,10 +139,9 @@ class Service:
         pymalloc.keep_arenas()
         opencv.own_process()
         defaults = None
-        if settings.torchserve_config:
-            translated = translate(Path(settings.torchserve_config))
-            defaults = translated.defaults
-            for line in translated.lines():
+        if self.files.torchserve is not None:
+            defaults = self.files.torchserve.defaults
+            for line in self.files.torchserve.lines():
                 log.info("%s: %s", settings.torchserve_config, line)
         repository = Repository(settings.models, archive_readers(defaults))
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))
@@ -143,12 +150,12 @@ class Service:
         self._engine.on_change = follower.tell
         threading.Thread(
             target=follower.follow,
-            args=(self._engine, self._leaving),
+            args=(self._engine, self._ending),
             name="ksrv-follow",
             daemon=True,
         ).start()
         threading.Thread(target=self._share_counts, name="ksrv-counts", daemon=True).start()
-        access = self._access = Access(settings)
+        access = self._access = self.files.access
         budget = ByteBudget(bytes_in_flight(settings.limits))
         self.shared_memory = shared_memory_of(settings)
         self._app = make_app(
@@ -159,8 +166,6 @@ class Service:
             run=chosen_run(self._engine),
             shared_memory=self.shared_memory,
         )
-        signal.signal(signal.SIGTERM, self._on_term(worker))
-        signal.siginterrupt(signal.SIGTERM, False)
         threading.Thread(target=self._load, name="ksrv-load", daemon=True).start()
         accepts = self._slots.accepting(self._slot)
         while worker.alive and not (accepts or self._slots.may_accept(self._slot)):
@@ -168,25 +173,21 @@ class Service:
             time.sleep(POLL_SECONDS)
         if not worker.alive:
             sys.exit(0)  # told to leave before it served; a worker's loop would accept once more
-        if self.grpc_address is not None and self._usable:
+        if self.grpc_address is not None:
             from ksrv.server.grpc_server import GrpcServer
 
-            self._grpc = GrpcServer(self._engine, settings, shared_memory=self.shared_memory)
-            self._grpc.start(str(self.grpc_address), shared=True, credentials=self._credentials)
+            certificates = self.files.certificates
+            credentials = None if certificates is None else certificates.grpc_credentials()
+            self._grpc = GrpcServer(
+                self._engine, settings, access=access, shared_memory=self.shared_memory
+            )
+            self._grpc.start(str(self.grpc_address), shared=True, credentials=credentials)
         # Only now may a worker that this one replaces leave: both front ends are there.
         self._slots.set_accepting(self._slot, True)
-
-    def _read_certificates(self, worker: Any) -> None:
-        """Read the files of TLS anew; one that cannot leaves the workers before it serving."""
-        try:
-            tls.check(worker.cfg)
-            self._credentials = tls.grpc_credentials(worker.cfg)
-        except (SettingsError, OSError) as error:
-            self._usable = False
-            log.error("this worker cannot serve: %s", error)
+        self._slots.set_served()
 
     def _share_counts(self) -> None:
-        while not self._leaving.wait(COUNTS_SECONDS):
+        while not self._ending.wait(COUNTS_SECONDS):
             self._publish_counts()
 
     def _publish_counts(self) -> None:
@@ -207,41 +208,53 @@ class Service:
         self._loaded.set()
         if self._leaving.is_set():
             return  # the slot tells of the way out already
-        ready = self.engine.ready() and self._usable
+        ready = self.engine.ready()
         self._slots.mark(self._slot, State.READY if ready else State.FAILED)
+        self._slots.end_reload()
         log.info("models loaded in %.1f s, ready: %s", time.monotonic() - start, ready)
         if self._first:
             print_models(self.engine, self._url)
 
-    def _on_term(self, worker: Any) -> Callable[[int, FrameType | None], None]:
-        def handle(number: int, frame: FrameType | None) -> None:
-            # gunicorn repeats SIGTERM while it has too many workers; the first one counts.
-            if not self._leaving.is_set():
-                self._leaving.set()
-                threading.Thread(
-                    target=self._leave, args=(worker,), name="ksrv-leave", daemon=True
-                ).start()
-
-        return handle
+    def _leave_when_told(self, worker: Any) -> None:
+        # gunicorn repeats SIGTERM while it has too many workers; the first one counts.
+        self._signals.wait()
+        self._leaving.set()
+        self._leave(worker)
+        while not self._signals.at_once:
+            self._signals.wait()
+        time.sleep(IMPATIENT_SECONDS)
+        log.warning("asked to stop once more: what still runs is cut off")
+        if self._engine is not None:
+            self._publish_counts()
+        logging.shutdown()
+        os._exit(0)
 
     def _leave(self, worker: Any) -> None:
         generation = self._slots.worker_generation(self._slot)
-        reloaded = self._slots.generation > generation
         replaced = False
-        if not self._slots.accepting(self._slot):
+        if self._engine is None or not self._slots.accepting(self._slot):
             log.info("worker leaves before it served")
-        elif reloaded and self._wait_for_replacement(generation):
+        elif self._slots.generation > generation and self._wait_for_replacement(generation):
             replaced = True
         else:
             self._slots.mark(self._slot, State.STOPPING)
             self.engine.drain()
             if self._loaded.is_set():  # a server that was never ready has no callers to wait for
-                log.info("draining for %.1f s", self.settings.drain_delay)
-                time.sleep(self.settings.drain_delay)
+                self._drain()
+        self._ending.set()
+        self._end = time.monotonic() + self.settings.stop_timeout
         if self._grpc is not None:
             self._grpc.begin_stop(self.settings.stop_timeout, replaced=replaced)
         # gunicorn's own handler: it stops accepting, finishes what was accepted, and exits.
         type(worker).handle_exit(worker, signal.SIGTERM, None)
+
+    def _drain(self) -> None:
+        """Serve on, unready, until nobody sends new requests here any more."""
+        end = time.monotonic() + self.settings.drain_delay
+        if not self._signals.quick:
+            log.info("draining for %.1f s", self.settings.drain_delay)
+        while not self._signals.quick and (left := end - time.monotonic()) > 0:
+            self._signals.wait(left)
 
     def _wait_for_replacement(self, generation: int) -> bool:
         """Serve on until a newer generation is ready; False if the server stops meanwhile."""
@@ -249,20 +262,23 @@ class Service:
         self._slots.mark(self._slot, State.RETIRING)
         log.info("serving on until the new workers are ready")
         while not self._slots.replaced(generation, by_failed=by_failed):
-            if self._slots.newer_stopping(generation):
+            if self._slots.stopping or self._signals.quick:
                 return False
-            time.sleep(POLL_SECONDS)
+            self._signals.wait(POLL_SECONDS)
         return True
 
     def stop(self) -> None:
         """Stop the front end that is left and the engine; called when the worker exits."""
+        timeout = self.settings.stop_timeout
+        if self._end is not None:  # what the front ends have waited is gone
+            timeout = max(0.0, self._end - time.monotonic())
         if self._grpc is not None:
-            self._grpc.stop(self.settings.stop_timeout)
+            self._grpc.stop(timeout)
         if not self._loaded.is_set():
             log.info("leaving while models are being loaded")
         elif self._engine is not None:
             try:
-                self._engine.close(self.settings.stop_timeout)
+                self._engine.close(timeout)
             except KsrvError as error:
                 log.error("the engine did not close cleanly: %s", error.message)
             self._publish_counts()

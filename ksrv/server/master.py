@@ -3,6 +3,7 @@
 import math
 import os
 import socket
+import ssl
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,15 +13,17 @@ from typing import Any
 from ksrv.server import tls
 from ksrv.server.access import Access
 from ksrv.server.addresses import Address, AddressError, check_exposure, parse_address
+from ksrv.server.arbiter import adopt
 from ksrv.server.banner import print_addresses
 from ksrv.server.framing_errors import speak_json
+from ksrv.server.given_files import read_files
 from ksrv.server.grpc_port import reserve
 from ksrv.server.invited import invite_late
 from ksrv.server.lifecycle import Service
 from ksrv.server.logs import configure, gunicorn_logger
 from ksrv.server.settings import ServerSettings, SettingsError
 from ksrv.server.shared_memory import check_shared_memory
-from ksrv.server.slots import WorkerSlots
+from ksrv.server.slots import State, WorkerSlots
 from ksrv.server.waiting import keep_threads_real
 
 HTTP_PARSER = "python"
@@ -96,7 +99,7 @@ class Master:
         settings = self.settings
         return math.ceil(settings.drain_delay + settings.stop_timeout) + MARGIN_SECONDS
 
-    def hooks(self) -> dict[str, Callable[..., None]]:
+    def hooks(self) -> dict[str, Callable[..., Any]]:
         """Return gunicorn's server hooks."""
         return {
             "on_starting": self.on_starting,
@@ -107,6 +110,7 @@ class Master:
             "post_worker_init": self.post_worker_init,
             "nworkers_changed": self.nworkers_changed,
             "pre_request": invite_late,
+            "ssl_context": self.ssl_context,
             "child_exit": self.child_exit,
             "worker_exit": self.worker_exit,
         }
@@ -114,12 +118,13 @@ class Master:
     def on_starting(self, server: Any) -> None:
         """Check the addresses and take the gRPC port, before anything listens."""
         settings = self.settings
+        adopt(server, self.slots)
         self._enforce(server)
         configure(settings)
         guarded = settings.token_file is not None or tls.needs_certificate(server.cfg)
         loopback = True
         try:
-            tls.check(server.cfg)
+            self._read_files(server)
             for bound in server.cfg.address:
                 address = Address(path=bound) if isinstance(bound, str) else Address(*bound[:2])
                 check_exposure(address, "http", insecure=settings.insecure, credentials=guarded)
@@ -144,10 +149,25 @@ class Master:
         server.cfg.set("umask", server.cfg.umask | _process_umask() | UNIX_SOCKET_UMASK)
         self.slots.wanted = server.cfg.workers
 
+    def _read_files(self, server: Any) -> None:
+        files = read_files(self.settings, server.cfg)
+        self.service.files = files
+        self.slots.certificate_expiry = files.certificates.expiry if files.certificates else 0
+
     def on_reload(self, server: Any) -> None:
-        """Begin a new generation of workers."""
+        """Begin a new generation of workers.
+
+        Raises:
+            SettingsError: A file that they need cannot be used; the reload ends here.
+        """
         self._enforce(server)
-        self.slots.next_generation()
+        self._read_files(server)
+        server.begin_reload()
+
+    def ssl_context(self, config: Any, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        """Return what a connection is encrypted with: the files as the master has read them."""
+        certificates = self.service.files.certificates
+        return default() if certificates is None else certificates.context()
 
     def when_ready(self, server: Any) -> None:
         """Print where the server listens, with the ports that were chosen."""
@@ -181,8 +201,10 @@ class Master:
 
     def worker_exit(self, server: Any, worker: Any) -> None:
         """Stop what the worker still runs."""
+        if worker.alive and not worker.booted:
+            self.slots.mark(worker.ksrv_slot, State.UNBORN)
         self.service.stop()
 
     def child_exit(self, server: Any, worker: Any) -> None:
         """Free the slot of a worker that is gone, however it went."""
-        self.slots.free(worker.ksrv_slot)
+        server.bury(worker.ksrv_slot)

@@ -7,12 +7,14 @@ that, neither of which gunicorn knows of by itself.
 
 import mmap
 import os
+import time
 from enum import IntEnum
 
 CAPACITY = 512
 _COLUMNS = 5
-_HEADER = 2
+_HEADER = 7
 _WORD = 8
+_BEGUN = 2
 
 
 class State(IntEnum):
@@ -24,6 +26,17 @@ class State(IntEnum):
     FAILED = 3
     RETIRING = 4
     STOPPING = 5
+    UNBORN = 6
+    """It failed before it could serve anybody, and is about to end."""
+
+
+class Stop(IntEnum):
+    """How the whole server stops."""
+
+    NOT = 0
+    ORDERLY = 1
+    QUICK = 2
+    """Without the drain delay: what runs is finished, nobody is waited for."""
 
 
 class WorkerSlots:
@@ -33,6 +46,7 @@ class WorkerSlots:
         self._memory = mmap.mmap(-1, (_HEADER + CAPACITY * _COLUMNS) * _WORD)
         self._cells = memoryview(self._memory).cast("q")
         self._cells[1] = 1
+        self._cells[5] = 1
 
     @property
     def generation(self) -> int:
@@ -51,6 +65,62 @@ class WorkerSlots:
     @wanted.setter
     def wanted(self, count: int) -> None:
         self._cells[1] = count
+
+    @property
+    def stopping(self) -> Stop:
+        """Whether the master stops the server, and how."""
+        return Stop(self._cells[2])
+
+    def begin_stop(self, stop: Stop) -> None:
+        """Note that the server stops; what is quick already stays so."""
+        self._cells[2] = max(self._cells[2], stop)
+
+    @property
+    def served(self) -> bool:
+        """Whether any worker has ever served."""
+        return bool(self._cells[3])
+
+    def set_served(self) -> None:
+        """Note that a worker serves."""
+        self._cells[3] = 1
+
+    @property
+    def last_reload(self) -> int:
+        """When the last reload (SIGHUP) was asked for, in seconds since 1970; 0 for never."""
+        return self._cells[4]
+
+    @property
+    def last_reload_successful(self) -> bool:
+        """Whether the last reload ended well: every worker of it got ready. True before the first."""
+        return self._cells[5] == 1
+
+    def note_reload(self, *, accepted: bool) -> None:
+        """Note that a reload was asked for.
+
+        Args:
+            accepted: Whether it was begun; one that is refused has failed.
+        """
+        self._cells[4] = int(time.time())
+        self._cells[5] = _BEGUN if accepted else 0
+
+    def end_reload(self) -> None:
+        """Note that the reload that was begun has succeeded, if all of its workers are ready."""
+        ready = [
+            slot
+            for slot in range(CAPACITY)
+            if self.worker_generation(slot) == self.generation and self.state(slot) is State.READY
+        ]
+        if self._cells[5] == _BEGUN and len(ready) >= self.wanted:
+            self._cells[5] = 1
+
+    @property
+    def certificate_expiry(self) -> int:
+        """When the served certificate ends, in seconds since 1970; 0 without TLS."""
+        return self._cells[6]
+
+    @certificate_expiry.setter
+    def certificate_expiry(self, seconds: int) -> None:
+        self._cells[6] = seconds
 
     def _get(self, slot: int, column: int) -> int:
         return self._cells[_HEADER + slot * _COLUMNS + column]
@@ -166,10 +236,3 @@ class WorkerSlots:
         if self.state(slot) is State.FAILED:
             return by_failed
         return self.state(slot) is State.READY and self.accepting(slot)
-
-    def newer_stopping(self, generation: int) -> bool:
-        """Whether a worker of a newer generation stops for good: the whole server does then."""
-        return any(
-            self.state(slot) is State.STOPPING and self.worker_generation(slot) > generation
-            for slot in range(CAPACITY)
-        )

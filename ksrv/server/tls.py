@@ -1,17 +1,29 @@
 """TLS on both front ends, with the same files, which are tried before anything listens.
 
-gunicorn does HTTP's TLS: what its own flags and files say holds, and gRPC follows it. The files are read
-by every worker, so that a reload takes renewed ones.
+gunicorn does HTTP's TLS: what its own flags and files say holds, and gRPC follows it. The master reads
+the files when it starts and at each reload, and the workers have from it what was read: a file that
+breaks meanwhile breaks nothing.
 """
 
+import os
+import re
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from gunicorn.sock import _get_alpn_protocols
 
 from ksrv.server.settings import ServerSettings, SettingsError
 
 if TYPE_CHECKING:
     import grpc
+
+_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\\s*", re.DOTALL)
+_VERSION = 0xA0
+_UTC_TIME = 0x17
 
 
 def gunicorn_options(settings: ServerSettings) -> dict[str, Any]:
@@ -34,38 +46,133 @@ def gunicorn_options(settings: ServerSettings) -> dict[str, Any]:
     return options
 
 
-def check(config: Any) -> None:
-    """Try the files that gunicorn's configuration names.
+class Certificates:
+    """The files of TLS as they are now: a change on disk means nothing before they are read anew.
+
+    Args:
+        config: gunicorn's configuration, which names them.
+
+    Raises:
+        SettingsError: One cannot be read, is no certificate or key, or does not fit the other.
+
+    Attributes:
+        expiry: When the server's certificate ends, in seconds since 1970; 0 where that cannot be told.
+    """
+
+    def __init__(self, config: Any) -> None:
+        if not config.certfile:
+            raise SettingsError("TLS: there is a key, but no certificate (certfile)")
+        self._demanding = needs_certificate(config)
+        if self._demanding and not config.ca_certs:
+            raise SettingsError(
+                "TLS: certificates of clients are wanted, but no authority (ca_certs)"
+            )
+        self._config = config
+        try:
+            self._chain = Path(config.certfile).read_bytes()
+            self._key = Path(config.keyfile).read_bytes() if config.keyfile else self._chain
+            self._authority: bytes | None = None
+            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        except OSError as error:
+            names = " and ".join(name for name in (config.certfile, config.keyfile) if name)
+            raise SettingsError(
+                f"TLS: {names} cannot be used: {error}; expected a certificate and its key, without "
+                f"a password, as PEM"
+            ) from error
+        try:
+            self._authority = Path(config.ca_certs).read_bytes() if config.ca_certs else None
+            self._context = self._make()
+        except OSError as error:
+            raise SettingsError(
+                f"TLS: {config.ca_certs} cannot be used: {error}; expected certificates as PEM"
+            ) from error
+        self.expiry = _expiry(self._chain.decode("latin-1"))
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        with _as_file(self._chain) as chain, _as_file(self._key) as key:
+            # An encrypted key would have the server wait for somebody to type the password.
+            context.load_cert_chain(chain, key, password="")
+
+    def _make(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._load(context)
+        if self._authority is not None:
+            with _as_file(self._authority) as authority:
+                context.load_verify_locations(authority)
+        context.verify_mode = self._config.cert_reqs
+        if self._config.ciphers:
+            context.set_ciphers(self._config.ciphers)
+        if protocols := _get_alpn_protocols(self._config):
+            context.set_alpn_protocols(protocols)
+        return context
+
+    def context(self) -> ssl.SSLContext:
+        """Return what HTTP's connections are encrypted with: one for all, so that sessions resume."""
+        if type(self._context) is not ssl.SSLContext:  # gevent has put its own class there since
+            self._context = self._make()
+        return self._context
+
+    def grpc_credentials(self) -> "grpc.ServerCredentials":
+        """Return what gRPC listens with."""
+        import grpc
+
+        return grpc.ssl_server_credentials(
+            [(self._key, self._chain)], self._authority, require_client_auth=self._demanding
+        )
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """Give bytes a path, for OpenSSL, which takes no others."""
+    with open(os.memfd_create("ksrv-tls"), "wb", buffering=0) as file:
+        file.write(content)
+        yield f"/proc/self/fd/{file.fileno()}"
+
+
+def _expiry(chain: str) -> int:
+    """When the first certificate of a chain ends."""
+    block = _CERTIFICATE.search(chain)
+    if block is None:
+        return 0
+    try:
+        (_, certificate), *_ = _elements(ssl.PEM_cert_to_DER_cert(block[0]))
+        (_, signed), *_ = _elements(certificate)
+        # Version (which may be missing), serial number, algorithm, issuer, validity.
+        fields = [content for tag, content in _elements(signed) if tag != _VERSION]
+        _, (tag, end) = _elements(fields[3])
+        form = "%y%m%d%H%M%SZ" if tag == _UTC_TIME else "%Y%m%d%H%M%SZ"
+        moment = datetime.strptime(end.decode("ascii"), form)
+    except (ValueError, IndexError):
+        return 0  # odd, but OpenSSL took it
+    return int(moment.replace(tzinfo=UTC).timestamp())
+
+
+def _elements(der: bytes) -> list[tuple[int, bytes]]:
+    """The elements of a DER sequence's content, each with its tag."""
+    found = []
+    at = 0
+    while at < len(der):
+        tag, length = der[at], der[at + 1]
+        at += 2
+        if length & 0x80:
+            digits = length & 0x7F
+            length = int.from_bytes(der[at : at + digits], "big")
+            at += digits
+        found.append((tag, der[at : at + length]))
+        at += length
+    return found
+
+
+def read_certificates(config: Any) -> Certificates | None:
+    """Read the files that gunicorn's configuration names; None without TLS.
 
     Args:
         config: gunicorn's configuration.
 
     Raises:
-        SettingsError: One cannot be read, is no certificate or key, or does not fit the other.
+        SettingsError: One cannot be used.
     """
-    if not config.is_ssl:
-        return
-    if not config.certfile:
-        raise SettingsError("TLS: there is a key, but no certificate (certfile)")
-    if needs_certificate(config) and not config.ca_certs:
-        raise SettingsError("TLS: certificates of clients are wanted, but no authority (ca_certs)")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        # An encrypted key would have the server wait for somebody to type the password.
-        context.load_cert_chain(config.certfile, config.keyfile, password="")
-    except OSError as error:
-        names = " and ".join(name for name in (config.certfile, config.keyfile) if name)
-        raise SettingsError(
-            f"TLS: {names} cannot be used: {error}; expected a certificate and its key, without a "
-            f"password, as PEM"
-        ) from error
-    try:
-        if config.ca_certs:
-            context.load_verify_locations(config.ca_certs)
-    except OSError as error:
-        raise SettingsError(
-            f"TLS: {config.ca_certs} cannot be used: {error}; expected certificates as PEM"
-        ) from error
+    return Certificates(config) if config.is_ssl else None
 
 
 def needs_certificate(config: Any) -> bool:
@@ -75,24 +182,3 @@ def needs_certificate(config: Any) -> bool:
         config: gunicorn's configuration.
     """
     return bool(config.is_ssl) and config.cert_reqs == ssl.CERT_REQUIRED
-
-
-def grpc_credentials(config: Any) -> "grpc.ServerCredentials | None":
-    """Return what gRPC listens with, or None without TLS.
-
-    Args:
-        config: gunicorn's configuration.
-
-    Raises:
-        OSError: A file cannot be read any more.
-    """
-    if not config.is_ssl:
-        return None
-    import grpc
-
-    certificate = Path(config.certfile).read_bytes()
-    key = Path(config.keyfile).read_bytes() if config.keyfile else certificate
-    authority = Path(config.ca_certs).read_bytes() if config.ca_certs else None
-    return grpc.ssl_server_credentials(
-        [(key, certificate)], authority, require_client_auth=needs_certificate(config)
-    )

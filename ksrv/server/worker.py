@@ -322,6 +322,10 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     # ---- the end --------------------------------------------------------------------------------
 
+    def handle_quit(self, sig: int, frame: Any) -> None:
+        """Leave as on SIGTERM; gunicorn's own takes locks that the interrupted thread may hold."""
+        self.handle_exit(sig, frame)
+
     def _leave(self) -> None:
         door = self.door
         assert door is not None

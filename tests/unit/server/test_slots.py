@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from ksrv.server.slots import CAPACITY, State, WorkerSlots
+from ksrv.server.slots import CAPACITY, State, Stop, WorkerSlots
 
 
 @pytest.fixture
@@ -72,13 +72,30 @@ def test_a_failed_generation_may_be_replaced_by_a_failed_one(slots):
     assert slots.replaced(0, by_failed=True)
 
 
-def test_a_newer_worker_that_stops_tells_that_the_server_does(slots):
-    ready(slots, slots.take())
+def test_a_quick_stop_stays_quick(slots):
+    assert slots.stopping is Stop.NOT
+    slots.begin_stop(Stop.QUICK)
+    slots.begin_stop(Stop.ORDERLY)
+    assert slots.stopping is Stop.QUICK
+
+
+def test_a_reload_has_succeeded_once_all_of_its_workers_are_ready(slots):
+    slots.wanted = 2
+    assert slots.last_reload_successful and slots.last_reload == 0
+    old = slots.take()
+    ready(slots, old)
+    slots.note_reload(accepted=True)
     slots.next_generation()
-    new = slots.take()
-    assert not slots.newer_stopping(0)
-    slots.mark(new, State.STOPPING)
-    assert slots.newer_stopping(0)
+    assert not slots.last_reload_successful and slots.last_reload > 0
+    for slot in (slots.take(), slots.take()):
+        slots.end_reload()
+        assert not slots.last_reload_successful
+        ready(slots, slot)
+    slots.end_reload()
+    assert slots.last_reload_successful
+    slots.note_reload(accepted=False)
+    slots.end_reload()
+    assert not slots.last_reload_successful
 
 
 def test_a_freed_slot_is_taken_again(slots):

@@ -1,5 +1,6 @@
 """The files of TLS: what the settings name, and what is said of files that cannot be used."""
 
+import ssl
 import subprocess
 from types import SimpleNamespace
 
@@ -34,6 +35,8 @@ def config(files, cert, key=None, ca=None, reqs=0):
         keyfile=files.get(key),
         ca_certs=files.get(ca),
         cert_reqs=reqs,
+        ciphers=None,
+        http_protocols=["h1"],
     )
 
 
@@ -42,15 +45,14 @@ def config(files, cert, key=None, ca=None, reqs=0):
 )
 def test_files_that_fit(files, names):
     made = config(files, **names)
-    tls.check(made)
-    assert tls.grpc_credentials(made) is not None
+    read = tls.read_certificates(made)
+    assert read.grpc_credentials() is not None
+    assert isinstance(read.context(), ssl.SSLContext)
     assert not tls.needs_certificate(made)
 
 
 def test_without_tls_nothing_is_read(files):
-    made = config(files, None, ca="none")
-    tls.check(made)
-    assert tls.grpc_credentials(made) is None
+    assert tls.read_certificates(config(files, None, ca="none")) is None
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,16 @@ def test_without_tls_nothing_is_read(files):
 )
 def test_files_that_do_not(files, names, said):
     with pytest.raises(SettingsError, match=f"TLS: .*{said}"):
-        tls.check(config(files, **names))
+        tls.read_certificates(config(files, **names))
+
+
+def test_the_end_of_a_certificate_is_what_openssl_says(files):
+    shown = subprocess.run(
+        ["openssl", "x509", "-enddate", "-noout", "-in", files["whole"]],
+        check=True, capture_output=True, text=True, timeout=60,
+    ).stdout  # fmt: skip
+    end = ssl.cert_time_to_seconds(shown.strip().partition("=")[2])
+    assert tls.read_certificates(config(files, "whole")).expiry == end
 
 
 def test_settings_become_gunicorn_s(files):

@@ -1,0 +1,48 @@
+"""The files that the settings name, as the master read them when it started or was last reloaded.
+
+Every worker has them from the master, over the fork: one that takes the place of another knows what
+the others know, whatever has become of the files since.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ksrv.server.access import Access
+from ksrv.server.settings import ServerSettings, SettingsError
+from ksrv.server.tls import Certificates, read_certificates
+from ksrv.server.torchserve_config import ConfigPropertiesError, Translated, translate
+
+
+@dataclass(frozen=True, slots=True)
+class GivenFiles:
+    """What stands in the files.
+
+    Attributes:
+        access: The tokens.
+        certificates: The files of TLS; None without TLS.
+        torchserve: The config.properties; None without one.
+    """
+
+    access: Access
+    certificates: Certificates | None = None
+    torchserve: Translated | None = None
+
+
+def read_files(settings: ServerSettings, config: Any) -> GivenFiles:
+    """Read every file anew.
+
+    Args:
+        settings: The server's settings.
+        config: gunicorn's configuration.
+
+    Raises:
+        SettingsError: One cannot be used.
+    """
+    torchserve = None
+    if settings.torchserve_config:
+        try:
+            torchserve = translate(Path(settings.torchserve_config))
+        except ConfigPropertiesError as error:
+            raise SettingsError(f"setting 'torchserve_config': {error}") from error
+    return GivenFiles(Access(settings), read_certificates(config), torchserve)

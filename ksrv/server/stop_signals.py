@@ -1,0 +1,70 @@
+"""The signals that ask a worker to leave, whichever come in whichever order.
+
+A terminal's Ctrl-C reaches the whole process group, and the master then tells its workers once more;
+a supervisor may repeat itself. The main thread can be anywhere when a signal comes, so what handles
+it here takes no lock: it writes the signal down, and a thread of its own acts on it.
+"""
+
+import signal
+from collections import Counter
+from queue import Empty, SimpleQueue
+from types import FrameType
+
+from ksrv.server.slots import Stop, WorkerSlots
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+
+
+class StopSignals:
+    """What a worker has been told.
+
+    Args:
+        slots: The table in which the master says that the whole server stops.
+    """
+
+    def __init__(self, slots: WorkerSlots) -> None:
+        self._slots = slots
+        self._coming: SimpleQueue[int] = SimpleQueue()  # its put may interrupt any other
+        self._came: Counter[int] = Counter()
+
+    def heed(self) -> None:
+        """Take the signals from now on, also those that the master held back over the fork."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._take)
+            signal.siginterrupt(number, False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        self._coming.put(number)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for a signal.
+
+        Args:
+            seconds: For how long; None for ever.
+
+        Returns:
+            Whether one came.
+        """
+        try:
+            self._came[self._coming.get(timeout=seconds)] += 1
+        except Empty:
+            return False
+        return True
+
+    @property
+    def quick(self) -> bool:
+        """Whether the worker leaves without the drain delay, finishing what runs."""
+        asked = self._came[signal.SIGINT] + self._came[signal.SIGQUIT]
+        return asked > 0 or self._slots.stopping is Stop.QUICK
+
+    @property
+    def at_once(self) -> bool:
+        """Whether even what runs is not waited for: somebody who had asked has lost patience.
+
+        One Ctrl-C is a SIGINT from the terminal and a SIGQUIT from the master. A second one is
+        another SIGINT; one that comes while the server drains has the master send SIGQUIT, and kill
+        after two seconds.
+        """
+        hurried = self._slots.stopping is Stop.ORDERLY and self._came[signal.SIGQUIT] > 0
+        return hurried or self._came[signal.SIGINT] > 1
