@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -82,13 +82,14 @@ class Engine:
 
     # ---- life -------------------------------------------------------------------------------
 
-    def start(self, *, wait: bool = True) -> None:
+    def start(self, *, wait: bool = True, unloaded: Collection[str] = ()) -> None:
         """Load and warm up the models.
 
         A model that cannot be loaded does not stop the others: its state says why.
 
         Args:
             wait: Whether to return only when every model has been loaded or has failed.
+            unloaded: Models that stand as if they had been unloaded, until somebody loads them.
 
         Raises:
             RepositoryError: A path of the repository holds no models (only with `wait`).
@@ -97,9 +98,9 @@ class Engine:
         self._run(self._heed_notices, "ksrv-notices")
         self._run(self._give_memory_back, "ksrv-memory")
         if wait:
-            self._load_all()
+            self._load_all(unloaded)
         else:
-            self._run(self._load_all, "ksrv-load")
+            self._run(partial(self._load_all, unloaded), "ksrv-load")
         if self.settings.watch_seconds > 0:
             self._run(self._watch, "ksrv-watch")
 
@@ -121,8 +122,8 @@ class Engine:
                 native.wake_notices()
                 thread.join(0.02)
 
-    def _load_all(self) -> None:
-        self._models.load_all()
+    def _load_all(self, unloaded: Collection[str]) -> None:
+        self._models.load_all(unloaded)
         self._loaded.set()
 
     def _run(self, target: object, name: str) -> None:

@@ -7,7 +7,7 @@ one where it is and keeps the reason. Readers take no lock: the table is replace
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -156,16 +156,25 @@ class ServedModels:
 
     # ---- changing ---------------------------------------------------------------------------
 
-    def load_all(self) -> None:
-        """Load everything that the repository holds; failures are kept as states."""
+    def load_all(self, unloaded: Collection[str] = ()) -> None:
+        """Load everything that the repository holds; failures are kept as states.
+
+        Args:
+            unloaded: The models that are not wanted.
+        """
         with self._changing:
             entries = self._repository.scan()
             for name, entry in entries.items():
+                if name in unloaded:
+                    self._put(name, _unloaded(name, entry.versions))
+                    continue
                 states = {
                     version: ModelState(name, version, "LOADING") for version in entry.versions
                 }
                 self._put(name, Served(states=states))
             for name, entry in entries.items():
+                if name in unloaded:
+                    continue
                 if self._closing:
                     return
                 self._refresh(name, entry, always=True)
@@ -202,11 +211,7 @@ class ServedModels:
             if served is None:
                 raise NotFound(f"Request for unknown model: {quote(name)} is not found")
             versions = list(served.versions) or list(served.states)
-            states = {
-                version: ModelState(name, version, "UNAVAILABLE", "unloaded")
-                for version in versions
-            }
-            self._put(name, Served(states=states, wanted=False))
+            self._put(name, _unloaded(name, versions))
             self._retire(served.versions.values())
 
     def reload_changed(self) -> bool:
@@ -316,6 +321,12 @@ class ServedModels:
             )
             thread.start()
             self._retiring.append(thread)
+
+
+def _unloaded(name: str, versions: Iterable[str]) -> Served:
+    """Return what stands for a model that was unloaded on purpose."""
+    states = {version: ModelState(name, version, "UNAVAILABLE", "unloaded") for version in versions}
+    return Served(states=states, wanted=False)
 
 
 def _state_of(model: LoadedModel, failed: ModelState | None) -> ModelState:

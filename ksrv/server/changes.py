@@ -2,7 +2,8 @@
 
 A repository call reaches one worker. It is carried out there and then written into a file in memory
 that all workers share; each of them reads what is new and does the same, and the caller is answered
-once they have. What a worker cannot load it says in its log, and goes on serving what it has.
+once they have. What a worker cannot load it says in its log, and goes on serving what it has. A worker
+that starts later, in the place of another or after a reload, leaves away what was unloaded.
 """
 
 import fcntl
@@ -79,14 +80,23 @@ class Follower:
         file: The file that all share.
         slots: Who lives, and how far each worker has read.
         place: This worker's slot.
+
+    Attributes:
+        unloaded: The models that were unloaded on purpose before this worker started.
     """
 
     def __init__(self, file: ChangesFile, slots: WorkerSlots, place: int) -> None:
         self._file = file
         self._slots = slots
         self._place = place
-        # What was changed before is on the disk, which this worker is about to read.
-        self._position = file.end
+        # What was loaded before is on the disk, which this worker is about to read.
+        before, self._position = file.read(0)
+        self.unloaded: set[str] = set()
+        for change in before:
+            if change.kind == "unload":
+                self.unloaded.add(change.name)
+            elif change.kind == "load":
+                self.unloaded.discard(change.name)
         slots.set_heard(place, self._position)
 
     def tell(self, kind: Kind, name: str) -> None:
@@ -96,8 +106,6 @@ class Follower:
             kind: What was done.
             name: The model's name; "" for all of the repository.
         """
-        if self._slots.wanted == 1:
-            return
         end = self._file.append(Change(self._place, kind, name))
         while not self._slots.heard(end, besides=self._place):
             time.sleep(WAIT_SECONDS)

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ksrv.engine.memory import bytes_in_flight
@@ -74,6 +74,7 @@ class Service:
         self._grpc: GrpcServer | None = None
         self._url: str | None = None
         self._signals = StopSignals(slots)
+        self._unloaded: Collection[str] = ()
         self._end: float | None = None
         self._leaving = threading.Event()  # told to go, perhaps only once others serve
         self._ending = threading.Event()
@@ -148,6 +149,7 @@ class Service:
         self._engine.colleagues = Colleagues(self._counts, self._slot, self._slots.lives)
         follower = Follower(self._changes, self._slots, self._slot)
         self._engine.on_change = follower.tell
+        self._unloaded = follower.unloaded
         threading.Thread(
             target=follower.follow,
             args=(self._engine, self._ending),
@@ -202,7 +204,7 @@ class Service:
     def _load(self) -> None:
         start = time.monotonic()
         try:
-            self.engine.start(wait=True)
+            self.engine.start(wait=True, unloaded=self._unloaded)
         except Exception:
             log.exception("the models could not be loaded")
         self._loaded.set()
