@@ -8,6 +8,7 @@ without a word.
 
 import errno
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from typing import Any, TypeVar
 from gunicorn.workers.gthread import TConn
 
 Result = TypeVar("Result")
+
+_NO_PROGRESS = (BlockingIOError, TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,39 +37,38 @@ class Patience:
     rate: int = 4096
 
 
-class HandedSocket(socket.socket):
+class PatientSocket(socket.socket):
     """A blocking socket on which a stalled or trickling peer looks like one that reset.
 
-    Args:
-        fileno: The descriptor; the socket owns it.
-        family: Its address family.
+    Attributes:
         patience: What is asked of the peer.
+        hurried: Whether not even a moment is waited for the peer.
     """
 
-    def __init__(self, fileno: int, family: int, patience: Patience) -> None:
-        super().__init__(family, socket.SOCK_STREAM, 0, fileno)
-        self._patience = patience
-        seconds = int(patience.wait)
-        limit = struct.pack("ll", seconds, int((patience.wait - seconds) * 1_000_000))
-        self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        self.begin()
+    patience = Patience()
+    hurried = False
+    _moved = 0
+    _waited = 0.0
 
     def begin(self) -> None:
         """Start the account of a message."""
         self._moved = 0
         self._waited = 0.0
 
+    def take(self, size: int) -> bytes:
+        """Receive without the account, as a socket that does not block does."""
+        return super().recv(size)
+
     def _move(self, operation: Callable[..., Result], *arguments: Any) -> Result:
         began = time.monotonic()
         try:
             result = operation(*arguments)
-        except BlockingIOError as error:
+        except _NO_PROGRESS as error:
             raise ConnectionResetError(errno.ECONNRESET, "the peer made no progress") from error
         # Only time spent waiting for the peer counts, not the time that a handler takes.
         self._waited += time.monotonic() - began
         self._moved += result if isinstance(result, int) else len(result)  # type: ignore[arg-type]
-        if self._waited > self._patience.grace + self._moved / self._patience.rate:
+        if self._waited > self.patience.grace + self._moved / self.patience.rate:
             raise ConnectionResetError(errno.ECONNRESET, "the peer is too slow")
         return result
 
@@ -87,6 +89,36 @@ class HandedSocket(socket.socket):
         view = memoryview(data).cast("B")
         while view:
             view = view[self.send(view, flags) :]
+
+
+class HandedSocket(PatientSocket):
+    """A socket made from a descriptor; the kernel ends a single wait.
+
+    Args:
+        fileno: The descriptor; the socket owns it.
+        family: Its address family.
+        patience: What is asked of the peer.
+    """
+
+    def __init__(self, fileno: int, family: int, patience: Patience) -> None:
+        super().__init__(family, socket.SOCK_STREAM, 0, fileno)
+        self.patience = patience
+        seconds = int(patience.wait)
+        limit = struct.pack("ll", seconds, int((patience.wait - seconds) * 1_000_000))
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def setblocking(self, flag: bool) -> None:
+        """See `socket.socket.setblocking`; one that is hurried never blocks."""
+        super().setblocking(flag and not self.hurried)
+
+
+class TlsSocket(PatientSocket, ssl.SSLSocket):
+    """An encrypted socket, made by a context; Python ends a single wait."""
+
+    def setblocking(self, flag: bool) -> None:
+        """See `socket.socket.setblocking`; one that blocks does so for a while only."""
+        self.settimeout(self.patience.wait if flag and not self.hurried else 0.0)
 
 
 class HandedConnection(TConn):  # type: ignore[misc]

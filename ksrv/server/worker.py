@@ -22,6 +22,7 @@ from typing import Any
 import gunicorn
 from gunicorn.config import Config
 from gunicorn.http import message
+from gunicorn.sock import ssl_context
 from gunicorn.workers import gthread
 
 from ksrv._native.door import Door
@@ -31,6 +32,7 @@ from ksrv.server.access_log import AccessLog
 from ksrv.server.handed import HandedConnection, HandedSocket, Patience
 from ksrv.server.hot import HotRoute, lane_for, ready_answers, render_error
 from ksrv.server.invited import invite_late
+from ksrv.server.threaded import ThreadedFront
 
 KNOWN_MAJOR = 27
 """The gunicorn release whose internals this module was written against."""
@@ -129,6 +131,19 @@ def why_plain(cfg: Config, app: Any) -> str | None:
     return next((reason for holds, reason in reasons if holds), None)
 
 
+def speaks_otherwise(cfg: Config) -> bool:
+    """Tell whether clients may speak something else than HTTP/1.
+
+    Args:
+        cfg: gunicorn's configuration.
+    """
+    return (
+        getattr(cfg, "http2_cleartext", "off") != "off"
+        or getattr(cfg, "protocol", "http") != "http"
+        or (cfg.is_ssl and "h2" in cfg.http_protocols)
+    )
+
+
 def _is_users_hook(cfg: Config, name: str) -> bool:
     hook = getattr(cfg, name)
     if hook is invite_late:
@@ -149,7 +164,10 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         reason = why_plain(self.cfg, self.wsgi)
         if reason is not None:
             self.log.warning("serving as a plain threaded worker: %s", reason)
-            super().run()
+            if missing_internals() or speaks_otherwise(self.cfg):
+                super().run()
+            else:
+                self._front().run()
             return
         self._open_door()
         assert self.door is not None
@@ -161,6 +179,15 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
                 break
             self._count_requests()
         self._leave()
+
+    def _front(self) -> ThreadedFront:
+        settings = getattr(self.wsgi, "settings", None)
+        patience, head = Patience(), 1 << 16
+        if settings is not None:
+            patience = Patience(settings.head_timeout, settings.transfer_grace, settings.least_rate)
+            head = settings.limits.head
+        context = ssl_context(self.cfg) if self.cfg.is_ssl else None
+        return ThreadedFront(self, patience, head, context)
 
     # ---- the door -------------------------------------------------------------------------------
 

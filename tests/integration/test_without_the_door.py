@@ -1,0 +1,280 @@
+"""Clients that stall where the door is left away, over TLS and in cleartext: nobody else waits."""
+
+import contextlib
+import os
+import resource
+import socket
+import ssl
+import threading
+
+import pytest
+import requests
+from integration_models import DOUBLE, VECTOR, write_model
+from wire import double_body, read_all, read_answer
+
+from ksrv.testing import Server
+from tests.integration.certificates import self_signed
+from tests.until import until
+
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+HELD = """
+import time
+from pathlib import Path
+
+from ksrv import BaseHandler
+
+HERE = Path(__file__).parent
+
+
+class Held(BaseHandler):
+    def inference(self, x):
+        while not (HERE / "go").exists():
+            time.sleep(0.01)
+        return {"y": x}
+"""
+THREADS = 6
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    return self_signed(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    write_model(folder, "double", DOUBLE, VECTOR)
+    write_model(folder, "held", HELD, f"{VECTOR}warmup: false\nqueue_size: 100\n")
+    return folder
+
+
+def tls_server(models, certificate, **more):
+    key, cert = certificate
+    given = {"grpc": "off", "threads": THREADS, "tls_cert": str(cert), "tls_key": str(key)}
+    return Server(models, **given | more)
+
+
+@pytest.fixture(scope="module")
+def patient(models, certificate):
+    """A server that would wait for ever, for all that a test can see."""
+    with tls_server(
+        models, certificate, head_timeout=300, transfer_grace=300, stop_timeout=0
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def impatient(models, certificate):
+    """A server that waits for a second."""
+    limits = {"head_timeout": 1, "transfer_grace": 1, "keepalive": 1}
+    with tls_server(models, certificate, **limits) as server:
+        yield server
+
+
+def plain(server):
+    host, _, port = server.http.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def encrypted(server, session=None):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if session is None else session.context
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(plain(server), session=session and session.session)
+
+
+def infer_head(length, model="double"):
+    return f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n"
+
+
+def silent(server):
+    return plain(server)
+
+
+def one_byte(server):
+    connection = plain(server)
+    connection.sendall(b"\x16")
+    return connection
+
+
+def half_handshake(server):
+    connection = plain(server)
+    connection.sendall(b"\x16\x03\x01\x02\x00")
+    return connection
+
+
+def half_head(server):
+    connection = encrypted(server)
+    connection.sendall(LIVE[:20])
+    return connection
+
+
+def empty_lines(server):
+    connection = encrypted(server)
+    connection.sendall(b"\r\n\r\n" + LIVE[:20])
+    return connection
+
+
+def half_body(server):
+    connection = encrypted(server)
+    connection.sendall(infer_head(1000).encode() + b"{")
+    return connection
+
+
+def chunked_body(server):
+    connection = encrypted(server)
+    head = infer_head(0).replace("Content-Length: 0", "Transfer-Encoding: chunked")
+    connection.sendall(head.encode() + b"5\r\nabc")
+    return connection
+
+
+STALLS = [silent, one_byte, half_handshake, encrypted, half_head, empty_lines, half_body,
+          chunked_body]  # fmt: skip
+
+
+@pytest.mark.parametrize("stall", STALLS, ids=lambda stall: stall.__name__)
+def test_those_who_stall_keep_nobody_from_an_answer(patient, stall):
+    with contextlib.ExitStack() as stalled:
+        for _ in range(2 * THREADS):
+            stalled.enter_context(stall(patient))
+        assert patient.get("/v2/health/live")[0] == 200
+        assert patient.get("/metrics")[0] == 200
+
+
+def test_long_requests_keep_nobody_from_health(patient, models):
+    """More requests run than there are threads."""
+    with contextlib.ExitStack() as waiting:
+        connections = [waiting.enter_context(encrypted(patient)) for _ in range(2 * THREADS)]
+        body = double_body()
+        for connection in connections:
+            connection.sendall(infer_head(len(body), "held").encode() + body)
+        assert patient.get("/v2/health/live")[0] == 200
+        assert patient.get("/v2/models")[0] == 200
+        (models / "held" / "go").touch()
+        assert [read_answer(connection).status for connection in connections] == [200] * len(
+            connections
+        )
+
+
+@pytest.mark.parametrize("stall", STALLS, ids=lambda stall: stall.__name__)
+def test_those_who_stall_are_left(impatient, stall):
+    """Each connection ends by itself, whatever it had begun."""
+    with stall(impatient) as connection:
+        try:
+            while connection.recv(1000):
+                pass
+        except TimeoutError:
+            pytest.fail("the connection was kept")
+        except OSError:
+            pass  # that is an end too
+
+
+def test_many_messages_on_one_connection_are_all_answered(patient):
+    """Also those that come in one record, or in pieces of a byte."""
+    with encrypted(patient) as connection:
+        connection.sendall(LIVE * 50)
+        assert [read_answer(connection).status for _ in range(50)] == [200] * 50
+        body = double_body()
+        for byte in infer_head(len(body)).encode():
+            connection.sendall(bytes([byte]))
+        connection.sendall(body + LIVE)
+        assert [read_answer(connection).status for _ in range(2)] == [200, 200]
+
+
+def test_a_head_without_end_is_refused(patient):
+    with encrypted(patient) as connection:
+        connection.sendall(b"GET /v2 HTTP/1.1\r\nX: " + b"x" * 20_000)
+        assert b"HTTP/1.1 431" in read_all(connection)
+    with encrypted(patient) as connection:
+        connection.sendall(b"GET /v2 HTTP/1.1\nHost: x\n")
+        assert b"HTTP/1.1 400" in read_all(connection)
+
+
+def test_a_session_is_resumed(patient):
+    with encrypted(patient) as first:
+        first.sendall(LIVE)
+        assert read_answer(first).status == 200
+        with encrypted(patient, first) as second:
+            second.sendall(LIVE)
+            assert read_answer(second).status == 200
+            assert second.session_reused
+
+
+def test_silent_connections_give_way_where_there_is_room_for_no_more(models, certificate):
+    with (
+        tls_server(models, certificate, connections=8, threads=2) as server,
+        contextlib.ExitStack() as idle,
+    ):
+        for _ in range(24):
+            idle.enter_context(encrypted(server))
+        assert server.get("/v2/health/live")[0] == 200
+
+
+def test_a_worker_that_may_open_no_more_files_serves_on(models, certificate):
+    with tls_server(models, certificate) as server:
+        worker = worker_of(server)
+        used = len(os.listdir(f"/proc/{worker}/fd"))
+        before = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, (used + 8, before[1]))
+        with contextlib.ExitStack() as idle:
+            for _ in range(30):
+                idle.enter_context(plain(server))
+            until(lambda: "no connection can be accepted" in server.log)
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, before)
+        assert server.get("/v2/health/live")[0] == 200
+        assert worker_of(server) == worker
+
+
+def worker_of(server):
+    with open(f"/proc/{server.pid}/task/{server.pid}/children") as children:
+        return int(children.read().split()[0])
+
+
+class Clients:
+    """Clients over TLS that send one request after the other, and what became of each."""
+
+    def __init__(self, server, cert, *, count, keep):
+        self._url = f"{server.url}/v2/models/double/infer"
+        self._cert, self._keep = str(cert), keep
+        self.answered, self.refused, self.lost = 0, 0, []
+        self._end = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(count)]
+
+    def _run(self):
+        session = requests.Session()
+        while not self._end.is_set():
+            if not self._keep:
+                session.close()
+            try:
+                answer = session.post(self._url, data=double_body(), verify=self._cert, timeout=60)
+            except requests.ConnectionError as error:
+                if "refused" in str(error):
+                    self.refused += 1
+                else:
+                    self.lost.append(str(error))
+            else:
+                if answer.status_code == 200:
+                    self.answered += 1
+                else:
+                    self.lost.append(answer.status_code)
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "new"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stop_resets_nobody(models, certificate, workers, keep):
+    with tls_server(models, certificate, workers=workers, drain_delay=1) as server:
+        until(lambda: server.log.count("ready: True") == workers)
+        with Clients(server, certificate[1], count=8, keep=keep) as clients:
+            until(lambda: clients.answered > 100)
+            assert server.terminate() == 0
+            until(lambda: clients.refused > 0)
+        assert clients.lost == []
