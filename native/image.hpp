@@ -1,10 +1,14 @@
-// What a picture's first bytes say about it: format, size, channels, depth and orientation.
+// What a picture's bytes say about it before it is decoded: format, size, channels, depth, orientation,
+// and what decoding it will cost.
 //
 // Strategy: this runs before any decoder and allocates nothing, so that a file which claims more
-// pixels than allowed costs a walk over a few segments and no pixel memory. Every read is checked
-// against the bytes present; walks over segments and chunks are bounded in steps, so that a large
-// file of tiny segments costs no more than a small one. It accepts a subset of what decoders do: a
-// header that it cannot follow to the dimensions is an error, never a guess.
+// pixels than allowed costs a walk over its segments and no pixel memory. Every read is checked
+// against the bytes present. The walk to the dimensions is bounded in steps; behind them it goes on
+// where the cost of decoding does not follow from the dimensions: over every chunk of a PNG, whose
+// decoder allocates what a chunk announces, and over the scans of a JPEG that is decoded as a whole,
+// each of which costs a pass over all pixels. That takes time in proportion to the bytes that came,
+// and no more. It accepts a subset of what decoders do: a header that it cannot follow to the
+// dimensions is an error, never a guess.
 //
 // The channels are those that cv2.imdecode gives with IMREAD_UNCHANGED, or 0 where the header alone
 // does not tell (BMP, GIF, TIFF, WebP).
@@ -27,7 +31,14 @@ enum ImageFormat : int {
     IMAGE_GIF,
 };
 
-enum HeaderError : int { HEADER_OK = 0, HEADER_UNKNOWN, HEADER_TRUNCATED, HEADER_DAMAGED };
+enum HeaderError : int {
+    HEADER_OK = 0,
+    HEADER_UNKNOWN,
+    HEADER_TRUNCATED,
+    HEADER_DAMAGED,
+    HEADER_CHUNK,  // a chunk announces more bytes than there are
+    HEADER_TEXTS,  // more compressed texts than a picture has
+};
 
 struct ImageHeader {
     int format = IMAGE_UNKNOWN;
@@ -35,10 +46,18 @@ struct ImageHeader {
     int channels = 0;
     int bit_depth = 0;    // bits of a decoded sample: 8 or 16
     int orientation = 1;  // of EXIF, 1 to 8; 1 where there is none
+    int components = 0;       // of a JPEG
+    std::uint32_t scans = 0;  // of a JPEG: how many passes over its pixels it asks for
+    int pixel_bytes = 0;      // what the decoder holds for one pixel at its peak
+    // With HEADER_CHUNK: where the chunk lies, what it announces, and what is left of the file.
+    std::size_t chunk = 0, announced = 0, left = 0;
 };
 
 // Steps that a walk may take before the header counts as damaged. Real files have a few dozen.
 inline constexpr int HEADER_STEPS = 1024;
+
+// Compressed texts of a PNG: the decoder inflates each one, to 8 MB at most. Real files have a few.
+inline constexpr int COMPRESSED_TEXTS = 64;
 
 // A bounded view of the file; reads outside of it give 0, so callers check `has` first.
 struct ByteView {
@@ -123,6 +142,46 @@ inline bool jpeg_marker_is_frame(std::uint32_t marker) noexcept {
     return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
 }
 
+// Whether a segment with a length follows: not behind a stuffed zero, a restart or an unknown marker,
+// which decoders pass over by their two bytes.
+inline bool jpeg_marker_has_length(std::uint32_t marker) noexcept {
+    return (marker >= 0xC0 && marker <= 0xCF) || (marker >= 0xDA && marker <= 0xEF) ||
+           marker == 0xFE;
+}
+
+// Counts the scans behind the frame. A JPEG that is neither progressive nor without components in its
+// first scan is read in that scan alone, so that the count ends there.
+inline void count_scans(ByteView file, std::size_t at, bool progressive,
+                        ImageHeader *header) noexcept {
+    const int samples = header->channels * (header->bit_depth / 8);
+    header->pixel_bytes = 2 * samples;
+    // A decoder that needs all scans for the first row holds every coefficient in 16 bits.
+    const int whole = samples + 2 * header->components;
+    if (progressive) header->pixel_bytes = whole;
+    while (at < file.size) {
+        const void *found = std::memchr(file.data + at, 0xFF, file.size - at);
+        if (found == nullptr) return;
+        at = static_cast<std::size_t>(static_cast<const unsigned char *>(found) - file.data);
+        if (!file.has(at, 2)) return;
+        const std::uint32_t marker = file.data[at + 1];
+        if (marker == 0xFF) {  // a fill byte
+            ++at;
+            continue;
+        }
+        at += 2;
+        if (marker == 0xD9) return;
+        if (!jpeg_marker_has_length(marker)) continue;
+        if (marker == 0xDA) {
+            ++header->scans;
+            if (!progressive && file.u8(at + 2) >= static_cast<std::uint32_t>(header->components))
+                return;
+            header->pixel_bytes = whole;
+        }
+        const std::size_t length = file.be16(at);
+        at += length < 2 ? 2 : length;
+    }
+}
+
 inline HeaderError read_jpeg(ByteView file, ImageHeader *header) noexcept {
     std::size_t at = 2;
     bool has_exif = false;
@@ -155,11 +214,46 @@ inline HeaderError read_jpeg(ByteView file, ImageHeader *header) noexcept {
             header->width = file.be16(at + 5);
             // Four components (CMYK, YCCK) decode to three.
             header->channels = components == 1 ? 1 : 3;
-            return components >= 1 && components <= 4 ? HEADER_OK : HEADER_DAMAGED;
+            if (components < 1 || components > 4) return HEADER_DAMAGED;
+            header->components = static_cast<int>(components);
+            count_scans(file, at + length, (marker & 3) == 2, header);
+            return HEADER_OK;
         }
         at += length;
     }
     return HEADER_DAMAGED;
+}
+
+// Walks over all chunks behind the first: the decoder allocates what any of them announces. What stands
+// behind the first pixels changes nothing in the header.
+inline HeaderError read_png_chunks(ByteView file, ImageHeader *header, bool *transparent,
+                                   bool *animated) noexcept {
+    bool before_pixels = true;
+    int texts = 0;
+    for (std::size_t at = 8 + 8 + 13 + 4; file.has(at, 8);) {
+        const std::size_t length = file.be32(at);
+        if (!file.has(at, 12 + length)) {
+            header->chunk = at;
+            header->announced = length;
+            header->left = file.size - at - 8;
+            return HEADER_CHUNK;
+        }
+        const auto is = [&](const char *name) { return file.is(at + 4, name, 4); };
+        if (is("IEND")) break;
+        if (is("zTXt") || is("iTXt")) {
+            if (++texts > COMPRESSED_TEXTS) return HEADER_TEXTS;
+        } else if (is("IDAT")) {
+            before_pixels = false;
+        } else if (is("acTL")) {
+            *animated = true;
+        } else if (before_pixels && is("tRNS")) {
+            *transparent = true;
+        } else if (before_pixels && is("eXIf")) {
+            header->orientation = exif_orientation(file.from(at + 8, length));
+        }
+        at += 12 + length;
+    }
+    return HEADER_OK;
 }
 
 inline HeaderError read_png(ByteView file, ImageHeader *header) noexcept {
@@ -171,30 +265,25 @@ inline HeaderError read_png(ByteView file, ImageHeader *header) noexcept {
     const std::uint32_t depth = file.u8(24), color = file.u8(25);
     if (depth != 1 && depth != 2 && depth != 4 && depth != 8 && depth != 16) return HEADER_DAMAGED;
     header->bit_depth = depth == 16 ? 16 : 8;
-    bool transparent = false;
-    std::size_t at = 8 + 8 + 13 + 4;
-    for (int step = 0; step < HEADER_STEPS && file.has(at, 8); ++step) {
-        const std::size_t length = file.be32(at);
-        if (file.is(at + 4, "IDAT", 4) || file.is(at + 4, "IEND", 4)) break;
-        if (file.is(at + 4, "tRNS", 4)) transparent = true;
-        if (file.is(at + 4, "eXIf", 4))
-            header->orientation = exif_orientation(file.from(at + 8, length));
-        if (!file.has(at, 12 + length)) break;
-        at += 12 + length;
-    }
+    bool transparent = false, animated = false;
+    const HeaderError error = read_png_chunks(file, header, &transparent, &animated);
+    if (error != HEADER_OK) return error;
     switch (color) {
-        case 0: header->channels = 1; return HEADER_OK;  // cv2 drops the transparent grey
+        case 0: header->channels = 1; break;  // cv2 drops the transparent grey
         case 2:
-        case 3: header->channels = transparent ? 4 : 3; return HEADER_OK;
+        case 3: header->channels = transparent ? 4 : 3; break;
         case 4:
-        case 6: header->channels = 4; return HEADER_OK;
+        case 6: header->channels = 4; break;
         default: return HEADER_DAMAGED;
     }
+    header->pixel_bytes = header->channels * (header->bit_depth / 8) * (animated ? 4 : 2);
+    return HEADER_OK;
 }
 
 inline HeaderError read_webp(ByteView file, ImageHeader *header) noexcept {
     if (!file.has(12, 18)) return HEADER_TRUNCATED;
     header->bit_depth = 8;
+    header->pixel_bytes = 4 * 2;
     const std::size_t body = 20;
     if (file.is(12, "VP8X", 4)) {
         header->width = file.le24(body + 4) + 1;
@@ -217,6 +306,7 @@ inline HeaderError read_webp(ByteView file, ImageHeader *header) noexcept {
 inline HeaderError read_bmp(ByteView file, ImageHeader *header) noexcept {
     if (!file.has(14, 16)) return HEADER_TRUNCATED;
     header->bit_depth = 8;
+    header->pixel_bytes = 4 * 2;
     if (file.le32(14) == 12) {
         header->width = file.le16(18);
         header->height = file.le16(20);
@@ -232,6 +322,7 @@ inline HeaderError read_bmp(ByteView file, ImageHeader *header) noexcept {
 inline HeaderError read_gif(ByteView file, ImageHeader *header) noexcept {
     if (!file.has(6, 4)) return HEADER_TRUNCATED;
     header->bit_depth = 8;
+    header->pixel_bytes = 4 * 3;
     header->width = file.le16(6);
     header->height = file.le16(8);
     return HEADER_OK;
@@ -252,6 +343,7 @@ inline HeaderError read_tiff(ByteView file, ImageHeader *header) noexcept {
         });
     if (!whole) return HEADER_TRUNCATED;
     header->bit_depth = bits > 8 ? 16 : 8;
+    header->pixel_bytes = 4 * 2 * (bits <= 8 ? 1 : bits <= 16 ? 2 : bits <= 32 ? 4 : 8);
     // A decoder allocates whole tiles: one far beyond the picture is a bomb of its own.
     constexpr std::uint32_t margin = 4096;
     const bool sane = tile_width <= header->width + std::uint64_t{margin} &&

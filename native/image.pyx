@@ -18,6 +18,10 @@ cdef extern from "image.hpp" namespace "ksrv" nogil:
         HEADER_UNKNOWN
         HEADER_TRUNCATED
         HEADER_DAMAGED
+        HEADER_CHUNK
+        HEADER_TEXTS
+
+    const int COMPRESSED_TEXTS
 
     cdef cppclass ImageHeader:
         int format
@@ -26,6 +30,12 @@ cdef extern from "image.hpp" namespace "ksrv" nogil:
         int channels
         int bit_depth
         int orientation
+        int components
+        uint32_t scans
+        int pixel_bytes
+        size_t chunk
+        size_t announced
+        size_t left
 
     HeaderError read_image_header(const unsigned char *data, size_t size, ImageHeader *header)
 
@@ -54,6 +64,9 @@ class Header(NamedTuple):
         channels: As cv2 decodes unchanged; 0 where the header does not tell.
         bit_depth: Bits of a decoded sample, 8 or 16.
         orientation: EXIF's, from 1 to 8; 1 is upright.
+        components: Of a JPEG; 0 for other formats.
+        scans: Of a JPEG, each of which is a pass over its pixels; 1 where the first holds them all.
+        pixel_bytes: What the decoder holds for one pixel at its peak.
     """
 
     format: str
@@ -62,7 +75,14 @@ class Header(NamedTuple):
     channels: int
     bit_depth: int
     orientation: int
+    components: int
+    scans: int
+    pixel_bytes: int
 
+
+# From here on the walk may take long enough for other threads to want the GIL.
+cdef enum:
+    LONG = 1 << 20
 
 cdef tuple _NAMES = ("unknown", *FORMATS)
 
@@ -77,14 +97,21 @@ def probe(data) -> Header:
         The header.
 
     Raises:
-        ImageError: There is nothing, no known format, or no header that can be followed.
+        ImageError: There is nothing, no known format, no header that can be followed, or a part
+            that announces more than the file holds.
     """
     cdef Py_buffer view
     cdef ImageHeader header
     cdef HeaderError error
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        error = read_image_header(<const unsigned char *>view.buf, <size_t>view.len, &header)
+        if view.len < LONG:
+            error = read_image_header(<const unsigned char *>view.buf, <size_t>view.len, &header)
+        else:
+            with nogil:
+                error = read_image_header(
+                    <const unsigned char *>view.buf, <size_t>view.len, &header
+                )
         if view.len == 0:
             raise ImageError("there are no bytes")
     finally:
@@ -96,8 +123,18 @@ def probe(data) -> Header:
         raise ImageError(f"the {name.upper()} ends before its dimensions")
     if error == HEADER_DAMAGED:
         raise ImageError(f"the {name.upper()} header is damaged")
+    if error == HEADER_CHUNK:
+        raise ImageError(
+            f"the {name.upper()}'s chunk at byte {header.chunk} announces {header.announced} bytes"
+            f" and 4 of checksum, and {header.left} are left"
+        )
+    if error == HEADER_TEXTS:
+        raise ImageError(
+            f"the {name.upper()} has more than {COMPRESSED_TEXTS} compressed texts"
+        )
     return Header(
-        name, header.width, header.height, header.channels, header.bit_depth, header.orientation
+        name, header.width, header.height, header.channels, header.bit_depth, header.orientation,
+        header.components, header.scans, header.pixel_bytes,
     )
 
 

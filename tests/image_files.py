@@ -74,3 +74,31 @@ def jpeg_claiming(width: int, height: int) -> bytes:
     frame = next(i for i in range(len(data)) if data[i] == 0xFF and data[i + 1] in (0xC0, 0xC2))
     data[frame + 5 : frame + 9] = struct.pack(">HH", height, width)
     return bytes(data)
+
+
+def png_announcing(kind: bytes, length: int, behind: bytes = b"") -> bytes:
+    """A PNG of 8x8 one of whose chunks announces more bytes than the file holds."""
+    header = struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)
+    start = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
+    if kind != b"IDAT":
+        start += chunk(b"IDAT", zlib.compress(bytes(8 * 25)))
+    return start + struct.pack(">I", length) + kind + behind
+
+
+def damaged_png(height: int, width: int) -> bytes:
+    """A PNG whose chunks are whole and whose compressed pixels are not."""
+    data = bytearray(png(height, width))
+    at = data.index(b"IDAT") + 4
+    (length,) = struct.unpack(">I", data[at - 8 : at - 4])
+    data[at + 8 : at + 12] = bytes(0xFF ^ one for one in data[at + 8 : at + 12])
+    data[at + length : at + length + 4] = struct.pack(">I", zlib.crc32(data[at - 4 : at + length]))
+    return bytes(data)
+
+
+def jpeg_of_scans(count: int, height: int = 16, width: int = 16) -> bytes:
+    """A progressive JPEG of so many scans: its last one is repeated."""
+    data = jpeg(height, width, progressive=True)
+    passes = data.count(b"\xff\xda")
+    last = data[data.rindex(b"\xff\xda") : -2]
+    assert data.endswith(b"\xff\xd9")
+    return data[:-2] + last * (count - passes) + b"\xff\xd9"

@@ -14,6 +14,9 @@ class Header(NamedTuple):
     channels: int
     bit_depth: int
     orientation: int
+    components: int
+    scans: int
+    pixel_bytes: int
 
 def probe(data: Buffer) -> Header: ...
 

@@ -1,6 +1,7 @@
 """The header reader and the decode threads."""
 
 import io
+import itertools
 import os
 import struct
 import subprocess
@@ -185,6 +186,139 @@ def test_a_tile_far_beyond_its_picture_is_refused():
     for tile in ((322, 60_000), (323, 60_000)):
         with pytest.raises(image.ImageError, match="TIFF header is damaged"):
             image.probe(tiff_of(*base, tile))
+
+
+@pytest.mark.parametrize("kind", [b"IDAT", b"tEXt", b"fdAT", b"IEND", b"abcd"])
+@pytest.mark.parametrize("length", [0xFFFFFFFF, 0x7FFFFFFF, 200_000_000, 7])
+def test_a_chunk_that_announces_more_than_the_file_holds(kind, length):
+    data = files.png_announcing(kind, length, b"pixels")
+    with pytest.raises(image.ImageError, match=rf"announces {length} bytes .* and 6 are left"):
+        image.probe(data)
+
+
+def test_every_cut_of_a_chunk_is_named():
+    data = files.png(20, 30)
+    at = data.index(b"IDAT") - 4
+    for end in range(at + 8, len(data) - 12):
+        with pytest.raises(image.ImageError, match=f"chunk at byte {at} announces"):
+            image.probe(data[:end])
+
+
+def test_compressed_texts_are_bounded():
+    def texts(kind, count):
+        return files.png(8, 8)[:33] + files.chunk(kind, b"k\0\0x") * count + files.png(8, 8)[33:]
+
+    for kind in (b"zTXt", b"iTXt"):
+        assert image.probe(texts(kind, 64))[:3] == ("png", 8, 8)
+        with pytest.raises(image.ImageError, match="more than 64 compressed texts"):
+            image.probe(texts(kind, 65))
+    assert image.probe(texts(b"tEXt", 5000))[:3] == ("png", 8, 8)
+
+
+# ---- what decoding costs -----------------------------------------------------------------------
+
+
+def segment(marker, body):
+    return b"\xff" + bytes([marker]) + struct.pack(">H", len(body) + 2) + body
+
+
+FRAME = struct.pack(">BHHB", 8, 16, 16, 3) + b"\1\x11\0\2\x11\0\3\x11\0"
+SCAN = segment(0xDA, b"\1\1\0\0\0\0")
+
+
+def scans(*behind, frame=0xC2):
+    return image.probe(b"\xff\xd8" + segment(frame, FRAME) + b"".join(behind)).scans
+
+
+def test_scans_are_counted_to_the_end():
+    for count in (10, 11, 94, 95, 2000):
+        assert image.probe(files.jpeg_of_scans(count)).scans == count
+    for mode, progressive in itertools.product(("L", "RGB", "CMYK"), (True, False)):
+        data = files.jpeg(64, 48, mode, progressive=progressive)
+        assert image.probe(data).scans == data.count(b"\xff\xda")
+    assert scans() == 0
+    assert scans(SCAN) == scans(SCAN, b"\xff") == scans(SCAN, b"\xff\xda") - 1 == 1
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        b"",
+        b"pixels\xff\0more",
+        b"\xff\xd0\xff\xd7",
+        b"\xff\xff\xff",
+        b"\xff\x02\xff\xbf\xff\x01",
+        segment(0xC4, b"table"),
+        segment(0xE1, b"a thumbnail has scans too" + SCAN),
+        segment(0xFE, SCAN),
+        b"\xff\xfe\0\0",
+    ],
+)
+def test_what_stands_between_scans_hides_none(between):
+    assert scans(SCAN, between, SCAN, between, SCAN, b"\xff\xd9") == 3
+
+
+def test_the_count_ends_with_the_picture():
+    assert scans(SCAN, b"\xff\xd9", SCAN) == 1
+    whole = segment(0xDA, b"\3\1\0\2\0\3\0\0\0\0")
+    assert scans(whole, whole, frame=0xC0) == 1  # the decoder reads no more than the first
+    assert scans(SCAN, SCAN, SCAN, frame=0xC0) == 3
+
+
+def test_the_decoders_memory_is_told():
+    def told(data):
+        return image.probe(data).pixel_bytes
+
+    assert told(files.jpeg(8, 8)) == 2 * 3
+    assert told(files.jpeg(8, 8, progressive=True)) == 3 * 3
+    assert told(files.jpeg(8, 8, "L", progressive=True)) == 3
+    assert told(files.png(8, 8)) == 2 * 3
+    assert told(files.png16(8, 8, 4)) == 2 * 8
+    animated = files.rgba_png(8, 8)
+    assert told(animated[:33] + files.chunk(b"acTL", bytes(8)) + animated[33:]) == 4 * 4
+
+
+PEAK = """
+import sys
+import cv2
+import numpy as np
+from ksrv._native import image
+
+data = sys.stdin.buffer.read()
+header = image.probe(data)
+told = header.width * header.height * header.pixel_bytes
+cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)[:1].copy()
+
+def memory(name):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+open("/proc/self/clear_refs", "w").write("5")
+before = memory("VmRSS")
+cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+used = memory("VmHWM") - before
+assert used < told + (8 << 20), (used, told)
+"""
+
+
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="a sanitizer holds more")
+@pytest.mark.parametrize(
+    "data",
+    [
+        files.jpeg(1500, 2000),
+        files.jpeg(1500, 2000, progressive=True),
+        files.jpeg(1500, 2000, "CMYK", progressive=True),
+        files.png(1500, 2000),
+        files.png16(1500, 2000, 4),
+        files.encode(files.picture(1500, 2000), "WEBP"),
+        files.encode(files.picture(1500, 2000, "P"), "GIF"),
+        files.encode(files.picture(1500, 2000), "BMP"),
+        files.encode(files.picture(1500, 2000), "TIFF"),
+    ],
+    ids=["jpeg", "progressive", "cmyk", "png", "png16", "webp", "gif", "bmp", "tiff"],
+)
+def test_the_decoder_holds_no_more_than_is_told(data):
+    subprocess.run([sys.executable, "-c", PEAK], input=data, check=True, timeout=60)
 
 
 def test_every_cut_of_a_file_is_read_or_refused():
