@@ -12,9 +12,9 @@ import simplejpeg
 from sklearn.datasets import load_sample_image
 
 from ksrv._native import arena, image
-from ksrv.engine import opencv
 from ksrv.engine.images import ImagePreparer
 from ksrv.errors import InvalidRequest
+from ksrv.images import opencv
 from ksrv.limits import Limits
 from ksrv.spec import ImageSpec, TensorSpec
 

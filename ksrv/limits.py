@@ -49,6 +49,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     size_list: Annotated[Count, _says("Sizes in the list form of binary_data_size.")] = 65_536
     image_pixels: Annotated[Count, _says("Pixels of one image.")] = 64_000_000
     request_pixels: Annotated[Count, _says("Pixels of all images of a request.")] = 256_000_000
+    image_scans: Annotated[
+        Count, _says("Scans of one JPEG, beside 10 for each of its components.")
+    ] = 64
     inflate_ratio: Annotated[
         Count, _says("How many times its size a compressed body may hold.")
     ] = 100

@@ -687,3 +687,24 @@ def set_in_flight_bound(uint64_t nbytes) -> None:
 def in_flight_bound() -> int:
     """Return the bound in bytes."""
     return in_flight().bound.load()
+
+
+def reserve_bytes(uint64_t nbytes) -> bool:
+    """Count bytes that no request brought, such as an image's pixels, unless that passes the bound.
+
+    Args:
+        nbytes: How many; `give_back_bytes` ends it.
+
+    Returns:
+        Whether they are counted.
+    """
+    return in_flight().reserve(nbytes)
+
+
+def give_back_bytes(uint64_t nbytes) -> None:
+    """Count bytes no longer that `reserve_bytes` has counted.
+
+    Args:
+        nbytes: As they were reserved.
+    """
+    in_flight().give_back(nbytes)

@@ -39,6 +39,7 @@ class RowImages(Images, Protocol):
         out: Array,
         first_row: int = 0,
         numbers: Sequence[int] | None = None,
+        requests: Sequence[QueuedTicket] | None = None,
     ) -> list[KsrvError | None]:
         """Decode `elements` into the rows of `out` from `first_row` on; one error for each bad one."""
 
@@ -227,21 +228,25 @@ class Assembly:
             elements: list[Element] = []
             owners: list[int] = []
             numbers: list[int] = []
+            asked: list[QueuedTicket] = []
             first_row = row
             for place, ticket in enumerate(tickets, known):
                 data = _tensor(ticket.request, name).data
                 if isinstance(data, np.ndarray):
                     target[row : row + ticket.rows] = data
                     arena.count_copy(data.nbytes)
-                    _note_bad(bad, owners, images.prepare(elements, target, first_row, numbers))
-                    elements, owners, numbers = [], [], []
+                    errors = images.prepare(elements, target, first_row, numbers, asked)
+                    _note_bad(bad, owners, errors)
+                    elements, owners, numbers, asked = [], [], [], []
                     first_row = row + ticket.rows
                 else:
                     elements += data
                     owners += [place] * len(data)
                     numbers += range(len(data))
+                    asked += [ticket] * len(data)
                 row += ticket.rows
-            _note_bad(bad, owners, images.prepare(elements, target, first_row, numbers))
+            errors = images.prepare(elements, target, first_row, numbers, asked)
+            _note_bad(bad, owners, errors)
         if bad:
             self.failed += [(self.tickets[place], error) for place, error in bad.items()]
             self.keep([one for place, one in enumerate(self.tickets) if place not in bad])

@@ -114,6 +114,6 @@ def fill(
         return
     if assembly.failed:
         failed = [ticket for ticket, _ in assembly.failed]
-        queue.finish(failed, [error for _, error in assembly.failed])
-        tally.failed(len(failed))
+        won = queue.finish(failed, [error for _, error in assembly.failed])
+        tally.failed(sum(won))  # those that had ended before are counted as what they are
         assembly.failed.clear()

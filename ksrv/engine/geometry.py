@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ksrv._native import arena, pixels
-from ksrv.engine import opencv
+from ksrv.images import opencv
 from ksrv.request import Array
 from ksrv.spec import Dimension, ImageSpec
 

@@ -19,15 +19,17 @@ The rows of a picture that cannot be decoded are zeroed, so that no byte of an e
 import functools
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ksrv._native.image import FORMATS, DecodePool, Header, ImageError, probe
+from ksrv._native.image import FORMATS, DecodePool, Header
 from ksrv._native.pixels import Conversion
-from ksrv.engine import opencv
 from ksrv.engine.geometry import Geometry, Size, bounded, scratch
-from ksrv.errors import InvalidRequest, KsrvError
+from ksrv.errors import BodyTooLarge, DeadlineExceeded, InvalidRequest, KsrvError, Overloaded
+from ksrv.images import opencv
+from ksrv.images.checks import ImageRefused, checked_header, decoder_bytes
+from ksrv.images.memory import NoRoom, TooLarge, decoding
 from ksrv.limits import Limits
 from ksrv.request import Array, Element
 from ksrv.spec import Dimension, ImageSpec, TensorSpec
@@ -55,6 +57,13 @@ LINEAR_TYPES: dict[str, np.dtype[np.generic] | None] = {
 _KEEP = Conversion()
 
 
+class Asked(Protocol):
+    """A request that may end while its images are decoded."""
+
+    def done(self) -> bool:
+        """Tell whether it has ended: answered, past its deadline, or given up by its client."""
+
+
 @functools.cache
 def decode_pool(cores: int = 0) -> DecodePool:
     """Return the process's decode threads: one for each core, at most eight.
@@ -72,6 +81,11 @@ class _Picture(NamedTuple):
     position: int  # among the images of its request
     element: Element
     header: Header
+    request: Asked | None = None
+
+    def ended(self) -> bool:
+        """Tell whether nobody wants it any more."""
+        return self.request is not None and self.request.done()
 
 
 class ImagePreparer:
@@ -175,24 +189,9 @@ class ImagePreparer:
     def _header(self, element: Element, index: int) -> Header:
         """Read and check what can be known of one image without decoding it."""
         try:
-            header = probe(element)
-        except ImageError as error:
-            raise self._refusal(index, f"cannot be read: {error}") from None
-        if header.format not in self.image.formats:
-            accepted = ", ".join(self.image.formats)
-            raise self._refusal(
-                index, f"is {header.format}, and the accepted formats are {accepted}"
-            )
-        if header.width == 0 or header.height == 0:
-            raise self._refusal(index, f"has no pixels: it is {header.width}x{header.height}")
-        pixels = header.width * header.height
-        if pixels > self.limits.image_pixels:
-            raise self._refusal(
-                index,
-                f"has {header.width}x{header.height} pixels, above the limit image_pixels of"
-                f" {self.limits.image_pixels}",
-            )
-        return header
+            return checked_header(element, self.limits, self.image.formats)
+        except ImageRefused as error:
+            raise self._refusal(index, str(error)) from None
 
     def _size(self, header: Header) -> Size:
         if self.image.exif == "apply" and header.orientation >= 5:
@@ -209,8 +208,12 @@ class ImagePreparer:
             return 3
         found = header.channels
         if found == 0:  # the format's header does not tell
-            pixels = self._decoded(_Picture(0, 0, element, header), 1, 0)
-            found = pixels.shape[2]
+            picture = _Picture(0, 0, element, header)
+            nbytes = self._reserve(picture)
+            try:
+                found = self._decoded(picture, 1, 0).shape[2]
+            finally:
+                decoding.give_back(nbytes)
         if not _allows(self._channels, found):
             raise self._refusal(0, f"has {found} channels, outside of {self._channels}")
         return found
@@ -228,7 +231,10 @@ class ImagePreparer:
             )
 
     def _refusal(self, index: int, problem: str) -> InvalidRequest:
-        return InvalidRequest(f"image {index} of the input '{self.name}' {problem}")
+        return InvalidRequest(self._about(index, problem))
+
+    def _about(self, index: int, problem: str) -> str:
+        return f"image {index} of the input '{self.name}' {problem}"
 
     # ---- decoding ----------------------------------------------------------------------------
 
@@ -238,8 +244,12 @@ class ImagePreparer:
         out: Array,
         first_row: int = 0,
         numbers: Sequence[int] | None = None,
+        requests: Sequence[Asked] | None = None,
     ) -> list[KsrvError | None]:
         """Decode images into rows of a batch, on several threads when that pays.
+
+        An image whose request has ended is passed over, so that one request's images cost the others
+        of the batch, and those behind it, no more than its deadline allows.
 
         Args:
             elements: The images.
@@ -247,6 +257,7 @@ class ImagePreparer:
             first_row: The row of the first image; the others follow.
             numbers: What error texts call the images, where they are of several requests; their
                 places in `elements` unless given.
+            requests: The request of each image, where requests may end meanwhile.
 
         Returns:
             For each image None, or what is wrong with it; the row of such an image is all zero.
@@ -256,13 +267,14 @@ class ImagePreparer:
         work = 0
         for index, element in enumerate(elements):
             number = index if numbers is None else numbers[index]
+            request = None if requests is None else requests[index]
             try:
                 header = self._header(element, number)
             except InvalidRequest as error:
                 errors[index] = error
                 out[first_row + index] = 0
                 continue
-            pictures.append(_Picture(first_row + index, number, element, header))
+            pictures.append(_Picture(first_row + index, number, element, header, request))
             work += NANOSECONDS_PER_IMAGE + NANOSECONDS_PER_PIXEL * header.width * header.height
 
         def run(start: int, stop: int) -> None:
@@ -286,8 +298,34 @@ class ImagePreparer:
             pool.run(run, len(pictures), chunks if pool.threads > 1 else 1)
         return errors
 
+    def _reserve(self, picture: _Picture) -> int:
+        """Count the bytes that a picture needs while it is decoded, and return how many these are."""
+        header = picture.header
+        nbytes = decoder_bytes(header)
+        if self._linear is not None:  # `linear` casts the decoded pixels before it resizes them
+            sample = header.bit_depth // 8 + self._linear.itemsize
+            cast = header.width * header.height * (header.channels or 4) * sample
+            nbytes = max(nbytes, cast)
+        try:
+            if decoding.take(nbytes, picture.ended):
+                return nbytes
+        except TooLarge as error:
+            raise BodyTooLarge(self._about(picture.position, f"{error}.")) from None
+        except NoRoom as error:
+            raise Overloaded(self._about(picture.position, f"{error}.")) from None
+        raise _ended()
+
     def _fill(self, picture: _Picture, slot: Array) -> None:
-        """Decode, resize and convert one picture into its row."""
+        """Decode, resize and convert one picture into its row, unless its request has ended."""
+        if picture.ended():
+            raise _ended()
+        nbytes = self._reserve(picture)
+        try:
+            self._fill_reserved(picture, slot)
+        finally:
+            decoding.give_back(nbytes)
+
+    def _fill_reserved(self, picture: _Picture, slot: Array) -> None:
         header = picture.header
         target: Size = (slot.shape[0], slot.shape[1])
         channels = slot.shape[2]
@@ -374,6 +412,10 @@ class ImagePreparer:
             return int(cv2.IMREAD_UNCHANGED)
         keeps_depth = convert and self.spec.datatype == "UINT16" and self.image.resize != "pillow"
         return flags | upright | (int(cv2.IMREAD_ANYDEPTH) if keeps_depth else 0)
+
+
+def _ended() -> DeadlineExceeded:
+    return DeadlineExceeded("the request ended before all of its images were decoded.")
 
 
 def _allows(dimension: Dimension, size: int) -> bool:

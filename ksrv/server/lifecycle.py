@@ -125,8 +125,8 @@ class Service:
         ).start()
         self._signals.heed()
         from ksrv._native import arena, pymalloc
-        from ksrv.engine import opencv
         from ksrv.engine.engine import Engine, EngineSettings
+        from ksrv.images import opencv
         from ksrv.repository.archived_model import archive_readers
         from ksrv.repository.layout import Repository
         from ksrv.server.app import make_app

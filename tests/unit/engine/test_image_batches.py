@@ -1,15 +1,19 @@
 """Images on their way into batches: decoded once into their rows, bad ones failing alone."""
 
 import threading
+import time
 
 import cv2
 import numpy as np
 import pytest
 
 from ksrv._native import arena
-from ksrv.errors import InvalidRequest
+from ksrv._native import queue as native
+from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded
+from ksrv.images import opencv
 from ksrv.request import InferRequest, Tensor
 from ksrv.spec import ImageSpec, TensorSpec
+from tests import image_files as files
 from tests.unit.engine.engine_models import engine, source, tensor
 from tests.until import until
 
@@ -47,9 +51,10 @@ class Gate:
         return self.result(batch)
 
 
-def serve(gate, *inputs, **settings):
+def serve(gate, *inputs, cores=0, **settings):
     outputs = (TensorSpec("y", "FP32", (-1, 1)),)
-    return engine(source(inputs=inputs or (SMALL,), outputs=outputs, **settings), run=gate)
+    made = source(inputs=inputs or (SMALL,), outputs=outputs, **settings)
+    return engine(made, run=gate, cores=cores)
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -59,11 +64,11 @@ def test_images_of_several_requests_are_joined_and_a_bad_one_fails_alone(ahead):
     served._models.find("m").queue.may_take_ahead = ahead
     first = served.submit(images(png(1)))
     until(lambda: gate.batches)
-    truncated = png(9)[:60]
+    damaged = files.damaged_png(8, 12)
     raw = InferRequest("m", inputs=[tensor("x", np.full((1, 4, 6, 3), 50.0))])
     tickets = [
         served.submit(images(png(10), png(20, 3, 5))),
-        served.submit(images(png(30), truncated)),
+        served.submit(images(png(30), damaged)),
         served.submit(raw),
         served.submit(images(png(40))),
     ]
@@ -117,7 +122,11 @@ def test_a_failed_image_takes_its_rows_of_other_inputs_along():
 
     first = scaled(1.0, png(1))
     until(lambda: gate.batches)
-    tickets = [scaled(2.0, png(10)), scaled(3.0, png(9)[:60]), scaled(4.0, png(20), png(30))]
+    tickets = [
+        scaled(2.0, png(10)),
+        scaled(3.0, files.damaged_png(8, 12)),
+        scaled(4.0, png(20), png(30)),
+    ]
     gate.event.set()
     first.wait()
     assert tickets[0].wait().outputs[0].data.tolist() == [[20.0]]
@@ -138,4 +147,85 @@ def test_blocks_of_a_batch_go_back_when_the_last_view_dies():
     del response
     gate.batches.clear()
     until(lambda: arena.statistics()["leased"] <= before)
+    served.close()
+
+
+class Decoder:
+    """Stands in front of cv2: holds the pictures of one value back until they are let go."""
+
+    def __init__(self, monkeypatch, held):
+        self.held = held
+        self.go = threading.Event()
+        self.decoded = []
+        self._decode = opencv.decode
+        monkeypatch.setattr(opencv, "decode", self)
+
+    def __call__(self, element, flags):
+        pixels = self._decode(element, flags)
+        value = int(pixels[0, 0, 0])
+        self.decoded.append(value)
+        if value == self.held:
+            assert self.go.wait(60)
+        return pixels
+
+
+@pytest.mark.parametrize("ended", ["cancelled", "expired"])
+def test_decoding_stops_once_the_request_has_ended(monkeypatch, ended):
+    decoder = Decoder(monkeypatch, held=7)
+    gate = Gate()
+    gate.event.set()
+    served = serve(gate, batch=200, cores=1)
+    deadline = time.monotonic_ns() + 50_000_000 if ended == "expired" else None
+    request = images(*[png(7)], *[png(8)] * 99, deadline_ns=deadline)
+    ticket = served.submit(request)
+    until(lambda: decoder.decoded or ticket.done())
+    if ended == "cancelled":
+        ticket.cancel()
+    until(ticket.done)
+    decoder.go.set()
+    assert served.infer(images(png(3))).outputs[0].data.tolist() == [[3.0]]
+    assert decoder.decoded.count(8) <= 4  # those that other threads had begun
+    assert ticket.state == ended
+    assert [batch.rows for batch in gate.batches] == [1]
+    assert served.statistics()[0].failed == 0
+    served.close()
+
+
+def test_a_request_that_ends_meanwhile_leaves_the_others_of_its_batch_alone(monkeypatch):
+    decoder = Decoder(monkeypatch, held=7)
+    gate = Gate()
+    served = serve(gate, batch=8)
+    served._models.find("m").queue.may_take_ahead = False
+    first = served.submit(images(png(1)))
+    until(lambda: gate.batches)
+    given_up = served.submit(images(png(7), *[png(8)] * 3))
+    kept = served.submit(images(png(20)))
+    gate.event.set()
+    until(lambda: 7 in decoder.decoded)
+    given_up.cancel()
+    decoder.go.set()
+    assert first.wait().outputs[0].data.tolist() == [[1.0]]
+    assert kept.wait().outputs[0].data.tolist() == [[20.0]]
+    assert gate.batches[-1].rows == 1
+    served.close()
+
+
+def test_an_image_without_room_fails_its_own_request(monkeypatch):
+    gate = Gate()
+    gate.event.set()
+    served = serve(gate, batch=8)
+    bound, others = native.in_flight_bound(), 0
+    try:
+        native.set_in_flight_bound(10_000)
+        assert served.infer(images(png(5))).outputs[0].data.tolist() == [[5.0]]
+        with pytest.raises(BodyTooLarge, match="image 1 of the input 'x' needs 144000 bytes"):
+            served.infer(images(png(5), png(6, 80, 120)))
+        others = 9_000
+        assert native.reserve_bytes(others)
+        with pytest.raises(Overloaded, match="image 0 of the input 'x' needs"):
+            served.infer(images(png(5)))
+    finally:
+        native.give_back_bytes(others)
+        native.set_in_flight_bound(bound)
+    assert served.infer(images(png(6))).outputs[0].data.tolist() == [[6.0]]
     served.close()

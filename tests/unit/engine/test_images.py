@@ -496,7 +496,7 @@ def test_bad_images_fail_alone_and_leave_no_other_pixels(count):
 
 
 def test_a_decoder_that_disagrees_with_the_header_is_not_trusted(monkeypatch):
-    monkeypatch.setattr("ksrv.engine.opencv.decode", lambda *_: np.ones((9, 9, 3), np.uint8))
+    monkeypatch.setattr("ksrv.images.opencv.decode", lambda *_: np.ones((9, 9, 3), np.uint8))
     out = np.full((1, 8, 8, 3), 5, np.float32)
     (error,) = preparer((8, 8, 3)).prepare([files.png(10, 10)], out)
     assert "decodes to 9x9, and its header says 10x10" in str(error)

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ksrv.engine import opencv
+from ksrv.images import opencv
 from tests import image_files as files
 
 UNCHANGED = cv2.IMREAD_UNCHANGED
@@ -29,7 +29,7 @@ def run(script):
 
 PRELUDE = f"""
 import ctypes, os, sys
-from ksrv.engine import opencv
+from ksrv.images import opencv
 libc = ctypes.CDLL(None)
 def say(text):
     libc.fputs(text, ctypes.c_void_p.in_dll(libc, "stderr"))

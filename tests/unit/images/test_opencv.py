@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ksrv.engine import opencv
+from ksrv.images import opencv
 from tests import image_files as files
 
 UNCHANGED = cv2.IMREAD_UNCHANGED
@@ -31,7 +31,7 @@ def test_the_settings_are_there_before_the_first_import():
 import os, sys
 import ksrv.engine.images
 assert "cv2" not in sys.modules
-from ksrv.engine import opencv
+from ksrv.images import opencv
 cv2 = opencv.load()
 assert opencv.load() is cv2 is sys.modules["cv2"]
 print(os.environ["OPENCV_LOG_LEVEL"], os.environ["OPENCV_IO_MAX_IMAGE_PIXELS"])
@@ -45,7 +45,7 @@ print(os.environ["OPENCV_LOG_LEVEL"], os.environ["OPENCV_IO_MAX_IMAGE_PIXELS"])
 
 def test_the_second_wall_stands():
     script = f"""
-from ksrv.engine import opencv
+from ksrv.images import opencv
 assert opencv.decode({files.png(40, 40)!r}, -1) is None
 assert opencv.decode({files.png(20, 20)!r}, -1) is not None
 """
@@ -54,7 +54,7 @@ assert opencv.decode({files.png(20, 20)!r}, -1) is not None
 
 def test_threads_are_limited_only_on_demand():
     script = """
-from ksrv.engine import opencv
+from ksrv.images import opencv
 cv2 = opencv.load()
 cv2.setNumThreads(2)
 import ksrv.engine.images
@@ -65,7 +65,7 @@ assert cv2.getNumThreads() == 1
     run(script)
     early = """
 import sys
-from ksrv.engine import opencv
+from ksrv.images import opencv
 opencv.own_process()
 assert "cv2" not in sys.modules
 import cv2

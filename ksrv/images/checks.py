@@ -1,0 +1,86 @@
+"""What can be known of an encoded image without decoding it, held against the limits.
+
+Everything that decodes an image for a client asks here first: the rows of a batch in the worker, and
+TorchServe's handlers in processes of their own.
+"""
+
+from collections.abc import Collection
+
+from ksrv._native.image import FORMATS, Header, ImageError, probe
+from ksrv.limits import Limits
+from ksrv.request import Element
+
+SCANS_PER_COMPONENT = 10
+"""Scans of a JPEG that each of its components adds to the limit: what progressive files really have."""
+
+
+class ImageRefused(ValueError):
+    """An image that is not decoded; the text goes behind a name for it: "is gif, and ..."."""
+
+
+class LimitPassed(ImageRefused):
+    """An image that may be sound and asks for more than a limit allows."""
+
+
+class _Process:
+    """The limits of this process, for what is called by a handler and knows no settings."""
+
+    limits = Limits()
+
+
+_process = _Process()
+
+
+def set_process_limits(limits: Limits) -> None:
+    """Set what `process_limits` returns; a handler's process is told the server's limits.
+
+    Args:
+        limits: The limits.
+    """
+    _process.limits = limits
+
+
+def process_limits() -> Limits:
+    """Return the limits for images that a handler decodes in this process."""
+    return _process.limits
+
+
+def checked_header(element: Element, limits: Limits, formats: Collection[str] = FORMATS) -> Header:
+    """Return the header of an image that may be decoded.
+
+    Args:
+        element: The whole file.
+        limits: Bounds on pixels and scans.
+        formats: The accepted formats.
+
+    Raises:
+        ImageRefused: No header that can be followed, a part that announces more than the file holds,
+            a format that is not accepted, no pixels.
+        LimitPassed: Too many pixels or scans.
+    """
+    try:
+        header = probe(element)
+    except ImageError as error:
+        raise ImageRefused(f"cannot be read: {error}") from None
+    if header.format not in formats:
+        accepted = ", ".join(formats)
+        raise ImageRefused(f"is {header.format}, and the accepted formats are {accepted}")
+    if header.width == 0 or header.height == 0:
+        raise ImageRefused(f"has no pixels: it is {header.width}x{header.height}")
+    if header.width * header.height > limits.image_pixels:
+        raise LimitPassed(
+            f"has {header.width}x{header.height} pixels, above the limit image_pixels of"
+            f" {limits.image_pixels}"
+        )
+    most = limits.image_scans + SCANS_PER_COMPONENT * header.components
+    if header.scans > most:
+        raise LimitPassed(
+            f"has {header.scans} scans, above the {most} that the limit image_scans of"
+            f" {limits.image_scans} allows a JPEG of {header.components} components"
+        )
+    return header
+
+
+def decoder_bytes(header: Header) -> int:
+    """Return the bytes that the decoder holds at its peak: its pixels, and its work on them."""
+    return header.width * header.height * header.pixel_bytes
