@@ -16,6 +16,7 @@ from ksrv.engine.settings import EngineSettings
 from ksrv.engine.ticket import Ticket
 from ksrv.errors import NotFound, NotReady
 from ksrv.handlers.metrics import Emit, discard
+from ksrv.limits import Limits
 from ksrv.observe.colleagues import Colleagues, Counts
 from ksrv.observe.handler_metrics import HandlerMetrics
 from ksrv.observe.process import ProcessValues, process_values
@@ -65,7 +66,9 @@ class Engine:
         self.repository = repository
         self.settings = settings or EngineSettings()
         self.handler_metrics = HandlerMetrics()
-        make = make_executor or partial(executor_for, emit=self.handler_metrics.record)
+        make = make_executor or partial(
+            executor_for, emit=self.handler_metrics.record, limits=self.settings.limits
+        )
 
         def make_model(source: ModelSource) -> LoadedModel:
             return LoadedModel(source, self.settings, make)
@@ -414,7 +417,12 @@ class Engine:
 
 
 def executor_for(
-    source: ModelSource, instance: int, threads: int, *, emit: Emit = discard
+    source: ModelSource,
+    instance: int,
+    threads: int,
+    *,
+    emit: Emit = discard,
+    limits: Limits | None = None,
 ) -> Executor:
     """Return the executor that a model's settings ask for.
 
@@ -423,6 +431,7 @@ def executor_for(
         instance: The instance's number.
         threads: CPU threads that it may use.
         emit: Takes the values that the handler reports.
+        limits: What clients may send, for what a handler in a process of its own decodes.
     """
     if source.config is not None and source.config.executor == "process":
         from ksrv.engine.executors.process import ProcessExecutor
@@ -433,6 +442,7 @@ def executor_for(
             threads=threads,
             start_timeout_s=source.config.start_timeout_s,
             emit=emit,
+            limits=limits,
         )
     return InlineExecutor(source, instance=instance, threads=threads, emit=emit)
 

@@ -3,21 +3,36 @@
 The numbers are TorchServe's on the same model and file. Beyond it, grey, palette and RGBA files are
 read as RGB, a model with fewer than `topk` classes answers with all of them, and explanations need no
 captum.
+
+The built-in `image_processing` works on arrays that cv2 decodes. Any other is given what TorchServe
+gives it: the file as Pillow opens it, in its own mode. Before either, a file's header is held against
+the server's limits, and what decoding takes counts among the bytes in flight.
 """
 
 import base64
+import io
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-import numpy as np
-
+from ksrv._native.image import Header
 from ksrv.handlers.gradients import integrated_gradients
+from ksrv.images import opencv
+from ksrv.images.checks import LimitPassed, checked_header, decoder_bytes, process_limits
+from ksrv.images.memory import NoRoom, TooLarge, decoding
 from ksrv.torchserve.base_handler import BaseHandler
 from ksrv.torchserve.micro_batching import MicroBatching
-from ksrv.torchserve.prediction import map_class_to_label
+from ksrv.torchserve.prediction import PredictionException, map_class_to_label
 from ksrv.torchserve.transforms import CenterCrop, Compose, Normalize, Pixels, Resize, ToTensor
 
 MEAN = [0.485, 0.456, 0.406]
 STD = [0.229, 0.224, 0.225]
+CLASSIFIED = Compose([Resize(256), CenterCrop(224), ToTensor(), Normalize(MEAN, STD)])
+DETECTED = Compose([ToTensor()])
+
+Count = Callable[[Header], None]
+"""Counts an image among those of its request; raises LimitPassed."""
 
 
 def decode_image(file: bytes | bytearray | memoryview) -> Pixels:
@@ -25,16 +40,94 @@ def decode_image(file: bytes | bytearray | memoryview) -> Pixels:
 
     Raises:
         ValueError: The bytes are no image that can be read.
+        PredictionException: It passes a limit, or there is no room for its pixels.
     """
-    import cv2
+    view = memoryview(file)
+    with _admitted(view):
+        return _rgb(view)
 
-    if len(file) == 0:
-        raise ValueError("the image is empty")
-    flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
-    pixels = cv2.imdecode(np.frombuffer(file, np.uint8), flags)
+
+def _rgb(file: memoryview) -> Pixels:
+    cv2 = opencv.load()
+    pixels: Pixels = _decoded(file, cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)
+    return pixels
+
+
+def _decoded(file: memoryview, flags: int) -> Any:
+    pixels = opencv.decode(file, flags)
     if pixels is None:
         raise ValueError("the bytes are no image that can be decoded")
-    return np.asarray(pixels, np.uint8)
+    return pixels
+
+
+def _as_opened(file: memoryview) -> Any:
+    """Return a file as Pillow opens it, or an array of its own channels where Pillow is missing."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        cv2 = opencv.load()
+        pixels = _decoded(file, cv2.IMREAD_UNCHANGED)
+        if pixels.ndim == 2:
+            return pixels
+        alpha = pixels.shape[2] == 4
+        return cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGBA if alpha else cv2.COLOR_BGR2RGB)
+    return Image.open(io.BytesIO(file))
+
+
+@contextmanager
+def _admitted(file: memoryview, count: Count | None = None) -> Iterator[None]:
+    """Hold an image's header against the limits, and its bytes among those in flight meanwhile.
+
+    Raises:
+        ValueError: The bytes are no image that can be read.
+        PredictionException: It passes a limit, or there is no room for its pixels.
+    """
+    try:
+        header = checked_header(file, process_limits())
+        if count is not None:
+            count(header)
+        nbytes = decoder_bytes(header)
+        decoding.take(nbytes)
+    except LimitPassed as error:
+        raise PredictionException(f"the image {error}", 400) from None
+    except TooLarge as error:
+        raise PredictionException(f"the image {error}", 413) from None
+    except NoRoom as error:
+        raise PredictionException(f"the image {error}", 503) from None
+    except ValueError as error:
+        raise ValueError(f"the image {error}") from None
+    try:
+        yield
+    finally:
+        decoding.give_back(nbytes)
+
+
+class _RequestPixels:
+    """Counts the pixels of each request of a batch.
+
+    Args:
+        ids: The id of each row's request.
+    """
+
+    def __init__(self, ids: Mapping[int, str]) -> None:
+        self._ids = ids
+        self._pixels: dict[object, int] = {}
+
+    def add(self, row: int, header: Header) -> None:
+        """Count a row's image.
+
+        Raises:
+            LimitPassed: The images of the row's request have too many pixels together.
+        """
+        request = self._ids.get(row, row)
+        total = self._pixels.get(request, 0) + header.width * header.height
+        self._pixels[request] = total
+        most = process_limits().request_pixels
+        if total > most:
+            raise LimitPassed(
+                f"and those before it in its request have {total} pixels together, above the limit"
+                f" request_pixels of {most}"
+            )
 
 
 class VisionHandler(BaseHandler):
@@ -50,9 +143,13 @@ class VisionHandler(BaseHandler):
 
         images: list[Any] = []
         errors: dict[int, Exception] = {}
+        # A part of a batch does not know the numbers that its rows have in the batch.
+        whole = not isinstance(self.handle, MicroBatching)
+        ids = (getattr(self.context, "request_ids", None) or {}) if whole else {}
+        pixels = _RequestPixels(ids)
         for index, row in enumerate(data):
             try:
-                images.append(self._image(row))
+                images.append(self._image(row, partial(pixels.add, index)))
             except Exception as error:  # noqa: BLE001  decoders and transforms raise what they like
                 images.append(None)
                 errors[index] = error
@@ -73,15 +170,18 @@ class VisionHandler(BaseHandler):
             fail(index, error)
             images[index] = torch.zeros_like(sound)
 
-    def _image(self, row: Any) -> Any:
+    def _image(self, row: Any, count: Count) -> Any:
         import torch
 
         value = row.get("data") or row.get("body")
         if isinstance(value, str):
             value = base64.b64decode(value)
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            return self.image_processing(decode_image(value))
-        return torch.FloatTensor(value)
+        if not isinstance(value, (bytes, bytearray, memoryview)):
+            return torch.FloatTensor(value)
+        built_in = self.image_processing is CLASSIFIED or self.image_processing is DETECTED
+        file = memoryview(value)
+        with _admitted(file, count):
+            return self.image_processing(_rgb(file) if built_in else _as_opened(file))
 
     def get_insights(self, tensor_data: Any, _: Any, target: Any = 0) -> list[Any]:
         """Return the integrated gradients of a class for each image, as nested lists."""
@@ -95,7 +195,7 @@ class ImageClassifier(VisionHandler):
     """Answers with the labels and probabilities of the `topk` likeliest classes."""
 
     topk = 5
-    image_processing = Compose([Resize(256), CenterCrop(224), ToTensor(), Normalize(MEAN, STD)])
+    image_processing = CLASSIFIED
 
     def set_max_result_classes(self, topk: int) -> None:
         self.topk = topk
@@ -115,7 +215,7 @@ class ImageClassifier(VisionHandler):
 class ImageSegmenter(VisionHandler):
     """Answers with the likeliest class of each pixel and its probability, [height][width][2]."""
 
-    image_processing = Compose([Resize(256), CenterCrop(224), ToTensor(), Normalize(MEAN, STD)])
+    image_processing = CLASSIFIED
 
     def postprocess(self, data: Any) -> list[Any]:
         import torch
@@ -130,7 +230,7 @@ class ObjectDetector(VisionHandler):
     """Answers with the boxes whose score reaches `threshold`."""
 
     threshold = 0.5
-    image_processing = Compose([ToTensor()])
+    image_processing = DETECTED
 
     def postprocess(self, data: Any) -> list[Any]:
         return [self._boxes(found) for found in data]

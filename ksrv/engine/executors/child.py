@@ -19,12 +19,15 @@ from collections.abc import Sequence
 
 from ksrv._native import arena, records
 from ksrv._native.link import Channel, ChannelClosed, ChannelError, Frame, Link
+from ksrv._native.queue import set_in_flight_bound
 from ksrv.engine.executors import payloads
 from ksrv.engine.executors.kinds import Kind
 from ksrv.engine.executors.payloads import LoadNote, LogNote
+from ksrv.engine.memory import bytes_in_flight
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.metrics import MetricRecord
 from ksrv.handlers.runner import LoadFailed, Runner, make_runner
+from ksrv.images.checks import set_process_limits
 from ksrv.observe.log_text import RecordFormatter
 from ksrv.request import BatchOutputs
 from ksrv.source import ModelSource
@@ -174,6 +177,8 @@ class Child:
 
     def _load(self, note: LoadNote) -> Runner | None:
         source = ModelSource.from_json(note.source.encode())
+        set_process_limits(note.limits)
+        set_in_flight_bound(bytes_in_flight(note.limits))
         _enter(str(source.folder))
         try:
             runner = make_runner(

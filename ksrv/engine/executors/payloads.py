@@ -19,6 +19,7 @@ from ksrv._native.link import ChannelError, Frame
 from ksrv._native.shared_blocks import BlockError, PeerBlocks
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.handlers.metrics import MetricRecord
+from ksrv.limits import Limits
 from ksrv.request import (
     BatchInputs,
     BatchOutputs,
@@ -46,12 +47,14 @@ class LoadNote(msgspec.Struct):
     Attributes:
         source: The `ModelSource` in its own JSON form.
         level: The level from which log records come home.
+        limits: The server's, for what the handler itself decodes.
     """
 
     source: str
     instance: int
     threads: int
     level: int
+    limits: Limits = Limits()
 
 
 class RequestNote(msgspec.Struct, array_like=True):

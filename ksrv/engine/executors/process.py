@@ -24,6 +24,7 @@ from ksrv.engine.executors.payloads import Fault, LoadNote, LogNote
 from ksrv.engine.executors.supervision import Ending, HandlerProcess
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, NotReady, Overloaded, quote
 from ksrv.handlers.metrics import Emit, discard
+from ksrv.limits import Limits
 from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
@@ -42,6 +43,7 @@ class ProcessExecutor:
         threads: CPU threads of the instance; 0 leaves the libraries to themselves.
         start_timeout_s: How long loading may take.
         emit: Takes the values that the handler reports, on a thread of the executor's own.
+        limits: What clients may send, for what the handler itself decodes.
     """
 
     any_thread = True
@@ -55,8 +57,10 @@ class ProcessExecutor:
         threads: int = 0,
         start_timeout_s: float = START_TIMEOUT_S,
         emit: Emit = discard,
+        limits: Limits | None = None,
     ) -> None:
         self._source = source
+        self._limits = limits or Limits()
         self._instance = instance
         self._threads = threads
         self._start_timeout_s = start_timeout_s
@@ -156,6 +160,7 @@ class ProcessExecutor:
             instance=self._instance,
             threads=self._threads,
             level=logging.getLogger("ksrv.handler").getEffectiveLevel(),
+            limits=self._limits,
         )
         deadline_ns = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
         try:

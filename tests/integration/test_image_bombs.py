@@ -1,0 +1,168 @@
+"""Small files that would cost much: refused by a real server before anything is decoded.
+
+Both ways to a decoder are here: a model's own image input, and TorchServe's image handlers, which decode
+in a process of their own. The costs of the files are bounded, so that a server that decodes them stays
+alive.
+"""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import requests
+from integration_models import write_model
+
+from ksrv.testing import Server
+from tests import image_files as files
+
+PIXELS = """
+from ksrv import BaseHandler
+
+
+class Pixels(BaseHandler):
+    def inference(self, image):
+        return {"pixels": image}
+"""
+INPUT = "inputs: [{name: image, datatype: UINT8, shape: [-1, 8, 8, 3]}]\n"
+VISION = """
+import torch
+from ts.torch_handler.vision_handler import VisionHandler
+from torchvision import transforms
+
+
+class Vision(VisionHandler):
+    image_processing = transforms.Compose([transforms.Resize((4, 4)), transforms.ToTensor()])
+
+    def initialize(self, context):
+        self.context = context
+        self.device = torch.device("cpu")
+
+    def inference(self, data):
+        return data
+
+    def postprocess(self, data):
+        return [str(list(one.shape)) for one in data]
+"""
+BUILT_IN = """
+import torch
+from ts.torch_handler.object_detector import ObjectDetector
+
+
+class Detector(ObjectDetector):
+    def initialize(self, context):
+        self.context = context
+        self.device = torch.device("cpu")
+
+    def inference(self, data):
+        return data
+
+    def postprocess(self, data):
+        return [str(list(one.shape)) for one in data]
+"""
+MODELS = ("native", "vision", "built_in")
+ANNOUNCED = 100_000_000
+IN_FLIGHT = 6 << 20
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    root = tmp_path_factory.mktemp("bombs")
+    write_model(root, "native", PIXELS, INPUT)
+    write_model(root, "vision", VISION, "")
+    write_model(root, "built_in", BUILT_IN, "")
+    limits = {"in_flight": IN_FLIGHT, "image_pixels": 4_000_000, "request_pixels": 5_000_000}
+    with Server(root, torchserve_api=True, limits=limits, start_timeout=120) as running:
+        yield running
+
+
+def infer(server, model, *images):
+    """Send images as one KServe request, as prefixed elements."""
+    block = b"".join(len(image).to_bytes(4, "little") + image for image in images)
+    tensor = {"name": "image" if model == "native" else "data", "datatype": "BYTES"}
+    tensor |= {"shape": [len(images)], "parameters": {"binary_data_size": len(block)}}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    url = f"{server.url}/v2/models/{model}/infer"
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    return requests.post(url, data=head + block, headers=headers, timeout=60)
+
+
+def refused(answer, status, *words):
+    assert answer.status_code == status, answer.text
+    for word in words:
+        assert word in answer.json()["error"]
+
+
+def peak_memory(server):
+    """The most that any process of the server has held, in bytes."""
+    peaks = []
+    for pid in [server.pid, *children(server.pid)]:
+        with open(f"/proc/{pid}/status", encoding="ascii") as status:
+            peaks += [int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")]
+    return max(peaks)
+
+
+def children(pid):
+    listed = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    found = [int(child) for line in listed for child in line]
+    return found + [one for child in found for one in children(child)]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_an_image_within_all_limits_is_decoded(server, model):
+    for image in (files.jpeg(20, 30), files.jpeg_of_scans(94), files.png(20, 30)):
+        assert infer(server, model, image).status_code == 200
+
+
+@pytest.mark.parametrize("kind", [b"IDAT", b"tEXt", b"fdAT"])
+def test_a_chunk_that_announces_what_is_not_there_costs_no_memory(server, kind):
+    bomb = files.png_announcing(kind, ANNOUNCED, b"x")
+    assert len(bomb) < 100
+    before = peak_memory(server)
+    refused(infer(server, "native", bomb), 400, "image 0", f"announces {ANNOUNCED} bytes")
+    for model in ("vision", "built_in"):
+        assert infer(server, model, bomb).status_code == 500
+        answer = requests.post(f"{server.url}/predictions/{model}", data=bomb, timeout=60)
+        assert (answer.status_code, answer.json()["message"]) == (503, "Prediction failed")
+    assert peak_memory(server) - before < ANNOUNCED // 2
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_scans_have_a_limit(server, model):
+    bomb = files.jpeg_of_scans(95)
+    refused(infer(server, model, bomb), 400, "has 95 scans", "above the 94", "image_scans")
+    grey = files.jpeg(16, 16, "L", progressive=True)
+    last = grey[grey.rindex(b"\xff\xda") : -2]
+    refused(infer(server, model, grey[:-2] + last * 80 + b"\xff\xd9"), 400, "above the 74")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_pixels_have_a_limit(server, model):
+    refused(infer(server, model, files.png_claiming(3000, 3000)), 400, "image_pixels of 4000000")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_pixels_of_a_request_have_a_limit(server, model):
+    image = files.png(800, 800, "L")  # 0.64 million pixels and 1.3 MB while it is decoded
+    if model == "native":
+        image = files.png(800, 800)
+    answer = infer(server, model, *[image] * 8)
+    refused(answer, 400, "5120000 pixels together", "request_pixels of 5000000")
+    assert infer(server, model, image).status_code == 200
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_decoded_bytes_count_among_those_in_flight(server, model):
+    bomb = cv2.imencode(".png", np.zeros((1000, 1000, 3), np.uint16))[1].tobytes()
+    assert len(bomb) < 20_000
+    needed = 2 * 1000 * 1000 * 3 * 2
+    refused(infer(server, model, bomb), 413, f"needs {needed} bytes", f"may hold {IN_FLIGHT}")
+
+
+@pytest.mark.parametrize("model", ["vision", "built_in"])
+def test_torchserves_routes_say_which_limit(server, model):
+    url = f"{server.url}/predictions/{model}"
+    answer = requests.post(url, data=files.jpeg_of_scans(95), timeout=60)
+    assert answer.status_code == 400
+    assert "image_scans" in answer.json()["message"]
