@@ -189,7 +189,7 @@ class Instance:
         try:
             self.started.set_result(self._executor.start())
         except BaseException as error:  # noqa: BLE001  it reaches whoever waits for the start
-            self.started.set_exception(error)
+            self.started.set_exception(_told(error))
             return False
         self._go.wait()
         if self._closing:
@@ -202,7 +202,7 @@ class Instance:
                 self._executor.start()
             self.warm.set_result(None)
         except BaseException as error:  # noqa: BLE001  it reaches whoever waits for the warm-up
-            self.warm.set_exception(error)
+            self.warm.set_exception(_told(error))
             return False
         return True
 
@@ -421,3 +421,12 @@ class Instance:
             )
         if not self._executor.alive:
             self._warm_up = None
+
+
+def _told(error: BaseException) -> Exception:
+    """Return what whoever waits is told; a SystemExit of a handler's must not end its thread."""
+    if isinstance(error, Exception):
+        return error
+    told = HandlerFailed(f"the handler ended with {type(error).__name__}: {error}")
+    told.__cause__ = error
+    return told

@@ -259,7 +259,20 @@ class ServedModels:
                 thread.join()
 
     def _refresh(self, name: str, entry: ModelEntry, *, always: bool) -> list[KsrvError]:
-        """Bring one model up to date with the disk; returns what failed."""
+        """Bring one model up to date with the disk; returns what failed, which stops no other."""
+        try:
+            return self._renew(name, entry, always=always)
+        except Exception as error:
+            log.exception("the model %s cannot be loaded", name)
+            failed = HandlerFailed(
+                f"the model {name} cannot be loaded: {type(error).__name__}: {error}"
+            )
+            before = self._table.get(name) or Served()
+            states = {"": ModelState(name, "", "UNAVAILABLE", failed.message)}
+            self._put(name, Served.of(before.versions, states, {}))
+            return [failed]
+
+    def _renew(self, name: str, entry: ModelEntry, *, always: bool) -> list[KsrvError]:
         before = self._table.get(name) or Served()
         found = {version: fingerprint(source) for version, source in entry.versions.items()}
         versions: dict[str, LoadedModel] = {}
@@ -343,14 +356,10 @@ def fingerprint(source: ModelSource) -> object:
     Args:
         source: The version on disk.
     """
-    config = source.config
-    files: set[Path] = set()
-    if config is not None and config.handler is None and config.model is not None:
-        files.add(Path(config.model))  # a bare file's folder holds other models
-        if Path(config.model).parent != source.folder or (source.root / "model.yaml").exists():
-            files.update(_files(source))
-    else:
-        files.update(_files(source))
+    try:
+        files = _files(source)
+    except (OSError, RecursionError) as error:  # loading says what is wrong with the folder
+        return (type(error).__name__, source.error)
     marks = []
     for path in sorted(files):
         try:
@@ -361,7 +370,17 @@ def fingerprint(source: ModelSource) -> object:
     return (tuple(marks), source.error)
 
 
-def _files(source: ModelSource) -> list[Path]:
+def _files(source: ModelSource) -> set[Path]:
+    config = source.config
+    if config is None or config.handler is not None or config.model is None:
+        return set(_below(source))
+    model = Path(config.model)
+    if model.parent == source.folder and not (source.root / "model.yaml").exists():
+        return {model}  # a bare file's folder holds other models
+    return {model, *_below(source)}
+
+
+def _below(source: ModelSource) -> list[Path]:
     found = [path for path in source.folder.rglob("*") if path.is_file() and _counts(path)]
     if source.root != source.folder:
         found += [path for path in source.root.iterdir() if path.is_file() and _counts(path)]

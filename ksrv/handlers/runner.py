@@ -123,7 +123,7 @@ class Runner:
             if hasattr(handler, "initialize"):
                 handler.initialize(context)
             context.spec = complete_spec(handler, context)
-        except Exception as error:
+        except BaseException as error:  # a script that is imported may end with sys.exit
             context.modules.close()
             if not isinstance(error, EXPECTED):
                 log.error("%s cannot be loaded", self._shown(), exc_info=error)

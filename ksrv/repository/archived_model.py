@@ -236,8 +236,10 @@ def _model_config(folder: Path, name: str) -> tuple[dict[str, Any], dict[str, in
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1}" if mark else ""
         raise ArchiveError(f"{name}{where}: {error.problem or error.context}") from None
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+    except (OSError, yaml.YAMLError, ValueError) as error:  # a date that there is not, for one
         raise ArchiveError(f"{name} cannot be read: {error}") from None
+    except RecursionError:
+        raise ArchiveError(f"{name} is nested too deep to be read") from None
     if document is None:
         return {}, {}
     if not isinstance(document, dict):

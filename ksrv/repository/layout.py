@@ -106,7 +106,10 @@ class Repository:
     def _warn(self, entry: ModelEntry) -> None:
         if entry.path not in self._looked_at:
             self._looked_at.add(entry.path)
-            doubt = next(doubts(entry.path), None)
+            try:
+                doubt = next(doubts(entry.path), None)
+            except RecursionError:
+                doubt = f"{entry.path} is nested too deep to be looked at"
             if doubt:
                 log.warning("the model %s: %s; the server runs what is in it", entry.name, doubt)
 
@@ -155,6 +158,12 @@ class Repository:
             return _folder(path, name)
         except (ConfigError, OSError) as error:
             return ModelEntry(name, error=str(error), path=path)
+        except RecursionError:
+            return ModelEntry(name, error=f"{path}: its settings are nested too deep.", path=path)
+        except Exception as error:  # whatever is wrong with one model, the others are served
+            log.exception("%s cannot be read", path)
+            text = f"{path}: cannot be read: {type(error).__name__}: {error}"
+            return ModelEntry(name, error=text, path=path)
 
     def _is_unpacked(self, path: Path) -> bool:
         """Whether a folder is an unpacked archive that is served in place."""

@@ -202,10 +202,14 @@ class Service:
             log.exception("the counts of this worker cannot be shared")
 
     def _load(self) -> None:
+        from ksrv.repository.layout import RepositoryError
+
         start = time.monotonic()
         try:
             self.engine.start(wait=True, unloaded=self._unloaded)
-        except Exception:
+        except RepositoryError as error:
+            log.error("the models could not be loaded: %s", error)
+        except BaseException:
             log.exception("the models could not be loaded")
         self._loaded.set()
         if self._leaving.is_set():

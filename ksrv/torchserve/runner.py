@@ -96,7 +96,7 @@ class TorchServeRunner:
             if self._envelope:
                 envelope = find_envelope(self._envelope, folder)
                 self._enveloped = envelope(self._bare).handle
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             log.error("the model %s cannot be loaded", self.source.name, exc_info=error)
             text = " ".join(str(error).split())
             raise LoadFailed(

@@ -190,7 +190,7 @@ class Child:
             spec = runner.load()
             arena.trim_malloc()  # reading a model may take twice its size
             payload = payloads.pack_spec(spec)
-        except Exception as error:
+        except BaseException as error:  # noqa: BLE001  the worker is told, whatever it is
             log.exception("the model cannot be loaded")
             failure = error if isinstance(error, KsrvError) else HandlerFailed(_load_text(error))
         else:
@@ -234,7 +234,7 @@ class Child:
         self._link.send(Kind.FAILED, payload, sequence=self._sequence, lenient=lenient)
 
 
-def _load_text(error: Exception) -> str:
+def _load_text(error: BaseException) -> str:
     """Return what is said of a failed load; LoadFailed names the handler's own error itself."""
     return str(error) if isinstance(error, LoadFailed) else f"{type(error).__name__}: {error}"
 
