@@ -1,4 +1,4 @@
-"""How long to wait before a process that keeps ending is started again."""
+"""How long to wait before a process that never gets ready is started again."""
 
 import time
 
@@ -8,15 +8,17 @@ _FIRST_S = 0.25
 
 
 class Backoff:
-    """Counts the ends in a row of one instance's processes.
+    """Counts one instance's processes in a row that ended without having served.
 
     The first replacement is immediate; the pauses then double from a quarter of a second to half a
-    minute. A process that lived for `SOUND_S` seconds ends the row.
+    minute. A process that was given a batch, or lived for `SOUND_S` seconds, ends the row: its
+    handler gets ready, and an input that ends it must not keep the others waiting.
     """
 
     def __init__(self) -> None:
         self._ends = 0
         self._started = 0.0
+        self._served = False
 
     @property
     def ends(self) -> int:
@@ -26,10 +28,16 @@ class Backoff:
     def started(self) -> None:
         """Note that a process was started."""
         self._started = time.monotonic()
+        self._served = False
+
+    def served(self) -> None:
+        """Note that it was ready, and is given a batch."""
+        self._served = True
 
     def ended(self) -> None:
         """Note that it ended, or never got ready."""
-        self._ends = 1 if time.monotonic() - self._started >= SOUND_S else self._ends + 1
+        sound = self._served or time.monotonic() - self._started >= SOUND_S
+        self._ends = 1 if sound else self._ends + 1
 
     def pause(self) -> float:
         """Return how many seconds to wait before the next start."""

@@ -221,6 +221,7 @@ class ProcessExecutor:
                 payload, lenient = payloads.pack_batch(batch, written)
             except MemoryError as error:
                 raise Overloaded(str(error)) from error
+            self._backoff.served()
             self._sequence += 1
             try:
                 link.send(

@@ -353,6 +353,13 @@ def test_pauses_between_starts_double_up_to_a_bound(monkeypatch):
         backoff.ended()
     assert pauses[:6] == [0.0, 0.0, 0.25, 0.5, 1.0, 2.0]
     assert pauses[-1] == 30.0
+    backoff.started()
+    backoff.served()
+    backoff.ended()
+    assert backoff.pause() == 0.0
+    backoff.started()
+    backoff.ended()
+    assert backoff.pause() == 0.25
     monkeypatch.setattr("ksrv.engine.executors.backoff.SOUND_S", 0.0)
     backoff.ended()
     assert backoff.pause() == 0.0
