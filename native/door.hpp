@@ -144,6 +144,7 @@ class Door {
     DoorConfig config;
     DoorHooks hooks;
     ReadyAnswer ready_answers[READY_ANSWERS];
+    UnreadyAnswer unready;
     std::atomic<bool> live{true}, ready{false};
     std::atomic<bool> draining{false}, retiring{false};
     std::atomic<uint64_t> counters[DOOR_COUNTERS] = {};

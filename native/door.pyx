@@ -31,7 +31,7 @@ COUNTERS = (
     "idle_closed", "vanished", "accept_paused", "plain",
 )
 READY_ANSWERS_NEEDED = (
-    "live", "not_live", "ready", "not_ready", "too_slow", "no_room", "failed",
+    "live", "not_live", "ready", "too_slow", "no_room", "failed", "not_ready",
 )
 
 cdef void _serve(void *owner) noexcept with gil:
@@ -166,9 +166,10 @@ cdef class Door:
         self.handler = handler
         self.lanes = []
         self.door = new CDoor(config, hooks)
-        for name in READY_ANSWERS_NEEDED:
+        for name in READY_ANSWERS_NEEDED[:READY_ANSWERS]:  # the last one changes
             _fill_answer(&self.door.ready_answers[index], answers[name])
             index += 1
+        self._set_unready(answers["not_ready"])
 
     def __dealloc__(self):
         if self.door != NULL and self.door.open_plain.load():
@@ -204,8 +205,23 @@ cdef class Door:
         """From now on answers close their connections, and idle ones end soon."""
         self.door.drain()
 
-    def set_health(self, *, bint live, bint ready):
-        """Set what the health routes answer."""
+    cdef int _set_unready(self, tuple answer) except -1:
+        cdef CReadyAnswer *made = new CReadyAnswer()
+        cdef shared_ptr[const_answer] shared = shared_ptr[const_answer](<const_answer *>made)
+        _fill_answer(made, answer)
+        self.door.unready.replace(shared)
+        return 0
+
+    def set_health(self, *, bint live, bint ready, unready=None):
+        """Set what the health routes answer.
+
+        Args:
+            live: Whether the server lives.
+            ready: Whether it is ready.
+            unready: What is answered while it is not, which tells why; None leaves that as it is.
+        """
+        if unready is not None:
+            self._set_unready(unready)
         self.door.live.store(live)
         self.door.ready.store(ready)
 

@@ -36,12 +36,16 @@ inline void Door::advance(Connection *connection, uint64_t now) noexcept {
                 continue;
             }
             count(DOOR_HEALTH);
-            const bool is_live = connection->head.route == Route::live;
-            const bool good = is_live ? live.load(std::memory_order_relaxed)
-                                      : ready.load(std::memory_order_relaxed);
-            const Ready which = is_live ? (good ? READY_LIVE : READY_NOT_LIVE)
-                                        : (good ? READY_READY : READY_NOT_READY);
-            if (!put_ready(connection, ready_answers[which])) {
+            bool put;
+            if (connection->head.route == Route::live) {
+                const bool good = live.load(std::memory_order_relaxed);
+                put = put_ready(connection, ready_answers[good ? READY_LIVE : READY_NOT_LIVE]);
+            } else if (ready.load(std::memory_order_relaxed)) {
+                put = put_ready(connection, ready_answers[READY_READY]);
+            } else {
+                put = put_ready(connection, *unready.answer());
+            }
+            if (!put) {
                 drop(connection);
                 return;
             }

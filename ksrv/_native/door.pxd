@@ -29,6 +29,7 @@ cdef extern from "<sys/socket.h>" nogil:
 
 cdef extern from "door.hpp" namespace "ksrv" nogil:
     ctypedef GateTable const_table "const ksrv::GateTable"
+    ctypedef CReadyAnswer const_answer "const ksrv::ReadyAnswer"
 
     cdef struct Owners:
         Owners *next
@@ -144,6 +145,9 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         string fields
         string body
 
+    cdef cppclass UnreadyAnswer:
+        void replace(shared_ptr[const_answer] answer) noexcept
+
     cdef cppclass Gate:
         string name
         string version
@@ -175,7 +179,6 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         READY_LIVE
         READY_NOT_LIVE
         READY_READY
-        READY_NOT_READY
         READY_TOO_SLOW
         READY_NO_ROOM
         READY_FAILED
@@ -214,6 +217,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         int notify_fd() noexcept
         DoorConfig config
         CReadyAnswer *ready_answers
+        UnreadyAnswer unready
         atomic[cbool] live
         atomic[cbool] ready
         atomic[cbool] draining

@@ -14,7 +14,7 @@ from ksrv.engine.model import ExecutorFactory, LoadedModel, Retired
 from ksrv.engine.served import ModelState, Served, ServedModels
 from ksrv.engine.settings import EngineSettings
 from ksrv.engine.ticket import Ticket
-from ksrv.errors import NotFound, NotReady
+from ksrv.errors import NotFound, NotReady, cut
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.limits import Limits
 from ksrv.observe.colleagues import Colleagues, Counts
@@ -31,6 +31,9 @@ __all__ = ["Engine", "EngineSettings", "ModelState"]
 log = logging.getLogger("ksrv.engine")
 
 IDLE_MEMORY_SECONDS = 30.0
+SHOWN_MODELS = 8
+SHOWN_CHARACTERS = 240
+"""Of the models that are not ready, and of each one's reason, what a health route tells."""
 
 Change: TypeAlias = Literal["load", "unload", "reload"]
 """What can be asked of an engine while it serves."""
@@ -263,12 +266,49 @@ class Engine:
 
     def ready(self) -> bool:
         """Tell whether every configured model serves (any, with `ready_when="any"`)."""
-        if self._draining or not self._loaded.is_set():
+        return not self._draining and self._loaded.is_set() and not self._missing()
+
+    def why_not_ready(self, *, names: bool = True) -> str:
+        """Return which models are not ready and why; "" where the server is ready.
+
+        Args:
+            names: Whether to name them, rather than say how many they are.
+        """
+        if self.ready():
+            return ""
+        if self._draining:
+            return "the server is stopping."
+        down = self._down()
+        if not down:
+            return "the models are being loaded."
+        if not names:
+            return f"models that are not ready: {len(down)}."
+        shown = [_shown(*one) for one in down[:SHOWN_MODELS]]
+        more = len(down) - len(shown)
+        return cut("; ".join([*shown, *([f"and {more} more are not ready"] if more else [])]))
+
+    def _down(self) -> list[tuple[str, Served]]:
+        """The configured models whose requests without a version are not served now."""
+        return [
+            (name, served)
+            for name, served in self._models.served().items()
+            if served.wanted and not (served.default and served.default.ready)
+        ]
+
+    def _missing(self) -> bool:
+        """Whether models are down that the server cannot be ready without.
+
+        One whose process is being replaced is not, as long as another one serves: an input that
+        ends its handler must not take the whole server away from its clients.
+        """
+        down = self._down()
+        if not down:
             return False
-        wanted = [served for served in self._models.served().values() if served.wanted]
+        if len(down) == sum(served.wanted for served in self._models.served().values()):
+            return True
         if self.settings.ready_when == "any":
-            return any(_serves(served) for served in wanted) or not wanted
-        return all(_serves(served) for served in wanted)
+            return False
+        return not all(served.default and served.default.returning for _, served in down)
 
     def model_ready(self, name: str, version: str = "") -> bool:
         """Tell whether a model serves.
@@ -280,10 +320,26 @@ class Engine:
         Raises:
             NotFound: There is no such model or version.
         """
+        return not self.why_model_not_ready(name, version)
+
+    def why_model_not_ready(self, name: str, version: str = "") -> str:
+        """Return why a model does not serve; "" where it does.
+
+        Args:
+            name: The model's name.
+            version: The version's, or "" for the highest.
+
+        Raises:
+            NotFound: There is no such model or version.
+        """
         try:
-            return self._models.find(name, version).ready and not self._draining
-        except NotReady:
-            return False
+            model = self._models.find(name, version)
+        except NotReady as error:
+            return error.message
+        if self._draining:
+            return "the server is stopping."
+        why = model.why_not_ready
+        return why and f"the model {name} is not ready: {why}"
 
     def versions(self, name: str) -> list[str]:
         """Return the versions of a model that serve, in rising order; none for an unversioned one.
@@ -447,11 +503,15 @@ def executor_for(
     return InlineExecutor(source, instance=instance, threads=threads, emit=emit)
 
 
-def _serves(served: Served) -> bool:
-    """Whether all versions of a model that are meant to serve do."""
-    return (
-        bool(served.versions)
-        # A version whose newer load failed still serves as it did.
-        and set(served.states) <= set(served.versions)
-        and all(model.ready for model in served.versions.values())
-    )
+def _shown(name: str, served: Served) -> str:
+    """Say what is the matter with a model that is not ready, in the version that requests want."""
+    model = served.default
+    if model is not None:
+        state, reason = model.state, model.why_not_ready
+    else:
+        found = served.highest_state
+        state, reason = (found.state, found.reason) if found else ("UNAVAILABLE", "")
+    stands = "not ready" if state == "READY" else state.lower()
+    if len(reason) > SHOWN_CHARACTERS:
+        reason = reason[:SHOWN_CHARACTERS] + "..."
+    return f"the model {name} is {stands}{f': {reason}' if reason else ''}"

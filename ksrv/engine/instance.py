@@ -158,9 +158,17 @@ class Instance:
     @property
     def available(self) -> bool:
         """Whether it can be expected to run a batch: alive, and not stuck in one."""
+        return self._thread.is_alive() and not self._cold and not self._stuck
+
+    @property
+    def returning(self) -> bool:
+        """Whether its executor has died and is being replaced."""
+        return self._thread.is_alive() and self._cold and not self._stuck
+
+    @property
+    def _stuck(self) -> bool:
         busy_since = self._busy_since
-        stuck = busy_since and time.monotonic_ns() - busy_since > self._home.timeout_ns > 0
-        return self._thread.is_alive() and not self._cold and not stuck
+        return bool(busy_since) and time.monotonic_ns() - busy_since > self._home.timeout_ns > 0
 
     @property
     def keeps_deadlines(self) -> bool:

@@ -393,6 +393,22 @@ class LoadedModel:
         """Whether it is loaded and warm, and an instance is there to run a batch."""
         return self.state == "READY" and any(one.available for one in self._instances)
 
+    @property
+    def returning(self) -> bool:
+        """Whether it will be ready again by itself: an instance's process is being replaced."""
+        return self.state == "READY" and any(one.returning for one in self._instances)
+
+    @property
+    def why_not_ready(self) -> str:
+        """Why it is not ready; "" where it is."""
+        if self.ready:
+            return ""
+        if self.state != "READY":
+            return self.reason or f"it is {self.state.lower()}"
+        if self.returning:
+            return "its handler's process ended and is being replaced"
+        return f"its handler has not returned for more than {self.config.timeout_ms} ms"
+
     def statistics(self) -> ModelStatistics:
         """Return its counts and times."""
         result = self.history.statistics(self.spec.name, self.spec.version)

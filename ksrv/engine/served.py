@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ksrv.engine.model import LoadedModel, State
 from ksrv.errors import HandlerFailed, KsrvError, NotFound, NotReady, quote
-from ksrv.repository.layout import ModelEntry, Repository
+from ksrv.repository.layout import ModelEntry, Repository, by_numbers
 from ksrv.source import ModelSource
 
 log = logging.getLogger("ksrv.engine")
@@ -43,25 +43,25 @@ class Served:
         states: Those that do not, by version.
         wanted: Whether readiness waits for the model: configured, and not unloaded on purpose.
         fingerprints: What each version on disk looked like when it was last loaded or tried.
-        default: The version that serves requests that name none: the highest.
     """
 
-    versions: Mapping[str, LoadedModel] = field(default_factory=dict)
-    states: Mapping[str, ModelState] = field(default_factory=dict)
+    versions: dict[str, LoadedModel] = field(default_factory=dict)
+    states: dict[str, ModelState] = field(default_factory=dict)
     wanted: bool = True
     fingerprints: Mapping[str, object] = field(default_factory=dict)
 
-    default: LoadedModel | None = None
+    @property
+    def default(self) -> LoadedModel | None:
+        """The version that serves requests that name none: the highest that was not lost."""
+        for model in reversed(self.versions.values()):
+            if model.state == "READY":
+                return model
+        return next(reversed(self.versions.values()), None)
 
-    @staticmethod
-    def of(
-        versions: Mapping[str, LoadedModel],
-        states: Mapping[str, ModelState],
-        fingerprints: Mapping[str, object],
-    ) -> "Served":
-        """Return the versions of a configured model, the highest of them as its default."""
-        default = next(reversed(list(versions.values())), None)
-        return Served(versions, states, True, fingerprints, default)
+    @property
+    def highest_state(self) -> ModelState | None:
+        """The state of the highest version that does not serve."""
+        return next(reversed(self.states.values()), None)
 
 
 class ServedModels:
@@ -114,7 +114,7 @@ class ServedModels:
                 f"it has {known}"
             )
         if state is None:
-            state = next(reversed(list(served.states.values())), None)
+            state = served.highest_state
         why = f": {state.reason}" if state and state.reason else "."
         stands = state.state.lower() if state else "unavailable"
         raise NotReady(f"the model {name} is not ready, it is {stands}{why}")
@@ -269,7 +269,7 @@ class ServedModels:
             )
             before = self._table.get(name) or Served()
             states = {"": ModelState(name, "", "UNAVAILABLE", failed.message)}
-            self._put(name, Served.of(before.versions, states, {}))
+            self._put(name, Served(before.versions, states))
             return [failed]
 
     def _renew(self, name: str, entry: ModelEntry, *, always: bool) -> list[KsrvError]:
@@ -304,8 +304,11 @@ class ServedModels:
             failed.append(error)
             log.error("the model %s: %s", name, entry.error)
             states.setdefault("", ModelState(name, "", "UNAVAILABLE", error.message))
-            versions = {**before.versions, **versions}
-        self._put(name, Served.of(versions, states, found))
+            merged = {**before.versions, **versions}
+            versions = {version: merged[version] for version in sorted(merged, key=by_numbers)}
+        if failed and not versions:  # a new version that cannot be served takes none away
+            versions = before.versions
+        self._put(name, Served(versions, states, True, found))
         kept = set(map(id, versions.values()))
         self._retire(model for model in before.versions.values() if id(model) not in kept)
         return failed

@@ -187,12 +187,12 @@ def _are_versions(one: ModelEntry, other: ModelEntry) -> bool:
 
 def _joined(one: ModelEntry, other: ModelEntry) -> ModelEntry:
     versions = one.versions | other.versions
-    order = sorted(versions, key=_by_numbers)
+    order = sorted(versions, key=by_numbers)
     return ModelEntry(one.name, {version: versions[version] for version in order}, path=one.path)
 
 
-def _by_numbers(version: str) -> list[tuple[int, str]]:
-    """Return what puts version 10.0 behind 9.1."""
+def by_numbers(version: str) -> list[tuple[int, str]]:
+    """Return what puts version 10.0 behind 9.1, for sorting."""
     return [
         (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[._+-]", version)
     ]

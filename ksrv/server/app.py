@@ -158,7 +158,9 @@ def make_app(
     )
     statistics = StatisticsResource(engine)
     app.add_route("/v2/health/live", LiveResource(), needs=Needs.NOTHING)
-    app.add_route("/v2/health/ready", ReadyResource(engine), needs=Needs.NOTHING)
+    app.add_route(
+        "/v2/health/ready", ReadyResource(engine, names=not access.needs_token), needs=Needs.NOTHING
+    )
     app.add_route("/v2", ServerResource(extensions_of(settings)), needs=Needs.TOKEN)
     app.add_route("/v2/models", ModelListResource(engine), needs=Needs.TOKEN)
     app.add_route("/v2/models/stats", statistics, needs=Needs.TOKEN)

@@ -4,10 +4,20 @@ from typing import TYPE_CHECKING
 
 import falcon
 
+from ksrv.errors import cut
 from ksrv.server.responses import send_json
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
+
+
+def unready(why: str) -> dict[str, object]:
+    """Return what is answered while the server is not ready.
+
+    Args:
+        why: Which models are not ready and why, as `Engine.why_not_ready` says it.
+    """
+    return {"ready": False, "live": True, "error": why}
 
 
 class LiveResource:
@@ -21,17 +31,25 @@ class LiveResource:
 
 
 class ReadyResource:
-    """GET /v2/health/ready: models are loaded and warm, and the server is not going away."""
+    """GET /v2/health/ready: models are loaded and warm, and the server is not going away.
 
-    def __init__(self, engine: "Engine") -> None:
+    Args:
+        engine: What is asked.
+        names: Whether models that are not ready are named: to those who may list them anyway.
+    """
+
+    def __init__(self, engine: "Engine", *, names: bool) -> None:
         self._engine = engine
+        self._names = names
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer whether requests will be served."""
-        ready = self._engine.ready()
-        send_json(resp, {"ready": ready, "live": True}, 200 if ready else 503)
-        if not ready:
-            resp.set_header("Retry-After", "1")
+        """Answer whether requests will be served, and if not, what is missing."""
+        why = self._engine.why_not_ready(names=self._names)
+        if not why:
+            send_json(resp, {"ready": True, "live": True})
+            return
+        send_json(resp, unready(why), 503)
+        resp.set_header("Retry-After", "1")
 
     on_head = on_get
 
@@ -46,7 +64,9 @@ class ModelReadyResource:
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Answer whether a model serves; an unknown one is a 404."""
-        ready = self._engine.model_ready(name, version)
-        send_json(resp, {"name": name, "ready": ready}, 200 if ready else 503)
-        if not ready:
-            resp.set_header("Retry-After", "1")
+        why = self._engine.why_model_not_ready(name, version)
+        if not why:
+            send_json(resp, {"name": name, "ready": True})
+            return
+        send_json(resp, {"name": name, "ready": False, "error": cut(why)}, 503)
+        resp.set_header("Retry-After", "1")

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import orjson
 
@@ -25,6 +25,7 @@ from ksrv.protocol import rest
 from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.body import ended_early
+from ksrv.server.health import unready
 from ksrv.server.responses import error_headers, server_timing, status_line, usable_headers
 from ksrv.server.shared_memory import GuardedRegions
 from ksrv.spec import ModelSpec
@@ -86,19 +87,27 @@ def render_error(error: KsrvError) -> ReadyAnswer:
     return render_json({"error": error.message}, error.http_status, error_headers(error))
 
 
+def render_unready(why: str) -> ReadyAnswer:
+    """Return the answer of a server that is not ready as the door takes it.
+
+    Args:
+        why: Which models are not ready and why.
+    """
+    retry = [("retry-after", "1")]
+    return render_json(unready(why), HTTPStatus.SERVICE_UNAVAILABLE, retry)
+
+
 def ready_answers(limits: Limits) -> dict[str, ReadyAnswer]:
     """Return the answers that the door gives without Python.
 
     Args:
         limits: What the refusals name.
     """
-    unready: dict[str, Any] = {"ready": False, "live": True}
-    retry = [("retry-after", "1")]
     return {
         "live": render_json({"live": True}, HTTPStatus.OK),
         "not_live": render_json({"live": False}, HTTPStatus.SERVICE_UNAVAILABLE),
         "ready": render_json({"ready": True, "live": True}, HTTPStatus.OK),
-        "not_ready": render_json(unready, HTTPStatus.SERVICE_UNAVAILABLE, retry),
+        "not_ready": render_unready("the models are being loaded."),
         "too_slow": render_error(
             RequestTooSlow(
                 "the request did not arrive in time; it is given up and may be sent again"

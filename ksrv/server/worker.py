@@ -30,7 +30,7 @@ from ksrv._native.recogniser import HeadRules
 from ksrv.engine.memory import bytes_in_flight
 from ksrv.server.access_log import AccessLog
 from ksrv.server.handed import HandedConnection, HandedSocket, Patience
-from ksrv.server.hot import HotRoute, lane_for, ready_answers, render_error
+from ksrv.server.hot import HotRoute, lane_for, ready_answers, render_error, render_unready
 from ksrv.server.invited import invite_late
 from ksrv.server.threaded import ThreadedFront
 
@@ -253,9 +253,9 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
     def _publish(self) -> None:
         """Tell the door what it answers without Python: health, and full queues."""
         assert self.door is not None
-        ready = self.wsgi.engine.ready()
+        why = self.wsgi.engine.why_not_ready(names=not self.wsgi.access.needs_token)
         self._publish_queues()  # a door that calls itself ready knows them
-        self.door.set_health(live=True, ready=ready)
+        self.door.set_health(live=True, ready=not why, unready=render_unready(why) if why else None)
 
     def _publish_queues(self) -> None:
         engine: Any = self.wsgi.engine

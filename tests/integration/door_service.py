@@ -94,6 +94,9 @@ class EchoEngine:
     def ready(self):
         return not self._draining
 
+    def why_not_ready(self, *, names=True):
+        return "the server is stopping." if self._draining else ""
+
     def drain(self):
         self._draining = True
 

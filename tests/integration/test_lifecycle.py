@@ -141,7 +141,8 @@ def test_live_answers_while_models_load_and_ready_follows_them(tmp_path):
             except OSError:
                 continue
         status, body = server.get("/v2/health/ready")
-        assert (status, body) == (503, b'{"ready":false,"live":true}')
+        assert status == 503
+        assert json.loads(body).items() >= {"ready": False, "live": True}.items()
         refused = requests.post(f"{server.url}/v2/models/held/infer", data=double_body())
         assert refused.status_code == 503
         assert refused.headers["Retry-After"]

@@ -1,11 +1,15 @@
 """When a server and its models call themselves ready, and how they follow the disk."""
 
+import json
 import shutil
+import socket
 
+import numpy as np
 import pytest
 import requests
 from integration_models import VECTOR, write_broken, write_double, write_model
 from tritonclient import grpc as triton
+from wire import read_answer
 
 from ksrv.testing import Server
 from tests.until import until
@@ -113,3 +117,132 @@ def test_the_versions_that_a_policy_names_are_served(tmp_path, policy, served):
                         4 + float(version)]  # fmt: skip
             found = infer(server, f"m/versions/{version}")
             assert found == (expected if version in served else 404)
+
+
+HELD_START = """
+import os
+from pathlib import Path
+from ksrv import BaseHandler
+
+HERE = Path(__file__).parent
+
+class Held(BaseHandler):
+    def initialize(self, context):
+        while (HERE / "hold").exists():
+            (HERE / "held").touch()
+
+    def inference(self, x):
+        if x[0, 0] < 0:
+            (HERE / "hold").touch()
+            os._exit(3)
+        return {"y": x}
+"""
+
+
+def test_a_process_that_is_replaced_leaves_the_rest_of_the_server_ready(tmp_path):
+    write_double(tmp_path)
+    folder = write_model(
+        tmp_path, "poisoned", HELD_START, f"{VECTOR}executor: process\nretry: false\n"
+    )
+    with Server(tmp_path) as server:
+        assert infer(server, "poisoned", (-1.0, 0.0, 0.0, 0.0)) == 500
+        until(lambda: (folder / "held").exists())
+        until(lambda: status(server, "/v2/models/poisoned/ready") == 503)
+        answer = requests.get(f"{server.url}/v2/models/poisoned/ready", timeout=30).json()
+        assert "being replaced" in answer["error"]
+        assert status(server, "/v2/health/ready") == 200
+        with triton.InferenceServerClient(server.grpc) as client:
+            assert client.is_server_ready()
+            assert client.is_model_ready("double") and not client.is_model_ready("poisoned")
+        (folder / "hold").unlink()
+        until(lambda: status(server, "/v2/models/poisoned/ready") == 200)
+        assert infer(server, "poisoned") == [1.0, 2.0, 3.0, 4.0]
+
+
+def write_version(model, version, handler):
+    (model / version).mkdir()
+    (model / version / "handler.py").write_text(handler)
+
+
+def post(server, path):
+    return requests.post(server.url + path, timeout=30)
+
+
+@pytest.mark.parametrize("policy", ["all", "{latest: 1}"])
+def test_a_new_version_that_is_broken_leaves_the_one_before_it_serving(tmp_path, policy):
+    model = write_model(tmp_path, "m", "", f"{VECTOR}version_policy: {policy}\n")
+    (model / "handler.py").unlink()
+    for version in ("7", "8"):
+        write_version(model, version, ADDS.replace("NUMBER", version))
+    served = ["7", "8"] if policy == "all" else ["8"]
+    with Server(tmp_path) as server, triton.InferenceServerClient(server.grpc) as client:
+        write_version(model, "9", "raise ValueError('damaged')\n")
+        refused = post(server, "/v2/repository/models/m/load")
+        assert refused.status_code == 500 and "damaged" in refused.json()["error"]
+        assert infer(server, "m") == infer(server, "m/versions/8") == [9.0, 10.0, 11.0, 12.0]
+        assert infer(server, "m/versions/9") == 503
+        assert status(server, "/v2/models/m/ready") == 200
+        assert status(server, "/v2/health/ready") == 200
+        assert requests.get(f"{server.url}/v2/models/m", timeout=30).json()["versions"] == served
+        states = {
+            entry["version"]: (entry["state"], entry["reason"])
+            for entry in post(server, "/v2/repository/index").json()
+        }
+        assert {version: state for version, (state, _) in states.items()} == dict.fromkeys(
+            served, "READY"
+        ) | {"9": "UNAVAILABLE"}
+        assert "damaged" in states["9"][1]
+        assert client.is_server_ready() and client.is_model_ready("m")
+        assert not client.is_model_ready("m", "9")
+        assert list(client.get_model_metadata("m").versions) == served
+        x = triton.InferInput("x", [1, 4], "FP32").set_data_from_numpy(np.ones((1, 4), "f4"))
+        assert client.infer("m", [x]).as_numpy("y").tolist() == [[9.0] * 4]
+        (model / "9" / "handler.py").write_text(ADDS.replace("NUMBER", "9"))
+        assert post(server, "/v2/repository/models/m/load").status_code == 200
+        assert infer(server, "m") == [10.0, 11.0, 12.0, 13.0]
+
+
+def probe(connection, *fields):
+    lines = ["GET /v2/health/ready HTTP/1.1", "Host: ksrv", *fields]
+    connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
+    return read_answer(connection)
+
+
+def test_a_server_that_is_not_ready_says_which_models_are_not_and_why(tmp_path):
+    write_double(tmp_path)
+    broken = write_broken(tmp_path)
+    with Server(tmp_path, wait_ready=False) as server:
+        until(lambda: "models loaded" in server.log)
+        until(lambda: b"the weights are gone" in server.get("/v2/health/ready")[1])
+        address = server.http.split(":")
+        with socket.create_connection(address, timeout=30) as kept:
+            closing = socket.create_connection(address, timeout=30)
+            with closing:
+                answers = [probe(kept), probe(kept), probe(closing, "Connection: close")]
+            for answer in answers:
+                assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+                document = json.loads(answer.body)
+                assert (document["ready"], document["live"]) == (False, True)
+                assert "broken" in document["error"]
+                assert "the weights are gone" in document["error"]
+                assert "double" not in document["error"]
+            model = requests.get(f"{server.url}/v2/models/broken/ready", timeout=30)
+            assert model.status_code == 503 and model.json()["ready"] is False
+            assert "the weights are gone" in model.json()["error"]
+            (broken / "handler.py").write_text(ADDS.replace("NUMBER", "1"))
+            assert post(server, "/v2/repository/models/broken/load").status_code == 200
+            until(lambda: probe(kept).status == 200)
+            assert json.loads(probe(kept).body) == {"ready": True, "live": True}
+
+
+def test_who_shows_no_token_is_not_told_which_models_are_not_ready(tmp_path):
+    write_broken(tmp_path)
+    token = tmp_path / "tokens"
+    token.write_text("secret\n")
+    with Server(tmp_path / "broken", wait_ready=False, token_file=str(token)) as server:
+        until(lambda: b"not ready: 1." in server.get("/v2/health/ready")[1])
+        error = json.loads(server.get("/v2/health/ready")[1])["error"]
+        assert "broken" not in error and "weights" not in error
+        headers = {"Authorization": "Bearer secret"}
+        answer = requests.get(f"{server.url}/v2/models/broken/ready", headers=headers, timeout=30)
+        assert "the weights are gone" in answer.json()["error"]

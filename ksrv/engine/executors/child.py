@@ -190,7 +190,7 @@ class Child:
             spec = runner.load()
             arena.trim_malloc()  # reading a model may take twice its size
             payload = payloads.pack_spec(spec)
-        except BaseException as error:  # noqa: BLE001  the worker is told, whatever it is
+        except BaseException as error:  # the worker is told, whatever it is
             log.exception("the model cannot be loaded")
             failure = error if isinstance(error, KsrvError) else HandlerFailed(_load_text(error))
         else:

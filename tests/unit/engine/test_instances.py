@@ -258,6 +258,30 @@ def test_a_model_that_cannot_be_started_again_says_so_and_refuses():
     served.close()
 
 
+def test_requests_without_a_version_go_to_the_highest_that_was_not_lost():
+    class Broken(Mortal):
+        def start(self):
+            if self.log and self.source.version == "2":
+                raise HandlerFailed("no weights")
+            return super().start()
+
+    log = {"1": [], "2": []}
+    served = engine(
+        source(version="1"),
+        source(version="2"),
+        make=lambda one, number, threads: Broken(one, number, log[one.version]),
+    )
+    with pytest.raises(Exception, match="no weights"):
+        served.infer(request(id="kill"))
+    assert served.infer(request()).model_version == "1"
+    assert served.ready() and served.model_ready("m") and not served.model_ready("m", "2")
+    assert [(line.version, line.state) for line in served.index()] == [
+        ("1", "READY"),
+        ("2", "UNAVAILABLE"),
+    ]
+    served.close()
+
+
 # ---- whose memory -----------------------------------------------------------------------------
 
 

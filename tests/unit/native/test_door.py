@@ -166,6 +166,18 @@ def test_a_door_that_drains_says_of_readiness_what_it_was_told(ready, said):
         assert b"connection: close" in head.lower()
 
 
+def test_what_a_door_says_while_it_is_not_ready_changes_between_two_probes():
+    with opened(None) as (door, client):
+        for why in (b"a", b"because" * 200, b"c"):
+            fields = b"content-length: %d\r\n" % len(why)
+            unready = (503, b"503 Service Unavailable", fields, why)
+            door.set_health(live=True, ready=False, unready=unready)
+            head, body = exchange_once(client, READY)
+            assert head.startswith(b"HTTP/1.1 503 ") and body == why
+        door.set_health(live=True, ready=False)
+        assert exchange_once(client, READY)[1] == b"c"
+
+
 def test_missing_answers_and_bad_settings_are_refused():
     with pytest.raises(KeyError):
         Door(HeadRules(body=1), answer, {})
