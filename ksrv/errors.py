@@ -151,6 +151,10 @@ class HandlerFailed(KsrvError):
     """The handler, its process or the server itself is at fault."""
 
 
+class PromiseBroken(HandlerFailed):
+    """The handler answered other names, shapes or datatypes than the model's settings declare."""
+
+
 class ModelFailed(HandlerFailed):
     """No request can be answered, because something that the model's settings require failed."""
 

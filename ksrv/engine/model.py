@@ -29,6 +29,7 @@ from ksrv.errors import (
     ModelFailed,
     NotReady,
     Overloaded,
+    PromiseBroken,
 )
 from ksrv.observe.statistics import ModelStatistics
 from ksrv.request import InferRequest, InferResponse, Tensor
@@ -59,6 +60,7 @@ class LoadedModel:
         spec: The description, completed once the model is loaded.
         state: Where it stands.
         reason: Why it is not ready.
+        warm_up_error: What the warm-up failed with, though the model serves; "" if it did not fail.
         load_ns: How long its instances took to load; 0 until they have.
         warm_up_ns: How long they took to warm up; 0 until they have.
     """
@@ -74,6 +76,7 @@ class LoadedModel:
         self.spec = config.spec(source.name, source.version)
         self.state: State = "LOADING"
         self.reason = ""
+        self.warm_up_error = ""
         self.load_ns = 0
         self.warm_up_ns = 0
         self.queue = native.Queue(config.queue_size, source.name)
@@ -156,7 +159,11 @@ class LoadedModel:
                 self._run_sizes(instance, request)
             except ModelFailed:
                 raise
+            except PromiseBroken as error:
+                raise ModelFailed(f"the warm-up with zeros: {error.message}") from error
             except KsrvError as error:
+                self._check_layout(instance, request)
+                self.warm_up_error = f"the warm-up failed: {error.message}"
                 log.warning(
                     "the model %s was not warmed up: zeros fail with: %s",
                     self.spec.name,
@@ -186,6 +193,19 @@ class LoadedModel:
                 errors = list(instance.execute(assembly.inputs(), deadline).failures.values())
             if errors:
                 raise errors[0]
+
+    def _check_layout(self, instance: Instance, request: InferRequest) -> None:
+        """Raise where the zeros that failed are taken in the other order of channels."""
+        turned = warmup.turned(self.spec, request)
+        if turned is None or not instance.available:
+            return
+        deadline = time.monotonic_ns() + self.timeout_ns if self.timeout_ns else None
+        try:
+            failed = instance.execute(turned, deadline).failures
+        except KsrvError:
+            return
+        if not failed:
+            raise ModelFailed(f"the warm-up with zeros: {warmup.layout_sentence(self.spec)}")
 
     def _give_up(self) -> None:
         self.state = "UNAVAILABLE"

@@ -348,6 +348,8 @@ def _unloaded(name: str, versions: Iterable[str]) -> Served:
 def _state_of(model: LoadedModel, failed: ModelState | None) -> ModelState:
     """Return a serving version's line; one whose newer load failed says so."""
     reason = model.reason
+    if model.warm_up_error and not reason:
+        reason = model.warm_up_error
     if failed is not None and not reason:
         reason = f"serves as it was loaded before; the last load failed: {failed.reason}"
     return ModelState(model.spec.name, model.spec.version, model.state, reason)

@@ -7,8 +7,10 @@ They are generated from the model's description (zeros), or come from its sample
 - any other file: its bytes, as one image or element of the model's only input.
 
 A model whose shapes are open, or that takes BYTES which are no images, can be warmed up by samples
-only. Zeros may be nothing that a handler accepts, so what they fail with is logged and no more; a
-sample that fails, fails the load.
+only. Zeros may be nothing that a handler accepts, so what they fail with is told and no more. An
+answer that is not what model.yaml declares fails the load, and so does a sample that fails. Where
+zeros fail, and do not with the channels of images in the other order, model.yaml declares the wrong
+one: that fails the load as well.
 """
 
 import json
@@ -19,7 +21,7 @@ import numpy as np
 
 from ksrv._native import datatype
 from ksrv.errors import HandlerFailed, quote
-from ksrv.request import Element, InferRequest, Tensor
+from ksrv.request import BatchInputs, Element, InferRequest, Tensor, single_request
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 EVERY_SIZE_TO = 8
@@ -41,6 +43,48 @@ def generated(spec: ModelSpec) -> InferRequest | None:
         data = np.zeros(shape, np.dtype(datatype.dtype_string(entry.datatype)))
         tensors.append(Tensor(entry.name, entry.datatype, shape, data))
     return InferRequest(spec.name, spec.version, "warm-up", tensors)
+
+
+def turned(spec: ModelSpec, request: InferRequest) -> BatchInputs | None:
+    """Return zeros as a batch in which the handler sees images in the order that is not declared.
+
+    Args:
+        spec: The model's description.
+        request: What `generated` returned.
+
+    Returns:
+        The batch, or None for a model without image inputs.
+    """
+    if not _images(spec):
+        return None
+    tensors = []
+    for entry, tensor in zip(spec.inputs, request.inputs, strict=True):
+        if entry.image is not None:
+            rows, height, width, channels = tensor.shape
+            shape = (rows, channels, height, width)
+            if entry.image.model_layout == "NCHW":
+                shape = (rows, width, channels, height)  # so that the view of it is NHWC
+            data = np.zeros(shape, np.dtype(datatype.dtype_string(tensor.datatype)))
+            tensor = Tensor(tensor.name, tensor.datatype, shape, data)
+        tensors.append(tensor)
+    return single_request(tensors, 1, request)
+
+
+def layout_sentence(spec: ModelSpec) -> str:
+    """Say that images reach the handler with their channels at the wrong end.
+
+    Args:
+        spec: The model's description.
+    """
+    images = _images(spec)
+    layouts = {entry.image.model_layout for entry in images if entry.image is not None}
+    names = ", ".join(quote(entry.name) for entry in images)
+    declared = " and ".join(sorted(layouts))
+    wanted = "NCHW" if layouts == {"NHWC"} else "NHWC"
+    return (
+        f"the handler fails with the layout {declared} of the input {names} and not with {wanted}; "
+        f"write model_layout: {wanted} in its image section."
+    )
 
 
 def sample(spec: ModelSpec, path: Path) -> InferRequest:
@@ -74,6 +118,10 @@ def sizes(spec: ModelSpec) -> list[int]:
         return [1]
     powers = [2**power for power in range(4, most.bit_length()) if 2**power < most]
     return sorted({*range(1, min(most, EVERY_SIZE_TO) + 1), *powers, most})
+
+
+def _images(spec: ModelSpec) -> list[TensorSpec]:
+    return [entry for entry in spec.inputs if entry.image is not None]
 
 
 def _is_closed(entry: TensorSpec) -> bool:

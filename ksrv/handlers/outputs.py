@@ -19,7 +19,7 @@ import orjson
 
 from ksrv._native import arena, datatype
 from ksrv._native.declared import DeclaredOutputs
-from ksrv.errors import HandlerFailed
+from ksrv.errors import HandlerFailed, PromiseBroken
 from ksrv.request import Array, Element, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
@@ -77,7 +77,8 @@ class OutputReader:
             The tensors, in the order of the declared outputs, else in the handler's.
 
         Raises:
-            HandlerFailed: The result does not fit the batch or the declared outputs.
+            PromiseBroken: It is not what is declared.
+            HandlerFailed: The result does not fit the batch.
         """
         if self._fixed is not None and not explained:
             found = self._fixed.read(result, rows)
@@ -96,7 +97,7 @@ class OutputReader:
                     f"{name!r} for a batch of {rows} rows."
                 )
             if entry is not None and not _fits(shape, entry.shape):
-                raise HandlerFailed(
+                raise PromiseBroken(
                     f"the handler returned the output {name!r} with the shape {list(shape)}; "
                     f"the declared shape is {entry.wire_shape}."
                 )
@@ -134,7 +135,7 @@ def _by_name(result: Any, declared: Mapping[str, TensorSpec]) -> dict[str, Any]:
     if listed or (isinstance(result, tuple) and not hasattr(result, "_fields")):
         wanted = names or _numbered(len(result))
         if len(wanted) != len(result):
-            raise HandlerFailed(
+            raise PromiseBroken(
                 f"the handler returned {len(result)} outputs; "
                 f"{len(wanted)} are declared: {', '.join(wanted)}."
             )
@@ -145,7 +146,7 @@ def _by_name(result: Any, declared: Mapping[str, TensorSpec]) -> dict[str, Any]:
             f"an array or a tensor, or a list with one value for each row."
         )
     if len(names) > 1:
-        raise HandlerFailed(
+        raise PromiseBroken(
             f"the handler returned one output; {len(names)} are declared: {', '.join(names)}."
         )
     return {names[0] if names else DEFAULT_NAME: result}
@@ -160,7 +161,7 @@ def _ordered(result: Mapping[Any, Any], names: list[str]) -> dict[str, Any]:
     if not names:
         return dict(result)
     if set(names) != set(result):
-        raise HandlerFailed(
+        raise PromiseBroken(
             f"the handler returned the outputs {', '.join(result)}; "
             f"declared are {', '.join(names)}."
         )
@@ -381,8 +382,8 @@ def _to_bits(array: Array) -> Array:
     return np.where(np.isnan(array), np.uint32(0x7FC0), rounded).astype(np.uint16)
 
 
-def _misfit(name: str, own: str, wanted: str | None) -> HandlerFailed:
-    return HandlerFailed(
+def _misfit(name: str, own: str, wanted: str | None) -> PromiseBroken:
+    return PromiseBroken(
         f"the handler returned {own} values as the output {name!r}; {wanted} is declared."
     )
 

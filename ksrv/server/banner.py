@@ -187,10 +187,10 @@ def _row(model: "LoadedModel") -> Row:
             show_tensors(spec.inputs),
             show_tensors(spec.outputs),
             _seconds(model.load_ns),
-            _seconds(model.warm_up_ns),
+            "FAILED" if model.warm_up_error else _seconds(model.warm_up_ns),
             "yes" if model.ready else "no",
         ),
-        model.reason,
+        model.reason or model.warm_up_error,
     )
 
 

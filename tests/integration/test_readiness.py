@@ -202,6 +202,83 @@ def test_a_new_version_that_is_broken_leaves_the_one_before_it_serving(tmp_path,
         assert infer(server, "m") == [10.0, 11.0, 12.0, 13.0]
 
 
+ANSWERS = """
+import numpy as np
+from ksrv import BaseHandler
+
+class Answers(BaseHandler):
+    def inference(self, x):
+        return RESULT
+"""
+
+PLANES = """
+from ksrv import BaseHandler
+
+class Planes(BaseHandler):
+    def inference(self, image):
+        if image.shape[CHANNELS] != 3:
+            raise ValueError(f"expected 3 channels, found {image.shape}")
+        return {"y": image.mean(axis=(1, 2, 3))}
+"""
+
+PICTURE = """
+inputs: [{name: image, datatype: FP32, shape: [-1, 8, 6, 3], image: {model_layout: LAYOUT}}]
+outputs: [{name: y, datatype: FP32, shape: [-1]}]
+"""
+
+
+def index(server):
+    return {entry["name"]: entry for entry in post(server, "/v2/repository/index").json()}
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+def test_a_warm_up_that_shows_a_broken_promise_fails_the_load(tmp_path, executor):
+    results = {
+        "name": ('{"z": x}', "the handler returned the outputs z; declared are y."),
+        "shape": ('{"y": x[:, :3]}', "with the shape [1, 3]; the declared shape is [-1, 4]."),
+        "datatype": ('{"y": x > 0}', "BOOL values as the output 'y'; FP32 is declared."),
+        "count": ("(x, x)", "returned 2 outputs; 1 are declared: y."),
+    }
+    more = f"executor: {executor}\n"
+    for name, (result, _) in results.items():
+        write_model(tmp_path, name, ANSWERS.replace("RESULT", result), VECTOR + more)
+    layouts = {"nhwc": ("NHWC", "1", "NCHW"), "nchw": ("NCHW", "3", "NHWC")}
+    for name, (declared, channels, _) in layouts.items():
+        handler = PLANES.replace("CHANNELS", channels)
+        write_model(tmp_path, name, handler, PICTURE.replace("LAYOUT", declared) + more)
+    write_model(tmp_path, "kept", PLANES.replace("CHANNELS", "1"),
+                PICTURE.replace("LAYOUT", "NCHW") + more)  # fmt: skip
+    with Server(tmp_path, wait_ready=False) as server:
+        until(lambda: "models loaded" in server.log)
+        found = index(server)
+        for name, (_, sentence) in results.items():
+            assert found[name]["state"] == "UNAVAILABLE"
+            assert sentence in found[name]["reason"]
+            assert infer(server, name) == 503
+        for name, (declared, _, wanted) in layouts.items():
+            assert found[name]["state"] == "UNAVAILABLE"
+            assert f"the layout {declared} of the input 'image'" in found[name]["reason"]
+            assert f"write model_layout: {wanted}" in found[name]["reason"]
+        assert (found["kept"]["state"], found["kept"]["reason"]) == ("READY", "")
+
+
+def test_a_warm_up_that_fails_otherwise_is_told_as_failed(tmp_path):
+    wants = ANSWERS.replace("RESULT", '{"y": x / x.max() if x.any() else 1 / 0}')
+    write_model(tmp_path, "wants", wants, VECTOR)
+    write_double(tmp_path)
+    with Server(tmp_path) as server:
+        until(lambda: "curl" in server.log)
+        entry = index(server)["wants"]
+        assert entry["state"] == "READY"
+        assert "the warm-up failed" in entry["reason"] and "ZeroDivisionError" in entry["reason"]
+        assert index(server)["double"]["reason"] == ""
+        lines = server.log.splitlines()
+        place = next(n for n, line in enumerate(lines) if line.startswith("wants "))
+        assert lines[place].split()[-2:] == ["FAILED", "yes"]
+        assert "the warm-up failed" in lines[place + 1]
+        assert infer(server, "wants") == [0.25, 0.5, 0.75, 1.0]
+
+
 def probe(connection, *fields):
     lines = ["GET /v2/health/ready HTTP/1.1", "Host: ksrv", *fields]
     connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
