@@ -15,13 +15,14 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gunicorn.http.body import Body, ChunkedReader, LengthReader
+from gunicorn.http.body import Body, LengthReader
 from gunicorn.http.unreader import SocketUnreader
 
 from ksrv._native import arena
 from ksrv.errors import BodyTooLarge, InvalidRequest, UnsupportedEncoding, quote
 from ksrv.limits import MIB, Limits
 from ksrv.server.budget import Reservation
+from ksrv.server.chunk_framing import read_strictly
 from ksrv.server.invited import invited
 
 ALIGNMENT = 64
@@ -35,10 +36,6 @@ _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 Environ = dict[str, Any]
 Read = Callable[[int], bytes]
-
-
-class TooManyChunks(InvalidRequest):
-    """The body came in more chunks than limit `chunks` allows."""
 
 
 def padding(header_length: str | None) -> int:
@@ -159,24 +156,6 @@ def _receive_in_steps(read: Read, view: memoryview) -> None:
         filled += len(piece)
 
 
-def _count_chunks(stream: object, limit: int) -> None:
-    """Have gunicorn's chunk reader stop at `limit` chunks; other servers' streams are left alone."""
-    reader: Any = getattr(stream, "reader", None)
-    if type(reader) is not ChunkedReader:
-        return
-    parse = reader.parse_chunk_size
-    chunks = 0
-
-    def parse_counted(*arguments: object, **keywords: object) -> object:
-        nonlocal chunks
-        chunks += 1
-        if chunks > limit + 1:  # the empty chunk at the end is not one of the body's
-            raise TooManyChunks(f"the body came in more chunks than the {limit} of limit 'chunks'")
-        return parse(*arguments, **keywords)
-
-    reader.parse_chunk_size = parse_counted
-
-
 def _pieces(read: Read, length: int | None, step: int) -> Iterator[bytes]:
     """Yield the raw body: up to `length` bytes, or up to the end of a chunked one."""
     received = 0
@@ -275,7 +254,7 @@ def read_body(
             _receive_in_steps(stream.read, view)
         on_read(False)
         return view
-    _count_chunks(stream, limits.chunks)
+    read_strictly(stream, limits)
     growing = _Growing(offset, limits.body, reservation)
     step = STEP if encoding == "identity" else COMPRESSED_STEP
     pieces = _pieces(stream.read, length, step)

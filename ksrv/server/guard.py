@@ -17,6 +17,7 @@ from falcon.routing import CompiledRouter
 from ksrv.errors import HeadTooLarge, InvalidRequest, NotFound, quote
 from ksrv.server.access import Access
 from ksrv.server.body import Environ
+from ksrv.server.chunk_framing import check_transfer_coding
 from ksrv.server.inference import check_control
 
 _AUTHORITY = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
@@ -104,6 +105,7 @@ class Guard:
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Let the request pass or raise."""
         self._check_head(req.env)
+        check_transfer_coding(req.env)
         check_path(raw_path(req.env))
 
     def _check_head(self, environ: Environ) -> None:

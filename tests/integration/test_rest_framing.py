@@ -13,6 +13,11 @@ GOOD = infer_message()
 PATH = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: ksrv\r\n"
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 
+
+def chunked(body):
+    return b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+
+
 MALFORMED = {
     "both lengths": PATH + LENGTH + b"Transfer-Encoding: chunked\r\n\r\n" + BODY,
     "both lengths, other order": PATH + b"Transfer-Encoding: chunked\r\n" + LENGTH + b"\r\n" + BODY,
@@ -33,6 +38,13 @@ MALFORMED = {
     "no version": b"GET /v2/health/live\r\n\r\n",
     "future version": b"GET /v2/health/live HTTP/3.0\r\nHost: a\r\n\r\n",
     "bad chunk size": PATH + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nab\r\n0\r\n\r\n",
+    "gzip before chunked": PATH + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + chunked(BODY),
+    "identity before chunked": (
+        PATH + b"Transfer-Encoding: identity, chunked\r\n\r\n" + chunked(BODY)
+    ),
+    "gzip and chunked in two fields": (
+        PATH + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(BODY)
+    ),
     "chunk without end": PATH + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n0\r\n\r\n",
 }
 
@@ -49,6 +61,38 @@ def test_a_malformed_message_gets_one_answer_and_the_end(connect, message):
     again = connect()
     again.sendall(GOOD)
     assert read_answer(again).status == 200
+
+
+UNENDED = {
+    "size of 65 bits": (b"FFFFFFFFFFFFFFFFF\r\n", 400),
+    "size of 65 bits without its line end": (b"FFFFFFFFFFFFFFFFF", 400),
+    "size above the limit": (b"FFFFFFFFFFFFFFF\r\n", 413),
+    "sizes that are together above the limit": (b"1\r\na\r\n40000000\r\n", 413),
+    "line feeds alone": (chunked(BODY).replace(b"\r\n", b"\n"), 400),
+    "line feed behind the size": (b"5\nab", 400),
+    "line feed behind an extension": (b"5;a=b\nab", 400),
+    "line feed behind the chunk": (b"2\r\nab\n", 400),
+    "line feed behind the last chunk": (b"2\r\nab\r\n0\n", 400),
+    "no digits": (b"zz", 400),
+    "blank before the size": (b" 5", 400),
+    "sign before the size": (b"+5\r\n", 400),
+    "size of 9000 digits": (b"1" * 9000, 400),
+    "extension of 70000 bytes": (b"1;" + b"a" * 70000, 400),
+}
+
+
+@pytest.mark.parametrize(("chunks", "status"), UNENDED.values(), ids=UNENDED.keys())
+@pytest.mark.parametrize("fields", [b"", b"Expect: 100-continue\r\n"])
+def test_a_malformed_chunk_is_refused_while_the_client_waits(connect, chunks, status, fields):
+    connection = connect()
+    connection.sendall(PATH + b"Transfer-Encoding: chunked\r\n" + fields + b"\r\n")
+    if fields:
+        assert connection.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection.sendall(chunks)
+    answer = read_answer(connection)
+    assert (answer.status, answer.headers["connection"]) == (status, "close")
+    check_text(answer.error)
+    assert read_all(connection) == b""
 
 
 @pytest.mark.parametrize(
