@@ -47,6 +47,8 @@ def serve(paths: tuple[Path, ...], config: str | None, print_config: bool, **giv
         resolved = resolve(flags, file=config)
     except SettingsError as error:
         raise click.ClickException(str(error)) from error
+    for warning in resolved.warnings:
+        click.echo(f"Warning: {warning}", err=True)
     if print_config:
         click.echo(resolved.describe())
         return

@@ -4,10 +4,15 @@ The settings come from `KSRV_*` variables and the file that `KSRV_CONFIG` names;
 `KSRV_MODELS`. gunicorn's own flags beat them, as they beat any configuration file.
 """
 
+import sys
+
 from ksrv.server.master import Master
 from ksrv.server.settings import resolve
 
-_MASTER = Master(resolve().settings)
+_RESOLVED = resolve()
+for _warning in _RESOLVED.warnings:
+    print(f"Warning: {_warning}", file=sys.stderr)
+_MASTER = Master(_RESOLVED.settings)
 
 application = _MASTER.service
 wsgi_app = f"{__name__}:application"

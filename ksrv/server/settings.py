@@ -3,6 +3,10 @@
 A flag beats a `KSRV_*` variable, which beats the settings file (YAML, JSON or TOML), which beats the
 default below. Keys of a nested section are written `limits.body`: `--limits-body` as a flag,
 `KSRV_LIMITS__BODY` as a variable, a mapping in the file. Sizes take a unit: `64M`.
+
+Other programs set variables that begin with `KSRV_` too: Kubernetes describes a Service called ksrv, or
+ksrv-something, to every pod beside it. So an unknown variable never keeps a server from starting, and
+no setting may be called like one of Kubernetes'.
 """
 
 import difflib
@@ -26,6 +30,12 @@ DEFAULT_WORKER_CLASS = "ksrv.server.worker:KsrvWorker"
 PREFIX = "KSRV_"
 BUILD_VARIABLES = frozenset({"KSRV_ONLY", "KSRV_SANITIZE", "KSRV_TRACE"})
 """Read by setup.py, so they may stand in the environment of a server in development."""
+
+SERVICE_VARIABLE = re.compile(
+    r"KSRV_(?:[A-Z0-9_]+_)?"
+    r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)?)"
+)
+"""What Kubernetes injects for a Service whose name begins with ksrv; docker's links look the same."""
 
 SIZE_KEYS = frozenset({"limits.body", "limits.json", "limits.in_flight", "limits.head"})
 _SIZE = re.compile(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -200,26 +210,35 @@ class _Given:
     source: str
 
 
-def _unknown(key: str, source: str, known: Mapping[str, Field]) -> SettingsError:
+def _unknown(key: str, source: str, known: Mapping[str, Field]) -> str:
     near = difflib.get_close_matches(key, known, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else ""
-    return SettingsError(f"{source}: there is no setting '{key}'{hint}")
+    return f"{source}: there is no setting '{key}'{hint}"
+
+
+def _unknown_variable(variable: str, known: Mapping[str, Field]) -> str:
+    near = difflib.get_close_matches(variable, [field.variable for field in known.values()], n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"environment variable {variable} is no setting and is not read{hint}"
 
 
 def _from_environment(
     environment: Mapping[str, str], known: Mapping[str, Field]
-) -> dict[str, _Given]:
+) -> tuple[dict[str, _Given], list[str]]:
+    """Return the settings among the variables, and a warning for each that is none."""
     given = {}
+    warnings = []
     for variable, value in environment.items():
         if not variable.startswith(PREFIX) or variable in BUILD_VARIABLES:
             continue
         key = variable.removeprefix(PREFIX).lower().replace("__", ".")
         if key == "config":
             continue
-        if key not in known:
-            raise _unknown(key, f"environment variable {variable}", known)
-        given[key] = _Given(value, f"environment variable {variable}")
-    return given
+        if key in known:
+            given[key] = _Given(value, f"environment variable {variable}")
+        elif not SERVICE_VARIABLE.fullmatch(variable):
+            warnings.append(_unknown_variable(variable, known))
+    return given, warnings
 
 
 def _flatten(document: Mapping[Any, Any], path: str, prefix: str = "") -> dict[str, _Given]:
@@ -246,7 +265,7 @@ def _from_file(path: str, known: Mapping[str, Field]) -> dict[str, _Given]:
     given = _flatten(document, path)
     for key, item in given.items():
         if key not in known:
-            raise _unknown(key, item.source, known)
+            raise SettingsError(_unknown(key, item.source, known))
     return given
 
 
@@ -293,10 +312,12 @@ class Resolved:
 
     Attributes:
         origins: The source of each setting that is not a default, by dotted key.
+        warnings: What was found beside the settings and is not read.
     """
 
     settings: ServerSettings
     origins: dict[str, str]
+    warnings: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """Return one line for each setting: its value and its source."""
@@ -331,7 +352,8 @@ def resolve(
     variables = os.environ if environment is None else environment
     path = file or variables.get(PREFIX + "CONFIG")
     given = _from_file(path, known) if path else {}
-    given |= _from_environment(variables, known)
+    from_environment, warnings = _from_environment(variables, known)
+    given |= from_environment
     named = (flags or {}).get("torchserve_config") or (
         given["torchserve_config"].value if "torchserve_config" in given else None
     )
@@ -339,7 +361,7 @@ def resolve(
         given = _from_properties(str(named)) | given
     for key, value in (flags or {}).items():
         if key not in known:
-            raise _unknown(key, "command line", known)
+            raise SettingsError(_unknown(key, "command line", known))
         if value is not None and value != ():
             given[key] = _Given(value, f"flag {known[key].flag}")
     values: dict[str, Any] = {}
@@ -348,4 +370,5 @@ def resolve(
         section, _, name = key.rpartition(".")
         (limits if section else values)[name or key] = _convert(known[key], item)
     settings = ServerSettings(**values, limits=Limits(**limits))
-    return Resolved(settings, {key: item.source for key, item in given.items()})
+    origins = {key: item.source for key, item in given.items()}
+    return Resolved(settings, origins, tuple(warnings))

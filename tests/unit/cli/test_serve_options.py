@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from ksrv.cli.main import main
-from ksrv.server.settings import fields
+from ksrv.server.settings import SERVICE_VARIABLE, fields
 
 
 @pytest.fixture
@@ -72,8 +72,41 @@ def test_a_mistake_is_one_sentence(run, arguments, text):
     assert "Traceback" not in done.output
 
 
-def test_a_variable_that_is_no_setting_is_an_error(run, monkeypatch):
-    monkeypatch.setenv("KSRV_HTPP", "x")
-    done = run("serve", ".")
-    assert done.exit_code == 1
-    assert "KSRV_HTPP" in done.output and "'http'" in done.output
+@pytest.mark.parametrize(
+    ("variable", "nearest"),
+    [
+        ("KSRV_HTPP", "did you mean KSRV_HTTP?"),
+        ("KSRV_LIMITS__BDOY", "did you mean KSRV_LIMITS__BODY?"),
+        ("KSRV_LIMITS_BODY", "did you mean KSRV_LIMITS__BODY?"),
+        ("KSRV_ZZZZZZ", "is not read\n"),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_a_warning(run, monkeypatch, variable, nearest):
+    monkeypatch.setenv(variable, "x")
+    done = run("serve", ".", "--print-config")
+    assert done.exit_code == 0
+    assert f"Warning: environment variable {variable} is no setting" in done.stderr
+    assert nearest in done.stderr
+
+
+@pytest.mark.parametrize("service", ["KSRV", "KSRV_GRPC", "KSRV_2_HTTP"])
+def test_what_kubernetes_says_of_a_service_is_not_looked_at(run, monkeypatch, service):
+    for name, value in {
+        "SERVICE_HOST": "10.0.0.5",
+        "SERVICE_PORT": "8080",
+        "SERVICE_PORT_HTTP_METRICS": "8080",
+        "PORT": "tcp://10.0.0.5:8080",
+        "PORT_8080_TCP": "tcp://10.0.0.5:8080",
+        "PORT_8080_TCP_PROTO": "tcp",
+        "PORT_8080_TCP_PORT": "8080",
+        "PORT_8080_TCP_ADDR": "10.0.0.5",
+        "PORT_53_UDP_ADDR": "10.0.0.5",
+    }.items():
+        monkeypatch.setenv(f"{service}_{name}", value)
+    done = run("serve", ".", "--print-config")
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_no_setting_is_called_like_a_variable_of_kubernetes():
+    for field in fields().values():
+        assert not SERVICE_VARIABLE.fullmatch(field.variable)

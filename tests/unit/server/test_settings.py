@@ -62,7 +62,6 @@ def test_build_variables_are_not_settings():
 @pytest.mark.parametrize(
     ("flags", "environment", "text", "expected"),
     [
-        ({}, {"KSRV_THREDS": "1"}, None, ["KSRV_THREDS", "'threds'", "did you mean 'threads'"]),
         ({}, {}, "limits: {bodi: 1}", ["ksrv.yaml", "'limits.bodi'", "'limits.body'"]),
         ({"nope": 1}, {}, None, ["command line", "'nope'"]),
         ({"threads": "many"}, {}, None, ["flag --threads", "'threads'", "many"]),
