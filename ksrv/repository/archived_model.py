@@ -17,6 +17,7 @@ import msgspec
 import yaml
 
 from ksrv.repository.archive import (
+    ARCHIVE_SUFFIXES,
     MANIFEST,
     ArchiveError,
     Manifest,
@@ -31,7 +32,6 @@ from ksrv.torchserve.envelopes import KSERVE_V2
 log = logging.getLogger("ksrv.repository")
 
 RUNNER = "ksrv.torchserve.runner:TorchServeRunner"
-SUFFIXES = (".mar", ".model", ".tgz", ".gz")
 RUNTIMES = ("python", "python3", "")
 DEFAULT_BATCH_DELAY_MS = 100
 SERVER_KEYS = (
@@ -375,4 +375,4 @@ def archive_readers(
     Args:
         defaults: What holds where an archive does not say otherwise.
     """
-    return dict.fromkeys(SUFFIXES, partial(read_archive, defaults=defaults))
+    return dict.fromkeys(ARCHIVE_SUFFIXES, partial(read_archive, defaults=defaults))

@@ -115,10 +115,11 @@ class Repository:
 
     def _models(self, path: Path) -> Iterator[ModelEntry]:
         if path.is_file():
-            if path.suffix not in (*BARE_SUFFIXES, *self._archives):
+            suffix = self._model_suffix(path)
+            if not suffix:
                 known = ", ".join((*BARE_SUFFIXES, *self._archives))
                 raise RepositoryError(f"{path}: a model's file ends with {known}.")
-            yield self._entry(path, path.stem)
+            yield self._entry(path, path.name.removesuffix(suffix))
         elif path.is_dir():
             if _is_model_folder(path) or self._is_unpacked(path):
                 yield self._entry(path, path.resolve().name)
@@ -138,8 +139,13 @@ class Repository:
             if child.is_dir():
                 if not _is_empty(child):
                     yield self._entry(child, child.name)
-            elif child.suffix in (*BARE_SUFFIXES, *self._archives):
-                yield self._entry(child, child.stem)
+            elif suffix := self._model_suffix(child):
+                yield self._entry(child, child.name.removesuffix(suffix))
+
+    def _model_suffix(self, path: Path) -> str:
+        """Return how the name of a model's file ends, "" for any other file, such as vocab.csv.gz."""
+        known = (*BARE_SUFFIXES, *self._archives)
+        return next((suffix for suffix in known if path.name.endswith(suffix)), "")
 
     def _entry(self, path: Path, name: str) -> ModelEntry:
         if not is_model_name(name):
@@ -149,8 +155,8 @@ class Repository:
             )
             return ModelEntry(name, error=error, path=path)
         try:
-            if path.suffix in self._archives:
-                return self._archives[path.suffix](path, name)
+            if (suffix := self._model_suffix(path)) in self._archives:
+                return self._archives[suffix](path, name)
             if path.is_file():
                 return _bare_file(path, name)
             if self._is_unpacked(path):

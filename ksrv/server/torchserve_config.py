@@ -23,9 +23,12 @@ _REASONS = {
     "grpc_management_address": "there is no management service over gRPC",
     "grpc_management_port": "there is no management service over gRPC",
     "install_py_dep_per_model": "ksrv import --install-requirements installs on request",
-    "private_key_file": "TLS is left to a proxy",
-    "certificate_file": "TLS is left to a proxy",
-    "keystore": "TLS is left to a proxy",
+    "private_key_file": "the inference_address is not https",
+    "certificate_file": "the inference_address is not https",
+    "keystore": "TLS takes PEM files: certificate_file and private_key_file",
+    "keystore_pass": "TLS takes PEM files: certificate_file and private_key_file",
+    "keystore_type": "TLS takes PEM files: certificate_file and private_key_file",
+    "enable_grpc_ssl": "gRPC speaks TLS where the inference_address is https, and only there",
     "cors_allowed_origin": "CORS headers are left to a proxy",
     "cors_allowed_methods": "CORS headers are left to a proxy",
     "cors_allowed_headers": "CORS headers are left to a proxy",
@@ -100,6 +103,7 @@ class _Translation:
         result = self._result
         # Whoever brings TorchServe's settings has its clients; a flag or variable may say otherwise.
         result.settings["torchserve_api"] = True
+        self._certificates()
         self._setting("inference_address", "http", _http_address)
         self._grpc()
         self._setting("max_request_size", "limits.body", int)
@@ -138,6 +142,19 @@ class _Translation:
         if value is not None:
             self._result.settings[setting] = value
 
+    def _certificates(self) -> None:
+        """As in TorchServe, the scheme of the address decides whether there is TLS."""
+        address = self._left.get("inference_address", "")
+        if urlsplit(address).scheme != "https":
+            return
+        for key, setting in (("certificate_file", "tls_cert"), ("private_key_file", "tls_key")):
+            if not self._left.get(key):
+                raise ConfigPropertiesError(
+                    f"{self._path}: inference_address={address!r} needs a {key}, in PEM; key stores"
+                    f" are not read"
+                )
+            self._setting(key, setting, str)
+
     def _grpc(self) -> None:
         address = self._take("grpc_inference_address", str, "becomes the host of the setting grpc")
         port = self._take("grpc_inference_port", int, "becomes the port of the setting grpc")
@@ -170,10 +187,11 @@ class _Translation:
 
 def _http_address(text: str) -> str:
     parts = urlsplit(text if "//" in text else f"//{text}")
-    if parts.scheme not in ("", "http") or not parts.hostname:
-        raise ValueError("it must be http://HOST:PORT; TLS is left to a proxy")
+    if parts.scheme not in ("", "http", "https") or not parts.hostname:
+        raise ValueError("it must be http://HOST:PORT or https://HOST:PORT")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{parts.port or 80}"
+    usual = 443 if parts.scheme == "https" else 80
+    return f"{host}:{usual if parts.port is None else parts.port}"
 
 
 def _flag(text: str) -> bool:

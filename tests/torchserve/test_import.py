@@ -15,6 +15,7 @@ from ksrv.repository.layout import Repository
 from ksrv.server.settings import SettingsError, resolve
 from ksrv.server.torchserve_config import translate
 from ksrv.testing import Server
+from tests.integration.certificates import self_signed
 
 SETTINGS = {
     "deviceType": "cpu",
@@ -219,6 +220,9 @@ def test_config_properties_is_translated_and_the_rest_named(tmp_path, model_file
         "job_queue_size=many",
         "job_queue_size=0",
         "inference_address=https://0.0.0.0:8443",
+        "certificate_file=c.pem\ninference_address=https://0.0.0.0:8443",
+        "private_key_file=k.pem\ninference_address=https://0.0.0.0:8443",
+        "inference_address=ftp://0.0.0.0:8443",
         "model_store=store\nload_models=http://somewhere/a.mar",
         "model_store=store\nload_models=../a.mar",
         "models=[]",
@@ -247,3 +251,49 @@ def test_archives_of_one_name_are_its_versions_in_order(tmp_path):
 def test_highest_version_serves_requests_that_name_none(served):
     assert predict(served, "eager", ONE_TO_FOUR).json()["y"] == ANSWER  # 2.0, the highest
     assert predict(served, "eager", ONE_TO_FOUR).json()["class"] == "OptimizedModule"
+
+
+def test_the_certificate_of_a_config_properties_is_served(tmp_path, model_files):
+    store = tmp_path / "store"
+    store.mkdir()
+    archive(store, "line", "numbers_handler.py", files=model_files, model="line.pt")
+    key, cert = self_signed(tmp_path / "tls")
+    path = tmp_path / "config.properties"
+    path.write_text(
+        f"inference_address=https://127.0.0.1:8443\nmodel_store={store}\nload_models=all\n"
+        f"private_key_file={key}\ncertificate_file={cert}\nkeystore=store.p12\n"
+    )
+    with Server([], torchserve_config=str(path), wait_ready=False) as server:
+        settle(server)
+        url = f"https://{server.http}/predictions/line"
+        answer = requests.post(url, json=ONE_TO_FOUR, verify=str(cert), timeout=60)
+        assert answer.json()["y"] == ANSWER
+        with pytest.raises(requests.ConnectionError):
+            requests.get(f"http://{server.http}/ping", timeout=60)
+        assert "keystore: ignored, TLS takes PEM files" in server.log
+
+
+def test_a_plain_address_leaves_certificates_alone(tmp_path):
+    path = tmp_path / "config.properties"
+    path.write_text(
+        "inference_address=http://127.0.0.1:0\nprivate_key_file=k.pem\ncertificate_file=c.pem\n"
+    )
+    found = translate(path)
+    assert found.settings == {"torchserve_api": True, "http": "127.0.0.1:0"}
+    assert found.ignored == dict.fromkeys(
+        ("private_key_file", "certificate_file"), "the inference_address is not https"
+    )
+    path.write_text(path.read_text().replace("http://127.0.0.1:0", "https://[::1]"))
+    found = translate(path).settings
+    assert (found["http"], found["tls_cert"], found["tls_key"]) == ("[::1]:443", "c.pem", "k.pem")
+
+
+def test_other_compressed_files_beside_archives_are_none(tmp_path, model_files):
+    store = tmp_path / "store"
+    store.mkdir()
+    for name in ("vocab.csv.gz", "notes.gz", "weights.bin.gz"):
+        (store / name).write_bytes(b"\x1f\x8b\x08\0")
+    archive(store, "line", "numbers_handler.py", files=model_files, model="line.pt", form="tgz")
+    with Server(store, torchserve_api=True) as server:
+        index = requests.post(f"{server.url}/v2/repository/index", timeout=60).json()
+        assert [(one["name"], one["state"]) for one in index] == [("line", "READY")]
