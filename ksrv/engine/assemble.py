@@ -183,7 +183,9 @@ class Assembly:
         name = like.name
         if name in self._filled:
             data = self._filled[name][: self.rows]
-            declared = self._spec.input(name)
+            # Images have become what the model declares; all else is of the requests' own datatype,
+            # which in open inputs need not be the one that a client is shown.
+            declared = self._spec.input(name) if name in self._images else None
             kind = like.datatype if declared is None else declared.datatype
             return Tensor(name, kind, data.shape, data)
         elements: list[Element] = list(
