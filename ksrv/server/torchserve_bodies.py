@@ -139,22 +139,25 @@ def _next_delimiter(
 
 
 def _head(body: memoryview, start: int, number: int) -> tuple[str, str, int]:
-    """Return a part's name and content type, and where its content begins."""
+    """Return a part's name and a file's content type, and where its content begins."""
     # A head without fields ends with the line end that the delimiter brought along.
     found = _END_OF_HEAD.search(body, start - 2, start + PART_HEAD)
     if found is None:
         raise InvalidRequest(
             f"part {number} of the multipart body has no head that ends within {PART_HEAD} bytes"
         )
-    name, kind = None, ""
+    name, kind, is_file = None, "", False
     for line in bytes(body[start : found.start()]).split(b"\r\n"):
         field, _, value = line.partition(b":")
         text = value.strip().decode("utf-8", "replace")
         match field.strip().lower():
             case b"content-disposition":
-                name = parse_header(text)[1].get("name")
+                options = parse_header(text)[1]
+                name = options.get("name")
+                is_file = not options.keys().isdisjoint(("filename", "filename*"))
             case b"content-type":
                 kind = text
     if not name:
         raise InvalidRequest(f"part {number} of the multipart body has no name")
-    return name, kind, found.end()
+    # To TorchServe a part without a file name is a field of a form, which has no content type.
+    return name, kind if is_file else "", found.end()

@@ -434,3 +434,21 @@ def test_b21_micro_batches_keep_the_order(served):
         expected = [0.5, 0.4 * first - 0.5, 0.8 * first]
         assert answer["y"] == pytest.approx(expected, abs=1e-6)
     assert len(answers) == 4
+
+
+def test_a_part_without_a_file_name_stays_a_bytearray(served):
+    """To TorchServe it is a field of a form, whatever content type it has."""
+    parts = {
+        "text": (None, "v", "text/plain"),
+        "json": (None, "[1]", "application/json"),
+        "file": ("f.json", "[1]", "application/json"),
+    }
+    seen = predict(served, "echo", files=parts).json()
+    shown = {name: (value["type"], value["repr"]) for name, value in seen["row"].items()}
+    assert shown == {
+        "text": ("bytearray", "bytearray(b'v')"),
+        "json": ("bytearray", "bytearray(b'[1]')"),
+        "file": ("list", "[1]"),
+    }
+    kinds = {name: seen["headers"][name]["content-type"] for name in parts}
+    assert kinds == {"text": "", "json": "", "file": "application/json"}

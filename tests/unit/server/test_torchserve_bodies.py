@@ -56,12 +56,18 @@ def test_multipart_parts():
     body = multipart(
         (named(b"data", b'; filename="t.jpg"\r\nContent-Type: image/jpeg'), b"\xff\r\n--b1x\xd8"),
         (named(b"k"), b""),
+        (named(b"field", b"\r\nContent-Type: application/json"), b"{}"),
+        (named(b"unnamed", b'; filename=""\r\nContent-Type: text/plain'), b"t"),
+        (named(b"foreign", b"; filename*=UTF-8''t\r\nContent-Type: text/plain"), b"t"),
         (b"content-disposition: form-data; name=plain", b"v"),
         preamble=b"ignored\r\n",
     )
     assert parts(body) == {
         "data": (b"\xff\r\n--b1x\xd8", "image/jpeg"),
         "k": (b"", ""),
+        "field": (b"{}", ""),
+        "unnamed": (b"t", "text/plain"),
+        "foreign": (b"t", "text/plain"),
         "plain": (b"v", ""),
     }
     assert parts(b"--b1--") == {}
