@@ -9,6 +9,12 @@ import click
 from ksrv.server.settings import Field, SettingsError, fields, resolve
 
 
+class CannotServe(click.ClickException):
+    """A path that holds nothing to serve: a wrong argument, as click's own usage errors are."""
+
+    exit_code = 2
+
+
 def _option(field: Field) -> Callable[[Any], Any]:
     name = "setting_" + field.key.replace(".", "__")
     default = "" if field.default in (None, ()) else f"  [default: {field.default}]"
@@ -55,12 +61,12 @@ def serve(paths: tuple[Path, ...], config: str | None, print_config: bool, **giv
     settings = resolved.settings
     if not settings.models:
         raise click.UsageError("give at least one model repository, model folder or model file")
-    missing = [path for path in settings.models if not Path(path).exists()]
-    if missing:
-        raise click.ClickException(f"no such file or folder: {', '.join(missing)}")
+    from ksrv.repository.layout import RepositoryError
     from ksrv.server.application import serve as run
 
     try:
         run(settings)
+    except RepositoryError as error:
+        raise CannotServe(str(error)) from error
     except (SettingsError, ValueError) as error:
         raise click.ClickException(str(error)) from error

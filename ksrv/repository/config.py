@@ -30,6 +30,11 @@ __all__ = [
 ]
 
 CONFIG_NAME = "model.yaml"
+UNREAD_NAMES = {
+    "model.yml": f"call it {CONFIG_NAME}",
+    "config.pbtxt": f"it holds settings of Triton's; write them into {CONFIG_NAME}",
+}
+"""Files that look like settings, with what to do about them."""
 BUILT_IN_HANDLERS = ("image_classifier", "image_segmenter", "object_detector", "text_classifier")
 MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx")
 STATE_SUFFIXES = (".pt", ".pth", ".safetensors")
@@ -48,6 +53,8 @@ _KEYS = (
     "instances",
     "threads",
     "timeout_ms",
+    "run_timeout_ms",
+    "start_timeout_ms",
     "queue_size",
     "warmup",
     "version_policy",
@@ -63,6 +70,19 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?|[A-Za-z_]\w
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LARGEST = 2**31 - 1
+
+
+def unread_settings(folders: Sequence[Path]) -> str:
+    """Return a sentence on the files of a model's folders that look like settings and are none.
+
+    Args:
+        folders: The folders.
+
+    Returns:
+        "model.yml is not read: call it model.yaml", or "" where there is no such file.
+    """
+    found = {name for folder in folders for name in UNREAD_NAMES if (folder / name).is_file()}
+    return "; ".join(f"{name} is not read: {UNREAD_NAMES[name]}" for name in sorted(found))
 
 
 def load_version_policy(folder: Path) -> VersionPolicy:
@@ -138,7 +158,11 @@ def _without_config(folders: Sequence[Path]) -> ModelConfig:
             raise ConfigError(
                 f"{folder}: holds several model files ({names}) and no {CONFIG_NAME} that names one."
             )
-    raise ConfigError(f"{folders[-1]}: holds no {CONFIG_NAME}, no handler.py and no model file.")
+    unread = unread_settings(folders)
+    raise ConfigError(
+        f"{folders[-1]}: holds no {CONFIG_NAME}, no handler.py and no model file"
+        f"{f' ({unread})' if unread else ''}."
+    )
 
 
 class _Files:
@@ -192,6 +216,8 @@ def _read(fields: Fields, files: _Files) -> ModelConfig:
         instances=fields.integer("instances", 1, 1, 1024),
         threads=fields.integer("threads", 0, 0, 4096),
         timeout_ms=fields.integer("timeout_ms", 30_000, 1, _LARGEST),
+        run_timeout_ms=fields.integer("run_timeout_ms", 0, 0, _LARGEST),
+        start_timeout_s=fields.integer("start_timeout_ms", 120_000, 1, _LARGEST) / 1000,
         queue_size=fields.integer("queue_size", 100, 1, 1_000_000),
         warmup=_read_warmup(fields, files),
         version_policy=_read_version_policy(fields),

@@ -14,9 +14,11 @@ from typing import TypeAlias
 from ksrv.errors import quote
 from ksrv.repository.config import (
     CONFIG_NAME,
+    MODEL_SUFFIXES,
     ConfigError,
     load_model_config,
     load_version_policy,
+    unread_settings,
 )
 from ksrv.repository.trust import doubts
 from ksrv.source import ModelConfig, ModelSource, VersionPolicy
@@ -103,9 +105,35 @@ class Repository:
                     entries[found.name] = ModelEntry(found.name, error=text, path=earlier.path)
         return entries
 
+    def check(self, *, may_be_empty: bool = False) -> None:
+        """Look at the paths before anything is started.
+
+        Args:
+            may_be_empty: Whether models may come later into a folder that holds none.
+
+        Raises:
+            RepositoryError: A path is no kind of model, or holds none that can be read.
+        """
+        for path in self.paths:
+            entries: list[ModelEntry] = []
+            for entry in self._models(path):
+                if any(not source.error for source in entry.versions.values()):
+                    break
+                entries.append(entry)
+            else:
+                if not may_be_empty:
+                    raise RepositoryError(_nothing_in(path, entries, self._suffixes()))
+
+    def _suffixes(self) -> str:
+        return ", ".join((*BARE_SUFFIXES, *self._archives))
+
     def _warn(self, entry: ModelEntry) -> None:
         if entry.path not in self._looked_at:
             self._looked_at.add(entry.path)
+            versions = [source.folder for source in entry.versions.values()]
+            unread = unread_settings([entry.path, *versions])
+            if unread and not entry.path.is_file():
+                log.warning("the model %s: %s", entry.name, unread)
             try:
                 doubt = next(doubts(entry.path), None)
             except RecursionError:
@@ -115,16 +143,22 @@ class Repository:
 
     def _models(self, path: Path) -> Iterator[ModelEntry]:
         if path.is_file():
+            if path.suffix in MODEL_SUFFIXES and path.suffix not in BARE_SUFFIXES:
+                raise RepositoryError(
+                    f"{path}: holds a part of a model; name it under model: in the {CONFIG_NAME} of "
+                    f"a folder, with the module that it fills under class:."
+                )
             suffix = self._model_suffix(path)
             if not suffix:
-                known = ", ".join((*BARE_SUFFIXES, *self._archives))
-                raise RepositoryError(f"{path}: a model's file ends with {known}.")
+                raise RepositoryError(f"{path}: a model's file ends with {self._suffixes()}.")
             yield self._entry(path, path.name.removesuffix(suffix))
         elif path.is_dir():
             if _is_model_folder(path) or self._is_unpacked(path):
                 yield self._entry(path, path.resolve().name)
             else:
                 yield from self._repository(path)
+        elif path.exists():
+            raise RepositoryError(f"{path}: is neither a file nor a folder.")
         else:
             raise RepositoryError(f"{path}: no such file or folder.")
 
@@ -178,6 +212,25 @@ class Repository:
             and (path / ARCHIVE_MARK).is_file()
             and not (path / CONFIG_NAME).is_file()
         )
+
+
+def _nothing_in(path: Path, entries: Sequence[ModelEntry], suffixes: str) -> str:
+    """Say why nothing that a path holds can be served."""
+    errors = [error for entry in entries for error in _errors(entry)]
+    if len(entries) == 1:
+        return errors[0]
+    if errors:
+        return f"{path}: none of its {len(entries)} folders and files is a model; {errors[0]}"
+    unread = unread_settings([path])
+    return (
+        f"{path}: holds no model: no folder with a {CONFIG_NAME} or a handler.py and no file that "
+        f"ends with {suffixes}{f' ({unread})' if unread else ''}."
+    )
+
+
+def _errors(entry: ModelEntry) -> list[str]:
+    errors = [source.error for source in entry.versions.values() if source.error]
+    return [entry.error, *errors] if entry.error else errors
 
 
 def _are_versions(one: ModelEntry, other: ModelEntry) -> bool:

@@ -23,6 +23,7 @@ KEYS = (
     "threads",
     "timeout_ms",
     "run_timeout_ms",
+    "start_timeout_ms",
     "queue_size",
     "envelope",
     "env",
@@ -59,6 +60,10 @@ def read_unpacked(fields: Fields, folder: Path, readers: Mapping[str, Reader]) -
         "threads": fields.integer("threads", config.threads, 0, 4096),
         "timeout_ms": fields.integer("timeout_ms", config.timeout_ms, 0, _LARGEST),
         "run_timeout_ms": fields.integer("run_timeout_ms", config.run_timeout_ms, 0, _LARGEST),
+        "start_timeout_s": fields.integer(
+            "start_timeout_ms", round(config.start_timeout_s * 1000), 1, _LARGEST
+        )
+        / 1000,
         "queue_size": fields.integer("queue_size", config.queue_size, 1, 1_000_000),
         "envelope": fields.text("envelope") or config.envelope,
     }

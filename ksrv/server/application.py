@@ -3,10 +3,13 @@
 Neither `gunicorn.conf.py` of the working directory nor `GUNICORN_CMD_ARGS` is read.
 """
 
+import logging
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
 
+from ksrv.repository.archived_model import archive_readers
+from ksrv.repository.layout import Repository
 from ksrv.server.lifecycle import Service
 from ksrv.server.master import Master
 from ksrv.server.settings import ServerSettings
@@ -38,6 +41,12 @@ def serve(settings: ServerSettings) -> None:
 
     Args:
         settings: The server's settings.
+
+    Raises:
+        RepositoryError: There is nothing to serve.
     """
     application: Any = ServerApplication(settings)
+    logging.getLogger("ksrv").addHandler(logging.NullHandler())  # what is raised says it all
+    repository = Repository(settings.models, archive_readers())
+    repository.check(may_be_empty=settings.watch > 0)
     application.run()

@@ -318,3 +318,19 @@ def test_the_processes_end_with_the_server(tmp_path):
         wait_until(lambda: not lives(orphan))
     finally:
         server.kill()
+
+
+def test_a_model_yaml_bounds_the_start_of_a_process_and_each_batch(tmp_path):
+    forever = SLOW_START.replace(
+        'os.path.exists(os.path.join(os.path.dirname(__file__), "wait"))', "True"
+    )
+    write_model(tmp_path, "starts", forever, TENSORS + "start_timeout_ms: 1500\n")
+    write_model(tmp_path, "runs", WAYS, TENSORS + "run_timeout_ms: 500\nstart_timeout_ms: 60000\n")
+    with Server(tmp_path, wait_ready=False) as server:
+        wait_until(lambda: "models loaded" in server.log)
+        answer = requests.get(f"{server.url}/v2/models/starts/ready", timeout=30)
+        assert "did not get ready within 1.5 s" in answer.json()["error"]
+        answer = infer(server, "runs", np.full((1, 1), -5, "f4"))
+        assert answer.status_code == 504  # long before the 60 s that its request may take
+        assert "while the handler ran" in answer.json()["error"]
+        wait_until(lambda: ready(server, "runs"))

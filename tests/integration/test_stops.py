@@ -300,7 +300,9 @@ def test_workers_that_cannot_start_end_the_server_that_never_served(tmp_path):
 
 def state_of(server, name):
     index = requests.post(f"{server.url}/v2/repository/index", timeout=60).json()
-    return {(one["name"], one["state"], one.get("reason", "")) for one in index if one["name"] == name}
+    return {
+        (one["name"], one["state"], one.get("reason", "")) for one in index if one["name"] == name
+    }
 
 
 @pytest.mark.parametrize("workers", [1, 2])

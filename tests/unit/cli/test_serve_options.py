@@ -110,3 +110,36 @@ def test_what_kubernetes_says_of_a_service_is_not_looked_at(run, monkeypatch, se
 def test_no_setting_is_called_like_a_variable_of_kubernetes():
     for field in fields().values():
         assert not SERVICE_VARIABLE.fullmatch(field.variable)
+
+
+@pytest.mark.parametrize(
+    ("files", "path", "texts"),
+    [
+        ([], "none", ["no such file"]),
+        (["weights.pth"], "weights.pth", ["weights.pth", "model.yaml", "class:"]),
+        (["notes.txt"], "notes.txt", ["notes.txt", ".onnx"]),
+        (["broken.mar"], "broken.mar", ["broken.mar"]),
+        (["m/model.yaml"], "m", ["model.yaml", "handler: or a model:"]),
+        (["m/weights.pth", "m/model.yml"], "m", ["holds no model", "model.yml is not read"]),
+        (["r/a/x.txt", "r/b/config.pbtxt"], "r", ["none of its 2", "no model.yaml"]),
+        (["empty/.keep"], "empty", ["holds no model"]),
+        (["v/1/x.txt", "v/2/x.txt"], "v", ["no model.yaml"]),
+    ],
+)
+def test_a_path_that_cannot_be_served_is_one_sentence_and_status_2(
+    run, tmp_path, files, path, texts
+):
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    done = run("serve", str(tmp_path / path), "--http", "127.0.0.1:0", "--grpc", "off")
+    assert done.exit_code == 2
+    (line,) = done.output.splitlines()
+    for text in texts:
+        assert text in line
+
+
+def test_two_paths_of_which_one_cannot_be_served_are_not_served(run, tmp_path):
+    (tmp_path / "model.onnx").write_text("")
+    done = run("serve", str(tmp_path / "model.onnx"), str(tmp_path / "none"))
+    assert done.exit_code == 2 and "none: no such file" in done.output

@@ -210,3 +210,14 @@ def test_a_folder_that_cannot_be_read_does_not_stop_the_others(tmp_path, monkeyp
     entries = Repository([tmp_path]).scan()
     assert entries["good"].error is None
     assert "Permission denied" in entries["shut"].error
+
+
+@pytest.mark.parametrize("name", ["model.yml", "config.pbtxt", "1/model.yml"])
+def test_settings_that_are_not_read_are_named(tmp_path, caplog, name):
+    make(tmp_path, {"m/handler.py": HANDLER, f"m/{name}": "handler: other.py\n"})
+    repository = Repository([tmp_path])
+    for _ in range(2):
+        assert not repository.scan()["m"].error
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "the model m:" in said and f"{Path(name).name} is not read" in said
+    assert "model.yaml" in said
