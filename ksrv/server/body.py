@@ -169,8 +169,18 @@ def _pieces(read: Read, length: int | None, step: int) -> Iterator[bytes]:
         yield piece
 
 
-def _inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator[bytes]:
-    """Yield what a compressed body inflates to, a bounded piece at a time."""
+def inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator[bytes]:
+    """Yield what a compressed body inflates to, a bounded piece at a time.
+
+    Args:
+        pieces: The body as it came; the ratio is looked at behind each piece.
+        encoding: "gzip", "x-gzip" or "deflate".
+        limits: The bound on the ratio.
+
+    Raises:
+        BodyTooLarge: It inflates to more than the ratio allows.
+        InvalidRequest: It is corrupt, ends early, or goes on behind its end.
+    """
     machine = zlib.decompressobj(_WINDOW_BITS[encoding])
     received = inflated = 0
     for piece in pieces:
@@ -259,7 +269,7 @@ def read_body(
     step = STEP if encoding == "identity" else COMPRESSED_STEP
     pieces = _pieces(stream.read, length, step)
     if encoding != "identity":
-        pieces = _inflated(pieces, encoding, limits)
+        pieces = inflated(pieces, encoding, limits)
     on_read(True)
     for piece in pieces:
         growing.write(piece)

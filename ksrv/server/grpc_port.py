@@ -67,19 +67,24 @@ def stop_listening(inodes: Collection[int]) -> None:
     """
     for inode, number in listeners().items():
         if inode in inodes:
-            with contextlib.suppress(OSError), _copy(number) as copy:
+            with contextlib.suppress(OSError), duplicate(number) as copy:
                 copy.shutdown(socket.SHUT_RD)
 
 
 def _listens(number: int) -> bool:
-    with _copy(number) as copy:
+    with duplicate(number) as copy:
         return bool(copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
-def _copy(number: int) -> socket.socket:
-    duplicate = os.dup(number)
+def duplicate(number: int) -> socket.socket:
+    """Return a socket over a copy of a descriptor, to ask or tell the one that grpcio owns.
+
+    Raises:
+        OSError: The descriptor was closed, or is no socket's.
+    """
+    copied = os.dup(number)
     try:
-        return socket.socket(fileno=duplicate)
+        return socket.socket(fileno=copied)
     except OSError:
-        os.close(duplicate)
+        os.close(copied)
         raise
