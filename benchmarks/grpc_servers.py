@@ -36,7 +36,10 @@ from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.messages import message_class
 from ksrv.request import InferRequest, InferResponse, Tensor
-from ksrv.server.grpc_direct import DirectCalls
+from ksrv.server.budget import ByteBudget
+from ksrv.server.grpc_calls import open_to_all
+from ksrv.server.grpc_direct import DirectCalls, Unary
+from ksrv.server.grpc_waiting import Waiting
 from ksrv.spec import ModelSpec
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -179,7 +182,16 @@ def serve(kind: str) -> None:
         return
     server = grpc.server(ThreadPoolExecutor(16), options=OPTIONS)
     if kind == "direct":
-        direct = DirectCalls.on(server, METHOD, Calls(engine), threads=16, most=1000)
+        budget = ByteBudget(1 << 32)
+        direct = DirectCalls.on(
+            server,
+            {METHOD: Unary(open_to_all, LIMITS)},
+            Calls(engine),
+            Waiting(budget, head=10, rate=4096, most=1000),
+            budget,
+            threads=16,
+            most=1000,
+        )
         if direct is None:
             raise RuntimeError("this release of grpcio lacks what the direct way is written on")
         print(server.add_insecure_port("127.0.0.1:0"), flush=True)

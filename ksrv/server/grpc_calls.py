@@ -175,51 +175,55 @@ def parsed(kind: type[Any], message: bytes) -> Any:
         raise InvalidRequest(f"the request is not a {kind.DESCRIPTOR.name}: {error}") from error
 
 
-def guarded(behavior: Behavior, check: Check, kind: type[Any]) -> Behavior:
-    """Return a unary call that is checked first and whose errors become statuses.
+def answering(
+    behavior: Behavior, kind: type[Any], answer: type[Any]
+) -> Callable[[bytes, Context], bytes]:
+    """Return a unary call as a function of bytes.
 
     Args:
         behavior: Takes the request and the context, returns the answer or raises.
-        check: Who may call.
         kind: The request's class.
+        answer: The answer's class.
     """
 
-    def call(message: bytes, context: Context) -> Any:
-        try:
-            check(context)
-            return behavior(parsed(kind, message), context)
-        except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
-            failure = failure_of(error)
-        abort(context, failure)
+    def call(message: bytes, context: Context) -> bytes:
+        made: bytes = answer.SerializeToString(behavior(parsed(kind, message), context))
+        return made
 
     return call
 
 
 def streaming(
-    behavior: Callable[[Any, Context], Iterator[Any]], check: Check, places: threading.Semaphore
+    behavior: Callable[[Any, Context], Iterator[Any]],
+    check: Check,
+    places: Callable[[Context], threading.Semaphore],
 ) -> Callable[[Any, Context], Iterator[Any]]:
     """Return a call with a stream of answers that is checked, counted, and fails with a status.
 
     Args:
-        behavior: Takes the request or requests and the context, yields answers or raises.
-        check: Who may call.
-        places: One is taken for each open stream.
+        behavior: Takes the requests and the context, yields answers or raises.
+        check: Who may call; asked before a place is taken or a message is received.
+        places: Says of which places one is taken while the stream is open.
     """
+    import grpc
 
-    def call(request: Any, context: Context) -> Iterator[Any]:
-        taken = False
+    def call(requests: Any, context: Context) -> Iterator[Any]:
+        taken = None
         try:
             check(context)
-            taken = places.acquire(blocking=False)
-            if not taken:
+            among = places(context)
+            if not among.acquire(blocking=False):
                 raise Overloaded("as many streams are open as this server serves at a time")
-            yield from behavior(request, context)
+            taken = among
+            yield from behavior(requests, context)
             return
+        except grpc.RpcError:
+            raise  # grpcio's own word that the call is over
         except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
             failure = failure_of(error)
         finally:
-            if taken:
-                places.release()
+            if taken is not None:
+                taken.release()
         abort(context, failure)
 
     return call

@@ -1,18 +1,20 @@
-"""ModelInfer taken straight from grpcio's completion queue, without its Python server in between.
+"""Unary calls taken straight from grpcio's completion queue, without its Python server in between.
 
 grpcio's own sync server changes threads four times for a small call and wakes up some twenty times,
-which costs more than everything that ksrv does. So ModelInfer is a registered method with a queue of
-its own. One thread at a time, the leader, waits on that queue and reads, runs and answers a call on
+which costs more than everything that ksrv does. It also keeps a thread for each message that it waits for, and
+asks for messages of callers whom nobody has looked at. So the unary calls are registered methods with
+a queue of their own: credentials are looked at first, then the message is asked for, and no thread
+waits for it (`grpc_waiting`). ModelInfer goes on from there in a way of its own. One thread at a time, the leader, waits on that queue and reads, runs and answers a call on
 the spot: a request that is lent its handler's seat never leaves its thread. Any other request is
 deferred, and other threads write the answers once the engine has them.
 
 The leader hands over before it runs what may take long, and is replaced when it does not come back.
-More threads on one queue would cost each call another wake-up. All other methods stay with grpcio's
-server.
+More threads on one queue would cost each call another wake-up. The other unary methods go to a pool
+once their message is there. Streams stay with grpcio's server.
 
 What is used here of grpcio is the layer that its own server is written on, but it is not public.
-`DirectCalls.on` therefore looks for every name first, and where one is missing ModelInfer is
-registered the public way (`grpc_server`).
+`DirectCalls.on` therefore looks for every name first, and where one is missing all methods are
+registered the public way (`grpc_fallback`).
 """
 
 import functools
@@ -20,14 +22,20 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ksrv._native import arena
 from ksrv.errors import InvalidRequest, KsrvError, Overloaded
-from ksrv.server.grpc_calls import failure_of, set_status
+from ksrv.limits import Limits
+from ksrv.server.budget import ByteBudget, Reservation
+from ksrv.server.grpc_calls import Check, Context, failure_of, set_status
 from ksrv.server.grpc_infer import InferCalls
+from ksrv.server.grpc_messages import as_written, encoding_of
+from ksrv.server.grpc_waiting import SMALL, Awaited, Waiting
 
 if TYPE_CHECKING:
     from ksrv.engine.ticket import Ticket
@@ -46,7 +54,10 @@ STUCK_NS = 20_000_000
 WATCH_SECONDS = 0.02
 
 REQUESTED = 8
-"""Calls that grpcio may hand over before it is asked for the next."""
+"""Calls of ModelInfer that grpcio may hand over before it is asked for the next."""
+
+REQUESTED_OTHERS = 2
+"""As many of any other method."""
 
 ANSWERERS = 2
 """Threads that write deferred answers."""
@@ -71,20 +82,43 @@ _SERVER_NAMES = ("register_completion_queue", "register_method", "request_regist
 _NO_FLAGS = 0
 
 
-class Call:
-    """One call: what `InferCalls` asks of a `grpc.ServicerContext`, and its answer.
+@dataclass(frozen=True)
+class Unary:
+    """A method with one request message and one answer.
+
+    Attributes:
+        check: Who may call; asked before the message is.
+        limits: Bounds on the message.
+        answer: Makes the answer of the message; None for ModelInfer.
+        pool: Where it runs.
+        small: Whether the message can only be a small one.
+    """
+
+    check: Check
+    limits: Limits
+    answer: Callable[[bytes, Context], bytes] | None = None
+    pool: ThreadPoolExecutor | None = None
+    small: bool = False
+
+
+class Call(Awaited):
+    """One call: what is asked of a `grpc.ServicerContext`, and its answer.
 
     Args:
         event: grpcio's event of its arrival.
         core: grpcio's operations.
+        method: What was called.
     """
 
     __slots__ = (
         "_call", "_code", "_core", "_deadline", "_details", "_metadata", "_trailing", "ended_here",
-        "message", "owner", "request", "sent", "ticket", "watched",
+        "message", "method", "owner", "request", "reservation", "sent", "ticket", "watched",
     )  # fmt: skip
 
-    def __init__(self, event: Any, core: Any) -> None:
+    def __init__(self, event: Any, core: Any, method: Unary) -> None:
+        super().__init__(small=method.small)
+        self.method = method
+        self.reservation: Reservation | None = None
         self._call = event.call
         self._core = core
         self._deadline: float = event.call_details.deadline
@@ -129,6 +163,12 @@ class Call:
         assert message is not None, "a call's message is taken once"
         return message
 
+    def free(self) -> None:
+        """Give the bytes of the message back; further calls do nothing."""
+        reservation, self.reservation = self.reservation, None
+        if reservation is not None:
+            reservation.close()
+
     def receive(self, tag: Any) -> None:
         """Have `tag` called with the event that brings the message."""
         self._call.start_server_batch((self._core.ReceiveMessageOperation(_NO_FLAGS),), tag)
@@ -167,15 +207,17 @@ class _Term:
 
 
 class DirectCalls:
-    """The ModelInfer calls of one server.
+    """The unary calls of one server.
 
     Args:
         core: grpcio's operations.
         server: grpcio's core server.
-        method: The method's path.
-        calls: Reads and answers requests.
+        methods: The methods by their paths.
+        calls: Reads and answers requests of ModelInfer.
+        waiting: The calls whose message is not there yet.
+        budget: The bytes that requests may hold together.
         threads: Requests that run on the spot at a time; at least one.
-        most: Calls that are held at a time; further ones are refused.
+        most: Calls whose message is there that are held at a time; further ones are refused.
         trims: Whether memory that receiving took is given back at once.
     """
 
@@ -183,8 +225,10 @@ class DirectCalls:
         self,
         core: Any,
         server: Any,
-        method: str,
+        methods: Mapping[str, Unary],
         calls: InferCalls,
+        waiting: Waiting,
+        budget: ByteBudget,
         *,
         threads: int,
         most: int,
@@ -192,12 +236,15 @@ class DirectCalls:
     ) -> None:
         self._core = core
         self._server = server
-        self._method = method
+        self._methods = methods
         self._calls = calls
+        self._waiting = waiting
+        self._budget = budget
         self._most = most
         self._queue = core.CompletionQueue()
         self._lock = threading.Lock()
         self._due = 0  # calls that are asked for or open
+        self._asked = 0  # of these, calls that are asked for
         self._watching = 0  # calls whose end is watched
         self._closing = False
         self._held: list[tuple[Call, bytes | None]] | None = None
@@ -213,27 +260,32 @@ class DirectCalls:
         self._pace_ns = 0  # of the last requests that were run on the spot
         self._answers: SimpleQueue[Call | None] = SimpleQueue()
         server.register_completion_queue(self._queue)
-        server.register_method(method)
+        for path in methods:
+            server.register_method(path)
 
     @classmethod
     def on(
         cls,
         server: Any,
-        method: str,
+        methods: Mapping[str, Unary],
         calls: InferCalls,
+        waiting: Waiting,
+        budget: ByteBudget,
         *,
         threads: int,
         most: int,
         trims: bool = True,
     ) -> "DirectCalls | None":
-        """Take over a method of a server that has not started.
+        """Take over methods of a server that has not started.
 
         Args:
             server: A `grpc.Server`.
-            method: The method's path.
-            calls: Reads and answers requests.
+            methods: The methods by their paths.
+            calls: Reads and answers requests of ModelInfer.
+            waiting: The calls whose message is not there yet.
+            budget: The bytes that requests may hold together.
             threads: Requests that run on the spot at a time.
-            most: Calls that are held at a time.
+            most: Calls whose message is there that are held at a time.
             trims: Whether memory that receiving took is given back at once.
 
         Returns:
@@ -250,13 +302,16 @@ class DirectCalls:
         if missing:
             log.warning("grpcio lacks %s: ModelInfer takes the slower way", ", ".join(missing))
             return None
-        return cls(core, inner, method, calls, threads=threads, most=most, trims=trims)
+        return cls(
+            core, inner, methods, calls, waiting, budget, threads=threads, most=most, trims=trims
+        )
 
     def start(self) -> None:
         """Take calls from now on; the server has started."""
         with self._lock:
-            for _ in range(REQUESTED):
-                self._ask()
+            for path, method in self._methods.items():
+                for _ in range(REQUESTED if method.answer is None else REQUESTED_OTHERS):
+                    self._ask(path)
         for index in range(self._threads):
             self._run(self._poll, f"ksrv-grpc-poll-{index}")
         for index in range(ANSWERERS):
@@ -342,13 +397,13 @@ class DirectCalls:
 
     # ---- events -----------------------------------------------------------------------------
 
-    def _ask(self) -> None:
-        """Ask grpcio for the next call; under the lock."""
+    def _ask(self, path: str) -> None:
+        """Ask grpcio for the next call of a method; under the lock."""
         if not self._closing:
-            self._server.request_registered_call(
-                self._queue, self._queue, self._method, self._arrived
-            )
+            arrived = functools.partial(self._arrived, path)
+            self._server.request_registered_call(self._queue, self._queue, path, arrived)
             self._due += 1
+            self._asked += 1
 
     def _less(self, _event: Any = None) -> None:
         with self._lock:
@@ -368,25 +423,46 @@ class DirectCalls:
         for _ in range(ANSWERERS):
             self._answers.put(None)
 
-    def _arrived(self, event: Any) -> None:
+    def _arrived(self, path: str, event: Any) -> None:
+        with self._lock:
+            self._asked -= 1
+            if event.success:
+                self._ask(path)
         if not event.success:  # the server stops
             self._less()
             return
-        call = Call(event, self._core)
-        with self._lock:
-            self._ask()
-            full = self._due > self._most + REQUESTED
-        if full:
-            self._refuse(call, Overloaded("as many calls are open as this server holds at a time"))
-        else:
-            call.receive(functools.partial(self._received, call))
+        call = Call(event, self._core, self._methods[path])
+        try:
+            call.method.check(call)
+        except Exception as error:  # noqa: BLE001 - the client is told
+            self._refuse(call, failure_of(error))
+            return
+        self._waiting.begin(call, self._refuse)
+        call.receive(functools.partial(self._received, call))
 
     def _received(self, call: Call, event: Any) -> Call | None:
-        call.message = event.batch_operations[0].message()
-        if call.message is None:  # it was cancelled, or ended without a request
-            self._refuse(call, InvalidRequest("ModelInfer requires exactly one request message"))
+        message = event.batch_operations[0].message()
+        if not self._waiting.end(call, len(message or b"")):
+            return None  # it was given up
+        if message is None:  # it was cancelled, or ended without a request
+            self._refuse(call, InvalidRequest("the call requires exactly one request message"))
             return None
-        return call
+        if self._due - self._asked - len(self._waiting) > self._most and not call.small:
+            self._refuse(call, Overloaded("as many calls are open as this server holds at a time"))
+            return None
+        call.reservation = Reservation(self._budget)
+        if len(message) > SMALL:
+            try:
+                call.reservation.grow(len(message))
+            except KsrvError as error:
+                self._refuse(call, error)
+                return None
+        call.message = message
+        if call.method.answer is None:
+            return call
+        assert call.method.pool is not None, "a method with an answer has a pool"
+        call.method.pool.submit(self._answer_other, call)
+        return None
 
     def _closed(self, call: Call, _event: Any) -> None:
         ticket = call.ticket
@@ -398,7 +474,22 @@ class DirectCalls:
         if closing:
             self._end()
 
+    def _answer_other(self, call: Call) -> None:
+        answer = call.method.answer
+        assert answer is not None, "only methods with an answer go to a pool"
+        try:
+            made = answer(self._message(call), call)
+        except Exception as error:  # noqa: BLE001 - the client is told
+            self._refuse(call, failure_of(error))
+            return
+        self._send(call, made)
+
     # ---- requests ---------------------------------------------------------------------------
+
+    def _message(self, call: Call) -> bytes:
+        """Return a call's message as the client wrote it."""
+        assert call.reservation is not None, "a message that is there can be counted"
+        return as_written(call.take_message(), call.method.limits, call.reservation)
 
     def _infer(self, call: Call, term: "_Term") -> None:
         """Read a request, and run it on the spot where the engine lets this thread."""
@@ -411,7 +502,7 @@ class DirectCalls:
             return
         try:
             began = time.monotonic_ns()
-            if self._pace_ns > LONG_NS or size >= LARGE:
+            if self._pace_ns > LONG_NS or size >= LARGE or encoding_of(call.message):
                 self._hand_over(term)
             else:
                 term.away_since = began
@@ -427,7 +518,8 @@ class DirectCalls:
 
     def _begin(self, call: Call, *, may_run: bool) -> None:
         try:
-            call.request = self._calls.read(call.take_message(), call)
+            call.request = self._calls.read(self._message(call), call)
+            call.free()  # from here on the engine's queue counts the request
             call.owner = threading.get_ident()
             ended = functools.partial(self._request_ended, call)
             call.ticket = self._calls.submit(call.request, ended, may_run=may_run)
@@ -476,6 +568,7 @@ class DirectCalls:
         self._send(call, None)
 
     def _send(self, call: Call, message: bytes | None) -> None:
+        call.free()
         if call.ended_here and self._held is None:  # nobody else knows of this call
             call.send(message, self._less)
             return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ksrv.errors import KsrvError, NotFound, quote
 from ksrv.protocol.messages import HEALTH, INFERENCE, REFLECTION, message_class
-from ksrv.server.grpc_calls import Context, parsed
+from ksrv.server.grpc_calls import Context
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -57,13 +57,8 @@ class Health:
             answer.statuses[name].status = self._status(name)
         return answer
 
-    def watch(self, message: bytes, context: Context) -> Iterator[Any]:
-        """Answer the state of one service now and after each change.
-
-        Raises:
-            InvalidRequest: The message is no HealthCheckRequest.
-        """
-        request = parsed(message_class("grpc.health.v1.HealthCheckRequest"), message)
+    def watch(self, request: Any, context: Context) -> Iterator[Any]:
+        """Answer the state of one service now and after each change."""
         told = None
         while context.is_active():
             # Read before the state, so that the end is always told before the stream ends.

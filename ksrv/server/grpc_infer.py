@@ -18,7 +18,6 @@ from ksrv.protocol import grpc as protocol
 from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest, InferResponse, Parameter
 from ksrv.server.grpc_calls import (
-    Check,
     Context,
     abort,
     deadline_of,
@@ -86,7 +85,6 @@ class InferCalls:
     Args:
         engine: Where requests run.
         limits: Bounds for the parser.
-        check: Who may call.
         hides_credentials: Whether the `authorization` entry is kept from handlers.
         pool: Where deferred requests are answered.
         regions_of: Gives the shared memory that a call may name; None where that is off.
@@ -96,7 +94,6 @@ class InferCalls:
         self,
         engine: "Engine",
         limits: Limits,
-        check: Check,
         *,
         hides_credentials: bool,
         pool: ThreadPoolExecutor,
@@ -104,13 +101,12 @@ class InferCalls:
     ) -> None:
         self._engine = engine
         self._limits = limits
-        self._check = check
         self._hides_credentials = hides_credentials
         self._pool = pool
         self._regions_of = regions_of
 
     def read(self, message: bytes, context: Context) -> InferRequest:
-        """Read a request.
+        """Read a request of a caller who may call.
 
         Args:
             message: A serialized ModelInferRequest.
@@ -119,7 +115,6 @@ class InferCalls:
         Raises:
             KsrvError: Whatever the client is to be told.
         """
-        self._check(context)
         metadata = metadata_of(context)
         if self._hides_credentials:
             metadata.pop("authorization", None)

@@ -2,7 +2,7 @@
 
 grpcio's sync server was chosen over its aio server by measurement: with the same handler behind the
 same hand-off, aio took 1.1 to 1.5 times the CPU of sync for a small request (W1), and for 602 KB (W2)
-the two were equal within the noise. Taking ModelInfer from the completion queue itself
+the two were equal within the noise. Taking unary calls from the completion queue itself
 (`grpc_direct`) took 0.44 to 0.75 times of sync's for W1 and 0.8 to 1.1 times for W2, where copying
 rules (`benchmarks/grpc_servers.py`, two busy cores). Deferring an answer in the public way costs 1.1
 times sync's CPU for W1, so it is for the many only (`grpc_infer`).
@@ -12,11 +12,15 @@ times sync's CPU for W1, so it is for the many only (`grpc_infer`).
 import functools
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ksrv._native.response import MAX_MESSAGE
+from ksrv.engine.memory import bytes_in_flight
+from ksrv.errors import KsrvError
 from ksrv.protocol.messages import (
     HEALTH,
     INFERENCE,
@@ -26,23 +30,29 @@ from ksrv.protocol.messages import (
 )
 from ksrv.protocol.shared_memory import Regions
 from ksrv.server.access import Access
+from ksrv.server.budget import ByteBudget
 from ksrv.server.extensions import extensions_of
 from ksrv.server.grpc_calls import (
+    Check,
     Context,
     Gate,
-    guarded,
+    answering,
     needs_control,
     needs_token,
     open_to_all,
+    parsed,
     streaming,
 )
-from ksrv.server.grpc_direct import DirectCalls
+from ksrv.server.grpc_direct import DirectCalls, Unary
+from ksrv.server.grpc_fallback import fallback
 from ksrv.server.grpc_health import Health
-from ksrv.server.grpc_infer import InferCalls, Places, Send
+from ksrv.server.grpc_infer import InferCalls
+from ksrv.server.grpc_messages import Messages, admitted
 from ksrv.server.grpc_port import listeners, stop_listening
 from ksrv.server.grpc_reflection import reflection
 from ksrv.server.grpc_servicer import CONTROL, OPEN, Servicer
 from ksrv.server.grpc_stream import StreamCalls
+from ksrv.server.grpc_waiting import SMALL, Waiting
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import GuardedRegions, SharedMemory, shared_memory_of
 
@@ -52,10 +62,20 @@ if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
 
 MAX_STREAMS = 64
-"""Open streams of all kinds together; each holds a thread, an inference stream two."""
+"""Open streams of inference and reflection together; each holds a thread, an inference stream two."""
+
+MAX_WATCHES = 64
+"""Open watches of health of callers who may make ordinary calls; each holds a thread."""
+
+MAX_OPEN_WATCHES = 32
+"""As many of callers who may not; a client that looks after its server's health shows no token."""
 
 MAX_CALLS = 2048
-"""Calls that grpcio holds at a time, their messages included; the engine's queue is far shorter."""
+"""Calls whose message is there that are held at a time, and as many whose message is not there. The
+engine's queue is far shorter."""
+
+STREAM_PATIENCE_SECONDS = 600.0
+"""A stream on which nothing is asked and nothing is under way is ended after so long."""
 
 SPARE_THREADS = 4
 HEALTH_THREADS = 2
@@ -70,21 +90,24 @@ END_SECONDS = 1.0
 """How long the threads of calls that have ended may take to go."""
 
 
-def channel_options(body: int, head: int, *, shared: bool) -> list[tuple[str, int]]:
+def channel_options(settings: ServerSettings, *, shared: bool) -> list[tuple[str, int]]:
     """Return grpcio's options.
 
     Args:
-        body: The most bytes of a message, in both directions.
-        head: The most bytes of a call's metadata.
+        settings: The server's settings.
         shared: Whether several workers share the port on purpose.
     """
-    message = min(body, MAX_MESSAGE)
-    return [
+    limits = settings.limits
+    # What the budget could never admit is refused before it is received.
+    message = min(limits.body, MAX_MESSAGE, bytes_in_flight(limits))
+    options = [
         ("grpc.max_receive_message_length", message),
-        ("grpc.max_send_message_length", message),
+        ("grpc.max_send_message_length", min(limits.body, MAX_MESSAGE)),
+        # grpcio would inflate without a bound, and before anybody has looked at the caller.
+        ("grpc.per_message_decompression", 0),
         ("grpc.max_concurrent_streams", 128),
-        ("grpc.max_metadata_size", head),
-        ("grpc.absolute_max_metadata_size", head),
+        ("grpc.max_metadata_size", limits.head),
+        ("grpc.absolute_max_metadata_size", limits.head),
         # Without this a second server would share the port silently.
         ("grpc.so_reuseport", int(shared)),
         # Triton's keepalive, except that clients may ping every 10 s, also without a call.
@@ -95,6 +118,9 @@ def channel_options(body: int, head: int, *, shared: bool) -> list[tuple[str, in
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.http2.max_ping_strikes", 2),
     ]
+    if not settings.inflate:  # grpcio then refuses what is compressed, and says what it accepts
+        options.append(("grpc.compression_enabled_algorithms_bitset", 1))
+    return options
 
 
 class GrpcServer:
@@ -105,6 +131,7 @@ class GrpcServer:
         settings: Limits, threads and credentials.
         access: Who may call; made from the settings if left out.
         shared_memory: The clients' regions to share with another front end.
+        budget: The bytes that requests may hold together, to share with another front end.
     """
 
     def __init__(
@@ -114,13 +141,23 @@ class GrpcServer:
         *,
         access: Gate | None = None,
         shared_memory: SharedMemory | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._gate = access if access is not None else Access(settings)
         self._shared_memory = shared_memory or shared_memory_of(settings)
+        self._budget = budget or ByteBudget(bytes_in_flight(settings.limits))
+        self._small = msgspec.structs.replace(
+            settings.limits, body=min(SMALL, settings.limits.body)
+        )
+        self._waiting = Waiting(
+            self._budget, head=settings.head_timeout, rate=settings.least_rate, most=MAX_CALLS
+        )
         self._closing = threading.Event()
         self._places = threading.BoundedSemaphore(MAX_STREAMS)
+        self._watches = threading.BoundedSemaphore(MAX_WATCHES)
+        self._open_watches = threading.BoundedSemaphore(MAX_OPEN_WATCHES)
         self._pools: list[ThreadPoolExecutor] = []
         self._streams: StreamCalls | None = None
         self._direct: DirectCalls | None = None
@@ -150,22 +187,23 @@ class GrpcServer:
         """
         import grpc
 
-        limits = self._settings.limits
+        calls = self._pool("call", CALL_THREADS)
         self._server = grpc.server(
-            self._pool("call", CALL_THREADS),
-            options=channel_options(limits.body, limits.head, shared=shared),
+            calls,
+            options=channel_options(self._settings, shared=shared),
             maximum_concurrent_rpcs=MAX_CALLS,
         )
         # A few threads more than places, so that a stream too many is refused and does not wait.
         streams = self._pool("stream", MAX_STREAMS + SPARE_THREADS)
-        self._server.add_generic_rpc_handlers(
-            (
-                self._inference(streams),
-                self._health(streams),
-                self._reflection(REFLECTION, streams),
-                self._reflection(REFLECTION_ALPHA, streams),
-            )
-        )
+        health = Health(self._engine, self._closing)
+        unary = self._state_calls(calls) | self._health_calls(health)
+        handlers = [
+            self._inference(unary, streams),
+            self._watch(health),
+            self._reflection(REFLECTION, streams),
+            self._reflection(REFLECTION_ALPHA, streams),
+        ]
+        self._server.add_generic_rpc_handlers(handlers)
         before = listeners()
         if credentials is None:
             port = int(self._server.add_insecure_port(address))
@@ -173,6 +211,7 @@ class GrpcServer:
             port = int(self._server.add_secure_port(address, credentials))
         self._server.start()
         self._listening = listeners().keys() - before.keys()
+        self._waiting.start(port)
         if self._direct is not None:
             self._direct.start()
         return port
@@ -213,6 +252,7 @@ class GrpcServer:
             self._stopped.wait()
             if self._direct is not None:
                 self._direct.wait(END_SECONDS)
+        self._waiting.stop()
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
         self._pools.clear()
@@ -228,121 +268,140 @@ class GrpcServer:
         check = functools.partial(needs_control(self._gate), context)
         return GuardedRegions(self._shared_memory, check)
 
-    def _inference(self, streams: ThreadPoolExecutor) -> Any:
+    def _state_calls(self, calls: ThreadPoolExecutor) -> dict[str, Unary]:
+        """Return the inference service's unary methods but ModelInfer, by their paths."""
+        ready = self._pool("ready", HEALTH_THREADS)
+        control = self._pool("control", CONTROL_THREADS)
+        limits = self._settings.limits
+        servicer = Servicer(
+            self._engine, limits, extensions_of(self._settings), self._shared_memory
+        )
+        found = {}
+        for name, behavior in servicer.behaviors().items():
+            answer = answering(behavior, *methods(INFERENCE)[name])
+            method = Unary(needs_token(self._gate), limits, answer, calls)
+            if name in OPEN:
+                method = Unary(open_to_all, self._small, answer, ready, small=True)
+            elif name in CONTROL:
+                method = Unary(needs_control(self._gate), limits, answer, control)
+            found[f"/{INFERENCE}/{name}"] = method
+        return found
+
+    def _health_calls(self, health: Health) -> dict[str, Unary]:
+        """Return the health service's unary methods by their paths."""
+        pool = self._pool("health", HEALTH_THREADS)
+        checks: dict[str, tuple[Any, Check]] = {
+            "Check": (health.check, open_to_all),
+            "List": (health.list, open_to_all),
+        }
+        return {
+            f"/{HEALTH}/{name}": Unary(
+                check, self._small, answering(behavior, *methods(HEALTH)[name]), pool, small=True
+            )
+            for name, (behavior, check) in checks.items()
+        }
+
+    def _inference(self, unary: dict[str, Unary], streams: ThreadPoolExecutor) -> Any:
         import grpc
 
         gate = self._gate
         settings = self._settings
         infer_pool = self._pool("infer", 2 * settings.threads)
-        ready_pool = self._pool("ready", HEALTH_THREADS)
-        control_pool = self._pool("control", CONTROL_THREADS)
         calls = InferCalls(
             self._engine,
             settings.limits,
-            needs_token(gate),
             hides_credentials=gate.needs_token,
             pool=infer_pool,
             regions_of=self._regions_of,
         )
-        self._streams = StreamCalls(calls, self._pool("read", MAX_STREAMS))
-
-        servicer = Servicer(
-            self._engine, settings.limits, extensions_of(settings), self._shared_memory
+        self._streams = StreamCalls(
+            calls,
+            self._pool("read", MAX_STREAMS),
+            self._waiting,
+            self._budget,
+            settings.limits,
+            patience=STREAM_PATIENCE_SECONDS,
         )
-        handlers = {}
-        for name, behavior in servicer.behaviors().items():
-            check, pool = needs_token(gate), None
-            if name in OPEN:
-                check, pool = open_to_all, ready_pool
-            elif name in CONTROL:
-                check, pool = needs_control(gate), control_pool
-            request, response = methods(INFERENCE)[name]
-            handlers[name] = grpc.unary_unary_rpc_method_handler(
-                _in_pool(guarded(behavior, check, request), pool),
-                response_serializer=response.SerializeToString,
-            )
-        stream = streaming(
-            self._streams.stream, open_to_all, self._places
-        )  # each request is checked
-        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            _in_pool(stream, streams)
-        )
-        others = grpc.method_handlers_generic_handler(INFERENCE, handlers)
-        # On the wire a unary answer is a stream of one message.
-        deferred = grpc.unary_stream_rpc_method_handler(_deferred(calls, infer_pool))
-        path = f"/{INFERENCE}/ModelInfer"
+        unary[f"/{INFERENCE}/ModelInfer"] = Unary(needs_token(gate), settings.limits)
         self._direct = DirectCalls.on(
             self._server,
-            path,
+            unary,
             calls,
+            self._waiting,
+            self._budget,
             threads=settings.threads,
             most=MAX_CALLS,
             trims=not settings.keep_memory,
         )
-        places = Places(settings.threads)
+        if self._direct is None:
+            others = fallback(
+                unary,
+                calls,
+                self._waiting,
+                self._budget,
+                threads=settings.threads,
+                pool=infer_pool,
+            )
+            self._server.add_generic_rpc_handlers((others,))
+        stream = streaming(self._streams.stream, needs_token(gate), lambda _: self._places)
+        handler = grpc.stream_stream_rpc_method_handler(_in_pool(stream, streams))
+        return grpc.method_handlers_generic_handler(INFERENCE, {"ModelStreamInfer": handler})
 
-        class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
-            """Chooses for each ModelInfer how its answer is waited for."""
-
-            def service(self, handler_call_details: Any) -> Any:
-                if handler_call_details.method != path:
-                    return others.service(handler_call_details)
-                place = places.take()
-                if place is None:
-                    return deferred
-                waiting = functools.partial(calls.infer, place)
-                waiting.experimental_thread_pool = infer_pool  # type: ignore[attr-defined]
-                return grpc.unary_unary_rpc_method_handler(waiting)
-
-        return Handler()
-
-    def _health(self, streams: ThreadPoolExecutor) -> Any:
+    def _watch(self, health: Health) -> Any:
         import grpc
 
-        health = Health(self._engine, self._closing)
-        pool = self._pool("health", HEALTH_THREADS)
-        handlers = {}
-        for name, behavior in {"Check": health.check, "List": health.list}.items():
-            request, response = methods(HEALTH)[name]
-            handlers[name] = grpc.unary_unary_rpc_method_handler(
-                _in_pool(guarded(behavior, open_to_all, request), pool),
-                response_serializer=response.SerializeToString,
-            )
-        _, response = methods(HEALTH)["Watch"]
-        handlers["Watch"] = grpc.unary_stream_rpc_method_handler(
-            _in_pool(streaming(health.watch, open_to_all, self._places), streams),
+        kind, response = methods(HEALTH)["Watch"]
+        check = needs_token(self._gate)
+
+        def places(context: Context) -> threading.Semaphore:
+            try:
+                check(context)
+            except KsrvError:
+                return self._open_watches
+            return self._watches
+
+        def watch(requests: Iterator[bytes], context: Context) -> Iterator[Any]:
+            received = Messages(requests, context, self._waiting, small=True).only()
+            message, reservation = admitted(received, self._small, self._budget)
+            reservation.close()  # it is small, and the watch may last
+            yield from health.watch(parsed(kind, message), context)
+
+        pool = self._pool("watch", MAX_WATCHES + MAX_OPEN_WATCHES + SPARE_THREADS)
+        # Registered as a stream of requests: only of those a message is received on request.
+        handler = grpc.stream_stream_rpc_method_handler(
+            _in_pool(streaming(watch, open_to_all, places), pool),
             response_serializer=response.SerializeToString,
         )
-        return grpc.method_handlers_generic_handler(HEALTH, handlers)
+        return grpc.method_handlers_generic_handler(HEALTH, {"Watch": handler})
 
     def _reflection(self, service: str, streams: ThreadPoolExecutor) -> Any:
         import grpc
 
         _, response = methods(service)["ServerReflectionInfo"]
-        call = streaming(reflection(service), needs_token(self._gate), self._places)
+        reflect = reflection(service)
+
+        def call(requests: Iterator[bytes], context: Context) -> Iterator[Any]:
+            def questions() -> Iterator[bytes]:
+                patience = STREAM_PATIENCE_SECONDS
+                for received in Messages(requests, context, self._waiting, patience=patience):
+                    message, reservation = admitted(received, self._small, self._budget)
+                    with reservation:
+                        yield message
+
+            return reflect(questions(), context)
+
+        checked = streaming(call, needs_token(self._gate), lambda _: self._places)
         handler = grpc.stream_stream_rpc_method_handler(
-            _in_pool(call, streams), response_serializer=response.SerializeToString
+            _in_pool(checked, streams), response_serializer=response.SerializeToString
         )
         return grpc.method_handlers_generic_handler(service, {"ServerReflectionInfo": handler})
 
 
-def _in_pool(behavior: Any, pool: ThreadPoolExecutor | None) -> Any:
+def _in_pool(behavior: Callable[[Any, Context], Any], pool: ThreadPoolExecutor) -> Any:
     """Return a behavior that grpcio runs in `pool` rather than in the server's own."""
 
-    def call(request: Any, context: Context) -> Any:
-        return behavior(request, context)
+    def call(requests: Any, context: Context) -> Any:
+        return behavior(requests, context)
 
-    if pool is not None:
-        call.experimental_thread_pool = pool  # type: ignore[attr-defined]
-    return call
-
-
-def _deferred(calls: InferCalls, pool: ThreadPoolExecutor) -> Any:
-    """Return the ModelInfer whose thread does not wait for the answer."""
-
-    def call(message: bytes, context: Context, send_response_callback: Send) -> None:
-        calls.infer_later(message, context, send_response_callback)
-
-    call.experimental_non_blocking = True  # type: ignore[attr-defined]
     call.experimental_thread_pool = pool  # type: ignore[attr-defined]
     return call

@@ -1,7 +1,7 @@
 """The calls of GRPCInferenceService beside inference: state, description, repository, and refusals.
 
 Each method takes the request message and returns the answer's message; who may call, and what an
-error becomes, is decided around them (`grpc_calls.guarded`).
+error becomes, is decided around them (`grpc_server`).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ REFUSED = {
 """The calls that exist to say why they do nothing."""
 
 OPEN = frozenset({"ServerLive", "ServerReady", "ModelReady"})
-"""The calls that need no credentials."""
+"""The calls that need no credentials; their messages are small."""
 
 CONTROL = frozenset({"RepositoryModelLoad", "RepositoryModelUnload", *SHARED_MEMORY})
 """The calls that change what is served, or reach into this machine's memory."""

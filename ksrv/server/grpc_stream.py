@@ -2,7 +2,8 @@
 
 A reader thread takes requests off the stream and hands them to the engine, so that they can join one
 batch; the call's own thread answers them in the order in which they came. A request that fails is
-answered with `error_message`, and the stream goes on.
+answered with `error_message`, and the stream goes on. A stream on which nothing is asked for long is
+ended, so that it makes room.
 """
 
 import threading
@@ -14,9 +15,13 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from ksrv.errors import KsrvError, NotReady
+from ksrv.limits import Limits
 from ksrv.request import InferRequest, InferResponse, Parameter
+from ksrv.server.budget import ByteBudget
 from ksrv.server.grpc_calls import Context, failure_of
 from ksrv.server.grpc_infer import InferCalls, stream_error
+from ksrv.server.grpc_messages import Messages, admitted
+from ksrv.server.grpc_waiting import Awaited, Waiting
 
 if TYPE_CHECKING:
     from ksrv.engine.ticket import Ticket
@@ -60,6 +65,17 @@ class _Line:
         self._answered: _Entry | None = None
         self._ended = False
         self._closed = False
+        self.failure: KsrvError | None = None  # why the server ended the stream
+
+    def idle(self) -> bool:
+        """Return whether nothing is under way."""
+        with self._changed:
+            return not self._entries and self._answered is None
+
+    def fail(self, error: KsrvError) -> None:
+        """End the stream with an error, once what is under way is answered."""
+        self.failure = error
+        self.end()
 
     def put(self, entry: _Entry) -> bool:
         """Append, waiting for room; False once nobody answers any more."""
@@ -79,6 +95,7 @@ class _Line:
     def take(self) -> _Entry | None:
         """Return the next entry, waiting for it; None after the last."""
         with self._changed:
+            self._answered = None
             self._changed.wait_for(lambda: bool(self._entries) or self._ended)
             self._answered = self._entries.popleft() if self._entries else None
             self._changed.notify_all()
@@ -102,11 +119,28 @@ class StreamCalls:
     Args:
         infer: Reads requests and hands them to the engine.
         pool: Where the readers run; it must have a thread for each stream besides the calls' own.
+        waiting: The calls that wait for a message.
+        budget: The bytes that requests may hold together.
+        limits: Bounds on a message.
+        patience: Seconds that a stream may wait for a message while nothing is under way.
     """
 
-    def __init__(self, infer: InferCalls, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        infer: InferCalls,
+        pool: ThreadPoolExecutor,
+        waiting: Waiting,
+        budget: ByteBudget,
+        limits: Limits,
+        *,
+        patience: float,
+    ) -> None:
         self._infer = infer
         self._pool = pool
+        self._waiting = waiting
+        self._budget = budget
+        self._limits = limits
+        self._patience = patience
         self._lock = threading.Lock()
         self._lines: set[_Line] = set()
         self._closing = False
@@ -115,6 +149,7 @@ class StreamCalls:
         """Answer the requests of one stream.
 
         Raises:
+            KsrvError: A message did not come in time, or was more than the budget had.
             NotReady: The server stopped before the client ended the stream.
         """
         line = _Line()
@@ -129,6 +164,8 @@ class StreamCalls:
             line.close()
             with self._lock:
                 self._lines.discard(line)
+        if line.failure is not None:
+            raise line.failure
         if self._closing:
             raise NotReady("the server is stopping; open a new stream elsewhere")
 
@@ -143,8 +180,22 @@ class StreamCalls:
     def _read(self, messages: Iterator[bytes], context: Context, line: _Line) -> None:
         import grpc
 
+        def give_up(wait: Awaited, error: KsrvError) -> None:
+            if line.idle():
+                line.fail(error)
+            else:  # what came of the message is held until the call ends
+                context.cancel()
+
+        received = Messages(
+            messages,
+            context,
+            self._waiting,
+            patience=self._patience,
+            give_up=give_up,
+            idle=line.idle,
+        )
         try:
-            for message in messages:
+            for message in received:
                 if self._closing:
                     break
                 entry = self._begin(message, context)
@@ -159,7 +210,9 @@ class StreamCalls:
     def _begin(self, message: bytes, context: Context) -> _Entry:
         entry = _Entry()
         try:
-            entry.request = self._infer.read(message, context)
+            message, reservation = admitted(message, self._limits, self._budget)
+            with reservation:  # until the engine's queue counts the request
+                entry.request = self._infer.read(message, context)
             entry.request.on_chunk = entry.events.put
             entry.ticket = self._infer.submit(entry.request)
             entry.ticket.add_done_callback(lambda _: entry.events.put(None))

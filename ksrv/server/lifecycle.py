@@ -181,7 +181,11 @@ class Service:
             certificates = self.files.certificates
             credentials = None if certificates is None else certificates.grpc_credentials()
             self._grpc = GrpcServer(
-                self._engine, settings, access=access, shared_memory=self.shared_memory
+                self._engine,
+                settings,
+                access=access,
+                shared_memory=self.shared_memory,
+                budget=budget,
             )
             self._grpc.start(str(self.grpc_address), shared=True, credentials=credentials)
         # Only now may a worker that this one replaces leave: both front ends are there.

@@ -13,9 +13,9 @@ UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 
 
 @contextlib.contextmanager
-def running(engine, *, access=None, **settings):
+def running(engine, *, access=None, budget=None, **settings):
     """Yield the address of a server over `engine`."""
-    server = GrpcServer(engine, ServerSettings(**settings), access=access)
+    server = GrpcServer(engine, ServerSettings(**settings), access=access, budget=budget)
     port = server.start("127.0.0.1:0")
     try:
         yield f"127.0.0.1:{port}"

@@ -189,7 +189,7 @@ def test_stopping_tells_the_watchers(engine):
 
 
 def test_streams_beyond_the_bound_are_refused_and_places_return(engine, monkeypatch):
-    monkeypatch.setattr(grpc_server, "MAX_STREAMS", 2)
+    monkeypatch.setattr(grpc_server, "MAX_WATCHES", 2)
     with running(engine) as address, connect(address) as channel:
         first, second = watch(channel), watch(channel)
         assert next(first).status == next(second).status == 1

@@ -1,0 +1,182 @@
+"""Received gRPC messages: counted in the bytes in flight, and inflated within the limits.
+
+grpcio's core would inflate a compressed message before anybody could look at it, without a bound on
+the ratio, so its inflating is switched off (`grpc.per_message_decompression`). Which messages are
+compressed it does not tell then, but their first bytes do: no protobuf message begins with those of
+gzip (there is no wire type 7), and one that begins with those of zlib has field 15 first, which no
+message here has; what cannot be inflated is taken as it came.
+"""
+
+from collections.abc import Callable, Iterator
+
+from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError
+from ksrv.limits import Limits
+from ksrv.server.body import COMPRESSED_STEP, inflated
+from ksrv.server.budget import ByteBudget, Reservation
+from ksrv.server.grpc_calls import Context
+from ksrv.server.grpc_waiting import Awaited, GiveUp, Waiting
+
+_GZIP = b"\x1f\x8b\x08"
+_ZLIB = b"\x78"
+"""The first byte of zlib's streams with the usual window; with the second a multiple of 31."""
+
+
+def encoding_of(message: bytes) -> str | None:
+    """Return how a message is compressed: "gzip", "deflate", or None for not at all."""
+    if message.startswith(_GZIP):
+        return "gzip"
+    if message.startswith(_ZLIB) and not int.from_bytes(message[:2], "big") % 31:
+        return "deflate"
+    return None
+
+
+def admitted(message: bytes, limits: Limits, budget: ByteBudget) -> tuple[bytes, Reservation]:
+    """Return a message as the client wrote it, and the bytes that it holds in the budget.
+
+    Args:
+        message: The message as it was received, compressed or not.
+        limits: Bounds on its size and its ratio.
+        budget: The bytes that requests may hold together.
+
+    Raises:
+        BodyTooLarge: It is, or inflates to, more than the limits allow.
+        InvalidRequest: It is corrupt.
+        Overloaded: The bytes in flight are at their bound.
+    """
+    reservation = Reservation(budget)
+    try:
+        reservation.grow(len(message))
+        return as_written(message, limits, reservation), reservation
+    except BaseException:
+        reservation.close()
+        raise
+
+
+def as_written(message: bytes, limits: Limits, reservation: Reservation) -> bytes:
+    """Return a message as the client wrote it.
+
+    Args:
+        message: The message as it was received, compressed or not; the reservation has it already.
+        limits: Bounds on its size and its ratio.
+        reservation: Takes what it inflates to as well.
+
+    Raises:
+        BodyTooLarge: It is, or inflates to, more than the limits allow.
+        InvalidRequest: It is corrupt.
+        Overloaded: The bytes in flight are at their bound.
+    """
+    if len(message) > limits.body:
+        raise BodyTooLarge(
+            f"the message is {len(message)} bytes long; {limits.body} bytes are allowed here"
+        )
+    encoding = encoding_of(message)
+    if encoding is None:
+        return message
+    steps = (
+        message[start : start + COMPRESSED_STEP]
+        for start in range(0, len(message), COMPRESSED_STEP)
+    )
+    whole = bytearray()
+    try:
+        for piece in inflated(steps, encoding, limits):
+            if len(whole) + len(piece) > limits.body:
+                raise BodyTooLarge(
+                    f"the {encoding} message inflates to more than {limits.body} bytes, which are "
+                    f"allowed here"
+                )
+            reservation.grow(2 * len(piece))  # it is copied once it is whole
+            whole += piece
+    except InvalidRequest:
+        if encoding == "gzip":
+            raise
+        return message
+    return bytes(whole)
+
+
+class Messages(Iterator[bytes]):
+    """The messages of a call of grpcio's own server, as received, each waited for.
+
+    Args:
+        source: grpcio's iterator, which blocks the thread that asks it.
+        context: The call.
+        waiting: The calls that wait.
+        patience: See `Awaited`.
+        small: See `Awaited`.
+        idle: See `Awaited`.
+        give_up: Ends the call when a message does not come; cancels it if left out.
+    """
+
+    def __init__(
+        self,
+        source: Iterator[bytes],
+        context: Context,
+        waiting: Waiting,
+        *,
+        patience: float | None = None,
+        small: bool = False,
+        idle: Callable[[], bool] = lambda: True,
+        give_up: GiveUp | None = None,
+    ) -> None:
+        self._source = source
+        self._context = context
+        self._waiting = waiting
+        self._patience = patience
+        self._small = small
+        self._idle = idle
+        self._give_up = give_up or self._cancel
+
+    def __next__(self) -> bytes:
+        """Return the next message.
+
+        Raises:
+            StopIteration: The client sends no more.
+            grpc.RpcError: The call was cancelled, by the client or because none came in time.
+        """
+        wait = _Wait(self._context, self._idle, patience=self._patience, small=self._small)
+        nbytes = 0
+        self._waiting.begin(wait, self._give_up)
+        try:
+            message = next(self._source)
+            nbytes = len(message)
+        finally:
+            self._waiting.end(wait, nbytes)
+        return message
+
+    def only(self) -> bytes:
+        """Return the message of a call that has one.
+
+        Raises:
+            InvalidRequest: The client sent none.
+        """
+        for message in self:
+            return message
+        raise InvalidRequest("the call requires exactly one request message")
+
+    def _cancel(self, wait: Awaited, error: KsrvError) -> None:
+        self._context.cancel()
+
+
+class _Wait(Awaited):
+    """One message of a call of grpcio's own server."""
+
+    __slots__ = ("_context", "_idle")
+
+    def __init__(
+        self,
+        context: Context,
+        idle: Callable[[], bool],
+        *,
+        patience: float | None,
+        small: bool,
+    ) -> None:
+        super().__init__(patience=patience, small=small)
+        self._context = context
+        self._idle = idle
+
+    def peer(self) -> str:
+        """See `Awaited`."""
+        return str(self._context.peer())
+
+    def idle(self) -> bool:
+        """See `Awaited`."""
+        return self._idle()

@@ -1,0 +1,340 @@
+"""Calls whose message is not there yet: how long they may wait, and what they hold meanwhile.
+
+grpcio shows a message once it is whole, and nothing of it before. What has come of it is known by
+its connection alone: the kernel counts the bytes that a TCP connection received, and what was not
+handed over of them is held for the calls that wait on it. That much is taken out of the budget of
+bytes in flight, ten times a second. Over a unix socket there is no such count; there only time and
+the number of calls are bounded.
+"""
+
+import ctypes
+import ipaddress
+import os
+import socket
+import stat
+import struct
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ksrv.errors import BodyTooLarge, KsrvError, Overloaded, RequestTooSlow
+from ksrv.server.budget import ByteBudget
+from ksrv.server.grpc_port import duplicate
+
+SWEEP_SECONDS = 0.1
+
+LONGEST_SECONDS = 300.0
+"""The longest that a message may take, whatever its size; also where its bytes are not known."""
+
+SMALL = 64 * 1024
+"""Bytes of a connection above which a call that has little to say is not waited for."""
+
+SMALL_SECONDS = 1.0
+
+CALL_BYTES = 256
+"""What a call takes on the wire besides its message, about; a count that is too low mends itself."""
+
+PRUNE_SECONDS = 10.0
+
+_TCP_INFO_BYTES_RECEIVED = 128
+"""Where struct tcp_info has tcpi_bytes_received, since Linux 4.1."""
+
+_GONE = object()
+
+
+class Awaited:
+    """Something whose message is waited for.
+
+    Attributes:
+        since: When the wait began, in `time.monotonic`'s seconds.
+        patience: Seconds in which the message must begin; None for the limit of ordinary calls.
+        small: Whether the message can only be a small one.
+    """
+
+    __slots__ = ("patience", "since", "small")
+
+    def __init__(self, *, patience: float | None = None, small: bool = False) -> None:
+        self.since = 0.0
+        self.patience = patience
+        self.small = small
+
+    def peer(self) -> str:
+        """Return grpcio's name of the connection's other end."""
+        raise NotImplementedError
+
+    def idle(self) -> bool:
+        """Return whether nothing but the message is waited for on this call."""
+        return True
+
+
+GiveUp = Callable[[Any, KsrvError], None]
+"""Ends a call, given it and the reason, before its message came."""
+
+
+class _Connection:
+    """What is known of one connection.
+
+    Attributes:
+        number: Its descriptor and inode; None where it has none that counts bytes.
+        taken: How many of the received bytes were handed over or are of no interest.
+        held: How many are in the budget.
+        touched: Whether there was a call since its bytes were last looked at.
+    """
+
+    __slots__ = ("held", "number", "taken", "touched")
+
+    def __init__(self) -> None:
+        self.number: tuple[int, int] | None = None
+        self.taken = 0
+        self.held = 0
+        self.touched = True
+
+
+class Waiting:
+    """The calls of one server that wait for their message.
+
+    Args:
+        budget: The bytes that requests may hold together.
+        head: Seconds in which a message must begin to arrive.
+        rate: Bytes per second that it must make from then on.
+        most: Calls that may wait at a time.
+    """
+
+    def __init__(self, budget: ByteBudget, *, head: float, rate: int, most: int) -> None:
+        self._budget = budget
+        self._head = head
+        self._rate = rate
+        self._most = most
+        self._calls: dict[Awaited, GiveUp] = {}
+        self._connections: dict[str, _Connection] = {}
+        self._lock = threading.Lock()
+        self._prune_at = 0.0
+        self._port = 0
+        self._stopped = threading.Event()
+
+    def start(self, port: int) -> None:
+        """Look after the calls from now on.
+
+        Args:
+            port: Where the server listens.
+        """
+        self._port = port
+        threading.Thread(target=self._run, name="ksrv-grpc-waiting", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look after nothing more, and give all bytes back."""
+        self._stopped.set()
+        with self._lock:
+            for connection in self._connections.values():
+                self._budget.release(connection.held)
+                connection.held = 0
+
+    def __len__(self) -> int:
+        """Return how many calls wait."""
+        return len(self._calls)
+
+    def begin(self, call: Awaited, give_up: GiveUp) -> None:
+        """Begin to wait for a call's message.
+
+        Args:
+            call: The call.
+            give_up: Ends it if the message does not come.
+        """
+        call.since = time.monotonic()
+        self._calls[call] = give_up
+        if len(self._calls) > self._most:
+            self._make_room()
+
+    def end(self, call: Awaited, nbytes: int) -> bool:
+        """End the wait: the message is there, or none comes.
+
+        Args:
+            call: The call.
+            nbytes: The bytes of the message as it was received.
+
+        Returns:
+            Whether the call is still there; False once it was given up.
+        """
+        if self._calls.pop(call, _GONE) is _GONE:
+            return False
+        peer = call.peer()
+        with self._lock:
+            connection = self._connections.get(peer)
+            if connection is None:
+                connection = self._connections[peer] = _Connection()
+            connection.touched = True
+            connection.taken += nbytes + CALL_BYTES
+            if connection.held:
+                freed = min(connection.held, nbytes)
+                connection.held -= freed
+                self._budget.release(freed)
+        return True
+
+    def _run(self) -> None:
+        while not self._stopped.wait(SWEEP_SECONDS):
+            self._sweep()
+
+    def _by_peer(self) -> dict[str, list[Awaited]]:
+        found: dict[str, list[Awaited]] = {}
+        for call in tuple(self._calls):
+            found.setdefault(call.peer(), []).append(call)
+        return found
+
+    def _give_up(self, call: Awaited, error: KsrvError) -> None:
+        """End a call, unless its message came at this very moment."""
+        give_up = self._calls.pop(call, None)
+        if give_up is not None:
+            give_up(call, error)
+
+    def _make_room(self) -> None:
+        """Give half of the calls up that wait on the connection with the most of them."""
+        most = max(self._by_peer().values(), key=len, default=[])
+        for call in most[: (len(most) + 1) // 2]:
+            error = Overloaded(
+                f"{self._most} calls wait for their messages, which is the limit, and this "
+                f"connection has the most of them"
+            )
+            self._give_up(call, error)
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        by_peer = self._by_peer()
+        with self._lock:
+            for peer in by_peer:
+                self._connections.setdefault(peer, _Connection())
+            known = list(self._connections.items())
+        looked_at = [
+            (peer, connection)
+            for peer, connection in known
+            if connection.touched or peer in by_peer or connection.held
+        ]
+        self._find_sockets(looked_at)
+        for peer, connection in looked_at:
+            waiting = by_peer.get(peer, [])
+            unread = self._unread(connection, waits=bool(waiting))
+            refusal = self._charge(connection, unread or 0)
+            for call in waiting:
+                if error := refusal or self._overdue(call, now, unread, len(waiting)):
+                    self._give_up(call, error)
+        if now >= self._prune_at:
+            self._prune_at = now + PRUNE_SECONDS
+            self._prune(by_peer)
+
+    def _unread(self, connection: _Connection, *, waits: bool) -> int | None:
+        """Return the bytes that are held for calls that wait; None where that is not known."""
+        with self._lock:
+            connection.touched = False
+            if connection.number is None or (got := _received(*connection.number)) is None:
+                return None
+            unread = got - connection.taken
+            if unread < 0 or not waits:  # what nobody waits for is not held
+                connection.taken = got
+                return 0
+            return unread
+
+    def _charge(self, connection: _Connection, unread: int) -> Overloaded | None:
+        with self._lock:
+            if self._stopped.is_set():
+                return None
+            more = unread - connection.held
+            if more > 0:
+                try:
+                    self._budget.reserve(more)
+                except Overloaded as error:
+                    return error
+            else:
+                self._budget.release(-more)
+            connection.held = unread
+        return None
+
+    def _overdue(
+        self, call: Awaited, now: float, unread: int | None, calls: int
+    ) -> KsrvError | None:
+        waited = now - call.since
+        if call.small and waited > SMALL_SECONDS and (unread or 0) > SMALL:
+            return BodyTooLarge(f"the request message holds more than {SMALL} bytes")
+        allowed = self._head if call.patience is None else call.patience
+        if unread is None:
+            allowed += LONGEST_SECONDS
+        else:
+            allowed += min(unread / calls / self._rate, LONGEST_SECONDS)
+        if waited <= allowed:
+            return None
+        if not call.idle():
+            call.since = now
+            return None
+        return RequestTooSlow(
+            f"no whole request message arrived within {allowed:.3g} s; it must begin in time and "
+            f"make {self._rate} bytes a second, which setting 'least_rate' asks for"
+        )
+
+    def _find_sockets(self, connections: Iterable[tuple[str, _Connection]]) -> None:
+        missing = {
+            peer: connection
+            for peer, connection in connections
+            if connection.number is None and peer.startswith("ip")
+        }
+        if missing:
+            sockets = _sockets(self._port)
+            for peer, connection in missing.items():
+                connection.number = sockets.get(peer)
+
+    def _prune(self, waiting: Iterable[str]) -> None:
+        with self._lock:
+            for peer in self._connections.keys() - set(waiting):
+                connection = self._connections[peer]
+                if connection.number is None or _received(*connection.number) is None:
+                    self._budget.release(connection.held)
+                    del self._connections[peer]
+
+
+_libc = ctypes.PyDLL(None)
+
+
+def _received(number: int, inode: int) -> int | None:
+    """Return the bytes that a TCP connection received; None once the descriptor is another's."""
+    try:
+        if os.fstat(number).st_ino != inode:
+            return None
+    except OSError:
+        return None
+    room = ctypes.create_string_buffer(256)
+    size = ctypes.c_uint32(len(room))
+    if _libc.getsockopt(number, socket.IPPROTO_TCP, socket.TCP_INFO, room, ctypes.byref(size)):
+        return None
+    if size.value < _TCP_INFO_BYTES_RECEIVED + 8:
+        return None
+    return int(struct.unpack_from("Q", room, _TCP_INFO_BYTES_RECEIVED)[0])
+
+
+def _sockets(port: int) -> dict[str, tuple[int, int]]:
+    """Return the descriptors and inodes of the connections to `port`, by grpcio's names of peers."""
+    found = {}
+    try:
+        numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return {}
+    for number in numbers:
+        try:
+            state = os.fstat(number)
+            if not stat.S_ISSOCK(state.st_mode):
+                continue
+            with duplicate(number) as copy:
+                if copy.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                if copy.getsockname()[1] == port:
+                    found[_peer_name(copy.getpeername())] = (number, state.st_ino)
+        except OSError:  # closed meanwhile, or it listens
+            continue
+    return found
+
+
+def _peer_name(address: Any) -> str:
+    host = ipaddress.ip_address(address[0].partition("%")[0])
+    if isinstance(host, ipaddress.IPv6Address) and host.ipv4_mapped is not None:
+        host = host.ipv4_mapped
+    if host.version == 4:
+        return f"ipv4:{host}:{address[1]}"
+    return f"ipv6:{urllib.parse.quote(f'[{host}]', safe=':')}:{address[1]}"

@@ -1,0 +1,153 @@
+"""gRPC calls written frame by frame, to leave out what every client library sends."""
+
+import select
+import socket
+
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+ACK = END_STREAM = 1
+END_HEADERS = 4
+WINDOW = 65_535
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0])
+
+
+def frame(kind, flags, stream, payload=b""):
+    return (
+        len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+    )
+
+
+def field(name, value):
+    """A header field for HPACK: literal, not indexed, not compressed."""
+    parts = [len(text).to_bytes(1, "big") + text.encode() for text in (name, value)]
+    return b"\x00" + b"".join(parts)
+
+
+class Wire:
+    """One HTTP/2 connection.
+
+    Args:
+        address: The server's, as HOST:PORT.
+
+    Attributes:
+        ended: The last header block of every call that the server ended, by its stream. grpcio
+            writes texts into it as they are.
+        over: Whether the server closed the connection, or said that it will.
+    """
+
+    def __init__(self, address):
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
+        self.socket.sendall(PREFACE)
+        self.ended = {}
+        self.over = False
+        self._buffer = b""
+        self._next = 1
+        self._initial = WINDOW
+        self._windows = {0: WINDOW}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+    def call(self, path, *, message=None, authorization=None):
+        """Open a call, and end it where there is a message; return its stream."""
+        stream, self._next = self._next, self._next + 2
+        self._windows[stream] = self._initial
+        names = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": path,
+            ":authority": "ksrv",
+            "te": "trailers",
+            "content-type": "application/grpc",
+        }
+        if authorization:
+            names["authorization"] = authorization
+        block = b"".join(field(*pair) for pair in names.items())
+        sent = frame(HEADERS, END_HEADERS, stream, block)
+        if message is not None:
+            whole = b"\x00" + len(message).to_bytes(4, "big") + message
+            sent += frame(DATA, END_STREAM, stream, whole)
+        self.socket.sendall(sent)
+        return stream
+
+    def begin_message(self, stream, announced):
+        """Announce a message of so many bytes."""
+        self.send(stream, b"\x00" + announced.to_bytes(4, "big"))
+
+    def send(self, stream, data, *, last=False):
+        """Send a call's data as its windows allow; return how much, less if the call ended."""
+        sent = 0
+        while sent < len(data) and stream not in self.ended and not self.over:
+            room = min(self._windows[0], self._windows[stream], 16_384, len(data) - sent)
+            if room <= 0:
+                self.read()
+                continue
+            piece = data[sent : sent + room]
+            sent += room
+            flags = END_STREAM if last and sent == len(data) else 0
+            try:
+                self.socket.sendall(frame(DATA, flags, stream, piece))
+            except ConnectionError:
+                self.over = True
+            self._windows[0] -= room
+            self._windows[stream] -= room
+            self.look()
+        return sent
+
+    def look(self):
+        """Take what has come already."""
+        while not self.over and select.select([self.socket], [], [], 0)[0]:
+            self.read()
+
+    def until_ended(self, stream):
+        """Wait for the end of a call; return its last header block."""
+        while stream not in self.ended and not self.over:
+            self.read()
+        return self.ended[stream]
+
+    def until_over(self):
+        """Wait until the server closes the connection."""
+        while not self.over:
+            self.read()
+
+    def read(self):
+        """Wait for bytes from the server and take them."""
+        try:
+            got = self.socket.recv(65_536)
+        except ConnectionError:
+            got = b""
+        if not got:
+            self.over = True
+        self._buffer += got
+        while len(self._buffer) >= 9:
+            length = int.from_bytes(self._buffer[:3], "big")
+            if len(self._buffer) < 9 + length:
+                return
+            kind, flags = self._buffer[3:5]
+            stream = int.from_bytes(self._buffer[5:9], "big") & 0x7FFFFFFF
+            payload = self._buffer[9 : 9 + length]
+            self._buffer = self._buffer[9 + length :]
+            self._take(kind, flags, stream, payload)
+
+    def _take(self, kind, flags, stream, payload):
+        if kind == SETTINGS and not flags & ACK:
+            for start in range(0, len(payload), 6):
+                if payload[start : start + 2] == b"\x00\x04":
+                    new = int.from_bytes(payload[start + 2 : start + 6], "big")
+                    for open_stream in self._windows.keys() - {0}:
+                        self._windows[open_stream] += new - self._initial
+                    self._initial = new
+            self.socket.sendall(frame(SETTINGS, ACK, 0))
+        elif kind == PING and not flags & ACK:
+            self.socket.sendall(frame(PING, ACK, 0, payload))
+        elif kind == WINDOW_UPDATE:
+            self._windows[stream] = self._windows.get(stream, 0) + int.from_bytes(payload, "big")
+        elif kind == GOAWAY:
+            self.over = True
+        elif kind == HEADERS and flags & END_STREAM:
+            self.ended[stream] = payload
+        elif kind == RST_STREAM:
+            self.ended.setdefault(stream, b"")

@@ -1,0 +1,355 @@
+"""Callers without credentials, calls without a message, bombs, idle peers: nobody else notices."""
+
+import contextlib
+import queue
+import time
+
+import grpc
+import numpy as np
+import pytest
+from engine_stand_in import StandInEngine
+from grpc_fixtures import call, connect, infer_request, running, stub_infer
+from http2_wire import Wire
+
+from ksrv.errors import RequestTooSlow, Unauthenticated
+from ksrv.limits import MIB
+from ksrv.protocol.messages import HEALTH, INFERENCE, REFLECTION, methods
+from ksrv.server import grpc_server
+from ksrv.server.budget import ByteBudget
+from ksrv.server.grpc_messages import encoding_of
+from ksrv.server.grpc_waiting import Awaited, Waiting
+from tests.until import until
+
+INFER = f"/{INFERENCE}/ModelInfer"
+STREAM = f"/{INFERENCE}/ModelStreamInfer"
+LIVE = f"/{INFERENCE}/ServerLive"
+TOKEN = (("authorization", "Bearer good"),)
+ROW = np.arange(4, dtype=np.float32).reshape(1, 4)
+ADD = infer_request("add", ("x", "FP32", [1, 4]), raw=[ROW.tobytes()], id="7")
+ADDED = (ROW + 1).tobytes()
+
+
+class TokenGate:
+    """A gate with one token."""
+
+    needs_token = True
+
+    def check(self, authorization):
+        if authorization != "Bearer good":
+            raise Unauthenticated("this server needs a token")
+
+    def check_control(self, authorization, *, peer, forwarded, origin):
+        self.check(authorization)
+
+
+@pytest.fixture
+def engine():
+    return StandInEngine()
+
+
+@pytest.fixture
+def guarded(engine):
+    with running(engine, access=TokenGate()) as address:
+        yield address
+
+
+def refused(code, make):
+    with pytest.raises(grpc.RpcError) as caught:
+        make()
+    assert caught.value.code().name == code, caught.value.details()
+    return caught.value.details()
+
+
+def assert_serves(address, metadata=None):
+    with connect(address) as channel:
+        assert stub_infer(channel)(ADD, timeout=60, metadata=metadata).id == "7"
+
+
+def silent(channel, path=INFER, metadata=None):
+    """A call whose message never comes, and what lets its client go."""
+    feed = queue.Queue()
+    future = channel.stream_unary(path).future(iter(feed.get, None), timeout=60, metadata=metadata)
+    return future, feed
+
+
+# ---- calls without a message ------------------------------------------------------------------
+
+
+def test_calls_without_a_message_do_not_take_the_places_of_others(engine, monkeypatch):
+    monkeypatch.setattr(grpc_server, "MAX_CALLS", 20)
+    with running(engine) as address, Wire(address) as idle:
+        streams = [idle.call(INFER) for _ in range(60)]
+        idle.until_ended(idle.call("/no/such"))  # so the server has seen them all
+        for _ in range(3):
+            assert_serves(address)
+        # The connection with the most of them makes room.
+        block = idle.until_ended(next(iter(streams)))
+        assert b"wait for their messages" in block
+        assert_serves(address)
+
+
+def test_a_call_has_a_limited_time_for_its_message(engine):
+    with running(engine, head_timeout=0.3) as address, connect(address) as channel:
+        future, feed = silent(channel)
+        assert "least_rate" in refused("DEADLINE_EXCEEDED", future.result)
+        feed.put(None)
+
+
+@pytest.mark.parametrize(
+    "path", [LIVE, f"/{HEALTH}/Check", f"/{HEALTH}/Watch", f"/{INFERENCE}/ModelMetadata"]
+)
+def test_calls_without_a_message_hold_no_thread(engine, path):
+    with running(engine, threads=1) as address, Wire(address) as idle:
+        for _ in range(60):
+            idle.call(path)
+        idle.until_ended(idle.call("/no/such"))  # so the server has seen them all
+        with connect(address) as channel:
+            assert call(channel, "ServerLive").live
+            assert call(channel, "Check", HEALTH).status == 1
+            assert call(channel, "ModelMetadata", name="add").name == "add"
+
+
+def test_a_message_that_goes_on_is_waited_for(engine):
+    message = ADD.SerializeToString()
+    head = b"\x00" + len(message).to_bytes(4, "big") + message[:-1]
+    with running(engine, head_timeout=0.2, least_rate=1) as address, Wire(address) as slow:
+        stream = slow.call(INFER)
+        assert slow.send(stream, head) == len(head)
+        begun = time.monotonic()
+        until(lambda: time.monotonic() > begun + 1)
+        assert slow.send(stream, message[-1:], last=True) == 1
+        assert b"DEADLINE" not in slow.until_ended(stream)
+    assert [ticket.request.id for ticket in engine.tickets] == ["7"]
+
+
+# ---- bytes in flight --------------------------------------------------------------------------
+
+
+def test_unfinished_messages_count_in_the_bytes_in_flight(engine):
+    budget = ByteBudget(16 * MIB)
+    with (
+        running(engine, budget=budget) as address,
+        Wire(address) as first,
+        contextlib.ExitStack() as stack,
+    ):
+        kept = first.call(INFER)
+        first.begin_message(kept, 12 * MIB)
+        assert first.send(kept, bytes(11 * MIB)) == 11 * MIB
+        until(lambda: budget.held >= 11 * MIB)
+        for _ in range(3):
+            wire = stack.enter_context(Wire(address))
+            stream = wire.call(INFER)
+            wire.begin_message(stream, 12 * MIB)
+            wire.send(stream, bytes(11 * MIB))
+            assert b"in_flight" in wire.until_ended(stream)
+            assert budget.held <= budget.cap
+        first.look()
+        assert kept not in first.ended
+        assert_serves(address)
+
+
+def test_the_bytes_of_unfinished_messages_are_given_back(engine):
+    budget = ByteBudget(16 * MIB)
+    with running(engine, budget=budget) as address:
+        with Wire(address) as wire:
+            stream = wire.call(INFER)
+            wire.begin_message(stream, 12 * MIB)
+            wire.send(stream, bytes(8 * MIB))
+            until(lambda: budget.held >= 8 * MIB)
+        until(lambda: budget.held == 0)
+        assert_serves(address)
+        until(lambda: budget.held == 0)
+
+
+def test_whole_messages_find_no_room_beside_unfinished_ones(engine):
+    big = infer_request("echo", ("x", "FP32", [1, 2 * MIB]), raw=[bytes(8 * MIB)], id="big")
+    request, response = methods(INFERENCE)["ModelStreamInfer"]
+    budget = ByteBudget(14 * MIB)
+    with (
+        running(engine, budget=budget) as address,
+        connect(address) as channel,
+        Wire(address) as wire,
+    ):
+        stream = wire.call(INFER)
+        wire.begin_message(stream, 12 * MIB)
+        assert wire.send(stream, bytes(8 * MIB)) == 8 * MIB
+        until(lambda: budget.held >= 8 * MIB)
+        text = refused("RESOURCE_EXHAUSTED", lambda: stub_infer(channel)(big, timeout=60))
+        assert "in_flight" in text
+        stub = channel.stream_stream(STREAM, request.SerializeToString, response.FromString)
+        found = list(stub(iter([big, ADD]), timeout=60))
+        assert "in_flight" in found[0].error_message
+        assert found[1].infer_response.id == "7"
+        wire.socket.close()
+
+        def has_room():
+            try:
+                return stub_infer(channel)(big, timeout=60).id == "big"
+            except grpc.RpcError:
+                return False
+
+        until(has_room)
+
+
+# ---- compressed messages ----------------------------------------------------------------------
+
+BOMB = infer_request("echo", ("x", "FP32", [8 * MIB]), raw=[bytes(32 * MIB)])
+"""Compressed it is a thousandth."""
+
+COMPRESSIONS = [grpc.Compression.Gzip, grpc.Compression.Deflate]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_what_inflates_too_much_is_refused(engine, compression):
+    with running(engine) as address, connect(address) as channel:
+        infer = stub_infer(channel)
+        text = refused(
+            "RESOURCE_EXHAUSTED", lambda: infer(BOMB, timeout=60, compression=compression)
+        )
+        assert "inflate_ratio" in text
+        stream = channel.stream_stream(STREAM, lambda made: made.SerializeToString())
+        (answer,) = stream(iter([BOMB]), timeout=60, compression=compression)
+        assert b"inflate_ratio" in answer
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_compressed_messages_are_read_by_every_call(engine, compression):
+    with (
+        running(engine) as address,
+        connect(address, **{"grpc.default_compression_algorithm": compression.value}) as channel,
+    ):
+        model = "a" * 600  # long enough that compressing it pays
+        with_zeros = infer_request("echo", ("x", "FP32", [1000]), raw=[bytes(4000)], id="z")
+        assert stub_infer(channel)(with_zeros, timeout=60).id == "z"
+        assert "is not found" in refused(
+            "NOT_FOUND", lambda: call(channel, "ModelMetadata", name=model)
+        )
+        assert model[:60] in refused(
+            "NOT_FOUND", lambda: call(channel, "Check", HEALTH, service=model)
+        )
+        kind, response = methods(REFLECTION)["ServerReflectionInfo"]
+        stub = channel.stream_stream(
+            f"/{REFLECTION}/ServerReflectionInfo", kind.SerializeToString, response.FromString
+        )
+        (answer,) = stub(iter([kind(file_containing_symbol=model)]), timeout=60)
+        assert answer.error_response.error_code == 5
+
+
+def test_compressed_messages_are_refused_where_inflating_is_off(engine):
+    zeros = infer_request("echo", ("x", "FP32", [1000]), raw=[bytes(4000)], id="z")
+    with running(engine, inflate=False) as address, connect(address) as channel:
+        infer = stub_infer(channel)
+        refused("UNIMPLEMENTED", lambda: infer(zeros, timeout=60, compression=COMPRESSIONS[0]))
+        assert infer(zeros, timeout=60).id == "z"
+
+
+def test_no_message_of_the_services_looks_compressed():
+    for service in (INFERENCE, HEALTH, REFLECTION):
+        for request, _ in methods(service).values():
+            assert 15 not in request.DESCRIPTOR.fields_by_number
+    assert encoding_of(ADD.SerializeToString()) is None
+    assert encoding_of(b"") is None
+
+
+# ---- before credentials -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        INFER,
+        STREAM,
+        f"/{INFERENCE}/RepositoryIndex",
+        f"/{INFERENCE}/RepositoryModelLoad",
+        f"/{REFLECTION}/ServerReflectionInfo",
+    ],
+)
+def test_credentials_are_looked_at_before_a_message_is_asked_for(guarded, path):
+    with Wire(guarded) as wire:
+        assert b"token" in wire.until_ended(wire.call(path))
+
+
+def watch(channel, service="", metadata=None):
+    request, response = methods(HEALTH)["Watch"]
+    stub = channel.unary_stream(f"/{HEALTH}/Watch", request.SerializeToString, response.FromString)
+    return stub(request(service=service), timeout=60, metadata=metadata)
+
+
+@pytest.mark.parametrize("name", ["ServerLive", "Check"])
+def test_open_calls_have_small_messages(guarded, name):
+    path = LIVE if name == "ServerLive" else f"/{HEALTH}/{name}"
+    with connect(guarded) as channel:
+        refused("RESOURCE_EXHAUSTED", lambda: channel.unary_unary(path)(bytes(MIB), timeout=60))
+    with Wire(guarded) as wire:
+        stream = wire.call(path)
+        wire.begin_message(stream, 8 * MIB)
+        wire.send(stream, bytes(4 * MIB))
+        assert b"message" in wire.until_ended(stream)
+
+
+# ---- streams ----------------------------------------------------------------------------------
+
+
+def test_streams_and_watches_without_a_token_take_no_place_of_others(engine, monkeypatch):
+    monkeypatch.setattr(grpc_server, "MAX_STREAMS", 2)
+    monkeypatch.setattr(grpc_server, "MAX_OPEN_WATCHES", 2, raising=False)
+    request, response = methods(INFERENCE)["ModelStreamInfer"]
+    with (
+        running(engine, access=TokenGate()) as address,
+        connect(address) as channel,
+        connect(address) as other,
+        Wire(address) as wire,
+    ):
+        for _ in range(4):
+            wire.call(STREAM)
+        watches = [watch(channel) for _ in range(2)]
+        assert [next(found).status for found in watches] == [1, 1]
+        refused("RESOURCE_EXHAUSTED", lambda: next(watch(channel)))
+        assert next(watch(other, metadata=TOKEN)).status == 1
+        stub = other.stream_stream(STREAM, request.SerializeToString, response.FromString)
+        answers = list(stub(iter([ADD]), timeout=60, metadata=TOKEN))
+        assert [answer.infer_response.id for answer in answers] == ["7"]
+
+
+def test_an_idle_stream_is_ended(engine, monkeypatch):
+    monkeypatch.setattr(grpc_server, "STREAM_PATIENCE_SECONDS", 0.3, raising=False)
+    with running(engine) as address, connect(address) as channel:
+        feed = queue.Queue()
+        answers = channel.stream_stream(STREAM)(iter(feed.get, None), timeout=60)
+        feed.put(ADD.SerializeToString())
+        assert ADDED in next(answers)
+        assert "message" in refused("DEADLINE_EXCEEDED", lambda: next(answers))
+        feed.put(None)
+
+
+class Named(Awaited):
+    """A call of a connection that counts no bytes."""
+
+    __slots__ = ("busy",)
+
+    def __init__(self, patience):
+        super().__init__(patience=patience)
+        self.busy = True
+
+    def peer(self):
+        return "unix:"
+
+    def idle(self):
+        return not self.busy
+
+
+def test_a_stream_is_not_idle_while_something_is_under_way(monkeypatch):
+    monkeypatch.setattr("ksrv.server.grpc_waiting.LONGEST_SECONDS", 0.0)
+    waiting = Waiting(ByteBudget(1), head=60, rate=1, most=10)
+    ended = []
+    stream = Named(patience=0.1)
+    waiting.begin(stream, lambda call, error: ended.append(error))
+    waiting.start(0)
+    begun = stream.since
+    until(lambda: stream.since > begun)  # its patience began anew
+    assert not ended
+    stream.busy = False
+    until(lambda: ended)
+    waiting.stop()
+    assert type(ended[0]) is RequestTooSlow
+    assert not waiting.end(stream, 0)
