@@ -1,7 +1,8 @@
 """grpc.health.v1.Health: is the server ready, is a model ready, and tell me when that changes.
 
 The service name "" and the inference service's own name stand for the server; any other name is a
-model, or a model's version as `name/version`.
+model, or a model's version as `name/version`. Who asks for a model, or for the list of them, needs what
+an ordinary call needs.
 """
 
 import threading
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ksrv.errors import KsrvError, NotFound, quote
 from ksrv.protocol.messages import HEALTH, INFERENCE, REFLECTION, message_class
-from ksrv.server.grpc_calls import Context
+from ksrv.server.grpc_calls import Check, Context
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -31,10 +32,12 @@ class Health:
     Args:
         engine: What is asked.
         closing: Set when the server stops; watchers are told and let go.
+        check: Who may ask for models.
     """
 
-    def __init__(self, engine: "Engine", closing: threading.Event) -> None:
+    def __init__(self, engine: "Engine", closing: threading.Event, check: Check) -> None:
         self._engine = engine
+        self._check = check
         self._closing = closing
 
     def check(self, request: Any, context: Context) -> Any:
@@ -43,6 +46,7 @@ class Health:
         Raises:
             NotFound: There is no such service.
         """
+        self._check_for(request.service, context)
         status = self._status(request.service)
         if status == SERVICE_UNKNOWN:
             raise NotFound(
@@ -59,6 +63,7 @@ class Health:
 
     def watch(self, request: Any, context: Context) -> Iterator[Any]:
         """Answer the state of one service now and after each change."""
+        self._check_for(request.service, context)
         told = None
         while context.is_active():
             # Read before the state, so that the end is always told before the stream ends.
@@ -70,6 +75,10 @@ class Health:
             if closing:
                 return
             self._closing.wait(POLL_SECONDS)
+
+    def _check_for(self, service: str, context: Context) -> None:
+        if service not in _SERVER_NAMES:
+            self._check(context)
 
     def _status(self, service: str) -> int:
         if self._closing.is_set():

@@ -195,7 +195,7 @@ class GrpcServer:
         )
         # A few threads more than places, so that a stream too many is refused and does not wait.
         streams = self._pool("stream", MAX_STREAMS + SPARE_THREADS)
-        health = Health(self._engine, self._closing)
+        health = Health(self._engine, self._closing, needs_token(self._gate))
         unary = self._state_calls(calls) | self._health_calls(health)
         handlers = [
             self._inference(unary, streams),
@@ -291,8 +291,8 @@ class GrpcServer:
         """Return the health service's unary methods by their paths."""
         pool = self._pool("health", HEALTH_THREADS)
         checks: dict[str, tuple[Any, Check]] = {
-            "Check": (health.check, open_to_all),
-            "List": (health.list, open_to_all),
+            "Check": (health.check, open_to_all),  # which knows the service, and checks by that
+            "List": (health.list, needs_token(self._gate)),
         }
         return {
             f"/{HEALTH}/{name}": Unary(

@@ -36,8 +36,8 @@ REFUSED = {
 }
 """The calls that exist to say why they do nothing."""
 
-OPEN = frozenset({"ServerLive", "ServerReady", "ModelReady"})
-"""The calls that need no credentials; their messages are small."""
+OPEN = frozenset({"ServerLive", "ServerReady"})
+"""The calls that need no credentials; their messages are empty."""
 
 CONTROL = frozenset({"RepositoryModelLoad", "RepositoryModelUnload", *SHARED_MEMORY})
 """The calls that change what is served, or reach into this machine's memory."""

@@ -259,14 +259,35 @@ def test_no_message_of_the_services_looks_compressed():
     [
         INFER,
         STREAM,
+        f"/{INFERENCE}/ModelReady",
         f"/{INFERENCE}/RepositoryIndex",
         f"/{INFERENCE}/RepositoryModelLoad",
+        f"/{HEALTH}/List",
         f"/{REFLECTION}/ServerReflectionInfo",
     ],
 )
 def test_credentials_are_looked_at_before_a_message_is_asked_for(guarded, path):
     with Wire(guarded) as wire:
         assert b"token" in wire.until_ended(wire.call(path))
+
+
+def test_names_of_models_need_a_token(guarded):
+    with connect(guarded) as channel:
+        refused("UNAUTHENTICATED", lambda: call(channel, "ModelReady", name="add"))
+        refused("UNAUTHENTICATED", lambda: call(channel, "List", HEALTH))
+        for name in ("add", "add/1", "nope"):
+            refused(
+                "UNAUTHENTICATED", lambda name=name: call(channel, "Check", HEALTH, service=name)
+            )
+            refused("UNAUTHENTICATED", lambda name=name: next(watch(channel, name)))
+        assert call(channel, "ServerLive").live
+        assert call(channel, "ServerReady").ready
+        assert call(channel, "Check", HEALTH).status == 1
+        assert next(watch(channel)).status == 1
+        assert call(channel, "ModelReady", name="add", metadata=TOKEN).ready
+        assert call(channel, "Check", HEALTH, service="add", metadata=TOKEN).status == 1
+        assert "echo" in call(channel, "List", HEALTH, metadata=TOKEN).statuses
+        assert next(watch(channel, "add", TOKEN)).status == 1
 
 
 def watch(channel, service="", metadata=None):
