@@ -10,6 +10,7 @@ times sync's CPU for W1, so it is for the many only (`grpc_infer`).
 """
 
 import functools
+import resource
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -74,8 +75,14 @@ MAX_CALLS = 2048
 """Calls whose message is there that are held at a time, and as many whose message is not there. The
 engine's queue is far shorter."""
 
+IDLE_CONNECTION_MS = 300_000
+"""A connection without a call is closed after so long; clients open a new one for their next call."""
+
 STREAM_PATIENCE_SECONDS = 600.0
 """A stream on which nothing is asked and nothing is under way is ended after so long."""
+
+DESCRIPTOR_SHARE = 4
+"""One descriptor in so many may be a gRPC connection's, so that the others keep theirs."""
 
 SPARE_THREADS = 4
 HEALTH_THREADS = 2
@@ -108,6 +115,9 @@ def channel_options(settings: ServerSettings, *, shared: bool) -> list[tuple[str
         ("grpc.max_concurrent_streams", 128),
         ("grpc.max_metadata_size", limits.head),
         ("grpc.absolute_max_metadata_size", limits.head),
+        ("grpc.max_allowed_incoming_connections", most_connections(settings.connections)),
+        ("grpc.server_handshake_timeout_ms", max(1, int(settings.head_timeout * 1000))),
+        ("grpc.max_connection_idle_ms", IDLE_CONNECTION_MS),
         # Without this a second server would share the port silently.
         ("grpc.so_reuseport", int(shared)),
         # Triton's keepalive, except that clients may ping every 10 s, also without a call.
@@ -121,6 +131,18 @@ def channel_options(settings: ServerSettings, *, shared: bool) -> list[tuple[str
     if not settings.inflate:  # grpcio then refuses what is compressed, and says what it accepts
         options.append(("grpc.compression_enabled_algorithms_bitset", 1))
     return options
+
+
+def most_connections(wanted: int) -> int:
+    """Return how many connections a server may hold open without starving its process of files.
+
+    Args:
+        wanted: The setting.
+    """
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return wanted
+    return max(1, min(wanted, files // DESCRIPTOR_SHARE))
 
 
 class GrpcServer:

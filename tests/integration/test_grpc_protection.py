@@ -2,11 +2,14 @@
 
 import contextlib
 import queue
+import resource
+import socket
 import time
 
 import grpc
 import numpy as np
 import pytest
+import requests
 from engine_stand_in import StandInEngine
 from grpc_fixtures import call, connect, infer_request, running, stub_infer
 from http2_wire import Wire
@@ -18,6 +21,7 @@ from ksrv.server import grpc_server
 from ksrv.server.budget import ByteBudget
 from ksrv.server.grpc_messages import encoding_of
 from ksrv.server.grpc_waiting import Awaited, Waiting
+from ksrv.testing import Server
 from tests.until import until
 
 INFER = f"/{INFERENCE}/ModelInfer"
@@ -374,3 +378,46 @@ def test_a_stream_is_not_idle_while_something_is_under_way(monkeypatch):
     waiting.stop()
     assert type(ended[0]) is RequestTooSlow
     assert not waiting.end(stream, 0)
+
+
+# ---- connections ------------------------------------------------------------------------------
+
+
+def test_an_idle_connection_is_closed(engine, monkeypatch):
+    monkeypatch.setattr(grpc_server, "IDLE_CONNECTION_MS", 300, raising=False)
+    with running(engine) as address, Wire(address) as wire:
+        block = wire.until_ended(wire.call(LIVE, message=b""))
+        assert b"grpc-status" in block
+        wire.until_over()
+        assert_serves(address)
+
+
+def test_a_connection_that_says_nothing_is_closed(engine):
+    with running(engine, head_timeout=0.3) as address:
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=60) as silent:
+            while silent.recv(1000):
+                pass  # the server begins before it has heard anything
+
+
+@contextlib.contextmanager
+def files_allowed(number):
+    """Let the processes that are started here have so many files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_connections_over_grpc_leave_files_for_rest(repository):
+    with contextlib.ExitStack() as stack:
+        with files_allowed(256):
+            server = stack.enter_context(Server(repository, workers=1))
+        wires = [stack.enter_context(Wire(server.grpc)) for _ in range(260)]
+        for _ in range(5):
+            assert requests.get(server.url + "/v2/health/live", timeout=60).status_code == 200
+        # Those beyond the bound were closed, and the first still serves.
+        wires[-1].until_over()
+        assert b"grpc-status" in wires[0].until_ended(wires[0].call(LIVE, message=b""))
