@@ -19,7 +19,7 @@ import requests
 import tritonclient.grpc as triton
 from training import SIDE, Digit, decode, held_out_and_training, train
 
-from ksrv.testing import Server
+from ksrv.testing import Server, ServerFailed
 
 HERE = Path(__file__).parent
 BATCH = 24
@@ -202,10 +202,24 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--models", type=Path, default=Path("demo-models"))
     arguments.add_argument("--once", action="store_true", help="end after the table")
+    arguments.add_argument("--http", default="127.0.0.1:8080", help="HTTP address HOST:PORT")
+    arguments.add_argument("--grpc", default="127.0.0.1:9000", help="gRPC address HOST:PORT")
     chosen = arguments.parse_args()
     held_out, training_digits = held_out_and_training()
     write_repository(chosen.models, training_digits)
-    addresses = {} if chosen.once else {"http": "127.0.0.1:8080", "grpc": "127.0.0.1:9000"}
+    addresses = {} if chosen.once else {"http": chosen.http, "grpc": chosen.grpc}
+    try:
+        return run(chosen, addresses, held_out)
+    except ServerFailed as failure:
+        errors = [line for line in str(failure).splitlines() if line.startswith("Error: ")]
+        if not errors:
+            raise
+        print(errors[-1], file=sys.stderr)
+        return 1
+
+
+def run(chosen: argparse.Namespace, addresses: dict[str, str], held_out: list[Digit]) -> int:
+    """Serve the repository, be its client, and leave the server up unless told otherwise."""
     start = time.monotonic()
     with Server(chosen.models, **addresses) as server:
         print(

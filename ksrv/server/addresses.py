@@ -1,7 +1,9 @@
 """Addresses to listen on: how they are written, and which of them strangers can reach."""
 
+import errno
 import ipaddress
 import re
+import socket
 from dataclasses import dataclass
 
 _PORT = re.compile(r"[0-9]{1,5}")
@@ -76,6 +78,44 @@ def parse_address(text: str, setting: str) -> Address | None:
             f"setting '{setting}': expected HOST:PORT, unix:PATH or off, got '{text}'"
         )
     return Address(host=host or "0.0.0.0", port=int(port))
+
+
+def unusable(address: Address, setting: str, error: OSError) -> AddressError:
+    """Return the error for an address that cannot be listened on.
+
+    Args:
+        address: The address.
+        setting: The setting's name; its flag has the same.
+        error: What the system said.
+    """
+    if error.errno == errno.EADDRINUSE:
+        return AddressError(
+            f"setting '{setting}': {address} is in use; stop the server that listens there, or choose "
+            f"another address with --{setting} HOST:PORT (port 0 takes a free one)"
+        )
+    reason = error.strerror or str(error)
+    return AddressError(f"setting '{setting}': {address} cannot be listened on: {reason}")
+
+
+def check_free(address: Address, setting: str) -> None:
+    """Refuse a TCP address that cannot be listened on, before anybody tries it again and again.
+
+    Args:
+        address: Where the server is about to listen.
+        setting: The setting's name, for the error.
+
+    Raises:
+        AddressError: The address is taken, does not exist, or is not for this user.
+    """
+    try:
+        family, _, _, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(where)
+    except OSError as error:
+        raise unusable(address, setting, error) from error
 
 
 def check_exposure(address: Address, setting: str, *, insecure: bool, credentials: bool) -> None:

@@ -12,7 +12,14 @@ from typing import Any
 
 from ksrv.server import tls
 from ksrv.server.access import Access
-from ksrv.server.addresses import Address, AddressError, check_exposure, parse_address
+from ksrv.server.addresses import (
+    Address,
+    AddressError,
+    check_exposure,
+    check_free,
+    parse_address,
+    unusable,
+)
 from ksrv.server.arbiter import adopt
 from ksrv.server.banner import print_addresses
 from ksrv.server.framing_errors import speak_json
@@ -50,6 +57,12 @@ def _process_umask() -> int:
     mask = os.umask(0)  # there is no way to ask that does not set it
     os.umask(mask)
     return mask
+
+
+def _inherits_listeners(server: Any) -> bool:
+    """Whether the listeners come from another process, or may be shared with one."""
+    given = any(name in os.environ for name in ("LISTEN_FDS", "GUNICORN_FD"))
+    return given or bool(server.cfg.reuse_port)
 
 
 class Master:
@@ -132,15 +145,20 @@ class Master:
             if self._grpc is not None:
                 loopback = loopback and self._grpc.loopback
                 check_exposure(self._grpc, "grpc", insecure=settings.insecure, credentials=guarded)
-                self.service.grpc_address, self._grpc_socket = reserve(self._grpc)
+                self.service.grpc_address, self._grpc_socket = self._reserve(self._grpc)
             check_shared_memory(settings, loopback=loopback)
+            if not _inherits_listeners(server):
+                for bound in server.cfg.address:
+                    if isinstance(bound, tuple):
+                        check_free(Address(*bound[:2]), "http")
         except (AddressError, SettingsError, OSError) as error:
-            where = (
-                ""
-                if isinstance(error, AddressError | SettingsError)
-                else f"gRPC address {self._grpc}: "
-            )
-            raise RuntimeError(f"{where}{error}") from error
+            raise RuntimeError(str(error)) from error
+
+    def _reserve(self, address: Address) -> tuple[Address, socket.socket | None]:
+        try:
+            return reserve(address)
+        except OSError as error:
+            raise unusable(address, "grpc", error) from error
 
     def _enforce(self, server: Any) -> None:
         """Hold what gunicorn's own command line and files may not change."""

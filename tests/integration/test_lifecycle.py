@@ -288,7 +288,7 @@ def test_a_second_server_on_the_same_ports_fails_loudly(tmp_path):
     write_double(tmp_path)
     with Server(tmp_path) as server:
         for taken in ({"http": server.http}, {"grpc": server.grpc}):
-            with pytest.raises(ServerFailed, match=r"(?i)address already in use"):
+            with pytest.raises(ServerFailed, match=r"is in use"):
                 Server(tmp_path, **taken).start()
 
 
