@@ -23,14 +23,8 @@ from ksrv.observe.statistics import ModelStatistics, StageTimes
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 MODEL_LABELS = ["model", "version"]
-STAGES = {
-    "decode": "assemble",
-    "queue": "queue",
-    "preprocess": "preprocess",
-    "inference": "inference",
-    "postprocess": "postprocess",
-}
-"""The label of each stage, and what the statistics call it."""
+STAGES = ("queue", "assemble", "preprocess", "inference", "postprocess")
+"""What a request's time is spent on, under the names of `Server-Timing` and the statistics."""
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -112,7 +106,7 @@ def _times(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
     )
     stages = HistogramMetricFamily(
         "ksrv_stage_duration_seconds",
-        "What a request's time was spent on.",
+        "What a request's time was spent on; assemble joins a batch and decodes its images.",
         labels=[*MODEL_LABELS, "stage"],
     )
     sizes = HistogramMetricFamily(
@@ -122,9 +116,9 @@ def _times(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
         labels = [one.name, one.version]
         if "request" in one.stages:
             durations.add_metric(labels, *_histogram(one.stages["request"]))
-        for label, stage in STAGES.items():
+        for stage in STAGES:
             if stage in one.stages:
-                stages.add_metric([*labels, label], *_histogram(one.stages[stage]))
+                stages.add_metric([*labels, stage], *_histogram(one.stages[stage]))
         sizes.add_metric(labels, *_sizes(one))
     return iter((durations, stages, sizes))
 
@@ -154,7 +148,7 @@ def _states(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
         "ksrv_pending_requests", "Requests that wait for a handler.", labels=MODEL_LABELS
     )
     restarts = CounterMetricFamily(
-        "ksrv_worker_restarts", "Handlers that were started anew.", labels=MODEL_LABELS
+        "ksrv_instance_restarts", "Instances whose handler was started anew.", labels=MODEL_LABELS
     )
     for one in models:
         labels = [one.name, one.version]
