@@ -4,6 +4,8 @@ The readers give a code, a byte offset and the numbers that disagree; this modul
 that knows the words. Every sentence names the input or output, its index and both numbers.
 """
 
+import re
+
 from ksrv._native.body import BodyError
 from ksrv._native.numbers import NumbersError
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
@@ -24,6 +26,9 @@ _JSON_FAULTS = {
     "utf8": "bytes that are not UTF-8",
 }
 
+_ABOUT_A_VALUE = frozenset({"type", "data_type", "dimension", "size_invalid"})
+"""Faults of which the offset is that of a value."""
+
 _RANGES = {
     "BOOL": "true and false",
     "UINT8": "0 to 255",
@@ -43,6 +48,29 @@ def _kind(body: memoryview, offset: int) -> str:
     if offset >= len(body):
         return "nothing"
     return _KINDS.get(body[offset], "a number")
+
+
+_WORDS = {b"t": b"true", b"f": b"false", b"n": b"null"}
+_NAMES_OF_NUMBERS = (b"NaN", b"Infinity", b"-Infinity")
+_NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![0-9A-Za-z.+-])")
+
+
+def _syntax(body: memoryview, offset: int) -> str | None:
+    """Say what is wrong where a value should be, or None where one begins.
+
+    The readers report what a value is not before they have read it: what stands there may be none.
+    """
+    rest = bytes(body[offset : offset + 400])
+    if rest[:1] in (b'"', b"{", b"[") or rest.startswith(_NAMES_OF_NUMBERS) or _NUMBER.match(rest):
+        return None
+    word = _WORDS.get(rest[:1], b"")
+    if word and rest.startswith(word):
+        return None
+    for wanted, found in zip(word, rest, strict=False):
+        if wanted != found:
+            break
+        offset += 1
+    return f"{_unexpected(body, offset)} at byte {offset}"
 
 
 def _unexpected(body: memoryview, offset: int) -> str:
@@ -193,6 +221,9 @@ def body_fault(error: BodyError, body: memoryview) -> KsrvError:
         error: What the native reader reported.
         body: The whole body, for the kind of value at the fault.
     """
+    fault = _syntax(body, error.offset) if error.code in _ABOUT_A_VALUE else None
+    if fault is not None:
+        return InvalidRequest(f"the body is not valid JSON: {fault}")
     subject = _subject(error)
     text = (
         _request_fault(error, body)
@@ -230,9 +261,12 @@ def numbers_fault(
         case "count":
             text = f"{subject}: the shape asks for {count} values, but 'data' holds {error.count}"
         case "kind":
+            fault = _syntax(body, where)
             text = (
-                f"{subject}: value {error.count} of 'data' is {_kind(body, where)}; {datatype} takes "
-                f"{_RANGES[datatype]}"
+                f"{subject}: 'data' is not valid JSON: {fault}"
+                if fault
+                else f"{subject}: value {error.count} of 'data' is {_kind(body, where)}; {datatype} "
+                f"takes {_RANGES[datatype]}"
             )
         case "fraction":
             text = (

@@ -36,7 +36,7 @@ def test_every_numbers_code_has_a_sentence(code):
 def test_faults_at_the_very_end():
     assert "ends inside a value" in body_fault(BodyError("syntax", len(BODY)), BODY).message
     error = BodyError("type", len(BODY), field="'id'", wanted="a string")
-    assert "must be a string, not nothing" in body_fault(error, BODY).message
+    assert "ends inside a value at byte 14" in body_fault(error, BODY).message
 
 
 def test_white_space_before_trailing_bytes_is_not_part_of_the_object():
