@@ -115,11 +115,15 @@ def _payload_of_images(name: str, paths: list[Path]) -> Payload:
 
 
 def _assign(files: tuple[str, ...], names: list[str]) -> list[tuple[str, list[Path]]]:
-    """Give each input its files: NAME=FILE as named, images together, arrays one by one."""
+    """Give each input its files: NAME=FILE as named, images together, arrays one by one.
+
+    A model may take inputs that it does not declare, so every name is taken; one that it does not
+    take is refused by the server, which says what it has.
+    """
     assigned: dict[str, list[Path]] = {}
     for text in files:
         name, equals, rest = text.partition("=")
-        if equals and name in names:
+        if equals and (name in names or not Path(text).is_file()):
             assigned.setdefault(name, []).append(Path(rest))
             continue
         path = Path(text)

@@ -22,6 +22,9 @@ def _option(field: Field) -> Callable[[Any], Any]:
     if isinstance(field.default, bool):
         negative = "--no-" + field.flag.removeprefix("--")
         return click.option(f"{field.flag}/{negative}", name, default=None, help=text)
+    if field.choices:
+        choice = click.Choice(field.choices)
+        return click.option(field.flag, name, type=choice, default=None, help=text)
     multiple = isinstance(field.default, tuple)
     return click.option(field.flag, name, default=None, multiple=multiple, help=text)
 
@@ -33,11 +36,26 @@ def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def _no_such_flag(flag: str) -> Callable[[Any], Any]:
+    """Have a flag of other servers answer with those that say it here."""
+
+    def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(
+                f"there is no {flag}: an address is one flag, --http HOST:PORT for REST (such as "
+                f"--http 127.0.0.1:8080) and --grpc HOST:PORT for gRPC"
+            )
+
+    return click.option(flag, hidden=True, expose_value=False, callback=refuse)
+
+
 @click.command()
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--config", type=click.Path(dir_okay=False), help="Settings file (YAML or TOML).")
 @click.option("--print-config", is_flag=True, help="Print every setting and its source, and end.")
 @_setting_options
+@_no_such_flag("--port")
+@_no_such_flag("--host")
 def serve(paths: tuple[Path, ...], config: str | None, print_config: bool, **given: Any) -> None:
     """Serve the models at PATHS until a signal ends it.
 

@@ -13,10 +13,10 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
@@ -178,6 +178,12 @@ class Field:
     description: str
 
     @property
+    def choices(self) -> tuple[str, ...]:
+        """The words of which its value is one, or none where it is no choice."""
+        kind = get_args(self.type)[0] if get_origin(self.type) is Annotated else self.type
+        return get_args(kind) if get_origin(kind) is Literal else ()
+
+    @property
     def flag(self) -> str:
         """Its flag, without a value."""
         return "--" + self.key.replace(".", "-").replace("_", "-")
@@ -301,9 +307,14 @@ def _convert(field: Field, given: _Given) -> Any:
             value = "off" if value is False and isinstance(field.default, str) else value
         return msgspec.convert(value, field.type, strict=False)
     except (msgspec.ValidationError, ValueError) as error:
+        why = f"expected {_either(field.choices)}" if field.choices else str(error)
         raise SettingsError(
-            f"{given.source}: setting '{field.key}' cannot be {given.value!r}: {error}"
+            f"{given.source}: setting '{field.key}' cannot be {given.value!r}: {why}"
         ) from error
+
+
+def _either(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 @dataclass(frozen=True)

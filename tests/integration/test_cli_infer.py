@@ -30,6 +30,16 @@ class Words(BaseHandler):
 """
 
 
+OPEN = """
+from ksrv import BaseHandler
+
+
+class Open(BaseHandler):
+    def handle(self, batch, context):
+        return {f"{name} doubled": batch[name] * 2 for name in batch}
+"""
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
@@ -46,6 +56,7 @@ def server(tmp_path_factory):
         "inputs: [{name: text, datatype: BYTES, shape: [-1]}]\n"
         "outputs: [{name: said, datatype: BYTES, shape: [-1]}]\n",
     )  # fmt: skip
+    write_model(root, "open", OPEN, "warmup: false\n")
     with Server(root, grpc="off") as running:
         yield running
 
@@ -91,6 +102,17 @@ def test_several_inputs_are_named_or_taken_in_order(run, tmp_path):
     assert "[[-4. -5.]]" in run("pair", f"b={one}", f"a={other}").output
 
 
+def test_inputs_that_are_not_declared_are_named(run, tmp_path):
+    one = save(tmp_path, "one.npy", np.float32([5, 7]))
+    other = save(tmp_path, "a=b.npy", np.float32([1, 2]))
+    done = run("open", f"x={one}", f"y={other}")
+    assert done.exit_code == 0, done.output
+    lines = {"x doubled  FP32[2]", "  [10. 14.]", "y doubled  FP32[2]", "  [2. 4.]"}
+    assert set(done.output.splitlines()) == lines
+    assert "data doubled" in run("open", one).output
+    assert "data doubled" in run("open", other).output  # a file of this name
+
+
 def test_other_files_are_bytes_and_texts_are_printed(run, tmp_path):
     (tmp_path / "word.txt").write_text("hello")
     done = run("words", tmp_path / "word.txt")
@@ -103,6 +125,12 @@ def test_a_json_file_is_the_request(run, tmp_path):
     assert "y  FP32[1,4]" in run("double", tmp_path / "request.json").output
 
 
+def test_a_name_that_the_model_has_not_is_told_by_the_server(run, tmp_path):
+    done = run("double", f"z={save(tmp_path, 'z.npy', np.float32([[1, 2, 3, 4]]))}")
+    assert done.exit_code == 1
+    assert "400: " in done.output and "'z'" in done.output and "'x'" in done.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -110,6 +138,8 @@ def test_a_json_file_is_the_request(run, tmp_path):
         (("double", "/no/such.npy"), "/no/such.npy"),
         (("double", "/no/such.json"), "/no/such.json"),
         (("double", "a.npy", "b.npy"), "every input"),
+        (("double", "x=/no/such.npy"), "no such file: /no/such.npy"),
+        (("open", "x=/no/such.npy"), "no such file: /no/such.npy"),
     ],
 )
 def test_a_mistake_is_one_sentence(run, arguments, text):

@@ -23,6 +23,21 @@ def test_every_setting_is_a_flag_of_serve(run):
             assert field.flag in text
 
 
+def test_a_flag_of_few_values_names_them(run, monkeypatch, tmp_path):
+    text = run("serve", "--help").output
+    for values in ("[all|any]", "[text|json]", "[debug|info|warning|error]"):
+        assert values in text
+    assert "--port" not in text
+    monkeypatch.setenv("KSRV_LOG_FORMAT", "xml")
+    assert "KSRV_LOG_FORMAT: setting 'log_format' cannot be 'xml': expected text or json" in (
+        run("serve", ".").output
+    )
+    monkeypatch.delenv("KSRV_LOG_FORMAT")
+    (tmp_path / "ksrv.yaml").write_text("ready_when: some\n")
+    done = run("serve", ".", "--config", str(tmp_path / "ksrv.yaml"))
+    assert "setting 'ready_when' cannot be 'some': expected all or any" in done.output
+
+
 def test_the_version_is_the_packages(run):
     import ksrv
 
@@ -61,6 +76,11 @@ def test_print_config_shows_values_and_sources(run, tmp_path, monkeypatch):
         ((".", "--limits-body", "big"), "'limits.body'"),
         ((".", "--config", "/no/such/file.yaml"), "/no/such/file.yaml"),
         ((".", "--http", "8080"), "HOST:PORT"),
+        ((".", "--port", "8080"), "there is no --port: an address is one flag, --http HOST:PORT"),
+        ((".", "--host=0.0.0.0"), "there is no --host: an address is one flag, --http HOST:PORT"),
+        ((".", "--log-level", "loud"), "'debug', 'info', 'warning', 'error'"),
+        ((".", "--ready-when", "never"), "'all', 'any'"),
+        ((".", "--log-format", "xml"), "'text', 'json'"),
         ((".", "--grpc", "::1:80"), "[ADDRESS]:PORT"),
         ((".", "--token-file", "/no/such/tokens"), "'token_file'"),
     ],
