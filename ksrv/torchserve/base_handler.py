@@ -13,7 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ksrv.loaders import package
 from ksrv.loaders.eager import read_state
+from ksrv.loaders.loaded import LoadRequest
 from ksrv.torchserve import profiling
 from ksrv.torchserve.prediction import (
     check_valid_pt2_backend,
@@ -160,14 +162,18 @@ class BaseHandler:
         elif path.endswith(".pt"):
             self.model = self._load_torchscript_model(path)
             self.model.eval()
+        elif path.endswith(".pt2"):
+            wanted = LoadRequest(Path(path), Path(model_dir), str(self.device))
+            self.model = package.load(wanted).model.run  # what torch itself gives
         elif path.endswith(".onnx"):
             self.model = setup_ort_session(path, self.map_location)
         elif path.endswith(".so") and self._aot_compiled():
             self.model = _load_aot_so(path, self.device)
         else:
             raise RuntimeError(
-                f"No model weights could be loaded: {os.path.basename(path)} is none of .pt, .onnx,"
-                " or a .so with pt2.export.aot_compile; .pth, .bin and .safetensors need a model file"
+                f"No model weights could be loaded: {os.path.basename(path)} is none of .pt, .pt2,"
+                " .onnx, or a .so with pt2.export.aot_compile; .pth, .bin and .safetensors need a model"
+                " file"
             )
 
     def _aot_compiled(self) -> bool:
