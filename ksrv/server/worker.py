@@ -7,7 +7,7 @@ alive goes back to the door. Nothing of the worker's state is touched outside th
 
 Where the door may not stand in front (TLS, the PROXY protocol, HTTP/2 in cleartext, request hooks of
 the user's, another app than ksrv's) or gunicorn is not one that this module knows, the worker is a
-plain `ThreadWorker`.
+plain threaded worker, whose connections `ksrv.server.threaded` looks after.
 """
 
 import errno
@@ -21,7 +21,7 @@ from typing import Any
 
 import gunicorn
 from gunicorn.config import Config
-from gunicorn.http import message
+from gunicorn.http import message, unreader
 from gunicorn.sock import ssl_context
 from gunicorn.workers import gthread
 
@@ -62,6 +62,7 @@ USED_INTERNALS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (gthread.PollableMethodQueue, ("defer", "fileno", "run_callbacks", "close")),
     (gthread, ("_DEFER",)),
     (message.Message, ("set_body_reader", "should_close")),
+    (unreader.Unreader, ("take_buffered", "unread")),
 )
 
 

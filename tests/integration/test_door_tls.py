@@ -1,4 +1,4 @@
-"""TLS is gunicorn's: the worker is then a plain threaded worker, says so, and serves the same."""
+"""With TLS the door is left away: the worker is a plain threaded one, says so, and serves the same."""
 
 import socket
 import ssl

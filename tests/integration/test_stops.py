@@ -113,12 +113,14 @@ ORDERS = [(INT,), (INT, INT, INT), (TERM, INT), (INT, TERM), (QUIT, INT), (TERM,
 def test_a_stop_ends_whatever_signals_come(tmp_path, attempt):
     write_double(tmp_path)
     order = ORDERS[attempt % len(ORDERS)]
-    with Server(tmp_path, workers=1 + attempt % 2, grpc="off", drain_delay=0.2) as server:
-        with Traffic(server) as traffic:
-            until(lambda: next(traffic.answered) > 200)
-            for number in order:
-                os.killpg(server.pid, number)
-            assert_ended_in_order(server)
+    with (
+        Server(tmp_path, workers=1 + attempt % 2, grpc="off", drain_delay=0.2) as server,
+        Traffic(server) as traffic,
+    ):
+        until(lambda: next(traffic.answered) > 200)
+        for number in order:
+            os.killpg(server.pid, number)
+        assert_ended_in_order(server)
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["door", "tls"])

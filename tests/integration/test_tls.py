@@ -109,21 +109,45 @@ def serves(ask, server, cert):
         return False
 
 
-def test_a_reload_takes_renewed_files_and_keeps_the_old_ones_where_it_cannot(models, tmp_path):
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(child) for child in file.read().split()]
+
+
+@pytest.mark.parametrize("worker_class", [None, "gthread", "gevent"])
+def test_a_reload_takes_renewed_files_and_keeps_the_old_ones_where_it_cannot(
+    models, tmp_path, worker_class
+):
     key, cert = self_signed(tmp_path, "served")
-    with Server(models, tls_cert=str(cert), tls_key=str(key), stop_timeout=0) as server:
+    chosen = {"worker_class": worker_class} if worker_class else {}
+    asked = [over_rest, over_grpc]
+    if worker_class == "gevent":
+        chosen["grpc"], asked = "off", [over_rest]
+    with Server(models, tls_cert=str(cert), tls_key=str(key), stop_timeout=0, **chosen) as server:
         old = tmp_path / "old.pem"
         old.write_bytes(cert.read_bytes())
-        whole = key.read_bytes()
+
+        def assert_serves_the_old_one():
+            assert all(ask(server, old) == [2, 4, 6, 8] for ask in asked)
+
         key.write_text("no key")
+        cert.write_text("no certificate")
+        assert_serves_the_old_one()
+        workers = children(server.pid)
         os.kill(server.pid, signal.SIGHUP)
-        until(lambda: "this worker cannot serve: TLS: " in server.log)
-        assert over_grpc(server, old) == [2, 4, 6, 8]
-        key.write_bytes(whole)
+        until(lambda: "the reload is refused" in server.log)
+        assert "TLS: " in server.log
+        assert_serves_the_old_one()
+        assert children(server.pid) == workers
+        cert.unlink()
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+        until(lambda: server.log.count("ready: True") == 2)
+        assert_serves_the_old_one()
         self_signed(tmp_path, "served")
         os.kill(server.pid, signal.SIGHUP)
-        until(lambda: serves(over_rest, server, cert) and serves(over_grpc, server, cert))
-        until(lambda: not serves(over_grpc, server, old))
+        until(lambda: all(serves(ask, server, cert) for ask in asked))
+        until(lambda: not any(serves(ask, server, old) for ask in asked))
 
 
 def test_files_that_cannot_be_used_are_told_before_anything_listens(models, files):

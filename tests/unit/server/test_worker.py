@@ -7,6 +7,8 @@ import textwrap
 
 import gunicorn
 import pytest
+from gunicorn import sock
+from gunicorn.arbiter import Arbiter
 from gunicorn.config import Config
 from gunicorn.http import message, parser, unreader
 from gunicorn.workers import gthread
@@ -16,6 +18,17 @@ from ksrv.server import worker
 from tests.heads import INFER
 
 READ_INTERNALS = {
+    Arbiter.reload: "5928b1",
+    Arbiter.stop: "17681d",
+    Arbiter.reap_workers: "edfafe",
+    Arbiter.spawn_worker: "7e62b8",
+    Arbiter.spawn_workers: "a907c1",
+    Arbiter.manage_workers: "ba4156",
+    sock.ssl_context: "069b9e",
+    sock._get_alpn_protocols: "8e380b",
+    gthread.ThreadWorker.handle_quit: "86cdb2",
+    parser.Parser.finish_body: "76ceb1",
+    unreader.Unreader.take_buffered: "51ceea",
     gthread.TConn.__init__: "90ab90",
     gthread.TConn.init: "33ee8c",
     gthread.PollableMethodQueue.defer: "cdf2d7",
