@@ -80,7 +80,9 @@ class Context:
         self._inputs: BatchInputs | None = None
         self._batch: Batch | None = None
         self.loaded: LoadedModel | None = None
-        self.modules = FolderModules(source.name, (source.folder, source.root))
+        self.modules = FolderModules(
+            source.name, (source.folder, source.root), version=source.version, instance=instance
+        )
         self.stage = ""
         self.timings: dict[str, int] = {}
 

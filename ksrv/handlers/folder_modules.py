@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ksrv.handlers.own_loggers import disown, own
+
 PREFIX = "ksrv_models"
 
 _numbers = itertools.count(1)
@@ -33,13 +35,18 @@ class FolderModules:
     Args:
         name: The model's name, for the modules' names.
         folders: Where files are looked for, in this order.
+        version: The model's version, for what the handler logs.
+        instance: The handler's number, for what it logs.
     """
 
-    def __init__(self, name: str, folders: Sequence[Path]) -> None:
+    def __init__(
+        self, name: str, folders: Sequence[Path], *, version: str = "", instance: int = 0
+    ) -> None:
         shown = re.sub(r"\W", "_", name)
         self.package = f"{PREFIX}.{shown}_{next(_numbers)}"
         self.folders = tuple(dict.fromkeys(str(folder) for folder in folders))
         self._builtins = {**vars(builtins), "__import__": self._import}
+        self._owner = {"model": name, "version": version, "instance": instance}
         self._open = False
         self._held: dict[str, bool] = {}  # an import in a stage must not look at the disk again
 
@@ -61,6 +68,7 @@ class FolderModules:
 
     def close(self) -> None:
         """Forget the modules, so that their memory can go."""
+        disown(self._owner)
         _finder.packages.pop(self.package, None)
         for name in list(sys.modules):  # in one step: other threads import meanwhile
             if _within(name, self.package):
@@ -84,6 +92,11 @@ class FolderModules:
         _finder.install()
         _finder.packages[self.package] = self
         self._open = True
+        self.own(self.package)
+
+    def own(self, module: str) -> None:
+        """Note that a module, here or installed, is the handler's, for what it logs."""
+        own(module, self._owner)
 
     def holds(self, name: str) -> bool:
         """Whether `import NAME` inside the folder means a file of the folder."""
@@ -145,6 +158,7 @@ def resolve(target: str, modules: FolderModules) -> Any:
             if name or not parent or error.name != path:
                 raise
             module, name = importlib.import_module(parent), last
+        modules.own(module.__name__)
     if not name:
         return module
     try:

@@ -1,4 +1,4 @@
-"""The log: text or JSON lines on stderr, for ksrv's own loggers and for gunicorn's alike."""
+"""The log: text or JSON lines on stderr, for ksrv's loggers, gunicorn's, and all that handlers use."""
 
 import logging
 import sys
@@ -7,12 +7,24 @@ import time
 import orjson
 from gunicorn.glogging import Logger
 
+from ksrv.handlers.own_loggers import fields_of, label_of
 from ksrv.observe.log_text import RecordFormatter
 from ksrv.server.settings import ServerSettings
 
-TEXT_FORMAT = "%(asctime)s [%(process)d] %(levelname)s %(name)s: %(message)s"
+TEXT_FORMAT = "%(asctime)s [%(process)d] %(levelname)s %(name)s: %(label)s%(message)s"
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "label"}
+
+
+class NameModels(logging.Filter):
+    """Adds model, version and instance to what a handler in this process logs."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record pass."""
+        fields = {} if hasattr(record, "model") else fields_of(record.name)
+        if fields:
+            vars(record).update(fields, label=f"[{label_of(fields)}] ")
+        return True
 
 
 class JsonFormatter(logging.Formatter):
@@ -39,17 +51,25 @@ class JsonFormatter(logging.Formatter):
 
 def make_formatter(settings: ServerSettings) -> logging.Formatter:
     """Return the formatter that the settings name."""
-    return JsonFormatter() if settings.log_format == "json" else RecordFormatter(TEXT_FORMAT)
+    if settings.log_format == "json":
+        return JsonFormatter()
+    return RecordFormatter(TEXT_FORMAT, defaults={"label": ""})
 
 
 def configure(settings: ServerSettings) -> None:
-    """Send the records of ksrv's loggers to stderr in the form that the settings name."""
-    log = logging.getLogger("ksrv")
+    """Send all records to stderr in the form that the settings name, from their least level on.
+
+    Handlers may log under any name, so this is for the root as well as for ksrv's own loggers; a
+    root that somebody has configured already (gunicorn's `logconfig`) stays as it is.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(make_formatter(settings))
-    log.handlers = [handler]
-    log.setLevel(settings.log_level.upper())
+    handler.addFilter(NameModels())
+    log, root = logging.getLogger("ksrv"), logging.getLogger()
     log.propagate = False
+    for logger in (log, root) if not root.handlers else (log,):
+        logger.handlers = [handler]
+        logger.setLevel(settings.log_level.upper())
 
 
 def gunicorn_logger(settings: ServerSettings) -> type[Logger]:

@@ -9,6 +9,7 @@ import logging
 import time
 
 from ksrv.engine.executors.payloads import LogNote
+from ksrv.handlers.own_loggers import label_of
 from ksrv.observe.log_text import TRACEBACK_INDENT
 
 LOGGER = logging.getLogger("ksrv.handler")
@@ -34,8 +35,7 @@ class ProcessLog:
             "instance": instance,
             "handler_pid": 0,
         }
-        self._label = f"{model}/{version}" if version else model
-        self._label += f"#{instance}"
+        self._label = label_of(self._fields)
         self._tokens = float(BURST_LINES)
         self._filled = time.monotonic()
         self._dropped = 0
