@@ -43,11 +43,14 @@ class KsrvError(Exception):
         http_status: The REST status.
         grpc_code: The name of the `grpc.StatusCode`.
         retry_after: Seconds for the `Retry-After` header, or None.
+        reason: Why a request was turned away that may be right, for the counter of refusals;
+            "" for every other failure.
     """
 
     http_status: int = HTTPStatus.INTERNAL_SERVER_ERROR
     grpc_code: str = "INTERNAL"
     retry_after: int | None = None
+    reason: str = ""
 
     def __init__(self, message: str) -> None:
         self.message = cut(message)
@@ -66,6 +69,7 @@ class Unauthenticated(KsrvError):
 
     http_status = HTTPStatus.UNAUTHORIZED
     grpc_code = "UNAUTHENTICATED"
+    reason = "unauthenticated"
 
 
 class Forbidden(KsrvError):
@@ -73,6 +77,7 @@ class Forbidden(KsrvError):
 
     http_status = HTTPStatus.FORBIDDEN
     grpc_code = "PERMISSION_DENIED"
+    reason = "forbidden"
 
 
 class NotFound(KsrvError):
@@ -87,6 +92,7 @@ class BodyTooLarge(KsrvError):
 
     http_status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     grpc_code = "RESOURCE_EXHAUSTED"
+    reason = "too_large"
 
 
 class HeadTooLarge(KsrvError):
@@ -94,6 +100,7 @@ class HeadTooLarge(KsrvError):
 
     http_status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
     grpc_code = "RESOURCE_EXHAUSTED"
+    reason = "head_too_large"
 
 
 class RequestTooSlow(KsrvError):
@@ -101,6 +108,7 @@ class RequestTooSlow(KsrvError):
 
     http_status = HTTPStatus.REQUEST_TIMEOUT
     grpc_code = "DEADLINE_EXCEEDED"
+    reason = "too_slow"
 
 
 class UnsupportedEncoding(KsrvError):
@@ -118,11 +126,20 @@ class NotImplementedByKsrv(KsrvError):
 
 
 class Overloaded(KsrvError):
-    """A queue or the bytes in flight are at their bound; the request was not accepted."""
+    """A queue, the bytes in flight or another bound is reached; the request was not accepted.
+
+    Args:
+        message: The text for the client.
+        reason: Which bound that is, for the counter of refusals.
+    """
 
     http_status = HTTPStatus.SERVICE_UNAVAILABLE
     grpc_code = "RESOURCE_EXHAUSTED"
     retry_after = 1
+
+    def __init__(self, message: str, reason: str = "overloaded") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class NotReady(KsrvError):
@@ -131,6 +148,7 @@ class NotReady(KsrvError):
     http_status = HTTPStatus.SERVICE_UNAVAILABLE
     grpc_code = "UNAVAILABLE"
     retry_after = 1
+    reason = "not_ready"
 
 
 class DeadlineExceeded(KsrvError):

@@ -312,7 +312,9 @@ class ImagePreparer:
         except TooLarge as error:
             raise BodyTooLarge(self._about(picture.position, f"{error}.")) from None
         except NoRoom as error:
-            raise Overloaded(self._about(picture.position, f"{error}.")) from None
+            raise Overloaded(
+                self._about(picture.position, f"{error}."), "bytes_in_flight"
+            ) from None
         raise _ended()
 
     def _fill(self, picture: _Picture, slot: Array) -> None:

@@ -344,7 +344,8 @@ class LoadedModel:
         """Return what a request is told while the queue is full."""
         return Overloaded(
             f"the queue of the model {self.spec.name} is full: {self.config.queue_size} requests "
-            f"wait (queue_size)."
+            f"wait (queue_size).",
+            "queue_full",
         )
 
     def _refusal(self, pushed: int, ticket: QueuedTicket) -> Exception:
@@ -366,9 +367,10 @@ class LoadedModel:
         if pushed == native.BYTES_IN_FLIGHT:
             return Overloaded(
                 f"the requests in flight hold {native.bytes_in_flight()} bytes; with this one they "
-                f"would hold more than {bound} (limits.in_flight)."
+                f"would hold more than {bound} (limits.in_flight).",
+                "bytes_in_flight",
             )
-        return Overloaded("the server has no memory for another request.")
+        return Overloaded("the server has no memory for another request.", "memory")
 
     # ---- what instances ask -----------------------------------------------------------------
 

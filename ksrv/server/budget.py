@@ -33,7 +33,8 @@ class ByteBudget:
             if self._held + nbytes > self.cap:
                 raise Overloaded(
                     f"{nbytes} more bytes would take the requests in flight to "
-                    f"{self._held + nbytes} bytes; limit 'in_flight' allows {self.cap}"
+                    f"{self._held + nbytes} bytes; limit 'in_flight' allows {self.cap}",
+                    "bytes_in_flight",
                 )
             self._held += nbytes
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, Protocol
 
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Overloaded
+from ksrv.observe.traffic import count_error
 
 log = logging.getLogger(__name__)
 
@@ -116,9 +117,10 @@ def failure_of(error: Exception) -> KsrvError:
 
 
 def set_status(context: Context, error: KsrvError) -> None:
-    """Give a call the status that belongs to an error."""
+    """Give a call the status that belongs to an error, and count it: once for each call."""
     import grpc
 
+    count_error(error)
     context.set_code(getattr(grpc.StatusCode, error.grpc_code))
     context.set_details(error.message)
     trailers = trailing(getattr(error, "headers", None) or {})
@@ -213,7 +215,9 @@ def streaming(
             check(context)
             among = places(context)
             if not among.acquire(blocking=False):
-                raise Overloaded("as many streams are open as this server serves at a time")
+                raise Overloaded(
+                    "as many streams are open as this server serves at a time", "streams"
+                )
             taken = among
             yield from behavior(requests, context)
             return

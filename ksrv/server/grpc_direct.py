@@ -448,7 +448,9 @@ class DirectCalls:
             self._refuse(call, InvalidRequest("the call requires exactly one request message"))
             return None
         if self._due - self._asked - len(self._waiting) > self._most and not call.small:
-            self._refuse(call, Overloaded("as many calls are open as this server holds at a time"))
+            self._refuse(
+                call, Overloaded("as many calls are open as this server holds at a time", "calls")
+            )
             return None
         call.reservation = Reservation(self._budget)
         if len(message) > SMALL:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ksrv.errors import KsrvError
 from ksrv.limits import Limits
+from ksrv.observe.traffic import count_error
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest, InferResponse, Parameter
@@ -244,9 +245,10 @@ def cancel_with(context: Context, ticket: "Ticket") -> None:
 
 
 def stream_error(error: KsrvError, id: str, parameters: Mapping[str, Parameter]) -> bytes:
-    """Serialize an error for a stream; it carries the request's id where that was readable."""
+    """Serialize and count an error for a stream; it carries the request's id where that was readable."""
     from ksrv.protocol.messages import message_class
 
+    count_error(error)
     made = message_class("inference.ModelStreamInferResponse")(error_message=error.message)
     made.infer_response.id = id
     for name, value in parameters.items():

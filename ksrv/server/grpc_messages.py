@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError
 from ksrv.limits import Limits
+from ksrv.observe.traffic import count_refusal
 from ksrv.server.body import COMPRESSED_STEP, inflated
 from ksrv.server.budget import ByteBudget, Reservation
 from ksrv.server.grpc_calls import Context
@@ -153,6 +154,7 @@ class Messages(Iterator[bytes]):
         raise InvalidRequest("the call requires exactly one request message")
 
     def _cancel(self, wait: Awaited, error: KsrvError) -> None:
+        count_refusal("grpc", error.reason)
         self._context.cancel()
 
 

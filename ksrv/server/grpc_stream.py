@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ksrv.errors import KsrvError, NotReady
 from ksrv.limits import Limits
+from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse, Parameter
 from ksrv.server.budget import ByteBudget
 from ksrv.server.grpc_calls import Context, failure_of
@@ -184,6 +185,7 @@ class StreamCalls:
             if line.idle():
                 line.fail(error)
             else:  # what came of the message is held until the call ends
+                count_refusal("grpc", error.reason)
                 context.cancel()
 
         received = Messages(

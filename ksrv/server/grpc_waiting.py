@@ -194,7 +194,8 @@ class Waiting:
         for call in most[: (len(most) + 1) // 2]:
             error = Overloaded(
                 f"{self._most} calls wait for their messages, which is the limit, and this "
-                f"connection has the most of them"
+                f"connection has the most of them",
+                "calls",
             )
             self._give_up(call, error)
 

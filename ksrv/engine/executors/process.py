@@ -194,7 +194,7 @@ class ProcessExecutor:
                 return arena.lease(nbytes)
             return link.own.lease(nbytes)
         except MemoryError as error:
-            raise Overloaded(str(error)) from error
+            raise Overloaded(str(error), "memory") from error
 
     def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
         """Run one batch; see `Executor.run`.
@@ -220,7 +220,7 @@ class ProcessExecutor:
                 written, blocks = records.write(batch.tensors.values(), link.own)
                 payload, lenient = payloads.pack_batch(batch, written)
             except MemoryError as error:
-                raise Overloaded(str(error)) from error
+                raise Overloaded(str(error), "memory") from error
             self._backoff.served()
             self._sequence += 1
             try:
