@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <new>
@@ -65,7 +63,7 @@ class Timer {
         running_ = false;
         queues_.clear();
         wake_at_.store(NEVER);
-        new (&sooner_) std::condition_variable;
+        new (&sooner_) MonotonicCondition;
         mutex_.unlock();
     }
 
@@ -94,8 +92,7 @@ class Timer {
                 if (wake == NEVER) {
                     sooner_.wait(lock);
                 } else {
-                    sooner_.wait_until(lock, std::chrono::steady_clock::time_point(
-                                                 std::chrono::nanoseconds(wake)));
+                    sooner_.wait_until(lock, wake);
                 }
                 continue;
             }
@@ -117,7 +114,7 @@ class Timer {
     }
 
     std::mutex mutex_;
-    std::condition_variable sooner_;
+    MonotonicCondition sooner_;
     std::atomic<std::int64_t> wake_at_{NEVER};
     std::vector<Queue *> queues_;
     bool running_ = false;

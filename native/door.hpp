@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -28,6 +27,7 @@
 #include "door_answer.hpp"
 #include "door_connection.hpp"
 #include "door_gates.hpp"
+#include "monotonic_condition.hpp"
 
 namespace ksrv {
 
@@ -267,7 +267,7 @@ class Door {
     std::atomic<uint64_t> python_since_{0};    // when it went in last,
     std::atomic<uint64_t> request_since_{0};   // and when it took its last request there
     std::mutex follow_mutex_;
-    std::condition_variable follow_;
+    MonotonicCondition follow_;
     std::atomic<int> resting_{0};              // followers that sleep until they are woken
 
     std::mutex handed_mutex_;

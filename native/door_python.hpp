@@ -80,6 +80,7 @@ inline void Door::stand_by(int index) noexcept {
 // come, that is a look every two milliseconds, so that entering Python costs no wake-up; else
 // the follower rests until the leader enters Python.
 inline void Door::follow(int index) noexcept {
+    const auto after = [](uint64_t ns) { return static_cast<int64_t>(door_clock() + ns); };
     std::unique_lock<std::mutex> lock(follow_mutex_);
     while (!stopping_.load(std::memory_order_acquire)) {
         int leader = leader_.load();
@@ -92,10 +93,10 @@ inline void Door::follow(int index) noexcept {
         }
         if (in_python_.load() == NOBODY && late(entered, WATCHED_NS)) {
             resting_.fetch_add(1);
-            if (in_python_.load() == NOBODY) follow_.wait_for(lock, std::chrono::seconds(1));
+            if (in_python_.load() == NOBODY) follow_.wait_until(lock, after(1000000000));
             resting_.fetch_sub(1);
         } else {
-            follow_.wait_for(lock, std::chrono::milliseconds(2));
+            follow_.wait_until(lock, after(2000000));
         }
     }
 }

@@ -6,13 +6,12 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <vector>
 
 #include "entry.hpp"
+#include "monotonic_condition.hpp"
 
 namespace ksrv {
 
@@ -213,18 +212,17 @@ class Queue {
     Take try_take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
                   std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t *wake) noexcept;
 
-    static void wait_until(std::condition_variable &condition, std::unique_lock<std::mutex> &lock,
+    static void wait_until(MonotonicCondition &condition, std::unique_lock<std::mutex> &lock,
                            std::int64_t until) noexcept {
         if (until == NEVER) {
             condition.wait(lock);
-        } else {  // libstdc++'s steady_clock is CLOCK_MONOTONIC
-            condition.wait_until(lock, std::chrono::steady_clock::time_point(
-                                           std::chrono::nanoseconds(until)));
+        } else {
+            condition.wait_until(lock, until);
         }
     }
 
     std::mutex mutex_;
-    std::condition_variable instances_, assembler_, empty_;
+    MonotonicCondition instances_, assembler_, empty_;
     std::map<std::uint32_t, Line> lines_;
     std::vector<Entry *> deadlines_;
     const std::size_t capacity_;

@@ -1,0 +1,48 @@
+// A condition variable whose timed waits count on the monotonic clock, with every glibc.
+//
+// std::condition_variable does that by pthread_cond_clockwait, which came with glibc 2.30. Built for an
+// older one it waits on the wall clock, and a step of that clock would delay deadlines.
+
+#pragma once
+
+#include <pthread.h>
+#include <time.h>
+
+#include <cstdint>
+#include <mutex>
+
+namespace ksrv {
+
+class MonotonicCondition {
+  public:
+    MonotonicCondition() noexcept {
+        pthread_condattr_t attributes;
+        pthread_condattr_init(&attributes);
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        pthread_cond_init(&condition_, &attributes);
+        pthread_condattr_destroy(&attributes);
+    }
+    ~MonotonicCondition() { pthread_cond_destroy(&condition_); }
+    MonotonicCondition(const MonotonicCondition &) = delete;
+    MonotonicCondition &operator=(const MonotonicCondition &) = delete;
+
+    void notify_one() noexcept { pthread_cond_signal(&condition_); }
+    void notify_all() noexcept { pthread_cond_broadcast(&condition_); }
+
+    void wait(std::unique_lock<std::mutex> &lock) noexcept {
+        pthread_cond_wait(&condition_, lock.mutex()->native_handle());
+    }
+
+    // Returns at the latest when CLOCK_MONOTONIC shows `until_ns`; earlier for any reason.
+    void wait_until(std::unique_lock<std::mutex> &lock, std::int64_t until_ns) noexcept {
+        timespec until{};
+        until.tv_sec = until_ns / 1000000000ll;
+        until.tv_nsec = until_ns % 1000000000ll;
+        pthread_cond_timedwait(&condition_, lock.mutex()->native_handle(), &until);
+    }
+
+  private:
+    pthread_cond_t condition_;
+};
+
+}  // namespace ksrv
