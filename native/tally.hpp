@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
+#include <new>
 
 namespace ksrv {
 
@@ -56,16 +58,35 @@ struct SizeSums {
     std::uint64_t batches = 0, input_ns = 0, infer_ns = 0, output_ns = 0;
 };
 
+// Batch sizes that are told apart. Where a model does not batch, its clients choose the sizes.
+inline constexpr std::size_t MOST_SIZES = 1024;
+
 struct Sums {
     Histogram stages[STAGES];
     std::map<std::uint64_t, SizeSums> sizes;  // by rows
     std::uint64_t rows = 0, batches = 0;
     std::int64_t last_ms = 0;
+    SizeSums lost;  // where not even one size could be kept
 
-    void absorb(const Sums &other) {
+    // The sums of batches of so many rows. Once many sizes are known, or there is no memory for one
+    // more, those of the next larger size that is known, or of the largest.
+    SizeSums &of_size(std::uint64_t count) noexcept {
+        auto found = sizes.lower_bound(count);
+        if (found != sizes.end() && found->first == count) return found->second;
+        if (sizes.size() < MOST_SIZES) {
+            try {
+                return sizes[count];
+            } catch (const std::bad_alloc &) {
+                if (sizes.empty()) return lost;
+            }
+        }
+        return (found != sizes.end() ? found : std::prev(found))->second;
+    }
+
+    void absorb(const Sums &other) noexcept {
         for (int stage = 0; stage < STAGES; ++stage) stages[stage].absorb(other.stages[stage]);
         for (const auto &item : other.sizes) {
-            SizeSums &mine = sizes[item.first];
+            SizeSums &mine = of_size(item.first);
             mine.batches += item.second.batches;
             mine.input_ns += item.second.input_ns;
             mine.infer_ns += item.second.infer_ns;

@@ -40,7 +40,8 @@ cdef extern from "tally.hpp" namespace "ksrv" nogil:
         uint64_t rows
         uint64_t batches
         int64_t last_ms
-        void absorb(const Sums &other) except +
+        SizeSums &of_size(uint64_t count) noexcept
+        void absorb(const Sums &other) noexcept
 
 
 STAGE_NAMES = ("request", "failed", "queue", "assemble", "preprocess", "inference", "postprocess")
@@ -99,7 +100,7 @@ cdef class Tally:
             stages[<int>STAGE_PREPROCESS].add(preprocess, served)
             stages[<int>STAGE_INFERENCE].add(inference, served)
             stages[<int>STAGE_POSTPROCESS].add(postprocess, served)
-        size = &self.sums.sizes[rows]
+        size = &self.sums.of_size(rows)
         size.batches += 1
         size.input_ns += assemble_ns + preprocess
         size.infer_ns += inference

@@ -119,3 +119,55 @@ def test_unknown_names_do_not_lengthen_the_page(served):
         with pytest.raises(NotFound):
             served.infer(request(model=f"nope{n}"))
     assert len(samples(served)) == before
+
+
+def test_sizes_that_clients_choose_are_bounded():
+    made = engine(source())
+    sent = 1100
+    for rows in range(1, sent + 1):
+        made.infer(request(rows))
+    (found,) = made.statistics()
+    assert len(found.batches) <= 1024
+    assert sum(batch.compute_infer.count for batch in found.batches) == sent
+    assert found.inference_count == sent * (sent + 1) // 2
+    assert [batch.batch_size for batch in found.batches[:1000]] == list(range(1, 1001))
+    made.close()
+
+
+def test_what_clients_were_told_is_on_the_page(served):
+    def counted(name, **labels):
+        return samples(served).get((name, *sorted(labels.items())), 0.0)
+
+    http = {"protocol": "http", "reason": "bytes_in_flight"}
+    grpc = {"protocol": "grpc", "reason": "streams"}
+    names = "ksrv_refused_requests_total", "ksrv_error_answers_total"
+    before = counted(names[0], **http), counted(names[0], **grpc)
+    count_refusal("http", "bytes_in_flight")
+    count_refusal("http", "")
+    count_error(Overloaded("too many", "streams"))
+    count_error(InferenceError("as you wish", 422))
+    assert counted(names[0], **http) == before[0] + 1
+    assert counted(names[0], **grpc) == before[1] + 1
+    assert counted(names[1], protocol="grpc", status="RESOURCE_EXHAUSTED") > 0
+    assert counted(names[1], protocol="grpc", status="INVALID_ARGUMENT") > 0
+    assert counted(names[0], protocol="grpc", reason="") == 0
+
+
+def test_the_servers_own_values_are_on_the_page(served):
+    assert not any(name[0].startswith("ksrv_last_reload") for name in samples(served))
+    values = served.server_values = ServerValues()
+    values.count_restart()
+    found = samples(served)
+    assert found[("ksrv_server_worker_restarts_total",)] == 1
+    assert found[("ksrv_last_reload_successful",)] == 1
+    assert ("ksrv_last_reload_timestamp_seconds",) not in found
+    assert ("ksrv_certificate_expiry_timestamp_seconds",) not in found
+    values.begin_reload()
+    values.fail_reload()
+    values.certificate_ends = 1_900_000_000
+    found = samples(served)
+    assert found[("ksrv_last_reload_successful",)] == 0
+    assert found[("ksrv_last_reload_timestamp_seconds",)] > time.time() - 3600
+    assert found[("ksrv_certificate_expiry_timestamp_seconds",)] == 1_900_000_000
+    values.begin_reload()
+    assert samples(served)[("ksrv_last_reload_successful",)] == 1
