@@ -1,9 +1,10 @@
 """The regions of POSIX shared memory that clients have registered: `--allow-shared-memory`.
 
-Only regular files directly in /dev/shm are opened, by a name without a slash and without following
-links. A region is read and written through its descriptor and never mapped, so that one that shrinks
-cannot bring the process down; offsets and sizes are compared with the file's size on every use. The
-descriptor stays open until the region is unregistered and the last request that uses it is done.
+Only regular files directly in /dev/shm that belong to the server's own user are opened, by a name
+without a slash and without following links. A region is read and written through its descriptor and
+never mapped, so that one that shrinks cannot bring the process down; offsets and sizes are compared
+with the file's size on every use. The descriptor stays open until the region is unregistered and the
+last request that uses it is done.
 """
 
 import os
@@ -88,7 +89,8 @@ def _open(key: str) -> _Descriptor:
     finally:
         os.close(folder)
     about = os.fstat(opened.number)
-    if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
+    own = about.st_uid == os.geteuid()  # as root, this could open what any other program keeps
+    if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1 or not own:
         opened.close()
         raise refusal
     return opened

@@ -195,6 +195,19 @@ def test_keys_that_are_no_names(triton, key):
     refused(client.register_system_shared_memory, "bad", key, 16)
 
 
+def test_memory_of_another_user_is_no_region(triton, region):
+    """A server that runs as root could open what any program keeps there."""
+    _, client = triton
+    key, _, path = region(64)
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    os.chown(path, 12345, -1)
+    error = refused(client.register_system_shared_memory, "r", key, 64)
+    assert "no shared memory with the key" in error
+    os.chown(path, os.geteuid(), -1)
+    client.register_system_shared_memory("r", key, 64)
+
+
 def test_links_folders_and_pipes_are_no_regions(triton, tmp_path, region):
     _, client = triton
     secret = tmp_path / "secret"
