@@ -31,6 +31,7 @@ inline void Door::advance(Connection *connection, uint64_t now) noexcept {
                                 config.limits, &connection->head);
         }
         if (verdict == Verdict::plain) {
+            if (connection->head.close) connection->close_after = true;
             if (connection->head.route == Route::infer) {
                 if (!start_body(connection, now)) return;
                 continue;

@@ -49,6 +49,7 @@ struct Head {
     uint64_t content_length = 0;
     uint64_t json_length = 0;     // Inference-Header-Content-Length
     bool has_json_length = false;
+    bool close = false;           // plain, and the connection ends with the answer
     uint64_t hold = 0;            // not mine, but framed plainly: body bytes worth waiting for
 };
 
@@ -236,7 +237,8 @@ inline Verdict judge_head(const unsigned char *data, size_t length, const HeadLi
     head->fields = static_cast<uint32_t>(at - data);
 
     size_t count = 0, scheme_seen = 0;
-    bool content_length = false, host = false, content_type = false, connection = false;
+    bool content_length = false, host = false, content_type = false, connection = false,
+         close = false;
     uint64_t body = 0, json = 0;
     bool has_json = false;
     while (at < end) {
@@ -270,7 +272,9 @@ inline Verdict judge_head(const unsigned char *data, size_t length, const HeadLi
                 if (content_type) return Verdict::not_mine;
                 content_type = true;
             } else if (named(name, width, "connection")) {
-                if (connection || !single_word(value, stop, "keep-alive")) return Verdict::not_mine;
+                close = single_word(value, stop, "close");
+                if (connection || !(close || single_word(value, stop, "keep-alive")))
+                    return Verdict::not_mine;
                 connection = true;
             } else if (named(name, width, "content-encoding")) {
                 return Verdict::not_mine;
@@ -318,6 +322,7 @@ inline Verdict judge_head(const unsigned char *data, size_t length, const HeadLi
     }
     if (!host) return Verdict::not_mine;
 
+    head->close = close;
     if (route == Route::infer) {
         if (content_length && body > 0 && body <= limits.body && (!has_json || (json > 0 && json <= body))) {
             head->route = route;

@@ -62,6 +62,7 @@ cdef class Recognition:
         length: Bytes of the head with its empty line; 0 while it was not found.
         content_length: Bytes of the body that follow.
         json_length: The Inference-Header-Content-Length, or None.
+        close: Whether the connection of a plain message ends with its answer.
         hold: Body bytes that are worth receiving before a hand-over.
     """
 
@@ -72,6 +73,7 @@ cdef class Recognition:
     cdef readonly object length
     cdef readonly object content_length
     cdef readonly object json_length
+    cdef readonly bint close
     cdef readonly object hold
 
 
@@ -89,6 +91,7 @@ cdef Recognition _recognition(Verdict verdict, const Head &head, const unsigned 
     said.length = head.length
     said.content_length = head.content_length
     said.json_length = head.json_length if head.has_json_length else None
+    said.close = head.close
     said.hold = head.hold
     return said
 

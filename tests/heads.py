@@ -16,7 +16,16 @@ VERSIONED = (
 )
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n"
-PLAIN = {"infer": INFER, "versioned": VERSIONED, "live": LIVE, "ready": READY}
+CLOSING = INFER.replace(b"keep-alive", b"close")
+PROBE = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: Close\t\r\n\r\n")  # as Kubernetes sends it
+PLAIN = {
+    "infer": INFER,
+    "versioned": VERSIONED,
+    "live": LIVE,
+    "ready": READY,
+    "closing": CLOSING,
+    "probe": PROBE,
+}
 
 
 def with_fields(*fields: bytes) -> bytes:
@@ -70,7 +79,9 @@ HOSTILE = {
     "two content types": with_fields(LENGTH, b"Content-Type: a/b", b"Content-Type: a/b"),
     "expectation": with_fields(LENGTH, b"Expect: 100-continue"),
     "upgrade": with_fields(LENGTH, b"Connection: upgrade", b"Upgrade: h2c"),
-    "connection closes": with_fields(LENGTH, b"Connection: close"),
+    "connection closes and more": with_fields(LENGTH, b"Connection: close, TE"),
+    "connection twice": with_fields(LENGTH, b"Connection: keep-alive", b"Connection: close"),
+    "connection closes twice": with_fields(LENGTH, b"Connection: close", b"Connection: close"),
     "connection list": with_fields(LENGTH, b"Connection: keep-alive, TE"),
     "proxy connection": with_fields(LENGTH, b"Proxy-Connection: close"),
     "trailer": with_fields(LENGTH, b"Trailer: X"),

@@ -41,6 +41,7 @@ cdef extern from "recogniser.hpp" namespace "ksrv" nogil:
         uint64_t content_length
         uint64_t json_length
         bint has_json_length
+        bint close
         uint64_t hold
 
     Verdict recognise(

@@ -7,6 +7,7 @@
 // depend on the cuts, a plain head must be one that a naive reader calls plain in the points that
 // framing rests on, and everything that it points at must lie within it.
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -22,6 +23,12 @@ void require(bool condition) {
 std::string lower(std::string text) {
     for (char &c : text)
         if (c >= 'A' && c <= 'Z') c = static_cast<char>(c | 0x20);
+    return text;
+}
+
+std::string without_blanks(std::string text) {
+    while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.pop_back();
+    text.erase(0, std::min(text.find_first_not_of(" \t"), text.size()));
     return text;
 }
 
@@ -50,6 +57,11 @@ void check_plain(const std::string &head, const ksrv::Head &found, const ksrv::H
     require(values(head, "transfer-encoding").empty() && values(head, "expect").empty());
     require(values(head, "upgrade").empty() && values(head, "content-encoding").empty());
     require(values(head, "host").size() == 1);
+    const auto connection = values(head, "connection");
+    require(connection.size() <= 1);
+    const std::string asked = connection.empty() ? "keep-alive" : without_blanks(lower(connection[0]));
+    require(asked == "close" || asked == "keep-alive");
+    require(found.close == (asked == "close"));
     const auto lengths = values(head, "content-length");
     if (found.route != ksrv::Route::infer) {
         require(lengths.empty() && head.compare(0, 15, "GET /v2/health/") == 0);

@@ -114,6 +114,20 @@ def test_health_answers_the_same(door, request_):
     assert hot[1] == slow[1]
 
 
+@pytest.mark.parametrize("request_", [infer(16), LIVE, READY], ids=["infer", "live", "ready"])
+def test_messages_that_close_are_answered_the_same(door, request_):
+    before = door.counters()["handed"]
+    closing = request_.replace(b"Host: x", b"Host: x\r\nConnection: close")
+    answers = []
+    for message in (closing, closing.replace(b"Host: x", b"Host: x\r\n" + SLOWLY.encode())):
+        with door.connect() as client:
+            client.sendall(message + LIVE)
+            answers.append(without_date(read_all(client)))
+    assert answers[0] == answers[1]
+    assert answers[0].count(b"HTTP/1.1 200 OK") == 1
+    assert door.counters()["handed"] == before + 2  # one of the two, and this look at the counters
+
+
 def test_headers_reach_the_handler_on_both_routes(door):
     fields = ("X-One: a", "x-two:b", "X-One: c", "Content-Type: application/octet-stream")
     answers = []
