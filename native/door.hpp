@@ -93,6 +93,8 @@ enum DoorCounter : int {
     DOOR_VANISHED,       // the peer went before its answer was sent
     DOOR_ACCEPT_PAUSED,
     DOOR_PLAIN,          // infer requests that were queued without Python
+    DOOR_RECYCLED,       // idle connections that made room for others
+    DOOR_LOST_RECORDS,   // of the access log, which was not read in time
     DOOR_COUNTERS,
 };
 
@@ -167,6 +169,8 @@ class Door {
     static constexpr uint64_t WATCHED_NS = 20000000u;  // since Python was last entered
     static constexpr uint64_t ROOM_RETRY_NS = 20000000u;
     static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
+    static constexpr int RECYCLE_TRIES = 8;
+    static constexpr size_t RECORD_BYTES = 16u << 20;  // of access records that wait to be read
     static constexpr uint32_t LISTENER_TAG = 0x80000000u;
     static constexpr uint32_t WAKE_TAG = 0xffffffffu;
     static constexpr uint32_t READING = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT;
@@ -181,6 +185,9 @@ class Door {
 
     // door_loop.hpp
     void accept_some(uint16_t listener, uint64_t now) noexcept;
+    void accept_from(uint16_t listener, uint64_t now) noexcept;
+    bool recycle_idle() noexcept;
+    bool somebody_waits() noexcept;
     void step_back(uint16_t listener) noexcept;
     void pause_accept(uint64_t until) noexcept;
     void resume_accept(uint64_t now) noexcept;
@@ -247,7 +254,9 @@ class Door {
     std::atomic<uint64_t> next_sweep_{0};
 
     std::mutex accept_mutex_;
-    bool wanted_ = false, watching_ = false;
+    std::atomic<bool> wanted_{false};
+    std::atomic<int> accepting_{0};  // threads that use the listeners
+    bool watching_ = false;
     std::atomic<bool> paused_{false};
     uint64_t paused_until_ = 0;
 

@@ -28,7 +28,7 @@ Address = tuple | str
 
 COUNTERS = (
     "accepted", "infer", "health", "handed", "answered", "too_slow", "no_room", "queue_full",
-    "idle_closed", "vanished", "accept_paused", "plain",
+    "idle_closed", "vanished", "accept_paused", "plain", "recycled", "lost_records",
 )
 READY_ANSWERS_NEEDED = (
     "live", "not_live", "ready", "too_slow", "no_room", "failed", "not_ready",

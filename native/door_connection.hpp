@@ -86,7 +86,7 @@ struct Connection {
     uint16_t listener = 0;
     bool registered = false;      // known to epoll
     bool close_after = false;     // the answer says Connection: close
-    bool touched = false;         // has sent at least one byte
+    std::atomic<bool> touched{false};  // has sent at least one byte
     bool large = false;           // its last body was larger than the buffer
     bool trickles = false;        // its body comes slowly
     int low_water = 1;            // the socket's SO_RCVLOWAT
@@ -127,6 +127,12 @@ struct Connection {
             if (seen == OWNED) return false;
             sched_yield();  // another thread is just arming it: the event came before it was done
         }
+    }
+
+    // Between two messages, as far as anybody can tell who does not own it.
+    bool is_idle() const noexcept {
+        return phase.load(std::memory_order_relaxed) == Phase::idle &&
+               touched.load(std::memory_order_relaxed);
     }
 
     bool claim_for_sweep() noexcept {
@@ -183,6 +189,8 @@ class Deadlines {
         while (when < seen && !at_[slot].compare_exchange_weak(seen, when)) {
         }
     }
+
+    uint64_t at(uint32_t slot) const noexcept { return at_[slot].load(std::memory_order_relaxed); }
 
     bool due(uint32_t slot, uint64_t now) const noexcept {
         return at_[slot].load(std::memory_order_relaxed) <= now;

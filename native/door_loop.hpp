@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include "door.hpp"
@@ -121,10 +122,19 @@ inline void Door::notify() noexcept {
 
 // ---- accepting ------------------------------------------------------------------------------
 
+// Whoever switches accepting off may close the listeners when it has: from then on no thread uses their
+// descriptors' numbers, also one that holds an event from before.
 inline void Door::accept_some(uint16_t listener, uint64_t now) noexcept {
+    accepting_.fetch_add(1);
+    if (wanted_.load()) accept_from(listener, now);
+    accepting_.fetch_sub(1);
+}
+
+inline void Door::accept_from(uint16_t listener, uint64_t now) noexcept {
     const int most = config.shared ? 1 : ACCEPTS;
     for (int i = 0; i < most; ++i) {
         Connection *connection = connections.take();
+        if (!connection && recycle_idle()) connection = connections.take();
         if (!connection) {
             pause_accept(Deadlines::NONE);
             return;
@@ -146,7 +156,8 @@ inline void Door::accept_some(uint16_t listener, uint64_t now) noexcept {
         connection->low_water = 1;
         connection->listener = listener;
         connection->registered = false;
-        connection->close_after = connection->touched = connection->large = false;
+        connection->close_after = connection->large = false;
+        connection->touched.store(false, std::memory_order_relaxed);
         connection->filled = 0;
         connection->block = nullptr;
         connection->counted = 0;
@@ -189,9 +200,12 @@ inline bool Door::watch_listener(size_t listener, bool on) noexcept {
 }
 
 inline void Door::accept_enabled(bool enabled) noexcept {
-    std::lock_guard<std::mutex> guard(accept_mutex_);
-    wanted_ = enabled;
-    if (!enabled || !paused_.load()) watch_listeners(enabled);
+    {
+        std::lock_guard<std::mutex> guard(accept_mutex_);
+        wanted_.store(enabled);
+        if (!enabled || !paused_.load()) watch_listeners(enabled);
+    }
+    while (!enabled && accepting_.load() != 0) sched_yield();  // accepting never waits
 }
 
 inline void Door::pause_accept(uint64_t until) noexcept {
@@ -200,6 +214,45 @@ inline void Door::pause_accept(uint64_t until) noexcept {
     paused_until_ = until;
     paused_.store(true);
     watch_listeners(false);
+}
+
+inline bool Door::somebody_waits() noexcept {
+    for (int fd : listeners_) {
+        pollfd look{fd, POLLIN, 0};
+        if (poll(&look, 1, 0) > 0 && look.revents & POLLIN) return true;
+    }
+    return false;
+}
+
+// Closes the connection that has been idle for longest between two messages, so that connections kept
+// open for nothing keep nobody out. One whose next message is on its way is left alone. The caller is
+// counted in `accepting_`.
+inline bool Door::recycle_idle() noexcept {
+    if (!somebody_waits()) return false;
+    uint64_t tried = 0;
+    for (int i = 0; i < RECYCLE_TRIES; ++i) {
+        Connection *oldest = nullptr;
+        uint64_t soonest = Deadlines::NONE;
+        for (uint32_t slot = 0; slot < connections.used(); ++slot) {
+            Connection *connection = connections.at(slot);
+            const uint64_t when = deadlines.at(slot);
+            if (when <= tried || when >= soonest || !connection->is_idle()) continue;
+            oldest = connection;
+            soonest = when;
+        }
+        if (!oldest) return false;
+        tried = soonest;
+        if (!oldest->claim_for_sweep()) continue;
+        char next;
+        const bool silent = recv(oldest->fd, &next, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+        if (oldest->is_idle() && silent) {
+            count(DOOR_RECYCLED);
+            drop(oldest);
+            return true;
+        }
+        arm_for_phase(oldest, door_clock());
+    }
+    return false;
 }
 
 // At the limit of connections the first one that closes resumes; without descriptors, the time.
@@ -265,6 +318,9 @@ inline void Door::arm_for_phase(Connection *connection, uint64_t now) noexcept {
     case Phase::linger:
         deadlines.set(slot, connection->stage_ns + config.linger_ns);
         arm(connection, READING);
+        return;
+    case Phase::room:
+        connection->claim.store(ARMED, std::memory_order_release);  // its deadline is set already
         return;
     default:
         drop(connection);
@@ -344,7 +400,12 @@ inline void Door::on_event(Connection *connection, uint32_t events, uint64_t now
 }
 
 inline void Door::sweep(uint64_t now) noexcept {
-    if (paused_.load(std::memory_order_relaxed)) resume_accept(now);
+    if (paused_.load(std::memory_order_relaxed)) {
+        accepting_.fetch_add(1);
+        if (wanted_.load() && connections.open() >= connections.most()) recycle_idle();
+        accepting_.fetch_sub(1);
+        resume_accept(now);
+    }
     look_after_waiting();
     deadlines.sweep(connections.used(), now, [this, now](uint32_t slot) {
         Connection *connection = connections.at(slot);

@@ -200,17 +200,42 @@ def test_at_the_limit_of_connections_accepting_pauses(tmp_path):
     with DoorServer(tmp_path, settings=LONG, **options) as server:
         held = [server.connect() for _ in range(20)]
         try:
-            wait_for(lambda: pause_count(held[0]) > 0)
             late = server.connect()
             late.sendall(LIVE)
             assert_no_answer(late)
             held.pop().close()
             assert read_answer(late)[0].startswith(b"HTTP/1.1 200 OK")
+            assert pause_count(late) > 0
             late.close()
         finally:
             for client in held:
                 client.close()
         assert_serves(server)
+
+
+def test_at_the_limit_the_connections_that_are_idle_for_longest_give_way(tmp_path):
+    options = {"worker_connections": 20, "threads": 4, "keepalive": 600}
+    with DoorServer(tmp_path, settings=LONG, **options) as server, contextlib.ExitStack() as stack:
+        held = [stack.enter_context(server.connect()) for _ in range(20)]
+        for client in held:
+            client.sendall(LIVE)
+            read_answer(client)
+        held[0].sendall(LIVE)  # no longer the oldest
+        read_answer(held[0])
+        held[1].sendall(infer(16)[:50])  # not idle
+        for gone in held[2:12]:
+            late = stack.enter_context(server.connect())
+            late.sendall(infer(16)[:50])
+            assert read_all(gone) == b""
+            late.sendall(infer(16)[50:])
+            assert read_answer(late)[0].startswith(b"HTTP/1.1 200 OK")
+        held[1].sendall(infer(16)[50:])
+        for client in (held[0], *held[12:]):
+            client.sendall(LIVE)
+        for client in (held[0], held[1], *held[12:]):
+            assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+        held[1].sendall(b"GET /door HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert json.loads(read_answer(held[1])[1])["recycled"] == 10
 
 
 def pause_count(client):

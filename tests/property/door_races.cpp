@@ -1,0 +1,110 @@
+// Two moments of native/door.hpp that no client can bring about at will, each held still.
+//
+// accept: a thread is inside accept4 while another switches accepting off, to close the listeners.
+// room: the sweep has claimed a connection whose deadline had passed, and finds that it waits for bytes
+// in flight meanwhile. Prints what is wrong and exits 1.
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+std::atomic<bool> inside{false}, go_on{false};
+
+int held_accept(int, sockaddr *, socklen_t *, int) {
+    inside.store(true);
+    while (!go_on.load()) usleep(1000);
+    errno = EAGAIN;
+    return -1;
+}
+}  // namespace
+
+#define accept4 held_accept
+#define private public
+#include "door.hpp"
+#undef private
+#undef accept4
+
+using namespace ksrv;
+
+namespace {
+
+Block *no_block(size_t, int) { return nullptr; }
+void keep(Block *) {}
+
+void require(bool condition, const char *what) {
+    if (condition) return;
+    std::printf("%s\n", what);
+    std::exit(1);
+}
+
+std::unique_ptr<Door> made() {
+    DoorConfig config;
+    config.connections = 4;
+    config.in_flight = 10;
+    DoorHooks hooks;
+    hooks.lease = no_block;
+    hooks.release = keep;
+    return std::make_unique<Door>(config, hooks);
+}
+
+void check_accept() {
+    auto door = made();
+    const int listener = socket(AF_INET, SOCK_STREAM, 0);
+    require(listen(listener, 1) == 0 && door->listen_on(&listener, 1), "it does not listen");
+    door->accept_enabled(true);
+    std::thread leader([&] { door->accept_some(0, door_clock()); });
+    while (!inside.load()) usleep(1000);
+    std::atomic<bool> off{false};
+    std::thread worker([&] {
+        door->accept_enabled(false);
+        off.store(true);
+    });
+    for (int i = 0; i < 200 && !off.load(); ++i) usleep(1000);
+    const bool too_early = off.load();
+    go_on.store(true);
+    worker.join();
+    leader.join();
+    require(!too_early, "accepting was off while a thread used the listener");
+    inside.store(false);
+    door->accept_some(0, door_clock());  // by an event from before
+    require(!inside.load(), "a listener was used after accepting was off");
+    close(listener);
+}
+
+void check_room() {
+    auto door = made();
+    int pair[2];
+    require(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "no sockets");
+    Connection *connection = door->connections.take();
+    connection->fd = pair[0];
+    connection->reserve(HEAD_BUFFER);
+    connection->head.route = Route::infer;
+    connection->head.content_length = 100;
+    door->in_flight.store(5);  // others hold it
+    require(!door->start_body(connection, door_clock()), "there was room");
+    require(connection->phase.load() == Phase::room, "it does not wait for room");
+    require(connection->claim_for_sweep(), "the sweep cannot claim it");
+    door->arm_for_phase(connection, door_clock());  // as the sweep does with what is not due
+    require(connection->phase.load() == Phase::room, "it was dropped");
+    require(connection->claim_for_sweep(), "the sweep will never see it again");
+    connection->claim.store(ARMED);
+    close(pair[1]);
+}
+
+}  // namespace
+
+int main() {
+    check_accept();
+    check_room();
+    std::printf("0 races\n");
+    return 0;
+}
