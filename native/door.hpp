@@ -285,6 +285,7 @@ class Door {
 
     std::mutex records_mutex_;
     std::vector<AccessRecord> records_;
+    size_t record_bytes_ = 0;
 };
 
 }  // namespace ksrv

@@ -147,29 +147,35 @@ inline void Door::drain_lingering(Connection *connection, uint64_t now) noexcept
 }
 
 inline void Door::record(Connection *connection, uint64_t now) noexcept {
+    const size_t length =
+        connection->head.length < connection->filled ? connection->head.length : connection->filled;
     try {
         AccessRecord entry;
         entry.duration_ns = now > connection->message_ns ? now - connection->message_ns : 0;
         entry.answered_bytes = connection->answered_bytes;
         entry.status = connection->status;
         entry.listener = connection->listener;
-        const size_t length = connection->head.length < connection->filled ? connection->head.length
-                                                                           : connection->filled;
         entry.head.assign(reinterpret_cast<char *>(connection->buffer), length);
         entry.peer = connection->peer;
         entry.peer_length = connection->peer_length;
         clock_gettime(CLOCK_REALTIME, &entry.at);
         std::lock_guard<std::mutex> guard(records_mutex_);
-        if (records_.size() < 65536) records_.push_back(std::move(entry));
+        if (record_bytes_ + sizeof entry + length <= RECORD_BYTES) {
+            records_.push_back(std::move(entry));
+            record_bytes_ += sizeof entry + length;
+            return;
+        }
     } catch (const std::bad_alloc &) {
         // A line of the access log is not worth a request.
     }
+    count(DOOR_LOST_RECORDS);
 }
 
 inline void Door::take_records(std::vector<AccessRecord> *out) {
     std::lock_guard<std::mutex> guard(records_mutex_);
     out->swap(records_);
     records_.clear();
+    record_bytes_ = 0;
 }
 
 }  // namespace ksrv
