@@ -286,6 +286,8 @@ cdef class Door:
     def collect(self):
         """Return the connections that are to be handed over, and give back what was sent.
 
+        A connection that cannot be described, because there is no memory, is closed.
+
         Returns:
             A list of (slot, descriptor, listener's index, peer's address, received bytes).
         """
@@ -306,11 +308,16 @@ cdef class Door:
             connection = self.door.next_handed()
             if connection == NULL:
                 return handed
-            handed.append((
-                connection.slot, connection.fd, connection.listener,
-                _address(&connection.peer, connection.peer_length),
-                PyBytes_FromStringAndSize(<const char *>connection.buffer, connection.filled),
-            ))
+            try:
+                handed.append((
+                    connection.slot, connection.fd, connection.listener,
+                    _address(&connection.peer, connection.peer_length),
+                    PyBytes_FromStringAndSize(<const char *>connection.buffer, connection.filled),
+                ))
+            except Exception:
+                log.exception("a connection could not be handed over")
+                self.door.release_handed(connection.slot)
+                continue
             connection.fd = -1
 
     def adopt(self, uint32_t slot, int fd, *, bint keep=True):
