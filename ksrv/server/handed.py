@@ -4,14 +4,18 @@ gunicorn's threads read and write without a time limit. The kernel's own time li
 end a single wait, and the account kept here ends a message that trickles: like the door's own, it
 asks for a least rate after a grace time. Either shows as a reset connection, which gunicorn closes
 without a word.
+
+A thread that serves questions (`is_question`) never waits for a client, neither for its bytes nor for
+its reading: what a client does not take at once is kept, and sent by a thread that may wait.
 """
 
 import errno
+import re
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +24,24 @@ from gunicorn.workers.gthread import TConn
 Result = TypeVar("Result")
 
 _NO_PROGRESS = (BlockingIOError, TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+_QUESTION = re.compile(rb"GET /(?:v1|v2|metrics|ping)(?:[/?][!-~]*)? HTTP/1\.[01]\r\n")
+_MAY_HAVE_BODY = re.compile(rb"content.length|transfer.encoding|expect|upgrade", re.IGNORECASE)
+
+
+def is_question(received: bytes) -> bool:
+    """Tell whether a message can be answered at once, without its client and without a model.
+
+    Metadata, readiness, statistics, metrics. Whatever could make a thread wait for another byte is
+    none, and so is a route that runs a handler.
+
+    Args:
+        received: What has come of the message.
+    """
+    if _QUESTION.match(received) is None:
+        return False
+    head, end, _ = received.partition(b"\r\n\r\n")
+    return bool(end) and _MAY_HAVE_BODY.search(head) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +71,30 @@ class PatientSocket(socket.socket):
     hurried = False
     _moved = 0
     _waited = 0.0
+    _waits = True
+    _kept: Sequence[bytes] = ()
 
-    def begin(self) -> None:
-        """Start the account of a message."""
+    def begin(self, *, waits: bool = True) -> None:
+        """Start the account of a message.
+
+        Args:
+            waits: Whether the thread that serves it may wait for the peer to read.
+        """
         self._moved = 0
         self._waited = 0.0
+        self._waits = waits
+        self._kept = ()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a part of the answer was kept, because the peer did not take it at once."""
+        return bool(self._kept)
+
+    def send_kept(self) -> None:
+        """Send what was kept, on a thread that may wait for the peer."""
+        kept, self._kept, self._waits = self._kept, (), True
+        for piece in kept:
+            self.sendall(piece)
 
     def take(self, size: int) -> bytes:
         """Receive without the account, as a socket that does not block does."""
@@ -87,8 +128,16 @@ class PatientSocket(socket.socket):
     def sendall(self, data: Any, flags: int = 0) -> None:
         """See `socket.socket.sendall`."""
         view = memoryview(data).cast("B")
-        while view:
-            view = view[self.send(view, flags) :]
+        while view and not self._kept:
+            if self._waits:
+                view = view[self.send(view, flags) :]
+                continue
+            try:
+                view = view[super().send(view, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                break
+        if view:
+            self._kept = (*self._kept, bytes(view))
 
 
 class HandedSocket(PatientSocket):
@@ -105,8 +154,12 @@ class HandedSocket(PatientSocket):
         self.patience = patience
         seconds = int(patience.wait)
         limit = struct.pack("ll", seconds, int((patience.wait - seconds) * 1_000_000))
-        self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        try:
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        except OSError:
+            self.detach()  # the descriptor stays the caller's
+            raise
 
     def setblocking(self, flag: bool) -> None:
         """See `socket.socket.setblocking`; one that is hurried never blocks."""
@@ -141,6 +194,23 @@ class HandedConnection(TConn):  # type: ignore[misc]
         self.init()
         self.parser.unreader.unread(received)
         self.data_ready = True
+
+    @property
+    def asks(self) -> bool:
+        """Whether the next message is a question (see `is_question`)."""
+        return is_question(self.parser.unreader.buf.getvalue())
+
+    def finish_sending(self, keep: bool) -> bool:
+        """Send what was kept of the answer; return whether the connection can go on.
+
+        Args:
+            keep: Whether it can if that succeeds.
+        """
+        try:
+            self.sock.send_kept()
+        except OSError:
+            return False
+        return keep
 
     @property
     def holds_bytes(self) -> bool:

@@ -3,7 +3,8 @@
 gunicorn keeps processes, signals, settings, its parser and its thread pool. The door owns the
 listeners and the connections, serves plain inference and health requests, and hands every other
 message, unread, to the main thread here, which gives it to gunicorn's pool; a connection that stays
-alive goes back to the door. Nothing of the worker's state is touched outside the main thread.
+alive goes back to the door. A client that is slow, or a handler, can keep a thread of that pool; so
+questions about the server are answered by a few threads that neither can keep. Nothing of the worker's state is touched outside the main thread.
 
 Where the door may not stand in front (TLS, the PROXY protocol, HTTP/2 in cleartext, request hooks of
 the user's, another app than ksrv's) or gunicorn is not one that this module knows, the worker is a
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import gunicorn
@@ -39,6 +41,8 @@ KNOWN_MAJOR = 27
 
 TICK_SECONDS = 0.25
 MOST_FIELDS = 64
+QUESTION_THREADS = 4
+"""Beside gunicorn's pool: they answer metadata, metrics and the like whatever that pool waits for."""
 STAND_BY_THREADS = 4
 """They sleep until a handler hangs on the I/O thread that entered Python; as many may hang so."""
 
@@ -228,6 +232,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         for listener in self.sockets:
             listener.setblocking(False)
         door.listen([listener.fileno() for listener in self.sockets])
+        self._questions = ThreadPoolExecutor(QUESTION_THREADS, "ksrv-question")
         self._publish()
         self._threads = [
             threading.Thread(target=door.run, args=(index,), name=f"ksrv-io-{index}", daemon=True)
@@ -297,16 +302,36 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         assert self.door is not None
         for slot, fd, index, peer, received in self.door.collect():
             family, server = self._servers[index]
-            sock = HandedSocket(fd, family, self._patience)
-            conn = HandedConnection(self.cfg, sock, peer, server, slot, received)
+            try:
+                sock = HandedSocket(fd, family, self._patience)
+            except Exception:
+                self.log.exception("a connection could not be taken from the door")
+                os.close(fd)
+                self.door.release(slot)
+                continue
+            try:
+                conn = HandedConnection(self.cfg, sock, peer, server, slot, received)
+                self.enqueue_req(conn)
+            except Exception:
+                self.log.exception("a connection could not be given to the thread pool")
+                sock.close()
+                self.door.release(slot)
+                continue
             self.nr_conns += 1
-            self.enqueue_req(conn)
 
     def enqueue_req(self, conn: Any) -> None:
-        """Submit a connection to the thread pool."""
-        if isinstance(conn, HandedConnection):
-            conn.sock.begin()
-        super().enqueue_req(conn)
+        """Submit a connection to the thread pool, or a question to the threads for those."""
+        if not isinstance(conn, HandedConnection):
+            super().enqueue_req(conn)
+            return
+        asks = conn.asks
+        conn.sock.begin(waits=not asks)
+        self._submit(self._questions if asks else self.tpool, conn, self.handle, conn)
+
+    def _submit(self, pool: Executor, conn: HandedConnection, work: Any, *arguments: Any) -> None:
+        pool.submit(work, *arguments).add_done_callback(
+            lambda future: self.method_queue.defer(self.finish_request, conn, future)
+        )
 
     def handle_request(self, req: Any, conn: Any) -> Any:
         """Answer one request; a body above the limit is not read."""
@@ -331,6 +356,9 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         except Exception:
             self.log.exception("a request on the slow route failed")
             keep = False
+        if conn.sock.keeps:
+            self._submit(self.tpool, conn, conn.finish_sending, keep)
+            return
         if keep and conn.holds_bytes:
             self.enqueue_req(conn)
             return
@@ -377,6 +405,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         if self._access_log is not None:
             self._access_log.close()
         self.tpool.shutdown(wait=False)
+        self._questions.shutdown(wait=False)
         self.poller.close()
         self.method_queue.close()
 
