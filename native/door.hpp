@@ -58,7 +58,7 @@ struct DoorHooks {
     void (*serve)(void *owner) = nullptr;
     Block *(*lease)(size_t nbytes, int backend) = nullptr;
     void (*release)(Block *block) = nullptr;
-    bool (*queue_full)(Queue *queue) = nullptr;
+    bool (*turns_away)(Queue *queue) = nullptr;  // it is full, and has counted the request
     // For plain requests; `push` says whether the queue accepted the entry.
     bool (*may_lend)(Queue *queue) = nullptr;
     bool (*push)(Queue *queue, Entry *entry) = nullptr;

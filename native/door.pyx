@@ -17,7 +17,7 @@ from ksrv._native.exchange cimport Exchange, ksrv_exchange
 from ksrv._native.lane cimport Lane, ksrv_plain_answered, ksrv_plain_taken, ksrv_serve_plain
 from ksrv._native.queue cimport (
     CQueue, Entry, PUSH_OK, Queue, ksrv_cancel, ksrv_entry_release, ksrv_may_lend, ksrv_push,
-    ksrv_queue_full, ksrv_queue_release, ksrv_queue_retain,
+    ksrv_queue_release, ksrv_queue_retain, ksrv_turns_away,
 )
 from ksrv._native.recogniser cimport HeadRules
 
@@ -57,8 +57,8 @@ cdef void _serve(void *owner) noexcept with gil:
                 exchange.fail()
 
 
-cdef cbool _queue_full(CQueue *queue) noexcept nogil:
-    return ksrv_queue_full(queue)
+cdef cbool _turns_away(CQueue *queue) noexcept nogil:
+    return ksrv_turns_away(queue)
 
 
 cdef cbool _may_lend(CQueue *queue) noexcept nogil:
@@ -156,7 +156,7 @@ cdef class Door:
         hooks.serve = _serve
         hooks.lease = ksrv_lease
         hooks.release = ksrv_release
-        hooks.queue_full = _queue_full
+        hooks.turns_away = _turns_away
         hooks.may_lend = _may_lend
         hooks.push = _push
         hooks.release_entry = ksrv_entry_release

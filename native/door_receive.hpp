@@ -167,7 +167,7 @@ inline bool Door::at_the_gate(Connection *connection, bool complete) noexcept {
         table->find(head + connection->head.name.offset, connection->head.name.length,
                     head + connection->head.version.offset, connection->head.version.length);
     if (!gate) return false;
-    if (!hooks.queue_full(gate->queue)) return complete && gate->plan && submit_plain(connection, *gate);
+    if (!hooks.turns_away(gate->queue)) return complete && gate->plan && submit_plain(connection, *gate);
     if (!complete) {
         refuse(connection, gate->full, DOOR_QUEUE_FULL);
         return true;

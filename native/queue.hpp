@@ -121,14 +121,8 @@ inline Push Queue::accept(Entry *entry, std::size_t *seat, std::int64_t now) noe
 
 inline Push Queue::push(Entry *entry, std::size_t *seat, bool waits) noexcept {
     const std::int64_t now = now_ns();
-    if (entry->deadline_ns <= now) {
-        counters[COUNT_EXPIRED_QUEUED].fetch_add(1, std::memory_order_relaxed);
-        return PUSH_EXPIRED;
-    }
-    if (!in_flight().reserve(entry->nbytes)) {
-        counters[COUNT_BYTES].fetch_add(1, std::memory_order_relaxed);
-        return PUSH_BYTES;
-    }
+    if (entry->deadline_ns <= now) return PUSH_EXPIRED;
+    if (!in_flight().reserve(entry->nbytes)) return PUSH_BYTES;
     Push pushed;
     {
         std::lock_guard<std::mutex> guard(mutex_);
@@ -138,7 +132,6 @@ inline Push Queue::push(Entry *entry, std::size_t *seat, bool waits) noexcept {
         if (entry->deadline_ns != NEVER) process_timer().expect(entry->deadline_ns);
     } else {
         in_flight().give_back(entry->nbytes);
-        if (pushed == PUSH_FULL) counters[COUNT_FULL].fetch_add(1, std::memory_order_relaxed);
     }
     return pushed;
 }
@@ -184,14 +177,9 @@ inline std::size_t Queue::push_some(Entry **entries, std::size_t count, std::uin
     }
     if (soonest != NEVER) process_timer().expect(soonest);
     for (std::size_t i = 0; i < count; ++i) {
-        if (results[i] == PUSH_OK || results[i] == PUSH_LENT) continue;
-        if (results[i] == PUSH_EXPIRED || results[i] == PUSH_BYTES) {
-            counters[results[i] == PUSH_BYTES ? COUNT_BYTES : COUNT_EXPIRED_QUEUED].fetch_add(
-                1, std::memory_order_relaxed);
-            continue;
-        }
-        in_flight().give_back(entries[i]->nbytes);
-        if (results[i] == PUSH_FULL) counters[COUNT_FULL].fetch_add(1, std::memory_order_relaxed);
+        const bool kept = results[i] == PUSH_OK || results[i] == PUSH_LENT;
+        const bool reserved = results[i] != PUSH_EXPIRED && results[i] != PUSH_BYTES;
+        if (!kept && reserved) in_flight().give_back(entries[i]->nbytes);
     }
     return lent;
 }

@@ -57,8 +57,11 @@ cdef void ksrv_entry_release(Entry *entry) noexcept nogil:
     release_entry(entry)
 
 
-cdef bint ksrv_queue_full(CQueue *queue) noexcept nogil:
-    return (<QueueMethods *>queue).full()
+cdef bint ksrv_turns_away(CQueue *queue) noexcept nogil:
+    if not (<QueueMethods *>queue).full():
+        return False
+    (<QueueMethods *>queue).refused(PUSH_FULL)
+    return True
 
 
 cdef bint ksrv_reserve_bytes(uint64_t nbytes) noexcept nogil:
@@ -353,6 +356,7 @@ cdef class Queue:
         Py_INCREF(ticket)
         cdef Push pushed = _q(self).push(ticket.entry, NULL)
         if pushed != PUSH_OK:
+            _q(self).refused(pushed)
             Py_DECREF(ticket)
         return <int>pushed
 
@@ -387,6 +391,7 @@ cdef class Queue:
                 if pushed == PUSH_OK:
                     waited = wait_done(ticket.entry, NEVER)
         if pushed != PUSH_OK:
+            _q(self).refused(pushed)
             Py_DECREF(ticket)
             return <int>pushed
         if waited != WAIT_DONE:
@@ -409,6 +414,7 @@ cdef class Queue:
         Py_INCREF(ticket)
         pushed = _q(self).push(ticket.entry, &seat, waits)
         if pushed != PUSH_OK:
+            _q(self).refused(pushed)
             Py_DECREF(ticket)
         return -1 - <int>seat if pushed == PUSH_LENT else <int>pushed
 

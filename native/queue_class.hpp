@@ -86,6 +86,15 @@ class Queue {
     // Makes a seat for an instance; SIZE_MAX when there is no memory.
     std::size_t add_seat() noexcept;
 
+    // Counts a request that `push` refused, where that is the last word. The others do not count: who
+    // is refused there is asked for once more, the general way.
+    void refused(Push pushed) noexcept {
+        if (pushed == PUSH_FULL) counters[COUNT_FULL].fetch_add(1, std::memory_order_relaxed);
+        if (pushed == PUSH_BYTES) counters[COUNT_BYTES].fetch_add(1, std::memory_order_relaxed);
+        if (pushed == PUSH_EXPIRED)
+            counters[COUNT_EXPIRED_QUEUED].fetch_add(1, std::memory_order_relaxed);
+    }
+
     // Accepts the entry, or says why not. An accepted entry is held by the queue as well. With
     // `seat`, an idle instance's seat may be lent: the entry then runs already. `waits` tells that
     // the caller has nothing else to do until the request has ended.

@@ -131,7 +131,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         void (*serve)(void *owner) noexcept
         CBlock *(*lease)(size_t nbytes, int backend) noexcept
         void (*release)(CBlock *block) noexcept
-        cbool (*queue_full)(CQueue *queue) noexcept
+        cbool (*turns_away)(CQueue *queue) noexcept
         cbool (*may_lend)(CQueue *queue) noexcept
         cbool (*push)(CQueue *queue, Entry *entry) noexcept
         void (*release_entry)(Entry *entry) noexcept

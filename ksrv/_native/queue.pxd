@@ -80,7 +80,8 @@ cdef void ksrv_queue_release(CQueue *queue) noexcept nogil
 cdef Push ksrv_push(CQueue *queue, Entry *entry, size_t *seat) noexcept nogil
 cdef bint ksrv_cancel(Entry *entry) noexcept nogil
 cdef void ksrv_entry_release(Entry *entry) noexcept nogil
-cdef bint ksrv_queue_full(CQueue *queue) noexcept nogil
+# Whether the queue is full; a request that is told so is counted.
+cdef bint ksrv_turns_away(CQueue *queue) noexcept nogil
 cdef bint ksrv_reserve_bytes(uint64_t nbytes) noexcept nogil
 cdef void ksrv_give_back_bytes(uint64_t nbytes) noexcept nogil
 

@@ -105,3 +105,4 @@ cdef extern from "queue.hpp" namespace "ksrv" nogil:
         size_t idle() noexcept
         bint closed() noexcept
         bint full() noexcept
+        void refused(Push pushed) noexcept
