@@ -98,6 +98,9 @@ enum DoorCounter : int {
     DOOR_COUNTERS,
 };
 
+// Statuses of answers that tell of an error: 400 to 599.
+constexpr int LEAST_ERROR = 400, STATUSES = 200;
+
 class Door {
   public:
     Door(const DoorConfig &config, const DoorHooks &hooks);
@@ -150,6 +153,7 @@ class Door {
     std::atomic<bool> live{true}, ready{false};
     std::atomic<bool> draining{false}, retiring{false};
     std::atomic<uint64_t> counters[DOOR_COUNTERS] = {};
+    std::atomic<uint64_t> errors[STATUSES] = {};  // answers by status, from LEAST_ERROR on
     std::atomic<uint64_t> in_flight{0};
     Connections connections;
     Deadlines deadlines;

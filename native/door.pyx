@@ -279,6 +279,16 @@ cdef class Door:
         """Return what has happened so far, by name."""
         return {name: self.door.counters[index].load() for index, name in enumerate(COUNTERS)}
 
+    def errors(self):
+        """Return how many answers told of an error, by status."""
+        cdef dict found = {}
+        cdef uint64_t count
+        for index in range(STATUSES):
+            count = self.door.errors[index].load()
+            if count:
+                found[LEAST_ERROR + index] = count
+        return found
+
     def fileno(self):
         """Return a descriptor that becomes readable when `collect` has something to do."""
         return self.door.notify_fd()

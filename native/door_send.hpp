@@ -82,6 +82,9 @@ inline void Door::answer_ready(Connection *connection, Ready which) noexcept {
 inline bool Door::finish(Connection *connection, uint64_t now) noexcept {
     const uint64_t answered = counters[DOOR_ANSWERED].fetch_add(1, std::memory_order_relaxed) + 1;
     if (answered >= config.most_requests && !retiring.exchange(true)) notify();
+    const int status = connection->status;
+    if (status >= LEAST_ERROR && status < LEAST_ERROR + STATUSES)
+        errors[status - LEAST_ERROR].fetch_add(1, std::memory_order_relaxed);
     if (config.log) record(connection, now);
     let_go(connection);
     if (connection->close_after) {

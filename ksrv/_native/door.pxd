@@ -187,6 +187,9 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
     cdef enum DoorCounter:
         DOOR_COUNTERS
 
+    const int LEAST_ERROR
+    const int STATUSES
+
     cdef cppclass Connections:
         uint32_t open()
 
@@ -223,6 +226,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         atomic[cbool] draining
         atomic[cbool] retiring
         atomic[uint64_t] *counters
+        atomic[uint64_t] *errors
         atomic[uint64_t] in_flight
         atomic[uint64_t] open_plain
         Connections connections

@@ -20,7 +20,9 @@ from ksrv.limits import Limits
 from ksrv.observe.colleagues import Colleagues, Counts
 from ksrv.observe.handler_metrics import HandlerMetrics
 from ksrv.observe.process import ProcessValues, process_values
+from ksrv.observe.server_values import ServerValues
 from ksrv.observe.statistics import ModelStatistics, add_counts
+from ksrv.observe.traffic import Traffic, own_traffic
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, InferResponse
 from ksrv.source import ModelSource
@@ -55,6 +57,7 @@ class Engine:
         unknown: How many requests named no model or version that there is.
         colleagues: The other workers that serve the same models, for the counts of all; None where
             there are none.
+        server_values: What the server that it is part of tells of itself; None without one.
         on_change: Called with what was done and the model's name after a load or an unload that was
             asked for here; it may wait until other workers have done the same.
     """
@@ -84,6 +87,7 @@ class Engine:
         self._counting = threading.Lock()
         self.unknown = 0
         self.colleagues: Colleagues | None = None
+        self.server_values: ServerValues | None = None
         self.on_change: Callable[[Change, str], None] | None = None
 
     # ---- life -------------------------------------------------------------------------------
@@ -406,6 +410,13 @@ class Engine:
         for counts, lives in self._others():
             values.add(counts.process, lives=lives)
         return values
+
+    def traffic(self) -> Traffic:
+        """Return what the front ends of this process and of the other workers told their clients."""
+        traffic = own_traffic()
+        for counts, lives in self._others():
+            traffic.add(counts.traffic, lives=lives)
+        return traffic
 
     def handler_page(self) -> bytes:
         """Return the values that handlers report, as text for the metrics page."""

@@ -18,6 +18,7 @@ import msgspec
 from ksrv.observe.handler_metrics import Family, HandlerMetrics
 from ksrv.observe.process import ProcessValues, process_values
 from ksrv.observe.statistics import ModelStatistics, add_counts
+from ksrv.observe.traffic import Traffic, own_traffic
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class Counts(msgspec.Struct):
     models: list[ModelStatistics] = []
     unknown: int = 0
     process: ProcessValues = msgspec.field(default_factory=ProcessValues)
+    traffic: Traffic = msgspec.field(default_factory=Traffic)
     handlers: dict[str, Family] = {}
 
 
@@ -140,8 +142,11 @@ class Colleagues:
             add_counts(mine, old)
         process = process_values()
         process.add(before.process, lives=False)
+        traffic = own_traffic()
+        traffic.add(before.traffic, lives=False)
         handlers = engine.handler_metrics.families([before.handlers])
-        counts = Counts(list(models.values()), engine.unknown + before.unknown, process, handlers)
+        unknown = engine.unknown + before.unknown
+        counts = Counts(list(models.values()), unknown, process, traffic, handlers)
         self._file.write(self._place, counts)
 
     def others(self) -> Iterator[tuple[Counts, bool]]:

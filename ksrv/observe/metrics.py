@@ -18,7 +18,9 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from ksrv._native.tally import BOUNDS_NS
 from ksrv.observe.process import ProcessValues
+from ksrv.observe.server_values import ServerValues
 from ksrv.observe.statistics import ModelStatistics, StageTimes
+from ksrv.observe.traffic import Traffic
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -43,6 +45,13 @@ class Source(Protocol):
     def process_values(self) -> ProcessValues:
         """Return what the workers hold."""
 
+    def traffic(self) -> Traffic:
+        """Return what the front ends told their clients."""
+
+    @property
+    def server_values(self) -> ServerValues | None:
+        """What is true of the whole server; None where the engine is no server's."""
+
     def handler_page(self) -> bytes:
         """Return the values that handlers report, as text."""
 
@@ -64,6 +73,9 @@ class EngineCollector(Collector):
         yield from _times(models)
         yield from _states(models)
         yield from _process(self._engine.process_values())
+        yield from _traffic(self._engine.traffic())
+        if self._engine.server_values is not None:
+            yield from _server(self._engine.server_values)
 
     def _requests(self, models: Sequence[ModelStatistics]) -> Iterator[Metric]:
         requests = CounterMetricFamily(
@@ -176,6 +188,70 @@ def _process(held: ProcessValues) -> Iterator[Metric]:
             ),
         )
     )
+
+
+def _traffic(traffic: Traffic) -> Iterator[Metric]:
+    refused = CounterMetricFamily(
+        "ksrv_refused_requests",
+        "Requests that were turned away, of every model and route.",
+        labels=["protocol", "reason"],
+    )
+    errors = CounterMetricFamily(
+        "ksrv_error_answers", "Answers that told of an error.", labels=["protocol", "status"]
+    )
+    for family, counts in ((refused, traffic.refused), (errors, traffic.errors)):
+        for key, count in counts.items():
+            family.add_metric(key.split(" ", 1), count)
+    return iter(
+        (
+            refused,
+            errors,
+            GaugeMetricFamily("ksrv_connections", "Open HTTP connections.", traffic.open),
+            CounterMetricFamily(
+                "ksrv_accepted_connections", "HTTP connections so far.", traffic.accepted
+            ),
+            CounterMetricFamily(
+                "ksrv_recycled_connections",
+                "Idle HTTP connections that were closed for others.",
+                traffic.recycled,
+            ),
+            CounterMetricFamily(
+                "ksrv_accept_pauses",
+                "Times that no further HTTP connection could be held.",
+                traffic.pauses,
+            ),
+            CounterMetricFamily(
+                "ksrv_lost_access_records",
+                "Lines of the access log that were dropped.",
+                traffic.lost_records,
+            ),
+        )
+    )
+
+
+def _server(values: ServerValues) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "ksrv_server_worker_restarts",
+        "Worker processes that ended without having been told to.",
+        values.restarts,
+    )
+    yield GaugeMetricFamily(
+        "ksrv_last_reload_successful",
+        "Whether every worker of the last reload got ready.",
+        int(values.last_reload_successful),
+    )
+    if values.last_reload:
+        yield GaugeMetricFamily(
+            "ksrv_last_reload_timestamp_seconds",
+            "When the last reload of the server was asked for.",
+            values.last_reload,
+        )
+    if values.certificate_expiry:
+        yield GaugeMetricFamily(
+            "ksrv_certificate_expiry_timestamp_seconds",
+            "When the server's certificate ends.",
+            values.certificate_expiry,
+        )
 
 
 def exposition(engine: Source) -> bytes:

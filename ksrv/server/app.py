@@ -12,6 +12,7 @@ import falcon
 
 from ksrv.engine.memory import bytes_in_flight
 from ksrv.errors import HandlerFailed, KsrvError, cut, quote
+from ksrv.observe.traffic import count_status
 from ksrv.server import inference
 from ksrv.server.access import Access
 from ksrv.server.body import read_body
@@ -71,6 +72,17 @@ class Request(falcon.Request):
     context_type = Context
 
 
+class ErrorCounts:
+    """Falcon middleware: counts the answers that tell of an error, of whatever route."""
+
+    def process_response(
+        self, req: falcon.Request, resp: falcon.Response, resource: object, req_succeeded: bool
+    ) -> None:
+        """Count the answer."""
+        if resp.status_code >= 400:
+            count_status("http", resp.status_code)
+
+
 def _on_ksrv_error(
     req: falcon.Request, resp: falcon.Response, error: KsrvError, params: dict[str, Any]
 ) -> None:
@@ -124,11 +136,8 @@ def make_app(
     access = access or Access(settings)
     shared_memory = shared_memory or shared_memory_of(settings)
     budget = budget or ByteBudget(bytes_in_flight(settings.limits))
-    app = falcon.App(
-        request_type=Request,
-        middleware=[Guard(settings.limits.head)],
-        router=GuardedRouter(access),
-    )
+    middleware: list[Any] = [ErrorCounts(), Guard(settings.limits.head)]
+    app = falcon.App(request_type=Request, middleware=middleware, router=GuardedRouter(access))
     app.req_options.strip_url_path_trailing_slash = True
     app.req_options.auto_parse_qs_csv = False
     app.add_error_handler(Exception, _on_other)

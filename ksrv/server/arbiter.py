@@ -93,7 +93,10 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
         Raises:
             HaltServer: It could not be started, and no worker ever was.
         """
-        unborn = self.ksrv_slots.state(slot) is State.UNBORN
+        state = self.ksrv_slots.state(slot)
+        unborn = state is State.UNBORN
+        if state not in (State.RETIRING, State.STOPPING) and not self.ksrv_slots.stopping:
+            self.ksrv_slots.count_restart()
         self.ksrv_slots.free(slot)
         if not unborn:
             return

@@ -11,10 +11,15 @@ from typing import Any
 import orjson
 from gunicorn import util
 
+from ksrv.observe.traffic import count_status
 from ksrv.server.responses import status_line
 
 _CLIENTS_OWN = re.compile(r"['\":(]")
 """Where in gunicorn's sentence the client's own text begins."""
+
+
+def _status(status: int) -> int:
+    return 400 if status == 501 else status  # an unknown transfer coding is the client's mistake
 
 
 def render_error(status: int, message: str) -> bytes:
@@ -24,8 +29,7 @@ def render_error(status: int, message: str) -> bytes:
         status: The status that gunicorn chose.
         message: Its sentence; what it repeats of the client's is left out.
     """
-    if status == 501:
-        status = 400  # an unknown transfer coding is the client's mistake
+    status = _status(status)
     if status >= 500:
         text = "the server failed; see its log"
     else:
@@ -50,6 +54,7 @@ def write_error(sock: Any, status_int: int, reason: str, mesg: str) -> None:
         reason: gunicorn's phrase for it, which is the standard one.
         mesg: Its sentence.
     """
+    count_status("http", _status(status_int))
     util.write_nonblock(sock, render_error(status_int, mesg))
 
 

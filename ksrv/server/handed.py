@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 
 from gunicorn.workers.gthread import TConn
 
+from ksrv.observe.traffic import count_refusal
+
 Result = TypeVar("Result")
 
 _NO_PROGRESS = (BlockingIOError, TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -105,11 +107,13 @@ class PatientSocket(socket.socket):
         try:
             result = operation(*arguments)
         except _NO_PROGRESS as error:
+            count_refusal("http", "too_slow")
             raise ConnectionResetError(errno.ECONNRESET, "the peer made no progress") from error
         # Only time spent waiting for the peer counts, not the time that a handler takes.
         self._waited += time.monotonic() - began
         self._moved += result if isinstance(result, int) else len(result)  # type: ignore[arg-type]
         if self._waited > self.patience.grace + self._moved / self.patience.rate:
+            count_refusal("http", "too_slow")
             raise ConnectionResetError(errno.ECONNRESET, "the peer is too slow")
         return result
 

@@ -21,6 +21,7 @@ from ksrv._native.reply import binary_reply
 from ksrv.engine.ticket import JoinedTicket
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits
+from ksrv.observe.traffic import count_refusal
 from ksrv.protocol import rest
 from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest, InferResponse
@@ -310,5 +311,6 @@ class HotRoute:
             error = HandlerFailed(f"the server failed with {type(error).__name__}; see its log")
         elif error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR and error.retry_after is None:
             log.error("POST %s: %s", path, error.message)
+        count_refusal("http", error.reason)
         status, line, fields, body = render_error(error)
         exchange.answer(status, line, fields, [body])

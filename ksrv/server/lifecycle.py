@@ -146,6 +146,7 @@ class Service:
                 log.info("%s: %s", settings.torchserve_config, line)
         repository = Repository(settings.models, archive_readers(defaults))
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))
+        self._engine.server_values = self._slots
         self._engine.colleagues = Colleagues(self._counts, self._slot, self._slots.lives)
         follower = Follower(self._changes, self._slots, self._slot)
         self._engine.on_change = follower.tell

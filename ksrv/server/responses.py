@@ -15,6 +15,7 @@ import orjson
 
 from ksrv.errors import KsrvError, UnsupportedEncoding
 from ksrv.limits import MIB
+from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferResponse
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,8 @@ def error_headers(error: KsrvError) -> list[tuple[str, str]]:
 
 
 def send_error(resp: falcon.Response, error: KsrvError) -> None:
-    """Answer with an error, its status and the headers that belong to it."""
+    """Answer with an error, its status and the headers that belong to it; a refusal is counted."""
+    count_refusal("http", error.reason)
     send_json(resp, {"error": error.message}, error.http_status)
     for name, value in error_headers(error):
         resp.set_header(name, value)

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 CAPACITY = 512
 _COLUMNS = 5
-_HEADER = 7
+_HEADER = 8
 _WORD = 8
 _BEGUN = 2
 
@@ -121,6 +121,15 @@ class WorkerSlots:
     @certificate_expiry.setter
     def certificate_expiry(self, seconds: int) -> None:
         self._cells[6] = seconds
+
+    @property
+    def restarts(self) -> int:
+        """How many workers ended without having been told to."""
+        return self._cells[7]
+
+    def count_restart(self) -> None:
+        """Note that a worker ended without having been told to."""
+        self._cells[7] += 1
 
     def _get(self, slot: int, column: int) -> int:
         return self._cells[_HEADER + slot * _COLUMNS + column]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import falcon
 
 from ksrv.errors import KsrvError
+from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.responses import JOINED, send_parts, status_line, usable_headers
 from ksrv.server.torchserve_errors import INVALID_KEY, JSON, TorchServeError, render
@@ -53,7 +54,8 @@ def send_document(resp: falcon.Response, document: object) -> None:
 
 
 def send_error(resp: falcon.Response, error: TorchServeError) -> None:
-    """Answer with an error."""
+    """Answer with an error; a refusal is counted."""
+    count_refusal("http", error.reason)
     resp.status = status_line(error.code)
     resp.content_type = JSON
     resp.data = error.body()

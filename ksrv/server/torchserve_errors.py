@@ -45,12 +45,14 @@ class TorchServeError(Exception):
         type: The exception's name as TorchServe's clients know it.
         message: The text; None for an answer without a body.
         retry_after: Seconds for the `Retry-After` header, or None.
+        reason: Why the request was refused; see `ksrv.errors.KsrvError`.
     """
 
     code: int
     type: str
     message: str | None
     retry_after: int | None = None
+    reason: str = ""
 
     def body(self) -> bytes:
         """Return the answer's body."""
@@ -75,9 +77,14 @@ def version_not_found(name: str, version: str) -> TorchServeError:
     return TorchServeError(404, "ModelVersionNotFoundException", text)
 
 
-def queue_full(name: str) -> TorchServeError:
-    """Return the answer to a request that finds no place in its model's queue."""
-    return TorchServeError(503, UNAVAILABLE, NO_WORKER.format(name=name), 1)
+def queue_full(name: str, reason: str) -> TorchServeError:
+    """Return the answer to a request that finds no place in its model's queue.
+
+    Args:
+        name: The model's.
+        reason: Which bound refused it; see `ksrv.errors.Overloaded`.
+    """
+    return TorchServeError(503, UNAVAILABLE, NO_WORKER.format(name=name), 1, reason)
 
 
 def translated(error: KsrvError) -> TorchServeError:
@@ -86,6 +93,12 @@ def translated(error: KsrvError) -> TorchServeError:
     Args:
         error: What was raised outside of the cases above.
     """
+    told = _told(error)
+    told.reason = error.reason
+    return told
+
+
+def _told(error: KsrvError) -> TorchServeError:
     status = int(error.http_status)
     if isinstance(error, BodyTooLarge):
         return TorchServeError(status, INTERNAL, None)

@@ -220,8 +220,8 @@ class TorchServeSurface:
     def _answer(self, request: InferRequest, resp: falcon.Response, client: Client | None) -> None:
         try:
             exchange = answers.Exchange(self.engine, request, self._blocking, client)
-        except Overloaded:
-            raise errors.queue_full(request.model_name) from None
+        except Overloaded as error:
+            raise errors.queue_full(request.model_name, error.reason) from None
         chunk = exchange.first()
         if chunk is not None:
             answers.send_stream(resp, exchange, chunk)

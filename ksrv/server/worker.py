@@ -30,6 +30,7 @@ from gunicorn.workers import gthread
 from ksrv._native.door import Door
 from ksrv._native.recogniser import HeadRules
 from ksrv.engine.memory import bytes_in_flight
+from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.server.access_log import AccessLog
 from ksrv.server.handed import HandedConnection, HandedSocket, Patience
 from ksrv.server.hot import HotRoute, lane_for, ready_answers, render_error, render_unready
@@ -169,6 +170,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         reason = why_plain(self.cfg, self.wsgi)
         if reason is not None:
             self.log.warning("serving as a plain threaded worker: %s", reason)
+            watch_connections(lambda: Traffic(open=self.nr_conns))
             if missing_internals() or speaks_otherwise(self.cfg):
                 super().run()
             else:
@@ -232,6 +234,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         for listener in self.sockets:
             listener.setblocking(False)
         door.listen([listener.fileno() for listener in self.sockets])
+        watch_connections(self._traffic)
         self._questions = ThreadPoolExecutor(QUESTION_THREADS, "ksrv-question")
         self._publish()
         self._threads = [
@@ -375,6 +378,21 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             self.door.release(conn.slot)
         else:
             self.door.adopt(conn.slot, fd, keep=keep)
+
+    def _traffic(self) -> Traffic:
+        """Return what the door has counted, in the terms of all front ends."""
+        assert self.door is not None
+        counted = self.door.counters()
+        refused = {"queue_full": "queue_full", "bytes_in_flight": "no_room", "too_slow": "too_slow"}
+        return Traffic(
+            {f"http {reason}": counted[name] for reason, name in refused.items()},
+            {f"http {status}": count for status, count in self.door.errors().items()},
+            accepted=counted["accepted"],
+            recycled=counted["recycled"],
+            pauses=counted["accept_paused"],
+            lost_records=counted["lost_records"],
+            open=self.door.open_connections,
+        )
 
     # ---- the end --------------------------------------------------------------------------------
 

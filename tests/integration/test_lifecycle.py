@@ -226,6 +226,7 @@ def test_a_reload_whose_models_fail_leaves_the_old_worker_serving(tmp_path):
     write_double(tmp_path)
     with Server(tmp_path, stop_timeout=2) as server:
         (old,) = children(server.pid)
+        assert b"\nksrv_last_reload_successful 1.0\n" in server.get("/metrics")[1]
         broken = write_broken(tmp_path)
         os.kill(server.pid, signal.SIGHUP)
         while "ready: False" not in server.log:
@@ -233,6 +234,9 @@ def test_a_reload_whose_models_fail_leaves_the_old_worker_serving(tmp_path):
             time.sleep(0.05)
         assert old in children(server.pid)
         assert is_ready(server)
+        page = server.get("/metrics")[1]
+        assert b"\nksrv_last_reload_successful 0.0\n" in page
+        assert b"\nksrv_last_reload_timestamp_seconds " in page
         for file in broken.iterdir():
             file.unlink()
         broken.rmdir()
@@ -243,6 +247,7 @@ def test_a_reload_whose_models_fail_leaves_the_old_worker_serving(tmp_path):
             assert time.monotonic() < deadline, server.log
             time.sleep(0.05)
         server.wait_ready()
+        assert b"\nksrv_last_reload_successful 1.0\n" in server.get("/metrics")[1]
 
 
 def test_a_killed_worker_is_replaced_while_the_other_serves(tmp_path):

@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -153,11 +154,27 @@ def test_an_unknown_model_is_counted_once_wherever_it_came(server):
 def test_the_counts_of_a_worker_outlive_it(server):
     killed = of_both(server, infer)[0]
     wait_for(server, SUCCESSES, 8)  # the other one knows what is lost otherwise
+    wait_for(server, r"ksrv_server_worker_restarts_total (\S+)", 0)
     os.kill(killed, signal.SIGKILL)
     until(lambda: loaded(server) == 3)
     answered = set(of_both(server, infer))
     assert len(answered) == 2 and killed not in answered
     wait_for(server, SUCCESSES, 16)
+    wait_for(server, r"ksrv_server_worker_restarts_total (\S+)", 1)
+
+
+def test_refusals_and_errors_are_those_of_all_workers(server):
+    def ask(server):
+        large = {"Content-Length": str(1 << 50), "TE": "trailers"}
+        with socket.create_connection(server.http.split(":"), 30) as client:
+            lines = [f"{name}: {value}" for name, value in large.items()]
+            head = ["POST /v2/models/m/infer HTTP/1.1", "Host: x", *lines, "", ""]
+            client.sendall("\r\n".join(head).encode())
+            return client.recv(12)
+
+    assert of_both(server, ask) == [b"HTTP/1.1 413"] * 8
+    wait_for(server, r'ksrv_refused_requests_total\{protocol="http",reason="too_large"\} (\S+)', 8)
+    wait_for(server, r'ksrv_error_answers_total\{protocol="http",status="413"\} (\S+)', 8)
 
 
 def version_and_process(server):

@@ -1,9 +1,11 @@
 """TLS on both front ends: whose certificates count, renewal, and files that cannot be used."""
 
 import os
+import re
 import signal
 import socket
 import ssl
+import time
 
 import grpc
 import numpy as np
@@ -59,6 +61,9 @@ def test_both_front_ends_speak_tls_and_nothing_else(models, files):
     _, cert = files["server"]
     with Server(models, **settings(files)) as server:
         assert over_rest(server, cert) == over_grpc(server, cert) == [2, 4, 6, 8]
+        page = requests.get(f"{server.url}/metrics", verify=str(cert), timeout=30).text
+        ends = re.search(r"^ksrv_certificate_expiry_timestamp_seconds (\S+)$", page, re.M)
+        assert 0 < float(ends[1]) - time.time() < 86_400
         with pytest.raises(requests.exceptions.SSLError):
             over_rest(server, files["other"][1])
         with pytest.raises(triton.InferenceServerException, match="UNAVAILABLE"):

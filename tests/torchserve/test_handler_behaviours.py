@@ -327,6 +327,7 @@ def test_b17_queue_that_is_full(served, tmp_path):
     go = tmp_path / "go"
     started = tmp_path / "started"
     body = {"mode": "wait_for", "file": str(go), "started": str(started)}
+    before = refused_for_queue(served)
     with ThreadPoolExecutor(6) as pool:
         answers = [pool.submit(predict, served, "outcome", body)]
         while not started.exists() and not answers[0].done():
@@ -341,6 +342,13 @@ def test_b17_queue_that_is_full(served, tmp_path):
     expected = OUTCOMES["O32"]["responses"][0]["body"]["text"].replace("modes", "outcome")
     assert {answer.result().text for answer in refused} == {expected}
     assert refused[0].result().headers["retry-after"] == "1"
+    assert refused_for_queue(served) == before + 3
+
+
+def refused_for_queue(server):
+    """How many requests the page says were refused by a full queue."""
+    name = 'ksrv_refused_requests_total{protocol="http",reason="queue_full"} '
+    return float(page(server, name).partition("\n" + name)[2].partition("\n")[0])
 
 
 def page(server, until):

@@ -10,8 +10,9 @@ import pytest
 from ksrv._native.door import READY_ANSWERS_NEEDED, Door
 from ksrv._native.exchange import HeadFields
 from ksrv._native.recogniser import HeadRules
-from tests.heads import INFER, LIVE, READY
+from tests.heads import CLOSING, INFER, LIVE, PROBE, READY
 from tests.integration.door_server import read_answer
+from tests.until import until
 
 ANSWERS = dict.fromkeys(
     READY_ANSWERS_NEEDED, (500, b"500 Internal Server Error", b"content-length: 2\r\n", b"no")
@@ -199,3 +200,43 @@ def test_head_fields_are_a_mapping_in_lower_case():
     assert "Host" not in fields
     with pytest.raises(KeyError):
         fields["b"]
+
+
+def test_records_that_nobody_reads_are_bounded_in_bytes_and_the_lost_ones_counted():
+    head = LIVE.replace(
+        b"\r\n\r\n", b"\r\nX: " + b"x" * 8000 + b"\r\nY: " + b"y" * 8000 + b"\r\n\r\n"
+    )
+    sent = 1200  # 19 MB
+    with opened(None, log=True) as (door, client):
+        for _ in range(sent):
+            exchange_once(client, head)
+        until(lambda: door.counters()["answered"] == sent)
+        exchange_once(client, LIVE)  # by then the last one's record is written
+        kept = door.records()
+        assert sum(len(record[-1]) for record in kept) < 17 << 20
+        assert 500 < len(kept) < sent
+        assert abs(len(kept) + door.counters()["lost_records"] - sent) <= 1
+        exchange_once(client, LIVE)
+        until(lambda: len(door.records()) > 0)  # there is room again
+
+
+def test_answers_that_tell_of_an_error_are_counted_by_status():
+    def refuse(exchange):
+        exchange.answer(422, b"422 Unprocessable", b"content-length: 0\r\n", [])
+
+    with opened(refuse) as (door, client):
+        for _ in range(3):
+            exchange_once(client)
+        exchange_once(client, LIVE)
+        door.set_health(live=False, ready=False)
+        exchange_once(client, READY)
+        until(lambda: door.errors() == {422: 3, 500: 1})
+
+
+def test_a_message_that_closes_is_answered_once_and_closes():
+    with opened(answer) as (door, client):
+        client.sendall(CLOSING + b"01234" + PROBE)
+        head, body, rest = read_answer(client)
+        assert b"\r\nConnection: close" in head and body == b"hello"
+        assert rest + client.recv(1) == b""
+        assert door.counters()["infer"] == 1 and door.counters()["handed"] == 0

@@ -6,9 +6,11 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ksrv.errors import DeadlineExceeded, InferenceError, InvalidRequest, NotFound
+from ksrv.errors import DeadlineExceeded, InferenceError, InvalidRequest, NotFound, Overloaded
 from ksrv.observe.metrics import exposition
+from ksrv.observe.traffic import count_error, count_refusal
 from ksrv.request import BatchOutputs
+from ksrv.server.slots import State, WorkerSlots
 from tests.unit.engine.engine_models import engine, request, source, tensor
 
 
@@ -155,19 +157,21 @@ def test_what_clients_were_told_is_on_the_page(served):
 
 def test_the_servers_own_values_are_on_the_page(served):
     assert not any(name[0].startswith("ksrv_last_reload") for name in samples(served))
-    values = served.server_values = ServerValues()
+    values = served.server_values = WorkerSlots()
     values.count_restart()
     found = samples(served)
     assert found[("ksrv_server_worker_restarts_total",)] == 1
     assert found[("ksrv_last_reload_successful",)] == 1
     assert ("ksrv_last_reload_timestamp_seconds",) not in found
     assert ("ksrv_certificate_expiry_timestamp_seconds",) not in found
-    values.begin_reload()
-    values.fail_reload()
-    values.certificate_ends = 1_900_000_000
+    values.note_reload(accepted=False)
+    values.certificate_expiry = 1_900_000_000
     found = samples(served)
     assert found[("ksrv_last_reload_successful",)] == 0
     assert found[("ksrv_last_reload_timestamp_seconds",)] > time.time() - 3600
     assert found[("ksrv_certificate_expiry_timestamp_seconds",)] == 1_900_000_000
-    values.begin_reload()
+    values.note_reload(accepted=True)
+    assert samples(served)[("ksrv_last_reload_successful",)] == 0
+    values.mark(values.take(), State.READY)
+    values.end_reload()
     assert samples(served)[("ksrv_last_reload_successful",)] == 1

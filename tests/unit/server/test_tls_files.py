@@ -2,6 +2,7 @@
 
 import ssl
 import subprocess
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -53,6 +54,36 @@ def test_files_that_fit(files, names):
 
 def test_without_tls_nothing_is_read(files):
     assert tls.read_certificates(config(files, None, ca="none")) is None
+
+
+def dated(folder, days):
+    """A certificate with a chain behind it, valid for so many days."""
+    paths = [folder / name for name in ("ca.key", "ca.pem", "key", "request", "cert")]
+    authority_key, authority, key, request, cert = map(str, paths)
+    for command in (
+        ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", authority_key, "-out",
+         authority, "-days", "3", "-subj", "/CN=authority"],
+        ["req", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", request, "-subj", "/CN=x"],
+        ["x509", "-req", "-in", request, "-CA", authority, "-CAkey", authority_key, "-out", cert,
+         "-CAcreateserial", "-days", str(days)],
+    ):  # fmt: skip
+        subprocess.run(["openssl", *command], check=True, capture_output=True, timeout=60)
+    text = f"a comment\n{paths[4].read_text()}{paths[1].read_text()}{paths[2].read_text()}"
+    (folder / "chain.pem").write_text(text)
+    return {"chain": str(folder / "chain.pem")}
+
+
+def test_when_the_servers_own_certificate_ends(files, tmp_path):
+    for days in (1, 40, 20_000):  # beyond 2049 a date has another form
+        paths, name = (files, "cert") if days == 1 else (dated(tmp_path, days), "chain")
+        made = config(paths, name)
+        said = subprocess.run(
+            ["openssl", "x509", "-in", made.certfile, "-noout", "-enddate"],
+            check=True, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        expiry = tls.Certificates(made).expiry
+        assert expiry == ssl.cert_time_to_seconds(said.stdout.strip()[9:])
+        assert abs(expiry - time.time() - days * 86_400) < 3600
 
 
 @pytest.mark.parametrize(
