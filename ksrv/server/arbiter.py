@@ -14,7 +14,7 @@ from gunicorn.errors import HaltServer
 
 from ksrv.server.settings import SettingsError
 from ksrv.server.slots import State, Stop
-from ksrv.server.stop_signals import STOP_SIGNALS
+from ksrv.server.stop_signals import STOP_SIGNALS, end_with_own_status
 
 if TYPE_CHECKING:
     from ksrv.server.slots import WorkerSlots
@@ -113,6 +113,7 @@ def adopt(server: Any, slots: "WorkerSlots") -> None:
         server: The arbiter, which has not started a worker yet.
         slots: The table that master and workers share.
     """
+    end_with_own_status()
     server.__class__ = Arbiter
     server.ksrv_slots = slots
     server.patience = server.cfg.graceful_timeout

@@ -5,6 +5,7 @@ a supervisor may repeat itself. The main thread can be anywhere when a signal co
 it here takes no lock: it writes the signal down, and a thread of its own acts on it.
 """
 
+import atexit
 import signal
 from collections import Counter
 from queue import Empty, SimpleQueue
@@ -13,6 +14,23 @@ from types import FrameType
 from ksrv.server.slots import Stop, WorkerSlots
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+
+
+_WHILE_ENDING = (*STOP_SIGNALS, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def end_with_own_status() -> None:
+    """Have this process, and those that it forks, ignore signals once Python itself ends.
+
+    Python then takes its handlers away, and a signal that is repeated would be what the process died
+    of.
+    """
+    atexit.register(_ignore)
+
+
+def _ignore() -> None:
+    for number in _WHILE_ENDING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 class StopSignals:
