@@ -142,8 +142,6 @@ class Service:
         defaults = None
         if self.files.torchserve is not None:
             defaults = self.files.torchserve.defaults
-            for line in self.files.torchserve.lines():
-                log.info("%s: %s", settings.torchserve_config, line)
         repository = Repository(settings.models, archive_readers(defaults))
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))
         self._engine.server_values = self._slots

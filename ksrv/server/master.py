@@ -1,5 +1,6 @@
 """ksrv's side of gunicorn's master: its configuration, its hooks and what the workers inherit."""
 
+import logging
 import math
 import os
 import socket
@@ -32,6 +33,8 @@ from ksrv.server.settings import ServerSettings, SettingsError
 from ksrv.server.shared_memory import check_shared_memory
 from ksrv.server.slots import State, WorkerSlots
 from ksrv.server.waiting import keep_threads_real
+
+log = logging.getLogger(__name__)
 
 HTTP_PARSER = "python"
 """gunicorn takes a laxer C parser by itself as soon as one is installed."""
@@ -171,6 +174,8 @@ class Master:
         files = read_files(self.settings, server.cfg)
         self.service.files = files
         self.slots.certificate_expiry = files.certificates.expiry if files.certificates else 0
+        for line in files.torchserve.lines() if files.torchserve is not None else ():
+            log.info("%s: %s", self.settings.torchserve_config, line)
 
     def on_reload(self, server: Any) -> None:
         """Begin a new generation of workers.
