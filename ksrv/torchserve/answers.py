@@ -21,8 +21,23 @@ PREDICTION_FAILED = "Prediction failed"
 OUT_OF_RESOURCES = "Out of resources"
 
 
+STAGES = ("preprocess", "inference", "postprocess", "explain_handle")
+
+
 class AnswerError(Exception):
-    """A return value that breaks the rule; the text is TorchServe's."""
+    """A return value that breaks the rule.
+
+    Args:
+        shown: TorchServe's text, for its routes.
+        text: What was wrong, for the log and for clients of KServe v2.
+
+    Attributes:
+        shown: As given.
+    """
+
+    def __init__(self, shown: str, text: str) -> None:
+        super().__init__(text)
+        self.shown = shown
 
 
 def checked_items(returned: Any, rows: int) -> list[Any]:
@@ -32,9 +47,17 @@ def checked_items(returned: Any, rows: int) -> list[Any]:
         AnswerError: It is not a list, or not one of `rows` items.
     """
     if not isinstance(returned, list):
-        raise AnswerError("Invalid model predict output")
+        raise AnswerError(
+            "Invalid model predict output",
+            f"it returned {type(returned).__name__} for {_counted(rows, 'row')}; expected is a list"
+            f" with one item for each.",
+        )
     if len(returned) != rows:
-        raise AnswerError("number of batch response mismatched")
+        raise AnswerError(
+            "number of batch response mismatched",
+            f"it returned {_counted(len(returned), 'item')} for {_counted(rows, 'row')}; expected is"
+            f" a list with one item for each.",
+        )
     return returned
 
 
@@ -57,7 +80,7 @@ def torchserve_item(item: Any) -> tuple[bytes, str]:
     try:
         return json.dumps(item, indent=2).encode(), "application/json"
     except (TypeError, ValueError, RecursionError):
-        raise AnswerError("Unsupported model output data type.") from None
+        raise _unsupported(item) from None
 
 
 def wire_element(item: Any) -> Element:
@@ -75,7 +98,7 @@ def wire_element(item: Any) -> Element:
     try:
         return orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
     except TypeError:
-        raise AnswerError("Unsupported model output data type.") from None
+        raise _unsupported(item) from None
 
 
 def failure_of(error: BaseException, torchserve: bool, model: str) -> KsrvError:
@@ -94,11 +117,44 @@ def failure_of(error: BaseException, torchserve: bool, model: str) -> KsrvError:
     if isinstance(error, MemoryError) or "CUDA" in str(error):
         return InferenceError(OUT_OF_RESOURCES, 507 if torchserve else 503)
     if torchserve:
-        text = str(error) if isinstance(error, AnswerError) else PREDICTION_FAILED
+        text = error.shown if isinstance(error, AnswerError) else PREDICTION_FAILED
         return InferenceError(text, 503)
     if isinstance(error, AnswerError):
         return HandlerFailed(f"the handler of the model {model} failed: {error}")
-    return HandlerFailed(f"the handler of the model {model} failed with {type(error).__name__}.")
+    stage = stage_of(error)
+    where = f" in {stage}" if stage else ""
+    return HandlerFailed(
+        f"the handler of the model {model} failed{where} with {type(error).__name__}."
+    )
+
+
+def stage_of(error: BaseException) -> str:
+    """Return the stage of a handler that raised, "" where it has none or none was running.
+
+    Args:
+        error: What was raised. The stage is the outermost method of its traceback that is one of an
+            object with all stages, so that a `handle` of the handler's own may call them as it likes.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_name in STAGES and code.co_argcount:
+            owner = trace.tb_frame.f_locals.get(code.co_varnames[0])
+            if all(callable(getattr(owner, stage, None)) for stage in STAGES[:3]):
+                return code.co_name
+        trace = trace.tb_next
+    return ""
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _unsupported(item: Any) -> AnswerError:
+    return AnswerError(
+        "Unsupported model output data type.",
+        f"JSON cannot express an item of the type {type(item).__name__}.",
+    )
 
 
 def _is_prediction_exception(error: BaseException) -> bool:

@@ -46,7 +46,7 @@ def create_predict_response(
         try:
             body = FAILURE_BODY if ret is None else torchserve_item(ret[index])[0]
         except AnswerError as error:
-            return create_predict_response(None, req_id_map, str(error), 503)
+            return create_predict_response(None, req_id_map, error.shown, 503)
         frame += _INT.pack(len(body)) + body
     return frame + END
 

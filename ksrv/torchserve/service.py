@@ -89,7 +89,7 @@ def outcome(error: Exception) -> tuple[int, str]:
     if isinstance(error, PredictionException):
         return error.error_code, error.message
     if isinstance(error, AnswerError):
-        return 503, str(error)
+        return 503, error.shown
     if isinstance(error, MemoryError) or "CUDA" in str(error):
         return 507, OUT_OF_RESOURCES
     return 503, PREDICTION_FAILED

@@ -19,6 +19,7 @@ from test_handler_behaviours import (
 )
 
 from ksrv.protocol.messages import INFERENCE, message_class, methods
+from tests.until import until
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +97,41 @@ def test_handler_failure_over_kserve_v2_is_a_500_that_names_the_exception(served
     answer = requests.post(f"{served.url}/v2/models/outcome/infer", json=body, timeout=30)
     assert answer.status_code == 500
     assert answer.json() == {"error": "the handler of the model outcome failed with ValueError."}
+
+
+@pytest.mark.parametrize(
+    ("stage", "names", "width"),
+    [
+        ("preprocess", ["x", "z"], 4),
+        ("inference", ["x"], 3),
+    ],  # rows of two tensors; too few numbers
+)
+@pytest.mark.parametrize("model", ["line", "profiled", "micro"])
+def test_the_exception_of_a_stage_names_it(served, model, stage, names, width):
+    rows = 4 if model == "micro" else 1  # a batch of four leaves when it is full
+    data = {"datatype": "FP32", "shape": [rows, width], "data": [1.0] * rows * width}
+    body = {"inputs": [{"name": name, **data} for name in names]}
+    answer = requests.post(f"{served.url}/v2/models/{model}/infer", json=body, timeout=60)
+    assert answer.status_code == 500
+    text = answer.json()["error"]
+    assert text.startswith(f"the handler of the model {model} failed in {stage} with "), text
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("wrong_length", "it returned 2 items for 1 row"),
+        ("return_dict", "it returned dict for 1 row"),
+        ("unserialisable", "JSON cannot express an item of the type object"),
+    ],
+)
+def test_a_wrong_answer_is_described(served, mode, words):
+    body = {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1], "data": [mode]}]}
+    answer = requests.post(f"{served.url}/v2/models/outcome/infer", json=body, timeout=30)
+    assert answer.status_code == 500
+    assert f"the handler of the model outcome failed: {words}" in answer.json()["error"]
+    if mode != "unserialisable":
+        until(lambda: words in served.log)
 
 
 def test_values_behind_the_json_envelope(served):
