@@ -41,6 +41,7 @@ NEED_NO_GIL = {
     "declared",  # what an object holds is set once
     "elements",  # locals; what is exported cannot be resized, and a second pass checks for room
     "image",  # locals; the pool's tasks behind a mutex
+    "memory_budget",  # counts that are atomic
     "message",  # as body
     "numbers",  # locals
     "pixels",  # a Conversion is written by its initialiser alone

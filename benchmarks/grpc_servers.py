@@ -32,11 +32,11 @@ from typing import Any
 
 import numpy as np
 
+from ksrv._native.memory_budget import MemoryBudget
 from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.messages import message_class
 from ksrv.request import InferRequest, InferResponse, Tensor
-from ksrv.server.budget import ByteBudget
 from ksrv.server.grpc_calls import open_to_all
 from ksrv.server.grpc_direct import DirectCalls, Unary
 from ksrv.server.grpc_waiting import Waiting
@@ -182,7 +182,7 @@ def serve(kind: str) -> None:
         return
     server = grpc.server(ThreadPoolExecutor(16), options=OPTIONS)
     if kind == "direct":
-        budget = ByteBudget(1 << 32)
+        budget = MemoryBudget(1 << 32)
         direct = DirectCalls.on(
             server,
             {METHOD: Unary(open_to_all, LIMITS)},

@@ -65,6 +65,7 @@ struct Entry {
     std::uint32_t priority = 0;       // 1 is the most urgent; 0 comes after all others
     std::int64_t deadline_ns = NEVER;
     std::uint64_t nbytes = 0;         // counts against the bytes in flight
+    bool reserved = false;            // they are counted already; an accepting queue gives them back
 
     // The queue's, under its mutex.
     Queue *queue = nullptr;            // set by the push, and held until the entry is freed

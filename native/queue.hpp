@@ -119,10 +119,20 @@ inline Push Queue::accept(Entry *entry, std::size_t *seat, std::int64_t now) noe
     return PUSH_OK;
 }
 
+// What the submitter has reserved stays the entry's when a push is refused.
+inline bool Queue::reserve(const Entry *entry) noexcept {
+    return entry->reserved ||
+           queue_budget->reserve(entry->nbytes, entry->nbytes <= MemoryBudget::SMALL_REQUEST);
+}
+
+inline void Queue::give_back(const Entry *entry) noexcept {
+    if (!entry->reserved) queue_budget->give_back(entry->nbytes);
+}
+
 inline Push Queue::push(Entry *entry, std::size_t *seat, bool waits) noexcept {
     const std::int64_t now = now_ns();
     if (entry->deadline_ns <= now) return PUSH_EXPIRED;
-    if (!in_flight().reserve(entry->nbytes)) return PUSH_BYTES;
+    if (!reserve(entry)) return PUSH_BYTES;
     Push pushed;
     {
         std::lock_guard<std::mutex> guard(mutex_);
@@ -131,7 +141,7 @@ inline Push Queue::push(Entry *entry, std::size_t *seat, bool waits) noexcept {
     if (pushed == PUSH_OK || pushed == PUSH_LENT) {
         if (entry->deadline_ns != NEVER) process_timer().expect(entry->deadline_ns);
     } else {
-        in_flight().give_back(entry->nbytes);
+        give_back(entry);
     }
     return pushed;
 }
@@ -146,7 +156,7 @@ inline std::size_t Queue::push_some(Entry **entries, std::size_t count, std::uin
         results[i] = PUSH_OK;
         if (entries[i]->deadline_ns <= now) {
             results[i] = PUSH_EXPIRED;
-        } else if (!in_flight().reserve(entries[i]->nbytes)) {
+        } else if (!reserve(entries[i])) {
             results[i] = PUSH_BYTES;
         }
     }
@@ -179,7 +189,7 @@ inline std::size_t Queue::push_some(Entry **entries, std::size_t count, std::uin
     for (std::size_t i = 0; i < count; ++i) {
         const bool kept = results[i] == PUSH_OK || results[i] == PUSH_LENT;
         const bool reserved = results[i] != PUSH_EXPIRED && results[i] != PUSH_BYTES;
-        if (!kept && reserved) in_flight().give_back(entries[i]->nbytes);
+        if (!kept && reserved) give_back(entries[i]);
     }
     return lent;
 }
@@ -204,7 +214,7 @@ inline void Queue::leave_place(Entry *entry) noexcept {
 // The queue's side is done with an entry that has ended and that no batch refers to. The caller
 // still holds the mutex; releasing the entry and the queue is left to it.
 inline void Queue::let_go(Entry *entry) noexcept {
-    in_flight().give_back(entry->nbytes);
+    queue_budget->give_back(entry->nbytes);
     if (--open_ == 0) empty_.notify_all();
 }
 

@@ -13,11 +13,12 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
+from ksrv._native.memory_budget cimport ksrv_memory_budget
 from ksrv._native.queue_parts cimport (
     COUNT_BYTES, COUNT_CANCELLED, COUNT_EXPIRED_QUEUED, COUNT_EXPIRED_RUNNING, COUNT_FULL,
     COUNT_INVALID, COUNT_PUSHED, QueueMethods, TAKE_CLOSED, TAKE_OFFER, TAKE_READY, Take,
-    WAIT_DONE, WAIT_INTERRUPTED, WAIT_TIMEOUT, Waited, delete_entry, in_flight, new_entry,
-    new_queue, notices, process_timer, publish, publish_all, publish_later, release_entry,
+    WAIT_DONE, WAIT_INTERRUPTED, WAIT_TIMEOUT, Waited, delete_entry, new_entry, new_queue,
+    notices, process_timer, publish, publish_all, publish_later, queue_budget, release_entry,
     release_queue, retain_entry, retain_queue, wait_done,
 )
 
@@ -30,6 +31,8 @@ EXPIRED = <int>PUSH_EXPIRED
 NO_MEMORY = <int>PUSH_MEMORY
 
 NO_DEADLINE = <int64_t>NEVER
+
+queue_budget = ksrv_memory_budget()  # before there is any queue
 
 
 # ---- what the other compiled modules call ---------------------------------------------------
@@ -62,14 +65,6 @@ cdef bint ksrv_turns_away(CQueue *queue) noexcept nogil:
         return False
     (<QueueMethods *>queue).refused(PUSH_FULL)
     return True
-
-
-cdef bint ksrv_reserve_bytes(uint64_t nbytes) noexcept nogil:
-    return in_flight().reserve(nbytes)
-
-
-cdef void ksrv_give_back_bytes(uint64_t nbytes) noexcept nogil:
-    in_flight().give_back(nbytes)
 
 
 cdef size_t ksrv_push_some(
@@ -672,45 +667,3 @@ cdef list _tickets(Entry **entries, size_t count):
         ticket = entries[i].taken(entries[i])
         PyList_SET_ITEM(tickets, <Py_ssize_t>i, <object>ticket)
     return tickets
-
-
-# ---- the process ----------------------------------------------------------------------------
-
-def bytes_in_flight() -> int:
-    """Return what the accepted requests of the process hold."""
-    return in_flight().bytes.load()
-
-
-def set_in_flight_bound(uint64_t nbytes) -> None:
-    """Bound what the accepted requests of the process hold together.
-
-    Args:
-        nbytes: The bound in bytes.
-    """
-    in_flight().bound.store(nbytes)
-
-
-def in_flight_bound() -> int:
-    """Return the bound in bytes."""
-    return in_flight().bound.load()
-
-
-def reserve_bytes(uint64_t nbytes) -> bool:
-    """Count bytes that no request brought, such as an image's pixels, unless that passes the bound.
-
-    Args:
-        nbytes: How many; `give_back_bytes` ends it.
-
-    Returns:
-        Whether they are counted.
-    """
-    return in_flight().reserve(nbytes)
-
-
-def give_back_bytes(uint64_t nbytes) -> None:
-    """Count bytes no longer that `reserve_bytes` has counted.
-
-    Args:
-        nbytes: As they were reserved.
-    """
-    in_flight().give_back(nbytes)

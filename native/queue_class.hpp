@@ -11,35 +11,13 @@
 #include <vector>
 
 #include "entry.hpp"
+#include "memory_budget.hpp"
 #include "monotonic_condition.hpp"
 
 namespace ksrv {
 
-// ---- bytes in flight ------------------------------------------------------------------------
-
-// What all accepted requests of the process hold together.
-struct InFlight {
-    std::atomic<std::uint64_t> bytes{0};
-    std::atomic<std::uint64_t> bound{UINT64_MAX};
-
-    bool reserve(std::uint64_t nbytes) noexcept {
-        const std::uint64_t most = bound.load(std::memory_order_relaxed);
-        std::uint64_t held = bytes.load(std::memory_order_relaxed);
-        do {
-            if (nbytes > most || held > most - nbytes) return false;
-        } while (!bytes.compare_exchange_weak(held, held + nbytes, std::memory_order_relaxed));
-        return true;
-    }
-
-    void give_back(std::uint64_t nbytes) noexcept {
-        bytes.fetch_sub(nbytes, std::memory_order_relaxed);
-    }
-};
-
-inline InFlight &in_flight() noexcept {
-    static InFlight *made = new InFlight;
-    return *made;
-}
+// What all queues of the process take from; queue.pyx says which budget that is.
+inline MemoryBudget *queue_budget = new MemoryBudget;
 
 // ---- the queue ------------------------------------------------------------------------------
 
@@ -194,6 +172,8 @@ class Queue {
         return may_lend.load(std::memory_order_relaxed) ||
                (waits && may_lend_to_waiting.load(std::memory_order_relaxed));
     }
+    static bool reserve(const Entry *entry) noexcept;
+    static void give_back(const Entry *entry) noexcept;
     Push accept(Entry *entry, std::size_t *seat, std::int64_t now) noexcept;
     Push admit(Entry *entry, Line **line, std::int64_t now) noexcept;
     void run(Entry *entry, std::int64_t now) noexcept;

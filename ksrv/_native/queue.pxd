@@ -1,7 +1,7 @@
 """The queue's C interface: entries and queues for the other compiled modules, without the GIL.
 
-Only the structures are shared; every function that touches the process's timer, notices or bytes in
-flight lives in queue.pyx, so that one extension module owns them.
+Only the structures are shared; every function that touches the process's timer or notices lives in
+queue.pyx, so that one extension module owns them.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
@@ -45,6 +45,7 @@ cdef extern from "queue.hpp" namespace "ksrv":
         uint32_t priority
         int64_t deadline_ns
         uint64_t nbytes
+        bint reserved
         CQueue *queue
         int64_t enqueued_ns
         int64_t started_ns
@@ -82,8 +83,6 @@ cdef bint ksrv_cancel(Entry *entry) noexcept nogil
 cdef void ksrv_entry_release(Entry *entry) noexcept nogil
 # Whether the queue is full; a request that is told so is counted.
 cdef bint ksrv_turns_away(CQueue *queue) noexcept nogil
-cdef bint ksrv_reserve_bytes(uint64_t nbytes) noexcept nogil
-cdef void ksrv_give_back_bytes(uint64_t nbytes) noexcept nogil
 
 # Accepts entries that arrived together (see queue_class.hpp); returns how many run on a lent seat.
 cdef size_t ksrv_push_some(

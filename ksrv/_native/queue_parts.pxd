@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint64_t
 
+from ksrv._native.memory_budget cimport CMemoryBudget
 from ksrv._native.queue cimport CQueue, Entry, Push
 
 
@@ -37,17 +38,11 @@ cdef extern from "queue.hpp" namespace "ksrv" nogil:
         bint load()
         void store(bint value)
 
-    cdef cppclass InFlight:
-        AtomicCount bytes
-        AtomicCount bound
-        bint reserve(uint64_t nbytes) noexcept
-        void give_back(uint64_t nbytes) noexcept
-
     cdef cppclass Timer:
         bint watch(CQueue *queue) noexcept
         void forget(CQueue *queue) noexcept
 
-    InFlight &in_flight() noexcept
+    CMemoryBudget *queue_budget
     Timer &process_timer() noexcept
     int64_t now_ns() noexcept
     void retain_entry "ksrv::retain"(Entry *entry) noexcept

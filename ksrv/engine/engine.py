@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from ksrv._native import arena, pymalloc
 from ksrv._native import queue as native
+from ksrv._native.memory_budget import PROCESS
 from ksrv.engine.executors import Executor
 from ksrv.engine.executors.inline import InlineExecutor
 from ksrv.engine.model import ExecutorFactory, LoadedModel, Retired
@@ -104,7 +105,7 @@ class Engine:
         Raises:
             RepositoryError: A path of the repository holds no models (only with `wait`).
         """
-        native.set_in_flight_bound(self.settings.bytes_in_flight())
+        PROCESS.bound = self.settings.bytes_in_flight()
         self._run(self._heed_notices, "ksrv-notices")
         self._run(self._give_memory_back, "ksrv-memory")
         if wait:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from ksrv._native import queue as native
+from ksrv._native.memory_budget import PROCESS
 from ksrv._native.tally import Tally
 from ksrv.engine import warmup
 from ksrv.engine.admission import Admission
@@ -358,7 +359,7 @@ class LoadedModel:
             )
         if pushed == native.FULL:
             return self.full()
-        nbytes, bound = _nbytes(ticket.request), native.in_flight_bound()
+        nbytes, bound = _nbytes(ticket.request), PROCESS.bound
         if pushed == native.BYTES_IN_FLIGHT and nbytes > bound:
             return BodyTooLarge(
                 f"the request holds {nbytes} bytes; all requests together may hold {bound} "
@@ -366,7 +367,7 @@ class LoadedModel:
             )
         if pushed == native.BYTES_IN_FLIGHT:
             return Overloaded(
-                f"the requests in flight hold {native.bytes_in_flight()} bytes; with this one they "
+                f"the requests in flight hold {PROCESS.held} bytes; with this one they "
                 f"would hold more than {bound} (limits.in_flight).",
                 "bytes_in_flight",
             )

@@ -8,7 +8,7 @@ those, because they soon give theirs back; where none is, it is refused.
 import threading
 from collections.abc import Callable
 
-from ksrv._native.queue import give_back_bytes, in_flight_bound, reserve_bytes
+from ksrv._native.memory_budget import PROCESS, SMALL_REQUEST
 
 _LOOK_SECONDS = 0.05
 
@@ -42,14 +42,15 @@ class DecodingMemory:
         Raises:
             NoRoom: There is no room, and no other image will make some.
         """
-        bound = in_flight_bound()
+        small = nbytes <= SMALL_REQUEST
+        bound = PROCESS.most(small=small)
         if nbytes > bound:
             raise TooLarge(
                 f"needs {nbytes} bytes while it is decoded; all requests together may hold {bound}"
                 f" (limits.in_flight)"
             )
         with self._changed:
-            while not reserve_bytes(nbytes):
+            while not PROCESS.reserve(nbytes, small=small):
                 if self._images == 0:
                     raise NoRoom(
                         f"needs {nbytes} bytes while it is decoded; with them the requests in flight"
@@ -68,7 +69,7 @@ class DecodingMemory:
     def give_back(self, nbytes: int) -> None:
         """Give back what `take` reserved."""
         with self._changed:
-            give_back_bytes(nbytes)
+            PROCESS.give_back(nbytes)
             self._images -= 1
             if self._waiting:
                 self._changed.notify_all()

@@ -175,7 +175,7 @@ def _process(held: ProcessValues) -> Iterator[Metric]:
         (
             GaugeMetricFamily(
                 "ksrv_bytes_in_flight",
-                "Bytes that accepted requests hold.",
+                "Bytes that requests hold while they are received and served, and answers while sent.",
                 held.in_flight,
             ),
             GaugeMetricFamily("ksrv_arena_leased_bytes", "Bytes of blocks in use.", held.leased),

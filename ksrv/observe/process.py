@@ -5,14 +5,15 @@ from pathlib import Path
 
 import msgspec
 
-from ksrv._native import arena, queue
+from ksrv._native import arena
+from ksrv._native.memory_budget import PROCESS
 
 
 class ProcessValues(msgspec.Struct):
     """The values of one worker, or the sums of several.
 
     Attributes:
-        in_flight: Bytes that accepted requests hold.
+        in_flight: Bytes that requests and answers hold, from their first byte to their last.
         leased: Bytes of arena blocks in use.
         pooled: Bytes of arena blocks kept ready.
         resident: Bytes of memory.
@@ -44,7 +45,7 @@ def process_values() -> ProcessValues:
     """Return the values of this process."""
     held = arena.statistics()
     return ProcessValues(
-        queue.bytes_in_flight(),
+        PROCESS.held,
         held["leased_bytes"],
         held["pooled_bytes"],
         resident_bytes(),

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import falcon
 
-from ksrv.engine.memory import bytes_in_flight
+from ksrv._native.memory_budget import MemoryBudget
 from ksrv.errors import HandlerFailed, KsrvError, cut, quote
 from ksrv.observe.traffic import count_status
 from ksrv.server import inference
 from ksrv.server.access import Access
 from ksrv.server.body import read_body
-from ksrv.server.budget import ByteBudget, Reservation
+from ksrv.server.budget import Reservation, process_budget
 from ksrv.server.documents import parse_document
 from ksrv.server.extensions import extensions_of
 from ksrv.server.guard import Guard, GuardedRouter, Needs
@@ -119,7 +119,7 @@ def make_app(
     settings: ServerSettings,
     *,
     access: Access | None = None,
-    budget: ByteBudget | None = None,
+    budget: MemoryBudget | None = None,
     run: inference.Run | None = None,
     shared_memory: SharedMemory | None = None,
 ) -> falcon.App[Any, Any]:
@@ -135,7 +135,7 @@ def make_app(
     """
     access = access or Access(settings)
     shared_memory = shared_memory or shared_memory_of(settings)
-    budget = budget or ByteBudget(bytes_in_flight(settings.limits))
+    budget = budget or process_budget(settings.limits)
     middleware: list[Any] = [ErrorCounts(), Guard(settings.limits.head)]
     app = falcon.App(request_type=Request, middleware=middleware, router=GuardedRouter(access))
     app.req_options.strip_url_path_trailing_slash = True

@@ -1,55 +1,72 @@
-"""The bound on bytes in flight: what was announced by clients and is not answered yet."""
+"""What one request or answer holds of the process's memory budget, and the sentences of refusals.
 
-import threading
+The budget itself is `ksrv._native.memory_budget`: one for the door, the queues and every other front
+end. What is announced holds nothing; bytes are taken as they come.
+"""
+
 from types import TracebackType
 
+from ksrv._native.memory_budget import PROCESS, SMALL_REQUEST, AnswerBytes, MemoryBudget
+from ksrv.engine.memory import bytes_in_flight
 from ksrv.errors import BodyTooLarge, Overloaded
+from ksrv.limits import Limits
+
+SMALL_ANSWER = 64 * 1024
+"""Bytes of an answer below which it is not counted before it is sent."""
 
 
-class ByteBudget:
-    """Bytes that requests of this process may hold together.
+def process_budget(limits: Limits) -> MemoryBudget:
+    """Return the budget of this process, bounded as the limits say.
 
     Args:
-        cap: The bound.
+        limits: Where `in_flight` may be set.
     """
+    PROCESS.bound = bytes_in_flight(limits)
+    return PROCESS
 
-    def __init__(self, cap: int) -> None:
-        self.cap = cap
-        self._held = 0
-        self._lock = threading.Lock()
 
-    @property
-    def held(self) -> int:
-        """Bytes held now."""
-        return self._held
+def no_room(budget: MemoryBudget, nbytes: int) -> Overloaded:
+    """Return the refusal of bytes that a budget has no room for.
 
-    def reserve(self, nbytes: int) -> None:
-        """Take bytes out of the budget; `release` gives them back.
-
-        Raises:
-            Overloaded: The requests in flight hold too much already.
-        """
-        with self._lock:
-            if self._held + nbytes > self.cap:
-                raise Overloaded(
-                    f"{nbytes} more bytes would take the requests in flight to "
-                    f"{self._held + nbytes} bytes; limit 'in_flight' allows {self.cap}",
-                    "bytes_in_flight",
-                )
-            self._held += nbytes
-
-    def release(self, nbytes: int) -> None:
-        """Give reserved bytes back."""
-        with self._lock:
-            self._held -= nbytes
+    Args:
+        budget: The budget.
+        nbytes: How many bytes more there would be.
+    """
+    return Overloaded(
+        f"{nbytes} more bytes would take the requests in flight to {budget.held + nbytes} bytes; "
+        f"limit 'in_flight' allows {budget.bound}",
+        "bytes_in_flight",
+    )
 
 
 class Reservation:
-    """The bytes that one request holds; leaving the context gives them back."""
+    """The bytes that one request holds; leaving the context gives them back.
 
-    def __init__(self, budget: ByteBudget) -> None:
+    Args:
+        budget: What they are taken from.
+    """
+
+    def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
         self._nbytes = 0
+        self._expected = 0
+
+    def expect(self, nbytes: int) -> None:
+        """Note how long the request says it is; that takes nothing.
+
+        Args:
+            nbytes: The announced length.
+
+        Raises:
+            BodyTooLarge: It would be too much even alone.
+        """
+        most = self._budget.most(small=nbytes <= SMALL_REQUEST)
+        if nbytes > most:
+            raise BodyTooLarge(
+                f"the request holds {nbytes} bytes; limit 'in_flight' allows {self._budget.bound} "
+                f"for all requests together, and {most} for one of this size"
+            )
+        self._expected = max(self._expected, nbytes)
 
     def grow(self, nbytes: int) -> None:
         """Hold `nbytes` more.
@@ -58,18 +75,14 @@ class Reservation:
             BodyTooLarge: It would be too much even alone.
             Overloaded: The budget is spent.
         """
-        total = self._nbytes + nbytes
-        if total > self._budget.cap:
-            raise BodyTooLarge(
-                f"the request holds {total} bytes; limit 'in_flight' allows {self._budget.cap} for "
-                f"all requests together"
-            )
-        self._budget.reserve(nbytes)
-        self._nbytes = total
+        self.expect(self._nbytes + nbytes)
+        if not self._budget.reserve(nbytes, small=self._expected <= SMALL_REQUEST):
+            raise no_room(self._budget, nbytes)
+        self._nbytes += nbytes
 
     def close(self) -> None:
         """Give everything back; further calls do nothing."""
-        self._budget.release(self._nbytes)
+        self._budget.give_back(self._nbytes)
         self._nbytes = 0
 
     def __enter__(self) -> "Reservation":
@@ -82,3 +95,24 @@ class Reservation:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def hold_answer(budget: MemoryBudget, nbytes: int) -> AnswerBytes | None:
+    """Take the bytes of an answer that is about to be sent; None for a small one.
+
+    Args:
+        budget: What they are taken from.
+        nbytes: The answer's length.
+
+    Raises:
+        Overloaded: There is no room, and another answer that found none is still being sent.
+    """
+    if nbytes <= SMALL_ANSWER:
+        return None
+    held = budget.reserve_answer(nbytes)
+    if held is None:
+        raise Overloaded(
+            f"the answer holds {nbytes} bytes, and what is in flight holds {budget.held}; limit "
+            f"'in_flight' allows {budget.bound}"
+        )
+    return held

@@ -29,9 +29,10 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from ksrv._native import arena
+from ksrv._native.memory_budget import MemoryBudget
 from ksrv.errors import InvalidRequest, KsrvError, Overloaded
 from ksrv.limits import Limits
-from ksrv.server.budget import ByteBudget, Reservation
+from ksrv.server.budget import Reservation
 from ksrv.server.grpc_calls import Check, Context, failure_of, set_status
 from ksrv.server.grpc_infer import InferCalls
 from ksrv.server.grpc_messages import as_written, encoding_of
@@ -228,7 +229,7 @@ class DirectCalls:
         methods: Mapping[str, Unary],
         calls: InferCalls,
         waiting: Waiting,
-        budget: ByteBudget,
+        budget: MemoryBudget,
         *,
         threads: int,
         most: int,
@@ -270,7 +271,7 @@ class DirectCalls:
         methods: Mapping[str, Unary],
         calls: InferCalls,
         waiting: Waiting,
-        budget: ByteBudget,
+        budget: MemoryBudget,
         *,
         threads: int,
         most: int,

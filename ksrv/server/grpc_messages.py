@@ -9,11 +9,12 @@ message here has; what cannot be inflated is taken as it came.
 
 from collections.abc import Callable, Iterator
 
+from ksrv._native.memory_budget import MemoryBudget
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError
 from ksrv.limits import Limits
 from ksrv.observe.traffic import count_refusal
 from ksrv.server.body import COMPRESSED_STEP, inflated
-from ksrv.server.budget import ByteBudget, Reservation
+from ksrv.server.budget import Reservation
 from ksrv.server.grpc_calls import Context
 from ksrv.server.grpc_waiting import Awaited, GiveUp, Waiting
 
@@ -31,7 +32,7 @@ def encoding_of(message: bytes) -> str | None:
     return None
 
 
-def admitted(message: bytes, limits: Limits, budget: ByteBudget) -> tuple[bytes, Reservation]:
+def admitted(message: bytes, limits: Limits, budget: MemoryBudget) -> tuple[bytes, Reservation]:
     """Return a message as the client wrote it, and the bytes that it holds in the budget.
 
     Args:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ksrv._native.memory_budget import MemoryBudget
 from ksrv._native.response import MAX_MESSAGE
 from ksrv.engine.memory import bytes_in_flight
 from ksrv.errors import KsrvError
@@ -31,7 +32,7 @@ from ksrv.protocol.messages import (
 )
 from ksrv.protocol.shared_memory import Regions
 from ksrv.server.access import Access
-from ksrv.server.budget import ByteBudget
+from ksrv.server.budget import process_budget
 from ksrv.server.extensions import extensions_of
 from ksrv.server.grpc_calls import (
     Check,
@@ -163,13 +164,13 @@ class GrpcServer:
         *,
         access: Gate | None = None,
         shared_memory: SharedMemory | None = None,
-        budget: ByteBudget | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self._engine = engine
         self._settings = settings
         self._gate = access if access is not None else Access(settings)
         self._shared_memory = shared_memory or shared_memory_of(settings)
-        self._budget = budget or ByteBudget(bytes_in_flight(settings.limits))
+        self._budget = budget or process_budget(settings.limits)
         self._small = msgspec.structs.replace(
             settings.limits, body=min(SMALL, settings.limits.body)
         )

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from ksrv._native.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError, NotReady
 from ksrv.limits import Limits
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse, Parameter
-from ksrv.server.budget import ByteBudget
 from ksrv.server.grpc_calls import Context, failure_of
 from ksrv.server.grpc_infer import InferCalls, stream_error
 from ksrv.server.grpc_messages import Messages, admitted
@@ -131,7 +131,7 @@ class StreamCalls:
         infer: InferCalls,
         pool: ThreadPoolExecutor,
         waiting: Waiting,
-        budget: ByteBudget,
+        budget: MemoryBudget,
         limits: Limits,
         *,
         patience: float,

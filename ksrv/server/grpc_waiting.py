@@ -19,8 +19,9 @@ import urllib.parse
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ksrv._native.memory_budget import SMALL_REQUEST, MemoryBudget
 from ksrv.errors import BodyTooLarge, KsrvError, Overloaded, RequestTooSlow
-from ksrv.server.budget import ByteBudget
+from ksrv.server.budget import no_room
 from ksrv.server.grpc_port import duplicate
 
 SWEEP_SECONDS = 0.1
@@ -102,7 +103,7 @@ class Waiting:
         most: Calls that may wait at a time.
     """
 
-    def __init__(self, budget: ByteBudget, *, head: float, rate: int, most: int) -> None:
+    def __init__(self, budget: MemoryBudget, *, head: float, rate: int, most: int) -> None:
         self._budget = budget
         self._head = head
         self._rate = rate
@@ -128,7 +129,7 @@ class Waiting:
         self._stopped.set()
         with self._lock:
             for connection in self._connections.values():
-                self._budget.release(connection.held)
+                self._budget.give_back(connection.held)
                 connection.held = 0
 
     def __len__(self) -> int:
@@ -169,7 +170,7 @@ class Waiting:
             if connection.held:
                 freed = min(connection.held, nbytes)
                 connection.held -= freed
-                self._budget.release(freed)
+                self._budget.give_back(freed)
         return True
 
     def _run(self) -> None:
@@ -241,12 +242,10 @@ class Waiting:
                 return None
             more = unread - connection.held
             if more > 0:
-                try:
-                    self._budget.reserve(more)
-                except Overloaded as error:
-                    return error
+                if not self._budget.reserve(more, small=unread <= SMALL_REQUEST):
+                    return no_room(self._budget, more)
             else:
-                self._budget.release(-more)
+                self._budget.give_back(-more)
             connection.held = unread
         return None
 
@@ -287,7 +286,7 @@ class Waiting:
             for peer in self._connections.keys() - set(waiting):
                 connection = self._connections[peer]
                 if connection.number is None or _received(*connection.number) is None:
-                    self._budget.release(connection.held)
+                    self._budget.give_back(connection.held)
                     del self._connections[peer]
 
 

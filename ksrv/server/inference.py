@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import falcon
 
+from ksrv._native.memory_budget import MemoryBudget
 from ksrv.limits import Limits
 from ksrv.protocol import rest
 from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.access import Access
 from ksrv.server.body import Environ, padding, read_body
-from ksrv.server.budget import ByteBudget, Reservation
+from ksrv.server.budget import Reservation
 from ksrv.server.responses import send_parts, server_timing, set_handler_headers
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import GuardedRegions
@@ -139,7 +140,7 @@ class InferResource:
         self,
         engine: "Engine",
         settings: ServerSettings,
-        budget: ByteBudget,
+        budget: MemoryBudget,
         access: Access,
         *,
         run: Run | None = None,
@@ -190,6 +191,12 @@ class InferResource:
                 inflate=settings.inflate,
                 on_read=req.context.mark_reading,
             )
+            run = self._run_for(req) or self._engine.infer
+
+            def run_counted(request: InferRequest) -> InferResponse:
+                reservation.close()  # from here on the queue counts the request
+                return run(request)
+
             done = answer(
                 self._engine,
                 settings.limits,
@@ -200,7 +207,7 @@ class InferResource:
                 headers=request_headers(req.env, with_credentials=not self._access.needs_token),
                 explain=explain,
                 nan_literals=settings.nan_literals,
-                run=self._run_for(req),
+                run=run_counted,
                 regions=regions,
             )
         set_handler_headers(resp, done.response.headers)

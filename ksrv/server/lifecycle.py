@@ -19,13 +19,12 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ksrv.engine.memory import bytes_in_flight
 from ksrv.errors import KsrvError
 from ksrv.observe.colleagues import Colleagues, CountsFile
 from ksrv.server.access import Access
 from ksrv.server.addresses import Address
 from ksrv.server.banner import print_models
-from ksrv.server.budget import ByteBudget
+from ksrv.server.budget import process_budget
 from ksrv.server.changes import ChangesFile, Follower
 from ksrv.server.given_files import GivenFiles
 from ksrv.server.settings import ServerSettings
@@ -157,7 +156,7 @@ class Service:
         ).start()
         threading.Thread(target=self._share_counts, name="ksrv-counts", daemon=True).start()
         access = self._access = self.files.access
-        budget = ByteBudget(bytes_in_flight(settings.limits))
+        budget = process_budget(settings.limits)
         self.shared_memory = shared_memory_of(settings)
         self._app = make_app(
             self._engine,

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import falcon
 
+from ksrv._native.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError, NotFound, Overloaded
 from ksrv.request import InferRequest, Tensor
 from ksrv.server import torchserve_answers as answers
 from ksrv.server import torchserve_errors as errors
 from ksrv.server.body import Environ, read_body
-from ksrv.server.budget import ByteBudget, Reservation
+from ksrv.server.budget import Reservation
 from ksrv.server.guard import Needs
 from ksrv.server.settings import ServerSettings
 from ksrv.server.torchserve_bodies import Part, read_parts
@@ -70,7 +71,7 @@ class TorchServeSurface:
         self,
         engine: "Engine",
         settings: ServerSettings,
-        budget: ByteBudget,
+        budget: MemoryBudget,
         *,
         hides_credentials: bool,
     ) -> None:
@@ -202,6 +203,7 @@ class TorchServeSurface:
                     nbytes=len(body),
                     surface=rows.TORCHSERVE,
                 )
+                reservation.close()  # from here on the queue counts the request
                 self._answer(request, resp, client_of(req.env))
         except TorchServeError as error:
             answers.send_error(resp, error)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ksrv._native import arena, queue
+from ksrv._native import arena, memory_budget, queue
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import KsrvError, NotFound
 from ksrv.repository.layout import Repository
@@ -232,7 +232,7 @@ def soak(folder, seconds):
                     del tickets
                 served.load("m")
             assert not clients.failures
-            until(lambda: queue.bytes_in_flight() == 0)
+            until(lambda: memory_budget.PROCESS.held == 0)
             gc.collect()
             arena.trim()
 

@@ -14,11 +14,11 @@ from engine_stand_in import StandInEngine
 from grpc_fixtures import call, connect, infer_request, running, stub_infer
 from http2_wire import Wire
 
+from ksrv._native.memory_budget import MemoryBudget
 from ksrv.errors import RequestTooSlow, Unauthenticated
 from ksrv.limits import MIB
 from ksrv.protocol.messages import HEALTH, INFERENCE, REFLECTION, methods
 from ksrv.server import grpc_server
-from ksrv.server.budget import ByteBudget
 from ksrv.server.grpc_messages import encoding_of
 from ksrv.server.grpc_waiting import Awaited, Waiting
 from ksrv.testing import Server
@@ -130,7 +130,7 @@ def test_a_message_that_goes_on_is_waited_for(engine):
 
 
 def test_unfinished_messages_count_in_the_bytes_in_flight(engine):
-    budget = ByteBudget(16 * MIB)
+    budget = MemoryBudget(16 * MIB)
     with (
         running(engine, budget=budget) as address,
         Wire(address) as first,
@@ -146,14 +146,14 @@ def test_unfinished_messages_count_in_the_bytes_in_flight(engine):
             wire.begin_message(stream, 12 * MIB)
             wire.send(stream, bytes(11 * MIB))
             assert b"in_flight" in wire.until_ended(stream)
-            assert budget.held <= budget.cap
+            assert budget.held <= budget.bound
         first.look()
         assert kept not in first.ended
         assert_serves(address)
 
 
 def test_the_bytes_of_unfinished_messages_are_given_back(engine):
-    budget = ByteBudget(16 * MIB)
+    budget = MemoryBudget(16 * MIB)
     with running(engine, budget=budget) as address:
         with Wire(address) as wire:
             stream = wire.call(INFER)
@@ -168,7 +168,7 @@ def test_the_bytes_of_unfinished_messages_are_given_back(engine):
 def test_whole_messages_find_no_room_beside_unfinished_ones(engine):
     big = infer_request("echo", ("x", "FP32", [1, 2 * MIB]), raw=[bytes(8 * MIB)], id="big")
     request, response = methods(INFERENCE)["ModelStreamInfer"]
-    budget = ByteBudget(14 * MIB)
+    budget = MemoryBudget(14 * MIB)
     with (
         running(engine, budget=budget) as address,
         connect(address) as channel,
@@ -367,7 +367,7 @@ class Named(Awaited):
 
 def test_a_stream_is_not_idle_while_something_is_under_way(monkeypatch):
     monkeypatch.setattr("ksrv.server.grpc_waiting.LONGEST_SECONDS", 0.0)
-    waiting = Waiting(ByteBudget(1), head=60, rate=1, most=10)
+    waiting = Waiting(MemoryBudget(1), head=60, rate=1, most=10)
     ended = []
     stream = Named(patience=0.1)
     waiting.begin(stream, lambda call, error: ended.append(error))

@@ -204,5 +204,5 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 1000 && alive_entries.load() != 0; ++i) usleep(1000);  // the timer's last
     std::printf("%ld ended, %ld answered, %ld left\n", ended_entries.load(),
                 answered_entries.load(), alive_entries.load());
-    return alive_entries.load() != 0 || in_flight().bytes.load() != 0 || ended_entries.load() == 0;
+    return alive_entries.load() != 0 || queue_budget->held() != 0 || ended_entries.load() == 0;
 }

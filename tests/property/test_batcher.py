@@ -10,6 +10,7 @@ import time
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ksrv._native import memory_budget
 from ksrv._native import queue as native
 
 MILLISECOND = 1_000_000
@@ -204,7 +205,7 @@ def test_every_request_ends_exactly_once(
         else:
             assert pushed == native.FULL and capacity < len(arrivals)
     assert sorted(ended) == sorted(accepted), "each callback comes once"
-    assert native.bytes_in_flight() == 0
+    assert memory_budget.PROCESS.held == 0
     assert queue.open == 0 and queue.waiting == 0
 
 

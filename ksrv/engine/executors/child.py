@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from ksrv._native import arena, records
 from ksrv._native.link import Channel, ChannelClosed, ChannelError, Frame, Link
-from ksrv._native.queue import set_in_flight_bound
+from ksrv._native.memory_budget import PROCESS
 from ksrv.engine.executors import payloads
 from ksrv.engine.executors.kinds import Kind
 from ksrv.engine.executors.payloads import LoadNote, LogNote
@@ -178,7 +178,7 @@ class Child:
     def _load(self, note: LoadNote) -> Runner | None:
         source = ModelSource.from_json(note.source.encode())
         set_process_limits(note.limits)
-        set_in_flight_bound(bytes_in_flight(note.limits))
+        PROCESS.bound = bytes_in_flight(note.limits)
         _enter(str(source.folder))
         try:
             runner = make_runner(

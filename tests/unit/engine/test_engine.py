@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ksrv._native import arena, queue
+from ksrv._native import arena, memory_budget
 from ksrv.errors import (
     BodyTooLarge,
     Cancelled,
@@ -116,7 +116,7 @@ def test_a_full_queue_refuses_at_once(gate):
 
 def test_the_bytes_in_flight_are_bounded(gate):
     entered = []
-    until(lambda: queue.bytes_in_flight() == 0)  # those of an earlier test
+    until(lambda: memory_budget.PROCESS.held == 0)  # those of an earlier test
     served = engine(run=held(gate, entered), limits=Limits(in_flight=100))
     with pytest.raises(BodyTooLarge, match=r"160 bytes.*100"):
         served.submit(request(10))
@@ -125,7 +125,7 @@ def test_the_bytes_in_flight_are_bounded(gate):
         served.submit(request(2))
     gate.set()
     running.wait()
-    until(lambda: queue.bytes_in_flight() == 0)
+    until(lambda: memory_budget.PROCESS.held == 0)
     served.infer(request(6))
     served.close()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ksrv._native import arena
-from ksrv._native import queue as native
+from ksrv._native.memory_budget import PROCESS
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded
 from ksrv.images import opencv
 from ksrv.request import InferRequest, Tensor
@@ -214,18 +214,18 @@ def test_an_image_without_room_fails_its_own_request(monkeypatch):
     gate = Gate()
     gate.event.set()
     served = serve(gate, batch=8)
-    bound, others = native.in_flight_bound(), 0
+    bound, others = PROCESS.bound, 0
     try:
-        native.set_in_flight_bound(10_000)
+        PROCESS.bound = 10_000
         assert served.infer(images(png(5))).outputs[0].data.tolist() == [[5.0]]
         with pytest.raises(BodyTooLarge, match="image 1 of the input 'x' needs 144000 bytes"):
             served.infer(images(png(5), png(6, 80, 120)))
         others = 9_000
-        assert native.reserve_bytes(others)
+        assert PROCESS.reserve(others, small=True)
         with pytest.raises(Overloaded, match="image 0 of the input 'x' needs"):
             served.infer(images(png(5)))
     finally:
-        native.give_back_bytes(others)
-        native.set_in_flight_bound(bound)
+        PROCESS.give_back(others)
+        PROCESS.bound = bound
     assert served.infer(images(png(6))).outputs[0].data.tolist() == [[6.0]]
     served.close()

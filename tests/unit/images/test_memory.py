@@ -4,43 +4,43 @@ import threading
 
 import pytest
 
-from ksrv._native import queue
+from ksrv._native.memory_budget import PROCESS
 from ksrv.images.memory import DecodingMemory, NoRoom, TooLarge
 from tests.until import until
 
 
 @pytest.fixture(autouse=True)
 def bound():
-    before = queue.in_flight_bound()
-    held = queue.bytes_in_flight()
-    queue.set_in_flight_bound(held + 100)
+    before = PROCESS.bound
+    held = PROCESS.held
+    PROCESS.bound = held + 100
     yield
-    queue.set_in_flight_bound(before)
-    assert queue.bytes_in_flight() == held
+    PROCESS.bound = before
+    assert PROCESS.held == held
 
 
 def test_bytes_are_counted_while_they_are_held():
-    memory, before = DecodingMemory(), queue.bytes_in_flight()
+    memory, before = DecodingMemory(), PROCESS.held
     assert memory.take(60) and memory.take(40)
-    assert queue.bytes_in_flight() == before + 100
+    assert PROCESS.held == before + 100
     memory.give_back(60)
     memory.give_back(40)
-    assert queue.bytes_in_flight() == before
+    assert PROCESS.held == before
 
 
 def test_what_can_never_be_held_is_refused_with_both_numbers():
-    with pytest.raises(TooLarge, match=rf"needs 10000 bytes .* may hold {queue.in_flight_bound()}"):
+    with pytest.raises(TooLarge, match=rf"needs 10000 bytes .* may hold {PROCESS.bound}"):
         DecodingMemory().take(10_000)
 
 
 def test_nothing_is_waited_for_where_no_image_will_make_room():
     memory = DecodingMemory()
-    assert queue.reserve_bytes(50)  # a request's body
+    assert PROCESS.reserve(50, small=True)  # a request's body
     try:
         with pytest.raises(NoRoom, match="needs 60 bytes"):
             memory.take(60)
     finally:
-        queue.give_back_bytes(50)
+        PROCESS.give_back(50)
 
 
 def test_an_image_waits_for_another_one_of_the_process():

@@ -6,10 +6,11 @@ import zlib
 import pytest
 
 from ksrv._native import arena
+from ksrv._native.memory_budget import MemoryBudget
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded, UnsupportedEncoding
 from ksrv.limits import Limits
 from ksrv.server.body import padding, read_body
-from ksrv.server.budget import ByteBudget, Reservation
+from ksrv.server.budget import Reservation
 
 MIB = 1024 * 1024
 
@@ -33,7 +34,7 @@ def read(content, *, length=None, chunked=False, encoding=None, limits=None, mos
         environ["CONTENT_LENGTH"] = str(len(content) if length is None else length)
     if encoding is not None:
         environ["HTTP_CONTENT_ENCODING"] = encoding
-    with Reservation(more.pop("budget", ByteBudget(64 * MIB))) as reservation:
+    with Reservation(more.pop("budget", MemoryBudget(64 * MIB))) as reservation:
         return read_body(environ, limits or Limits(), reservation, **more)
 
 
@@ -94,7 +95,7 @@ def test_a_body_that_ends_early_names_both_numbers():
 
 def test_no_length_and_no_chunks_is_an_empty_body():
     environ = {"wsgi.input": Trickle(b"not ours", 8)}
-    with Reservation(ByteBudget(MIB)) as reservation:
+    with Reservation(MemoryBudget(MIB)) as reservation:
         assert bytes(read_body(environ, Limits(), reservation)) == b""
 
 
@@ -153,14 +154,14 @@ def test_inflating_can_be_switched_off():
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_the_bytes_in_flight_are_bounded_and_given_back(chunked):
-    budget = ByteBudget(MIB)
+    budget = MemoryBudget(MIB)
     with pytest.raises(BodyTooLarge, match="limit 'in_flight' allows 1048576"):
         read(b"x" * (MIB + 1), chunked=chunked, budget=budget)
-    budget.reserve(MIB // 2)
+    assert budget.reserve(MIB // 2)
     with pytest.raises(Overloaded, match="limit 'in_flight' allows 1048576") as caught:
         read(b"x" * (MIB - 1), chunked=chunked, budget=budget)
     assert caught.value.retry_after
-    budget.release(MIB // 2)
+    budget.give_back(MIB // 2)
     assert budget.held == 0
     read(b"x" * MIB, budget=budget)
     assert budget.held == 0
@@ -174,10 +175,10 @@ def test_reading_is_told_so_that_framing_errors_pass():
             raise OSError("reset")
 
     environ = {"wsgi.input": Broken(), "CONTENT_LENGTH": "5"}
-    with Reservation(ByteBudget(MIB)) as reservation, pytest.raises(OSError, match="reset"):
+    with Reservation(MemoryBudget(MIB)) as reservation, pytest.raises(OSError, match="reset"):
         read_body(environ, Limits(), reservation, on_read=told.append)
     assert told == [True]
     environ["wsgi.input"] = io.BytesIO(b"12345")
-    with Reservation(ByteBudget(MIB)) as reservation:
+    with Reservation(MemoryBudget(MIB)) as reservation:
         read_body(environ, Limits(), reservation, on_read=told.append)
     assert told == [True, True, False]

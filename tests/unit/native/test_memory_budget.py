@@ -1,0 +1,71 @@
+"""The process's budget of bytes: its bound, the share for small requests, and answers beside it."""
+
+import pytest
+
+from ksrv._native.memory_budget import PROCESS, SMALL_REQUEST, SMALL_SHARE, MemoryBudget
+
+BOUND = 64 << 20
+
+
+def test_bytes_are_taken_up_to_the_bound_and_given_back():
+    budget = MemoryBudget(BOUND)
+    assert budget.bound == BOUND and budget.held == 0
+    assert budget.reserve(BOUND - 5, small=True)
+    assert not budget.reserve(6, small=True)
+    assert budget.reserve(5, small=True)
+    assert budget.held == BOUND
+    budget.give_back(BOUND)
+    assert budget.held == 0
+
+
+def test_a_share_is_kept_for_small_requests():
+    budget = MemoryBudget(BOUND)
+    kept = BOUND // SMALL_SHARE
+    assert budget.most() == BOUND - kept
+    assert budget.most(small=True) == BOUND
+    assert budget.reserve(BOUND - kept)
+    assert not budget.reserve(1)
+    assert budget.reserve(SMALL_REQUEST, small=True)
+    assert budget.reserve(kept - SMALL_REQUEST, small=True)
+    assert not budget.reserve(1, small=True)
+
+
+def test_one_answer_that_finds_no_room_is_sent_beside_the_bound():
+    budget = MemoryBudget(BOUND)
+    assert budget.reserve(1000)
+    first = budget.reserve_answer(2 * BOUND)
+    assert first is not None
+    assert budget.held == 1000 + 2 * BOUND
+    assert budget.reserve_answer(2 * BOUND) is None
+    second = budget.reserve_answer(BOUND // 2)  # it fits, and nobody else is kept from anything
+    assert second is not None and budget.reserve(1000)
+    first.close()
+    first.close()
+    assert budget.held == 2000 + BOUND // 2
+    assert budget.reserve_answer(2 * BOUND) is not None  # and given back at once
+    del second
+    assert budget.held == 2000
+
+
+@pytest.mark.parametrize("nbytes", [BOUND + 1, (1 << 64) - 1])
+def test_what_can_never_fit_is_refused(nbytes):
+    budget = MemoryBudget(BOUND)
+    assert budget.reserve(1)
+    assert not budget.reserve(nbytes, small=True)
+    assert not budget.reserve(nbytes)
+    assert budget.held == 1
+
+
+def test_a_negative_number_is_refused():
+    with pytest.raises(OverflowError):
+        MemoryBudget(BOUND).reserve(-1)
+
+
+def test_the_processs_budget_can_be_bounded():
+    before = PROCESS.bound
+    try:
+        PROCESS.bound = BOUND
+        assert not PROCESS.reserve(BOUND + 1, small=True)
+        assert PROCESS.most() == BOUND - BOUND // SMALL_SHARE
+    finally:
+        PROCESS.bound = before
