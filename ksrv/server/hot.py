@@ -40,6 +40,10 @@ log = logging.getLogger(__name__)
 
 OK = b"200 OK"
 
+PLAIN_JSON = 32 * 1024
+"""Bytes of JSON that the door reads on the thread that owns the sockets; more is read in Python,
+where another thread takes the sockets over."""
+
 
 class Checks(Protocol):
     """Who may call; see `ksrv.server.access.Access`."""
@@ -162,7 +166,7 @@ def lane_for(model: "LoadedModel", route: "HotRoute", limits: Limits) -> Lane | 
             route=route,
             run=model.run_lent,
             late=late,
-            json_limit=limits.json,
+            json_limit=min(limits.json, PLAIN_JSON),
             depth=limits.json_depth,
         )
     except ValueError:

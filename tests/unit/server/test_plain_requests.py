@@ -18,6 +18,7 @@ import pytest
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
+from ksrv.server.hot import PLAIN_JSON
 from tests.integration.door_server import read_answer
 from tests.unit.server.plain_door import (
     MODELS,
@@ -76,6 +77,8 @@ def general(engine):
 A, B = row(1, 2, 3, 4), row(10, 20, 30, 40)
 MINE = [{"name": "y", "parameters": {"binary_data": True}}]
 THIRD = b'{"id": "a\\u0062", "inputs": [%s], "parameters": {"binary_data_output": true}}'
+MUCH = json.dumps({"inputs": [entry("x", A)], "parameters": {"binary_data_output": True}}).encode()
+MUCH += b" " * PLAIN_JSON
 
 PLAIN = {
     "one input": message("one", {"x": A}),
@@ -129,6 +132,7 @@ GENERAL = {
     "a parameter": message("one", {"x": A}, parameters={"binary_data_output": True, "mine": 1}),
     "a priority": message("one", {"x": A}, parameters={"binary_data_output": True, "priority": 1}),
     "an escaped id": message("one", {"x": A}, text=THIRD % json.dumps(entry("x", A)).encode()),
+    "much JSON": message("one", {"x": A}, text=MUCH),
     "no JSON": message("one", {"x": A}, text=b"[" * 40),
     "an unknown model": message("none", {"x": A}),
 }
