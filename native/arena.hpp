@@ -42,6 +42,8 @@ struct Block {
     std::size_t size = 0;      // bytes the holder asked for; no view reaches beyond
     int fd = -1;
     int backend = BACKEND_HEAP;
+    bool pooled_before = false;  // its pages are in memory already
+    bool unwritten = false;      // set by a holder that left part of it untouched: it is not pooled
     std::uint64_t generation = 0;  // of the arena that made it; another one after a fork
     std::uint64_t idle_since = 0;  // nanoseconds, while pooled
     Block *newer = nullptr, *older = nullptr;
@@ -152,10 +154,12 @@ class Arena {
     std::atomic<std::uint64_t> copied_bytes{0};
 
     // One reference for the caller, or null when there is no memory. The contents are undefined.
-    Block *lease(std::size_t nbytes, int backend) noexcept {
+    // A `fresh` one was not in use before: the system gives it memory only where it is written.
+    Block *lease(std::size_t nbytes, int backend, bool fresh = false) noexcept {
         if (nbytes > BLOCK_LIMIT) return nullptr;
-        Block *block = take(nbytes, backend);
+        Block *block = fresh ? nullptr : take(nbytes, backend);
         if (block != nullptr) {
+            block->pooled_before = true;
             hits_.fetch_add(1, std::memory_order_relaxed);
         } else {
             block = new (std::nothrow) Block;
@@ -193,13 +197,24 @@ class Arena {
         block->refs.fetch_add(1, std::memory_order_relaxed);
     }
 
+    // Gives the pages behind the first `used` bytes back to the system; their holder has not written them.
+    static void give_back_behind(Block *block, std::size_t used) noexcept {
+        const std::uintptr_t page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+        const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(block->data);
+        const std::uintptr_t first = (start + used + page - 1) & ~(page - 1);
+        const std::uintptr_t end = (start + block->capacity) & ~(page - 1);
+        if (block->backend == BACKEND_HEAP && first < end)
+            madvise(reinterpret_cast<void *>(first), end - first, MADV_DONTNEED);
+    }
+
     void release(Block *block) noexcept {
         if (block->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
         leased_blocks_.fetch_sub(1, std::memory_order_relaxed);
         leased_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
         const bool shared_with_parent =
             block->generation != generation_.load(std::memory_order_relaxed);
-        if (block->backend == BACKEND_ADOPTED || (block->fd >= 0 && shared_with_parent)) {
+        if (block->backend == BACKEND_ADOPTED || block->unwritten ||
+            (block->fd >= 0 && shared_with_parent)) {
             free_block(block);
             return;
         }

@@ -39,7 +39,7 @@ cdef extern from "arena.hpp" namespace "ksrv" nogil:
         AtomicCounter cap_bytes
         AtomicCounter idle_nanoseconds
         AtomicCounter copied_bytes
-        CBlock *lease(size_t nbytes, int backend) noexcept
+        CBlock *lease(size_t nbytes, int backend, bint fresh) noexcept
         CBlock *adopt(int fd, size_t nbytes, AdoptError *error) noexcept
         void retain(CBlock *block) noexcept
         void release(CBlock *block) noexcept
@@ -79,7 +79,7 @@ cdef int _kept = 0            # as tune_malloc and keep_freed set it
 
 
 cdef CBlock *ksrv_lease(size_t nbytes, int backend) noexcept nogil:
-    return process_arena().lease(nbytes, backend)
+    return process_arena().lease(nbytes, backend, False)
 
 
 cdef void ksrv_retain(CBlock *block) noexcept nogil:
@@ -161,12 +161,13 @@ cdef class Block:
         return self.block
 
 
-def lease(nbytes, *, bint memfd=False) -> Block:
+def lease(nbytes, *, bint memfd=False, bint fresh=False) -> Block:
     """Take a block of at least `nbytes` from the pool, or a new one.
 
     Args:
         nbytes: How many bytes views of the block shall cover; 0 is allowed.
         memfd: Whether another process must be able to map the block (see `Block.fd`).
+        fresh: Whether to take a new one, whose memory the system gives as it is written.
 
     Returns:
         The block. Its contents are undefined: whoever leases it writes before anybody reads.
@@ -182,7 +183,9 @@ def lease(nbytes, *, bint memfd=False) -> Block:
     if nbytes < 2**60:
         size = nbytes
         with nogil:
-            block = process_arena().lease(size, BACKEND_MEMFD if memfd else BACKEND_HEAP)
+            block = process_arena().lease(
+                size, BACKEND_MEMFD if memfd else BACKEND_HEAP, fresh
+            )
     if block == NULL:
         raise MemoryError(f"there is no memory for a block of {nbytes} bytes")
     return ksrv_wrap(block)

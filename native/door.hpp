@@ -41,11 +41,11 @@ struct DoorConfig {
     uint64_t head_ns = 10000000000u;      // a head must be complete by then
     uint64_t grace_ns = 10000000000u;     // bodies and answers: the rate counts from here on
     uint64_t rate = 4096;                 // bytes per second, received or taken by the peer
+    uint64_t transfer_s = 300;            // behind the grace, for a body or an answer of any size
     uint64_t idle_ns = 75000000000u;      // between messages; 0: every answer closes
     uint64_t stop_idle_ns = 2000000000u;  // the same while draining
     uint64_t linger_ns = 2000000000u;     // for the peer to take an answer that closes
     uint64_t room_ns = 1000000000u;       // waiting for bytes in flight, before 503
-    uint64_t in_flight = UINT64_MAX;
     uint64_t most_requests = UINT64_MAX;  // then `retiring` is set
     bool shared = false;  // whether other processes accept from the same listeners
     bool log = false;
@@ -56,6 +56,7 @@ struct DoorConfig {
 struct DoorHooks {
     void *owner = nullptr;
     void (*serve)(void *owner) = nullptr;
+    MemoryBudget *budget = nullptr;
     Block *(*lease)(size_t nbytes, int backend) = nullptr;
     void (*release)(Block *block) = nullptr;
     bool (*turns_away)(Queue *queue) = nullptr;  // it is full, and has counted the request
@@ -123,6 +124,11 @@ class Door {
     void drop(Connection *connection) noexcept;                       // no answer: closes
     void forsake(Connection *connection) noexcept;  // the same for a client that is gone
 
+    // The bytes of a message go back to the budget: it was answered, or its queue counts it.
+    void give_back(Connection *connection) noexcept;
+    // Takes an answer's bytes in place of its message's; false where there is no room for it.
+    bool reserve_answer(Connection *connection, uint64_t nbytes) noexcept;
+
     // Renders an answer into `connection->out`; false when there is no memory.
     bool put_answer(Connection *connection, uint16_t status, const char *line, size_t line_length,
                     const char *fields, size_t fields_length, const char *body,
@@ -154,7 +160,6 @@ class Door {
     std::atomic<bool> draining{false}, retiring{false};
     std::atomic<uint64_t> counters[DOOR_COUNTERS] = {};
     std::atomic<uint64_t> errors[STATUSES] = {};  // answers by status, from LEAST_ERROR on
-    std::atomic<uint64_t> in_flight{0};
     Connections connections;
     Deadlines deadlines;
     Gates gates;
@@ -172,6 +177,8 @@ class Door {
     static constexpr uint64_t STUCK_NS = 20000000u;  // another one serves when one request takes so long
     static constexpr uint64_t WATCHED_NS = 20000000u;  // since Python was last entered
     static constexpr uint64_t ROOM_RETRY_NS = 20000000u;
+    static constexpr size_t COUNTED_STEP = 65536;      // of a body, before it comes
+    static constexpr uint64_t AHEAD_NS = 1000000000u;  // that a body may be counted before it comes
     static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
     static constexpr int RECYCLE_TRIES = 8;
     static constexpr size_t RECORD_BYTES = 16u << 20;  // of access records that wait to be read
@@ -231,7 +238,10 @@ class Door {
     void set_low_water(Connection *connection, int bytes) noexcept;
     void await_more(Connection *connection, size_t left) noexcept;
     void hand_over(Connection *connection) noexcept;
-    void wait_for_room(Connection *connection, uint64_t now) noexcept;
+    bool count_body(Connection *connection) noexcept;
+    void await_room(Connection *connection, uint64_t now) noexcept;
+    void look_for_room(Connection *connection, uint64_t now) noexcept;
+    void count_what_came(Connection *connection) noexcept;
 
     // door_plain.hpp
     PlainEntry *plain_entry(Connection *connection, Plan *plan, uint64_t now) noexcept;
@@ -247,8 +257,13 @@ class Door {
     bool still_reading(Connection *connection, uint64_t now) noexcept;
     void drain_lingering(Connection *connection, uint64_t now) noexcept;
     void record(Connection *connection, uint64_t now) noexcept;
-    uint64_t rate_deadline(uint64_t since, uint64_t bytes) const noexcept {
-        return since + config.grace_ns + bytes * 1000000u / (config.rate ? config.rate : 1) * 1000u;
+    // Bytes per second that are asked of a transfer of so many bytes.
+    uint64_t least_rate(uint64_t whole) const noexcept {
+        const uint64_t rate = whole / (config.transfer_s ? config.transfer_s : 1);
+        return rate > config.rate ? rate : config.rate ? config.rate : 1;
+    }
+    uint64_t rate_deadline(uint64_t since, uint64_t bytes, uint64_t whole) const noexcept {
+        return since + config.grace_ns + bytes * 1000000u / least_rate(whole) * 1000u;
     }
 
     int epoll_ = -1, wake_ = -1, notify_ = -1;

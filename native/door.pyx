@@ -15,6 +15,7 @@ from libcpp.vector cimport vector
 from ksrv._native.arena cimport ksrv_lease, ksrv_release
 from ksrv._native.exchange cimport Exchange, ksrv_exchange
 from ksrv._native.lane cimport Lane, ksrv_plain_answered, ksrv_plain_taken, ksrv_serve_plain
+from ksrv._native.memory_budget cimport ksrv_memory_budget
 from ksrv._native.queue cimport (
     CQueue, Entry, PUSH_OK, Queue, ksrv_cancel, ksrv_entry_release, ksrv_may_lend, ksrv_push,
     ksrv_queue_release, ksrv_queue_retain, ksrv_turns_away,
@@ -111,7 +112,7 @@ cdef class Door:
         rate: Bytes per second that a body or an answer must make after that.
         idle: Seconds between two messages; 0 closes behind every answer.
         room: Seconds that a request waits for bytes in flight.
-        in_flight: Bytes of request bodies held at once.
+        transfer: Seconds behind the grace in which a body or an answer of any size must have come.
         most_requests: Answers after which `retiring` is true; 0 for no such bound.
         shared: Whether other processes accept from the same listeners; they take turns then.
         log: Whether records for an access log are kept.
@@ -129,8 +130,8 @@ cdef class Door:
     def __cinit__(
         self, HeadRules rules not None, handler, answers, *, int threads=2,
         uint32_t connections=1000, double head=10.0, double grace=10.0, uint64_t rate=4096,
-        double idle=75.0, double room=1.0, in_flight=None, most_requests=0, bint shared=False,
-        bint log=False, str server="gunicorn"
+        double idle=75.0, double room=1.0, uint64_t transfer=300, most_requests=0,
+        bint shared=False, bint log=False, str server="gunicorn"
     ):
         cdef DoorConfig config
         cdef DoorHooks hooks
@@ -145,8 +146,7 @@ cdef class Door:
         config.rate = rate
         config.idle_ns = <uint64_t>(idle * 1e9)
         config.room_ns = <uint64_t>(room * 1e9)
-        if in_flight is not None:
-            config.in_flight = in_flight
+        config.transfer_s = transfer
         if most_requests:
             config.most_requests = most_requests
         config.shared = shared
@@ -154,6 +154,7 @@ cdef class Door:
         config.server = server.encode("ascii")
         hooks.owner = <void *>self
         hooks.serve = _serve
+        hooks.budget = ksrv_memory_budget()
         hooks.lease = ksrv_lease
         hooks.release = ksrv_release
         hooks.turns_away = _turns_away
@@ -265,11 +266,6 @@ cdef class Door:
     def open_connections(self):
         """Connections that are open, with those that gunicorn has."""
         return self.door.connections.open()
-
-    @property
-    def in_flight(self):
-        """Bytes of bodies announced and not answered yet."""
-        return self.door.in_flight.load()
 
     def stuck(self):
         """Return for how many seconds the busiest I/O thread has not been back in epoll."""

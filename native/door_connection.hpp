@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "arena.hpp"
+#include "memory_budget.hpp"
 #include "recogniser.hpp"
 
 namespace ksrv {
@@ -31,7 +32,7 @@ enum class Phase : uint8_t {
     idle,    // between messages, nothing received
     head,    // a head is incomplete
     hold,    // not mine: waiting for the rest of a small body before the hand-over
-    room,    // plain, but the bytes in flight are at their bound
+    room,    // plain, but there is no room for the next of its bytes
     body,    // receiving into the block
     run,     // a request is with the engine; not armed
     send,    // an answer waits for the socket
@@ -89,6 +90,7 @@ struct Connection {
     std::atomic<bool> touched{false};  // has sent at least one byte
     bool large = false;           // its last body was larger than the buffer
     bool trickles = false;        // its body comes slowly
+    bool ahead = false;           // all of its body is counted, for its block's pages are there
     int low_water = 1;            // the socket's SO_RCVLOWAT
     uint16_t status = 0;
 
@@ -102,9 +104,12 @@ struct Connection {
     Block *block = nullptr;
     size_t body_offset = 0;       // where the body begins in the block
     size_t body_got = 0;
-    uint64_t counted = 0;         // bytes counted as in flight
+    uint64_t counted = 0;         // bytes that the message holds of the budget
+    uint64_t answer_counted = 0;  // and its answer
+    AnswerRoom answer_room = AnswerRoom::none;
     uint64_t message_ns = 0;      // when the message's first byte was seen
     uint64_t stage_ns = 0;        // when head, body or answer began: what deadlines count from
+    uint64_t room_ns = 0;         // when it began to wait for room
 
     Outgoing out;
     uint64_t answered_bytes = 0;

@@ -59,17 +59,21 @@ inline void Door::run(int index) noexcept {
     }
     Thread &self = threads_[static_cast<size_t>(index)];
     epoll_event events[EVENTS];
+    uint64_t now = door_clock();
     while (!stopping_.load(std::memory_order_acquire)) {
         self.busy_since.store(0, std::memory_order_relaxed);
         if (leader_.load(std::memory_order_acquire) != index) {
             follow(index);
+            now = door_clock();
             continue;
         }
         const bool timed = connections.open() != 0 || paused_.load(std::memory_order_relaxed);
         const bool waiting = to_run_.load(std::memory_order_relaxed) != 0;  // for Python
-        const int patience = waiting ? 2 : timed ? 100 : 1000;
+        const uint64_t sweep_in = next_sweep_.load(std::memory_order_relaxed) - now;
+        const int until_sweep = sweep_in < SWEEP_NS ? static_cast<int>(sweep_in / 1000000u) + 1 : 100;
+        const int patience = waiting ? 2 : timed ? until_sweep : 1000;
         const int ready_count = epoll_wait(epoll_, events, EVENTS, patience);
-        const uint64_t now = door_clock();
+        now = door_clock();
         self.busy_since.store(now, std::memory_order_relaxed);
         for (int i = 0; i < ready_count; ++i) {
             const uint32_t low = static_cast<uint32_t>(events[i].data.u64);
@@ -160,7 +164,6 @@ inline void Door::accept_from(uint16_t listener, uint64_t now) noexcept {
         connection->touched.store(false, std::memory_order_relaxed);
         connection->filled = 0;
         connection->block = nullptr;
-        connection->counted = 0;
         connection->reset_message();
         forget_outgoing(&connection->out);
         connection->out.sent = connection->out.taken = 0;
@@ -304,12 +307,18 @@ inline void Door::arm_for_phase(Connection *connection, uint64_t now) noexcept {
         return;
     }
     case Phase::hold:
-        deadlines.set(slot, rate_deadline(connection->stage_ns, connection->filled));
+        deadlines.set(slot, rate_deadline(connection->stage_ns, connection->filled, connection->hold_until));
         arm(connection, READING);
         return;
     case Phase::body:
-        deadlines.set(slot, rate_deadline(connection->stage_ns, connection->body_got));
+        deadlines.set(slot, connection->ahead
+                                ? connection->stage_ns + AHEAD_NS
+                                : rate_deadline(connection->stage_ns, connection->body_got,
+                                                connection->head.content_length));
         arm(connection, READING);
+        return;
+    case Phase::room:  // the sweep meant an earlier deadline
+        connection->claim.store(ARMED, std::memory_order_release);
         return;
     case Phase::send:
         deadlines.set(slot, connection->stage_ns + config.grace_ns);
@@ -333,8 +342,9 @@ inline void Door::let_go(Connection *connection) noexcept {
     connection->block = nullptr;
     for (int i = 0; i < connection->out.block_count; ++i) hooks.release(connection->out.blocks[i]);
     connection->out.block_count = 0;
-    in_flight.fetch_sub(connection->counted, std::memory_order_relaxed);
-    connection->counted = 0;
+    give_back(connection);
+    hooks.budget->give_back_answer(connection->answer_counted, connection->answer_room);
+    connection->answer_room = AnswerRoom::none;
     forget_outgoing(&connection->out);
 }
 
@@ -421,9 +431,14 @@ inline void Door::sweep(uint64_t now) noexcept {
 inline void Door::expire(Connection *connection, uint64_t now) noexcept {
     switch (connection->phase.load(std::memory_order_relaxed)) {
     case Phase::room:
-        wait_for_room(connection, now);
+        look_for_room(connection, now);
         return;
     case Phase::body:
+        if (connection->ahead) {
+            count_what_came(connection);
+            receive_body(connection, now);
+            return;
+        }
         if (connection->low_water > 1) {  // what has come below the mark counts as well
             connection->trickles = true;
             receive_body(connection, now);

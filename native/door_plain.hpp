@@ -34,6 +34,7 @@ inline void free_plain(Entry *freed) noexcept {
     PlainEntry *entry = static_cast<PlainEntry *>(freed);
     Door *door = entry->door;
     if (entry->block) door->hooks.release(entry->block);
+    if (entry->reserved && !entry->queue) door->hooks.budget->give_back(entry->nbytes);
     entry->plan->release();
     entry->~PlainEntry();
     free(entry);
@@ -92,7 +93,9 @@ inline PlainEntry *Door::plain_entry(Connection *connection, Plan *plan, std::ui
     entry->head_length = head.length;
     entry->request = request;
     entry->rows = request.rows;
-    entry->nbytes = connection->body_got;
+    entry->nbytes = connection->counted;
+    entry->reserved = true;
+    connection->counted = 0;
     entry->body_offset = connection->body_offset;
     entry->body_length = connection->body_got;
     entry->json_length = head.json_length;
@@ -119,7 +122,9 @@ inline PlainEntry *Door::plain_entry(Connection *connection, Plan *plan, std::ui
 inline Connection *Door::undo_plain(PlainEntry *entry) noexcept {
     Connection *connection = entry->connection;
     connection->block = entry->block;
+    connection->counted = entry->nbytes;
     entry->block = nullptr;
+    entry->reserved = false;
     entry->connection = nullptr;
     hooks.release_entry(entry);
     return connection;

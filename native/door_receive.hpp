@@ -73,6 +73,11 @@ inline void Door::advance(Connection *connection, uint64_t now) noexcept {
                 hand_over(connection);
                 return;
             }
+            if (!hooks.budget->reserve(hold, true)) {  // the app says so, with 503
+                hand_over(connection);
+                return;
+            }
+            connection->counted = hold;
             connection->stage_ns = now;
             connection->phase.store(Phase::hold, std::memory_order_relaxed);
             continue;
@@ -121,20 +126,13 @@ inline void Door::advance(Connection *connection, uint64_t now) noexcept {
 // connection is not the caller's any more.
 inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
     const uint64_t need = connection->head.content_length;
-    if (need > config.limits.hold + connection->filled && at_the_gate(connection, false)) return false;
-    const uint64_t before = in_flight.fetch_add(need, std::memory_order_relaxed);
-    connection->counted = need;
-    if (before != 0 && before + need > config.in_flight) {
-        in_flight.fetch_sub(need, std::memory_order_relaxed);
-        connection->counted = 0;
-        if (connection->phase.load(std::memory_order_relaxed) != Phase::room) {
-            connection->stage_ns = now;
-            connection->phase.store(Phase::room, std::memory_order_relaxed);
-        }
-        deadlines.set(connection->slot, now + ROOM_RETRY_NS);
-        connection->claim.store(ARMED, std::memory_order_release);  // for the sweep alone
+    const size_t with_head = connection->filled - connection->head.length;
+    const size_t taken = with_head < need ? with_head : static_cast<size_t>(need);
+    if (need > hooks.budget->most(need <= MemoryBudget::SMALL_REQUEST)) {  // the app says so, with 413
+        hand_over(connection);
         return false;
     }
+    if (need > config.limits.hold + connection->filled && at_the_gate(connection, false)) return false;
     // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
     connection->body_offset =
         connection->head.has_json_length ? (0 - connection->head.json_length) & 63 : 0;
@@ -143,17 +141,81 @@ inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
         refuse(connection, ready_answers[READY_NO_ROOM], DOOR_NO_ROOM);
         return false;
     }
-    const size_t with_head = connection->filled - connection->head.length;
-    const size_t taken = with_head < need ? with_head : static_cast<size_t>(need);
+    connection->body_got = taken;
+    connection->ahead = connection->block->pooled_before && taken < need;
+    if (!count_body(connection)) {
+        connection->block->unwritten = !connection->block->pooled_before;
+        hooks.release(connection->block);
+        connection->block = nullptr;
+        await_room(connection, now);
+        return false;
+    }
+    connection->block->unwritten = !connection->block->pooled_before && taken < need;
     memcpy(connection->block->data + connection->body_offset,
            connection->buffer + connection->head.length, taken);
-    connection->body_got = taken;
     connection->large = need > HEAD_BUFFER;
     connection->trickles = false;
     connection->hold_until = connection->head.length + taken;  // to be consumed when answered
     connection->stage_ns = now;
     connection->phase.store(Phase::body, std::memory_order_relaxed);
     return true;
+}
+
+// Counts what has come of a body and the next step of it: as much again, within bounds. A block that
+// was in use before is in memory already, so all of it is counted. False: there is no room.
+inline bool Door::count_body(Connection *connection) noexcept {
+    const uint64_t need = connection->head.content_length;
+    const uint64_t got = connection->body_got;
+    const uint64_t step = got < COUNTED_STEP ? COUNTED_STEP : got < TURN_BYTES ? got : TURN_BYTES;
+    const uint64_t wanted = connection->ahead || step > need - got ? need : got + step;
+    if (!hooks.budget->reserve(wanted - connection->counted, need <= MemoryBudget::SMALL_REQUEST))
+        return false;
+    connection->counted = wanted;
+    return true;
+}
+
+// A body that was counted before it came does not come quickly: what is missing is neither counted nor
+// kept in memory for it any longer.
+inline void Door::count_what_came(Connection *connection) noexcept {
+    connection->ahead = false;
+    connection->block->unwritten = true;
+    Arena::give_back_behind(connection->block, connection->body_offset + connection->body_got);
+    hooks.budget->give_back(connection->counted - connection->body_got);
+    connection->counted = connection->body_got;
+}
+
+inline void Door::give_back(Connection *connection) noexcept {
+    hooks.budget->give_back(connection->counted);
+    connection->counted = 0;
+}
+
+// Has the sweep look again soon; the connection is its.
+inline void Door::await_room(Connection *connection, uint64_t now) noexcept {
+    if (connection->phase.load(std::memory_order_relaxed) != Phase::room) {
+        connection->room_ns = now;
+        connection->phase.store(Phase::room, std::memory_order_relaxed);
+    } else if (now - connection->room_ns >= config.room_ns) {
+        refuse(connection, ready_answers[READY_NO_ROOM], DOOR_NO_ROOM);
+        return;
+    }
+    deadlines.set(connection->slot, now + ROOM_RETRY_NS);
+    if (next_sweep_.load(std::memory_order_relaxed) > now + ROOM_RETRY_NS)
+        next_sweep_.store(now + ROOM_RETRY_NS, std::memory_order_relaxed);
+    connection->claim.store(ARMED, std::memory_order_release);  // for the sweep alone
+}
+
+inline void Door::look_for_room(Connection *connection, uint64_t now) noexcept {
+    if (!connection->block) {
+        if (start_body(connection, now)) advance(connection, now);
+        return;
+    }
+    if (!count_body(connection)) {
+        await_room(connection, now);
+        return;
+    }
+    connection->stage_ns += now - connection->room_ns;  // the peer could do nothing meanwhile
+    connection->phase.store(Phase::body, std::memory_order_relaxed);
+    receive_body(connection, now);
 }
 
 // Answers 503 without Python where the model's queue is full. A body that is not `complete` stays
@@ -181,14 +243,6 @@ inline bool Door::at_the_gate(Connection *connection, bool complete) noexcept {
     return true;
 }
 
-inline void Door::wait_for_room(Connection *connection, uint64_t now) noexcept {
-    if (now - connection->stage_ns >= config.room_ns) {
-        refuse(connection, ready_answers[READY_NO_ROOM], DOOR_NO_ROOM);
-        return;
-    }
-    if (start_body(connection, now)) advance(connection, now);
-}
-
 // Receives until the body is complete or cut short, the socket is empty, or it is the others' turn. A
 // request that has come to its end then goes into its model's queue, or waits for the GIL.
 inline void Door::receive_body(Connection *connection, uint64_t now) noexcept {
@@ -196,7 +250,11 @@ inline void Door::receive_body(Connection *connection, uint64_t now) noexcept {
     unsigned char *const body = connection->block->data + connection->body_offset;
     size_t turn = 0;
     while (connection->body_got < need) {
-        const size_t left = need - connection->body_got;
+        if (connection->counted == connection->body_got && !count_body(connection)) {
+            await_room(connection, now);
+            return;
+        }
+        const size_t left = static_cast<size_t>(connection->counted) - connection->body_got;
         const ssize_t got = recv(connection->fd, body + connection->body_got, left, 0);
         if (got < 0) {
             if (errno == EINTR) continue;
@@ -204,7 +262,7 @@ inline void Door::receive_body(Connection *connection, uint64_t now) noexcept {
                 drop(connection);
                 return;
             }
-            await_more(connection, left);
+            await_more(connection, need - connection->body_got);
             arm_for_phase(connection, now);
             return;
         }
@@ -222,6 +280,8 @@ inline void Door::receive_body(Connection *connection, uint64_t now) noexcept {
     }
     set_low_water(connection, 1);
     count(DOOR_INFER);
+    connection->ahead = false;
+    connection->block->unwritten = connection->block->unwritten && connection->body_got < need;
     if (connection->body_got == need && at_the_gate(connection, true)) return;
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->phase.store(Phase::run, std::memory_order_relaxed);
@@ -257,6 +317,7 @@ inline void Door::queue_to_run(Connection *connection) noexcept {
 // Everything read since the message began goes along; epoll forgets the descriptor.
 inline void Door::hand_over(Connection *connection) noexcept {
     count(DOOR_HANDED);
+    give_back(connection);  // who reads the body counts it
     deadlines.set(connection->slot, Deadlines::NONE);
     if (connection->registered) epoll_ctl(epoll_, EPOLL_CTL_DEL, connection->fd, nullptr);
     connection->registered = false;

@@ -42,6 +42,7 @@ inline void Door::refuse(Connection *connection, const ReadyAnswer &made, DoorCo
     count(counter);
     if (connection->block) hooks.release(connection->block);
     connection->block = nullptr;
+    give_back(connection);
     connection->close_after = true;
     if (!put_ready(connection, made)) {
         drop(connection);
@@ -56,6 +57,11 @@ inline bool Door::answer(Connection *connection, Owners *owners) noexcept {
     const uint64_t now = door_clock();
     const Sent sent = flush(connection);
     if (sent == Sent::blocked) {
+        if (connection->answer_room == AnswerRoom::none) {  // a small one, or an error
+            hooks.budget->take(connection->out.total);
+            connection->answer_counted = connection->out.total;
+            connection->answer_room = AnswerRoom::shared;
+        }
         connection->out.owners = owners;
         wait_for_reader(connection, now);
         return false;
@@ -67,6 +73,15 @@ inline bool Door::answer(Connection *connection, Owners *owners) noexcept {
     }
     if (finish(connection, now)) arm_for_phase(connection, now);
     return true;
+}
+
+inline bool Door::reserve_answer(Connection *connection, uint64_t nbytes) noexcept {
+    give_back(connection);
+    connection->answer_counted = nbytes;
+    connection->answer_room = hooks.budget->reserve_answer(nbytes);
+    if (connection->answer_room != AnswerRoom::none) return true;
+    count(DOOR_NO_ROOM);
+    return false;
 }
 
 inline void Door::answer_ready(Connection *connection, Ready which) noexcept {
@@ -128,7 +143,8 @@ inline void Door::wait_for_reader(Connection *connection, uint64_t now) noexcept
 inline bool Door::still_reading(Connection *connection, uint64_t now) noexcept {
     const uint64_t taken = acknowledged(connection);
     const uint64_t since = taken > connection->out.taken ? taken - connection->out.taken : 0;
-    const uint64_t wanted = (now - connection->stage_ns) / 1000000u * config.rate / 1000u;
+    const uint64_t rate = least_rate(connection->out.total);
+    const uint64_t wanted = (now - connection->stage_ns) / 1000000u * rate / 1000u;
     connection->out.taken = taken;
     connection->stage_ns = now;
     return since >= wanted;

@@ -11,14 +11,15 @@ from libc.stdlib cimport calloc, free
 
 from ksrv._native.arena cimport Block, CBlock, ksrv_retain, ksrv_wrap
 from ksrv._native.door cimport (
-    ANSWER_BLOCKS, CDoor, Connection, Outgoing, Owners, READY_FAILED, add_part, forget_outgoing,
-    put_head, reserve_parts,
+    ANSWER_BLOCKS, CDoor, Connection, Outgoing, Owners, READY_FAILED, READY_NO_ROOM, add_part,
+    forget_outgoing, put_head, reserve_parts,
 )
 from ksrv._native.queue cimport Ticket
 
 # Below this many bytes an answer is sent with the GIL held: giving it up could cost 5 ms.
 cdef enum:
     SENT_WITH_GIL = 65536
+    COUNTED = 65536  # a smaller answer is counted only while it waits for its reader
 
 
 cdef class HeadFields:
@@ -173,6 +174,8 @@ cdef class Exchange:
             fields: The application's header lines, each with its CRLF; they give the length.
             parts: Contiguous buffers that make up the body. They are held until they were sent.
 
+        One for which the budget of bytes in flight has no room becomes a 503.
+
         Raises:
             RuntimeError: The exchange was answered before.
             MemoryError: There is no memory for the answer; 500 was sent.
@@ -192,9 +195,14 @@ cdef class Exchange:
             raise MemoryError()
         for part in parts:
             PyObject_GetBuffer(part, &held.views[held.count], PyBUF_SIMPLE)
+            total += <uint64_t>held.views[held.count].len
             held.count += 1
         self.connection = NULL
         self.body = None
+        if total > COUNTED and not door.reserve_answer(connection, total):
+            held = None
+            door.answer_ready(connection, READY_NO_ROOM)
+            return
         out = &connection.out
         forget_outgoing(out)
         connection.close_after = (
@@ -211,7 +219,6 @@ cdef class Exchange:
             raise MemoryError()
         for i in range(count):
             add_part(out, held.views[i].buf, <size_t>held.views[i].len)
-            total += <uint64_t>held.views[i].len
         connection.answered_bytes = total
         held.node.object = <void *>held
         Py_INCREF(held)
@@ -224,6 +231,11 @@ cdef class Exchange:
                 over = door.answer(connection, &held.node)
         if over:
             Py_DECREF(held)
+
+    def give_back_bytes(self):
+        """Give the body's bytes back to the budget; from here on the queue counts the request."""
+        if self.connection != NULL:
+            self.door.give_back(self.connection)
 
     def watch(self, Ticket ticket not None):
         """Have the request cancelled if its client vanishes before it is answered.

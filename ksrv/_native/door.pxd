@@ -12,6 +12,7 @@ from posix.time cimport timespec
 from ksrv._native.arena cimport CBlock
 from ksrv._native.body cimport HeaderLimits
 from ksrv._native.datatype cimport Datatype
+from ksrv._native.memory_budget cimport CMemoryBudget
 from ksrv._native.queue cimport CQueue, Entry
 from ksrv._native.recogniser cimport Head, HeadLimits
 
@@ -120,7 +121,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         uint64_t stop_idle_ns
         uint64_t linger_ns
         uint64_t room_ns
-        uint64_t in_flight
+        uint64_t transfer_s
         uint64_t most_requests
         cbool shared
         cbool log
@@ -129,6 +130,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
     cdef cppclass DoorHooks:
         void *owner
         void (*serve)(void *owner) noexcept
+        CMemoryBudget *budget
         CBlock *(*lease)(size_t nbytes, int backend) noexcept
         void (*release)(CBlock *block) noexcept
         cbool (*turns_away)(CQueue *queue) noexcept
@@ -204,6 +206,8 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         cbool answer(Connection *connection, Owners *owners) noexcept
         void answer_ready(Connection *connection, Ready which) noexcept
         void watch(Connection *connection, Entry *entry) noexcept
+        void give_back(Connection *connection) noexcept
+        cbool reserve_answer(Connection *connection, uint64_t nbytes) noexcept
         void unwatch(Connection *connection) noexcept
         Connection *next_to_run() noexcept
         size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept
@@ -227,7 +231,6 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         atomic[cbool] retiring
         atomic[uint64_t] *counters
         atomic[uint64_t] *errors
-        atomic[uint64_t] in_flight
         atomic[uint64_t] open_plain
         Connections connections
         Gates gates

@@ -3,7 +3,8 @@
 A body of known length goes straight from the socket into an arena block where gunicorn lets us at
 the socket, else in steps of 1 MiB from the WSGI stream; the block begins so that the first tensor
 behind the JSON lies on a 64-byte border. A chunked or compressed body is gathered in one growing
-block. The announced length is checked before the first byte is read.
+block. The announced length is checked before the first byte is read, but only bytes that come are
+taken from the budget of those in flight.
 
 Framing errors belong to the server in front: while `reading` is set nobody may turn an exception
 into an answer, or the client would see two.
@@ -11,31 +12,52 @@ into an answer, or the client would see two.
 
 import re
 import socket
+import sys
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from gunicorn.http.body import Body, LengthReader
 from gunicorn.http.unreader import SocketUnreader
 
 from ksrv._native import arena
-from ksrv.errors import BodyTooLarge, InvalidRequest, UnsupportedEncoding, quote
+from ksrv._native.memory_budget import SMALL_REQUEST
+from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, UnsupportedEncoding, quote
 from ksrv.limits import MIB, Limits
 from ksrv.server.budget import Reservation
 from ksrv.server.chunk_framing import read_strictly
 from ksrv.server.invited import invited
+from ksrv.server.transfer import begin_transfer
 
 ALIGNMENT = 64
 STEP = MIB
 COMPRESSED_STEP = 64 * 1024
+COUNTED_STEP = 64 * 1024
+COUNTED_STEP_MOST = 8 * MIB
+"""Between these a step of a body is as long as what has come of it already."""
+
 UNRATED_INFLATION = MIB
 """Inflated bytes below which the ratio is not looked at: small bodies of zeros are honest."""
 
-_DIGITS = re.compile(r"[0-9]{1,18}")
+DIGITS = re.compile(r"[0-9]{1,18}")
 _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 Environ = dict[str, Any]
 Read = Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A route's own limit on bodies, below that on all.
+
+    Attributes:
+        nbytes: The limit.
+        refusal: Makes the error of a length, or of what has come, and the limit.
+    """
+
+    nbytes: int
+    refusal: Callable[[int, int], KsrvError]
 
 
 def padding(header_length: str | None) -> int:
@@ -45,7 +67,7 @@ def padding(header_length: str | None) -> int:
         header_length: The raw `Inference-Header-Content-Length`, if there is one. One that is not a
             number is refused later, by the parser.
     """
-    if header_length is None or _DIGITS.fullmatch(header_length) is None:
+    if header_length is None or DIGITS.fullmatch(header_length) is None:
         return 0
     return -int(header_length) % ALIGNMENT
 
@@ -53,9 +75,9 @@ def padding(header_length: str | None) -> int:
 class _Growing:
     """A block that doubles, holding what has been written so far behind its padding."""
 
-    def __init__(self, offset: int, limit: int, reservation: Reservation) -> None:
+    def __init__(self, offset: int, bound: Bound, reservation: Reservation) -> None:
         self._offset = offset
-        self._limit = limit
+        self._bound = bound
         self._reservation = reservation
         self._view = memoryview(b"")
         self._length = 0
@@ -68,11 +90,8 @@ class _Growing:
         if not data:
             return
         end = self._length + len(data)
-        if end > self._limit:
-            raise BodyTooLarge(
-                f"the body holds more than {self._limit} bytes, which limit 'body' allows; "
-                f"{end} bytes were received"
-            )
+        if end > self._bound.nbytes:
+            raise self._bound.refusal(end, self._bound.nbytes)
         self._reservation.grow(len(data))
         start = self._offset + self._length
         if start + len(data) > len(self._view):
@@ -82,7 +101,7 @@ class _Growing:
 
     def _grow(self, needed: int) -> None:
         capacity = min(
-            max(needed, 2 * len(self._view), COMPRESSED_STEP), self._offset + self._limit
+            max(needed, 2 * len(self._view), COMPRESSED_STEP), self._offset + self._bound.nbytes
         )
         view = memoryview(arena.lease(capacity))
         if self._length:
@@ -97,16 +116,43 @@ class _Growing:
         return self._view[self._offset : self._offset + self._length]
 
 
+def _body_too_large(size: int, limit: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"the body holds more than {limit} bytes, which limit 'body' allows; {size} bytes were "
+        f"received"
+    )
+
+
+class _Counted:
+    """How far a body of known length may be read before more of it must be reserved."""
+
+    def __init__(self, length: int, reservation: Reservation) -> None:
+        self._length = length
+        self._reservation = reservation
+        self._end = 0
+
+    def end(self, filled: int) -> int:
+        """Return up to where the body may be filled now, which is beyond `filled`."""
+        if filled >= self._end:
+            step = min(max(filled, COUNTED_STEP), COUNTED_STEP_MOST)
+            end = min(self._length, filled + step)
+            self._reservation.grow(end - self._end)
+            self._end = end
+        return self._end
+
+
 def _content_length(environ: Environ) -> int | None:
     text = environ.get("CONTENT_LENGTH")
     if not text:
         return None
-    if _DIGITS.fullmatch(text) is None:
+    if DIGITS.fullmatch(text) is None:
         raise InvalidRequest(f"Content-Length must be a number, got {quote(text)}")
     return int(text)
 
 
-def _receive_from_socket(environ: Environ, stream: Any, view: memoryview) -> bool:
+def _receive_from_socket(
+    environ: Environ, stream: Any, view: memoryview, counted: _Counted
+) -> bool:
     """Fill `view` straight from the socket, if gunicorn has one for us; say whether it had."""
     sock: Any = environ.get("gunicorn.socket")
     if type(stream) is not Body or type(stream.reader) is not LengthReader:
@@ -125,7 +171,8 @@ def _receive_from_socket(environ: Environ, stream: Any, view: memoryview) -> boo
     # From here on the bytes never pass gunicorn's reader: if this fails the connection is over.
     stream.failed = True
     while filled < len(view):
-        count = sock.recv_into(view[filled:], len(view) - filled, socket.MSG_WAITALL)
+        end = counted.end(filled)
+        count = sock.recv_into(view[filled:end], end - filled, socket.MSG_WAITALL)
         if count == 0:
             raise ended_early(filled, len(view))
         filled += count
@@ -146,21 +193,24 @@ def ended_early(received: int, announced: int) -> InvalidRequest:
     )
 
 
-def _receive_in_steps(read: Read, view: memoryview) -> None:
+def _receive_in_steps(read: Read, view: memoryview, counted: _Counted) -> None:
     filled = 0
     while filled < len(view):
-        piece = read(min(STEP, len(view) - filled))
+        piece = read(min(STEP, counted.end(filled) - filled))
         if not piece:
             raise ended_early(filled, len(view))
         view[filled : filled + len(piece)] = piece
         filled += len(piece)
 
 
-def _pieces(read: Read, length: int | None, step: int) -> Iterator[bytes]:
-    """Yield the raw body: up to `length` bytes, or up to the end of a chunked one."""
+def _pieces(read: Read, length: int | None, step: int, most: int) -> Iterator[bytes]:
+    """Yield the raw body: up to `length` bytes, or up to the end of a chunked one.
+
+    Nobody waits for more than one byte above `most`, with which the reader refuses it.
+    """
     received = 0
     while length is None or received < length:
-        piece = read(step if length is None else min(step, length - received))
+        piece = read(min(step, (most + 1 if length is None else length) - received))
         if not piece:
             if length is not None:
                 raise ended_early(received, length)
@@ -225,6 +275,7 @@ def read_body(
     reservation: Reservation,
     *,
     offset: int = 0,
+    bound: Bound | None = None,
     inflate: bool = True,
     on_read: Callable[[bool], None] = lambda reading: None,
 ) -> memoryview:
@@ -235,6 +286,7 @@ def read_body(
         limits: Bounds on the body's bytes, chunks and inflation.
         reservation: Takes the bytes out of the budget of those in flight.
         offset: How far into its block the body begins; see `padding`.
+        bound: The route's own limit.
         inflate: Whether compressed bodies are accepted.
         on_read: Told True before the body is read and False behind it.
 
@@ -253,21 +305,31 @@ def read_body(
         raise BodyTooLarge(
             f"the body is {length} bytes long; limit 'body' allows {limits.body} bytes"
         )
+    if bound is None or bound.nbytes > limits.body:
+        bound = Bound(limits.body, _body_too_large)
+    if encoding == "identity" and length is not None and length > bound.nbytes:
+        raise bound.refusal(length, bound.nbytes)
+    if length is not None:
+        reservation.expect(length)
+        begin_transfer(environ, length)
     stream = invited(environ)
     if length is None and "HTTP_TRANSFER_ENCODING" not in environ:
         length = 0
     if encoding == "identity" and length is not None:
-        reservation.grow(length)
-        view = memoryview(arena.lease(offset + length))[offset : offset + length]
+        # A block that was in use before would keep memory for what may never come.
+        block = arena.lease(offset + length, fresh=length > SMALL_REQUEST)
+        view = memoryview(block)[offset : offset + length]
+        counted = _Counted(length, reservation)
         on_read(True)
-        if not _receive_from_socket(environ, stream, view):
-            _receive_in_steps(stream.read, view)
+        if not _receive_from_socket(environ, stream, view, counted):
+            _receive_in_steps(stream.read, view, counted)
         on_read(False)
         return view
     read_strictly(stream, limits)
-    growing = _Growing(offset, limits.body, reservation)
+    growing = _Growing(offset, bound, reservation)
     step = STEP if encoding == "identity" else COMPRESSED_STEP
-    pieces = _pieces(stream.read, length, step)
+    most = bound.nbytes if encoding == "identity" else sys.maxsize
+    pieces = _pieces(stream.read, length, step, most)
     if encoding != "identity":
         pieces = inflated(pieces, encoding, limits)
     on_read(True)

@@ -54,11 +54,13 @@ class Patience:
         wait: Seconds for a single read or write to make any progress.
         grace: Seconds before the rate counts.
         rate: Bytes per second, on average, after that.
+        whole: Seconds after that for a body or an answer of any size.
     """
 
     wait: float = 10.0
     grace: float = 10.0
     rate: int = 4096
+    whole: int = 300
 
 
 class PatientSocket(socket.socket):
@@ -73,6 +75,7 @@ class PatientSocket(socket.socket):
     hurried = False
     _moved = 0
     _waited = 0.0
+    _rate = patience.rate
     _waits = True
     _kept: Sequence[bytes] = ()
 
@@ -82,8 +85,7 @@ class PatientSocket(socket.socket):
         Args:
             waits: Whether the thread that serves it may wait for the peer to read.
         """
-        self._moved = 0
-        self._waited = 0.0
+        self.expect(0)
         self._waits = waits
         self._kept = ()
 
@@ -102,6 +104,16 @@ class PatientSocket(socket.socket):
         """Receive without the account, as a socket that does not block does."""
         return super().recv(size)
 
+    def expect(self, nbytes: int) -> None:
+        """Start the account of a body or an answer whose length is known.
+
+        Args:
+            nbytes: The length; the larger it is, the faster the transfer must be.
+        """
+        self._moved = 0
+        self._waited = 0.0
+        self._rate = max(self.patience.rate, nbytes // self.patience.whole)
+
     def _move(self, operation: Callable[..., Result], *arguments: Any) -> Result:
         began = time.monotonic()
         try:
@@ -112,7 +124,7 @@ class PatientSocket(socket.socket):
         # Only time spent waiting for the peer counts, not the time that a handler takes.
         self._waited += time.monotonic() - began
         self._moved += result if isinstance(result, int) else len(result)  # type: ignore[arg-type]
-        if self._waited > self.patience.grace + self._moved / self.patience.rate:
+        if self._waited > self.patience.grace + self._moved / self._rate:
             count_refusal("http", "too_slow")
             raise ConnectionResetError(errno.ECONNRESET, "the peer is too slow")
         return result

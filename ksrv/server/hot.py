@@ -120,10 +120,10 @@ def ready_answers(limits: Limits) -> dict[str, ReadyAnswer]:
         ),
         "no_room": render_error(
             Overloaded(
-                f"the requests in flight hold the {limits.in_flight} bytes that limit 'in_flight' "
+                f"what is in flight holds the {limits.in_flight} bytes that limit 'in_flight' "
                 f"allows"
                 if limits.in_flight
-                else "the requests in flight hold the bytes that limit 'in_flight' allows"
+                else "what is in flight holds the bytes that limit 'in_flight' allows"
             )
         ),
         "failed": render_error(HandlerFailed("the server failed; see its log")),
@@ -221,6 +221,7 @@ class HotRoute:
             )
             request.model_name = exchange.model
             request.model_version = exchange.version
+            exchange.give_back_bytes()
             ticket = self._engine.submit(
                 request, partial(self._done, exchange, request, regions), may_run=True
             )

@@ -217,4 +217,11 @@ class InferResource:
         if done.response.timings:
             resp.set_header("Server-Timing", server_timing(done.response))
         accept = req.get_header("Accept-Encoding") if settings.compress else None
-        send_parts(resp, done.body.parts, done.body.content_length, accept_encoding=accept)
+        send_parts(
+            resp,
+            done.body.parts,
+            done.body.content_length,
+            self._budget,
+            req.env,
+            accept_encoding=accept,
+        )

@@ -9,14 +9,18 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
+from typing import Any
 
 import falcon
 import orjson
 
+from ksrv._native.memory_budget import AnswerBytes, MemoryBudget
 from ksrv.errors import KsrvError, UnsupportedEncoding
 from ksrv.limits import MIB
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferResponse
+from ksrv.server.budget import hold_answer
+from ksrv.server.transfer import begin_transfer
 
 log = logging.getLogger(__name__)
 
@@ -142,10 +146,26 @@ def chosen_encoding(accept: str | None) -> str | None:
     return name if weight > 0 else None
 
 
+class _Held:
+    """The pieces of an answer, which holds its bytes of the budget until the server is done with it."""
+
+    def __init__(self, pieces: Iterator[bytes], held: AnswerBytes) -> None:
+        self._pieces = pieces
+        self._held = held
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._pieces
+
+    def close(self) -> None:
+        self._held.close()
+
+
 def send_parts(
     resp: falcon.Response,
     parts: Sequence[bytes | memoryview],
     content_length: int,
+    budget: MemoryBudget,
+    environ: dict[str, Any],
     *,
     accept_encoding: str | None = None,
 ) -> None:
@@ -155,15 +175,24 @@ def send_parts(
         resp: Where the answer goes.
         parts: Contiguous buffers; they are held until the last byte was written.
         content_length: Their bytes together.
+        budget: What they are taken from until the client has them.
+        environ: The WSGI environment of the request.
         accept_encoding: The client's `Accept-Encoding` where answers may be compressed, else None.
+
+    Raises:
+        Overloaded: The budget has no room for them.
     """
+    held = hold_answer(budget, content_length)
+    begin_transfer(environ, content_length)
     encoding = chosen_encoding(accept_encoding) if content_length >= WORTH_COMPRESSING else None
     if encoding is not None:
         resp.set_header("Content-Encoding", encoding)
         resp.set_header("Vary", "Accept-Encoding")
-        resp.stream = _compressed(_slices(parts), 31 if encoding == "gzip" else 15)
-    elif content_length < JOINED:
+        pieces = _compressed(_slices(parts), 31 if encoding == "gzip" else 15)
+    elif held is None:
         resp.data = b"".join(parts)
+        return
     else:
         resp.content_length = content_length
-        resp.stream = _slices(parts)
+        pieces = iter([b"".join(parts)]) if content_length < JOINED else _slices(parts)
+    resp.stream = pieces if held is None else _Held(pieces, held)

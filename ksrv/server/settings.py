@@ -95,6 +95,12 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     least_rate: Annotated[
         int, msgspec.Meta(ge=1, description="Bytes per second that a transfer must make.")
     ] = 4096
+    transfer_timeout: Annotated[
+        int,
+        msgspec.Meta(
+            ge=1, description="Seconds for a transfer of any size, which raise its least rate."
+        ),
+    ] = 300
     drain_delay: Annotated[
         float,
         msgspec.Meta(

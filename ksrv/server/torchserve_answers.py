@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import falcon
 
+from ksrv._native.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse
-from ksrv.server.responses import JOINED, send_parts, status_line, usable_headers
+from ksrv.server.responses import send_parts, status_line, usable_headers
 from ksrv.server.torchserve_errors import INVALID_KEY, JSON, TorchServeError, render
 from ksrv.server.waiting import LOOK_NS, Blocking, Client
 
@@ -162,8 +163,20 @@ def send_stream(resp: falcon.Response, exchange: Exchange, chunk: InferResponse)
     resp.stream = exchange.stream(chunk)
 
 
-def send_answer(resp: falcon.Response, response: InferResponse) -> None:
-    """Answer with the item that the handler returned, its status and its headers."""
+def send_answer(
+    resp: falcon.Response, response: InferResponse, budget: MemoryBudget, environ: dict[str, Any]
+) -> None:
+    """Answer with the item that the handler returned, its status and its headers.
+
+    Args:
+        resp: The answer.
+        response: What the handler returned.
+        budget: What the item is taken from until the client has it.
+        environ: The WSGI environment of the request.
+
+    Raises:
+        Overloaded: The budget has no room for it.
+    """
     headers = dict(response.headers)
     status = headers.pop(STATUS, "")
     resp.status = _status(status)
@@ -175,10 +188,7 @@ def send_answer(resp: falcon.Response, response: InferResponse) -> None:
     for name, value in usable_headers(headers):
         resp.set_header(name, value)
     item = _item(response)
-    if len(item) < JOINED:
-        resp.data = bytes(item)
-    else:
-        send_parts(resp, [item], len(item))
+    send_parts(resp, [item], len(item), budget, environ)
 
 
 def _status(text: str) -> str:

@@ -24,7 +24,7 @@ from ksrv.server.settings import ServerSettings
 from ksrv.server.torchserve_bodies import Part, read_parts
 from ksrv.server.torchserve_describe import description
 from ksrv.server.torchserve_errors import TorchServeError
-from ksrv.server.waiting import Client, chosen_blocking, client_of
+from ksrv.server.waiting import chosen_blocking, client_of
 from ksrv.torchserve import rows
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class TorchServeSurface:
                     surface=rows.TORCHSERVE,
                 )
                 reservation.close()  # from here on the queue counts the request
-                self._answer(request, resp, client_of(req.env))
+                self._answer(request, req.env, resp)
         except TorchServeError as error:
             answers.send_error(resp, error)
         except KsrvError as error:
@@ -219,16 +219,16 @@ class TorchServeSurface:
             headers[rows.PART + part.name] = part.content_type
         return headers | dict(extra)
 
-    def _answer(self, request: InferRequest, resp: falcon.Response, client: Client | None) -> None:
+    def _answer(self, request: InferRequest, environ: Environ, resp: falcon.Response) -> None:
         try:
-            exchange = answers.Exchange(self.engine, request, self._blocking, client)
+            exchange = answers.Exchange(self.engine, request, self._blocking, client_of(environ))
         except Overloaded as error:
             raise errors.queue_full(request.model_name, error.reason) from None
         chunk = exchange.first()
         if chunk is not None:
             answers.send_stream(resp, exchange, chunk)
         else:
-            answers.send_answer(resp, exchange.answer())
+            answers.send_answer(resp, exchange.answer(), self._budget, environ)
 
     def _named_by(self, parts: Sequence[Part]) -> str:
         for part in parts:

@@ -29,7 +29,6 @@ from gunicorn.workers import gthread
 
 from ksrv._native.door import Door
 from ksrv._native.recogniser import HeadRules
-from ksrv.engine.memory import bytes_in_flight
 from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.server.access_log import AccessLog
 from ksrv.server.handed import HandedConnection, HandedSocket, Patience
@@ -158,6 +157,15 @@ def _is_users_hook(cfg: Config, name: str) -> bool:
     return getattr(hook, "__code__", hook) is not getattr(default, "__code__", default)
 
 
+def _patience(settings: Any) -> Patience:
+    return Patience(
+        settings.head_timeout,
+        settings.transfer_grace,
+        settings.least_rate,
+        settings.transfer_timeout,
+    )
+
+
 class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
     """gunicorn's threaded worker with the door in front of it."""
 
@@ -191,7 +199,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         settings = getattr(self.wsgi, "settings", None)
         patience, head = Patience(), 1 << 16
         if settings is not None:
-            patience = Patience(settings.head_timeout, settings.transfer_grace, settings.least_rate)
+            patience = _patience(settings)
             head = settings.limits.head
         context = ssl_context(self.cfg) if self.cfg.is_ssl else None
         return ThreadedFront(self, patience, head, context)
@@ -206,9 +214,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         compression = bool(settings.compress)
         # Connections still come from the door when the listeners are closed.
         self._servers = [(listener.family, listener.getsockname()) for listener in self.sockets]
-        self._patience = Patience(
-            settings.head_timeout, settings.transfer_grace, settings.least_rate
-        )
+        self._patience = _patience(settings)
         self._limits = limits
         self._route = HotRoute(
             service.engine,
@@ -218,7 +224,12 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             shared_memory=service.shared_memory,
         )
         self.door = door = Door(
-            head_rules(self.cfg, body=limits.body, head=limits.head, compression=compression),
+            head_rules(
+                self.cfg,
+                body=limits.body,
+                head=limits.head,
+                compression=compression,
+            ),
             self._route,
             ready_answers(limits),
             threads=settings.io_threads,
@@ -227,7 +238,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             grace=settings.transfer_grace,
             rate=settings.least_rate,
             idle=self.cfg.keepalive,
-            in_flight=bytes_in_flight(limits),
+            transfer=settings.transfer_timeout,
             shared=self.cfg.workers > 1,
             log=logs,
         )

@@ -122,6 +122,17 @@ def test_a_pooled_block_is_taken_only_when_it_is_not_far_too_large(pooled, wante
     assert len(block) == wanted
 
 
+def test_a_fresh_block_leaves_those_that_were_in_use_alone():
+    used = arena.lease(100_000)
+    del used
+    hits = arena.statistics()["hits"]
+    block = arena.lease(100_000, fresh=True)
+    assert arena.statistics()["hits"] == hits
+    assert arena.statistics()["pooled"] == 1
+    del block
+    assert arena.statistics()["pooled"] == 2
+
+
 def test_heap_and_shared_blocks_are_pooled_apart():
     block = arena.lease(4096)
     del block

@@ -9,6 +9,7 @@ import pytest
 
 from ksrv._native.door import READY_ANSWERS_NEEDED, Door
 from ksrv._native.exchange import HeadFields
+from ksrv._native.memory_budget import PROCESS
 from ksrv._native.recogniser import HeadRules
 from tests.heads import CLOSING, INFER, LIVE, PROBE, READY
 from tests.integration.door_server import read_answer
@@ -143,7 +144,7 @@ def test_answers_that_nobody_reads_are_given_back():
         client.close()
         while door.open_connections:
             door.collect()
-        assert door.in_flight == 0
+        assert PROCESS.held == 0
 
 
 def test_a_refused_part_leaves_the_exchange_open():

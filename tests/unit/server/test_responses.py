@@ -2,8 +2,10 @@ import falcon
 import numpy as np
 import pytest
 
+from ksrv._native.memory_budget import MemoryBudget
 from ksrv.errors import InferenceError, NotReady, Unauthenticated, UnsupportedEncoding
 from ksrv.request import InferResponse
+from ksrv.server.budget import SMALL_ANSWER
 from ksrv.server.responses import (
     JOINED,
     chosen_encoding,
@@ -40,12 +42,16 @@ def test_the_encoding_follows_the_weights(accept, encoding):
 def test_parts_leave_one_behind_the_other(size):
     resp = falcon.Response()
     array = np.arange(size, dtype=np.uint8)
-    send_parts(resp, [b"head ", memoryview(array)], size + 5)
+    budget = MemoryBudget(size)
+    send_parts(resp, [b"head ", memoryview(array)], size + 5, budget, {})
+    assert budget.held == (size + 5 if size > SMALL_ANSWER else 0)
     pieces = [resp.data] if resp.data is not None else list(resp.stream)
     assert b"".join(pieces) == b"head " + array.tobytes()
     assert all(type(piece) is bytes and len(piece) <= JOINED for piece in pieces)
     if resp.data is None:
         assert int(resp.content_length) == size + 5
+        resp.stream.close()
+    assert budget.held == 0
 
 
 def test_errors_carry_their_headers():

@@ -1,0 +1,16 @@
+"""The account of a transfer whose length is known, where the connection keeps one."""
+
+from typing import Any
+
+
+def begin_transfer(environ: dict[str, Any], nbytes: int) -> None:
+    """Ask the client for the rate that a body or an answer of so many bytes needs.
+
+    Args:
+        environ: The WSGI environment; a server whose sockets keep no account asks for nothing. The
+            door's do, see `ksrv.server.handed`.
+        nbytes: The length.
+    """
+    expect = getattr(environ.get("gunicorn.socket"), "expect", None)
+    if expect is not None:
+        expect(nbytes)

@@ -1,0 +1,417 @@
+"""What requests and answers hold: only what has come, on every way, and shown by the metrics."""
+
+import contextlib
+import gzip
+import json
+import re
+import socket
+import time
+import zlib
+
+import numpy as np
+import pytest
+import requests
+from wire import read_answer
+
+from ksrv.testing import Server
+from tests.until import until
+
+MIB = 1 << 20
+IN_FLIGHT = 64 * MIB
+BODY = 31 * MIB
+
+HANDLER = """
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ksrv import BaseHandler
+
+
+class Sizes(BaseHandler):
+    def inference(self, x):
+        if x[0, 0] < 0:  # waits until it is let go
+            while not Path({go!r}).exists():
+                time.sleep(0.005)
+        assert x[0, 2] == 5 and x[0, -1] == x.shape[1] % 1000  # the whole body came as it was sent
+        return {{"y": np.zeros((1, max(1, int(x[0, 1]))), np.uint8)}}
+"""
+YAML = """
+handler: handler.py
+inputs: [{name: x, datatype: FP32, shape: [1, -1]}]
+outputs: [{name: y, datatype: UINT8, shape: [1, -1]}]
+"""
+
+WAYS = {
+    "door": (),
+    "app": ("TE: trailers",),
+    "chunked": ("Transfer-Encoding: chunked",),
+}
+"""What has a request go through the door's hot route, and the Falcon app with and without a length."""
+KNOWN = ["door", "app"]
+
+
+def write(folder):
+    model = folder / "models" / "sizes"
+    model.mkdir(parents=True)
+    (model / "handler.py").write_text(HANDLER.format(go=str(folder / "go")))
+    (model / "model.yaml").write_text(YAML)
+    return folder / "models"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("budget")
+    limits = {"in_flight": IN_FLIGHT, "body": BODY}
+    with Server(write(folder), limits=limits, grpc="off") as running:
+        running.folder = folder
+        yield running
+        until(lambda: in_flight(running) == 0)
+
+
+def in_flight(server):
+    """The gauge, as an operator sees it."""
+    page = requests.get(f"{server.url}/metrics", timeout=30).text
+    return float(re.search(r"^ksrv_bytes_in_flight (\S+)$", page, re.M)[1])
+
+
+@contextlib.contextmanager
+def connected(server):
+    host, port = server.http.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=60) as client:
+        yield client
+
+
+def message(nbytes, *, wanted=0, waits=False, fields=()):
+    """Head and body of a request with a tensor of about so many bytes, for an answer of `wanted`."""
+    x = np.zeros((1, max(4, nbytes // 4)), np.float32)
+    x[0, :3], x[0, -1] = (-1 if waits else 1, wanted, 5), x.shape[1] % 1000
+    document = {
+        "inputs": [
+            {"name": "x", "datatype": "FP32", "shape": list(x.shape),
+             "parameters": {"binary_data_size": x.nbytes}}
+        ],
+        "parameters": {"binary_data_output": True},
+    }  # fmt: skip
+    text = json.dumps(document).encode()
+    body = text + x.tobytes()
+    lines = [*fields, f"Inference-Header-Content-Length: {len(text)}"]
+    chunked = any("chunked" in field for field in fields)
+    if not chunked:
+        lines.append(f"Content-Length: {len(body)}")
+    else:
+        body = b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n"
+    return head(*lines), body
+
+
+def head(*lines):
+    lines = ["POST /v2/models/sizes/infer HTTP/1.1", "Host: x", *lines]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def send(server, nbytes, **more):
+    """One whole request; its answer, and the connection closes."""
+    with connected(server) as client:
+        client.sendall(b"".join(message(nbytes, **more)))
+        return read_answer(client)
+
+
+@pytest.mark.parametrize("upload", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("announced", [WAYS[name] for name in KNOWN], ids=KNOWN)
+def test_what_is_announced_holds_nothing(server, announced, upload):
+    with contextlib.ExitStack() as stack:
+        for _ in range(6):
+            client = stack.enter_context(connected(server))
+            client.sendall(
+                head(*announced, f"Content-Length: {BODY}", "Inference-Header-Content-Length: 100")
+                + b"{"
+                + b" " * 999
+            )
+        until(lambda: in_flight(server) >= 6000)
+        assert in_flight(server) < MIB
+        for _ in range(3):
+            assert send(server, 20 * MIB, fields=upload).status == 200
+    until(lambda: in_flight(server) == 0)
+
+
+def test_what_is_announced_holds_nothing_for_long_where_memory_was_in_use_before(server):
+    for _ in range(2):
+        assert send(server, 20 * MIB).status == 200
+    first, body = message(20 * MIB)
+    with connected(server) as client:
+        client.sendall(first + body[:100_000])
+        until(lambda: 100_000 <= in_flight(server) < MIB)
+        client.sendall(body[100_000:])
+        assert read_answer(client).status == 200
+    until(lambda: in_flight(server) == 0)
+
+
+@pytest.mark.parametrize("upload", WAYS.values(), ids=WAYS)
+def test_what_has_come_is_shown_and_bounded_and_small_requests_have_a_share(server, upload):
+    size = 26 * MIB
+    with contextlib.ExitStack() as stack:
+        slow = []
+        for _ in range(2):
+            client = stack.enter_context(connected(server))
+            first, body = message(size, fields=upload)
+            client.sendall(first + body[:-7])
+            slow.append((client, body[-7:]))
+        until(lambda: in_flight(server) >= 2 * size)
+        assert in_flight(server) < 2 * size + 2 * MIB
+        for way in WAYS.values():
+            refused = send(server, 8 * MIB, fields=way)
+            assert refused.status == 503
+            assert "limit 'in_flight' allows" in refused.error or "'in_flight'" in refused.error
+            assert send(server, 100_000, fields=way).status == 200
+        for client, rest in slow:
+            client.sendall(rest)
+            assert read_answer(client).status == 200
+    until(lambda: in_flight(server) == 0)
+
+
+@pytest.mark.parametrize("upload", WAYS.values(), ids=WAYS)
+def test_a_request_that_waits_for_its_handler_counts_once(server, upload):
+    go = server.folder / "go"
+    with connected(server) as client:
+        client.sendall(b"".join(message(8 * MIB, waits=True, fields=upload)))
+        try:
+            until(lambda: 8 * MIB <= in_flight(server) < 9 * MIB)
+        finally:
+            go.touch()
+        assert read_answer(client).status == 200
+    until(lambda: in_flight(server) == 0)
+    go.unlink()
+
+
+@pytest.mark.parametrize("way", [WAYS[name] for name in KNOWN], ids=KNOWN)
+def test_an_upload_that_can_never_fit_is_refused_at_its_head(tmp_path, way):
+    with Server(write(tmp_path), limits={"in_flight": 8 * MIB}, grpc="off") as server:
+        with connected(server) as client:
+            client.sendall(
+                head(*way, f"Content-Length: {10 * MIB}", "Inference-Header-Content-Length: 100")
+            )
+            refused = read_answer(client)
+        assert refused.status == 413
+        assert "limit 'in_flight' allows" in refused.error
+
+
+@pytest.mark.parametrize("way", [WAYS[name] for name in KNOWN], ids=KNOWN)
+def test_answers_that_are_not_read_count_and_are_bounded(server, way):
+    with connected(server) as first, connected(server) as second:
+        ask = b"".join(message(8, wanted=100 * MIB, fields=way))
+        first.sendall(ask)
+        assert first.recv(12) == b"HTTP/1.1 200"  # there is room for nothing like it
+        until(lambda: in_flight(server) >= 100 * MIB)
+        second.sendall(ask)
+        refused = read_answer(second)
+        assert refused.status == 503
+        assert "'in_flight'" in refused.error
+        assert refused.headers["retry-after"] == "1"
+        # One that fits is served meanwhile, and so is one without a large answer.
+        assert len(send(server, 8, wanted=20 * MIB, fields=way).body) > 20 * MIB
+        assert send(server, 20 * MIB, fields=way).status == 200
+        received = 12
+        while received < 100 * MIB:
+            piece = first.recv(MIB)
+            assert piece
+            received += len(piece)
+        until(lambda: in_flight(server) == 0)
+    assert len(send(server, 8, wanted=100 * MIB, fields=way).body) > 100 * MIB
+
+
+@pytest.mark.parametrize("way", [WAYS[name] for name in KNOWN], ids=KNOWN)
+def test_an_answer_whose_reader_leaves_holds_nothing(server, way):
+    with connected(server) as client:
+        client.sendall(b"".join(message(8, wanted=50 * MIB, fields=way)))
+        until(lambda: in_flight(server) >= 50 * MIB)
+    until(lambda: in_flight(server) == 0)
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory):
+    """A server that takes any rate of small transfers, but large ones must be quick."""
+    rates = {"transfer_grace": 0.5, "least_rate": 1, "transfer_timeout": 1}
+    with Server(write(tmp_path_factory.mktemp("impatient")), grpc="off", **rates) as running:
+        yield running
+
+
+def closed_by_the_server(step):
+    """Go on with small steps of a transfer until the other side ends it."""
+    give_up = time.monotonic() + 60
+    with contextlib.suppress(ConnectionError):
+        while step():
+            assert time.monotonic() < give_up, "it went on for a minute"
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize("way", [WAYS[name] for name in KNOWN], ids=KNOWN)
+def test_a_large_upload_must_be_quicker_than_a_small_one(impatient, way):
+    announced = head(*way, f"Content-Length: {100 * MIB}", "Inference-Header-Content-Length: 100")
+    with connected(impatient) as client:
+        client.sendall(announced)
+
+        def step():
+            client.sendall(b" " * 1000)
+            with contextlib.suppress(BlockingIOError):
+                return not client.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) and False
+            return True
+
+        closed_by_the_server(step)
+
+
+@pytest.mark.parametrize("way", [WAYS[name] for name in KNOWN], ids=KNOWN)
+def test_a_large_answer_must_be_read_more_quickly_than_a_small_one(impatient, way):
+    with connected(impatient) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        client.sendall(b"".join(message(8, wanted=100 * MIB, fields=way)))
+        received = 0
+
+        def step():
+            nonlocal received
+            piece = client.recv(4096)
+            received += len(piece)
+            return bool(piece)
+
+        closed_by_the_server(step)
+        assert received < 100 * MIB
+
+
+JSON_LIMIT = 100_000
+
+
+@pytest.fixture(scope="module")
+def terse(tmp_path_factory):
+    with Server(
+        write(tmp_path_factory.mktemp("terse")), grpc="off", limits={"json": JSON_LIMIT}
+    ) as running:
+        yield running
+
+
+def chunk(data):
+    return b"%x\r\n" % len(data) + data + b"\r\n"
+
+
+def deflated(data):
+    """The beginning of a gzip stream without its end."""
+    machine = zlib.compressobj(0, zlib.DEFLATED, 31)
+    return machine.compress(data) + machine.flush(zlib.Z_SYNC_FLUSH)
+
+
+SPACES = b"{" + b" " * JSON_LIMIT
+TOO_MUCH_JSON = {
+    "announced": head(f"Content-Length: {2 * JSON_LIMIT}"),
+    "announced as a part": head(
+        f"Content-Length: {9 * JSON_LIMIT}", f"Inference-Header-Content-Length: {2 * JSON_LIMIT}"
+    ),
+    "announced to the app": head("TE: trailers", f"Content-Length: {2 * JSON_LIMIT}"),
+    "announced as a part to the app": head(
+        "TE: trailers",
+        f"Content-Length: {9 * JSON_LIMIT}",
+        f"Inference-Header-Content-Length: {2 * JSON_LIMIT}",
+    ),
+    "announced by one who waits": head("Expect: 100-continue", f"Content-Length: {2 * JSON_LIMIT}"),
+    "chunked": head("Transfer-Encoding: chunked") + chunk(SPACES),
+    "gzip": head("Content-Encoding: gzip", "Content-Length: 400000") + deflated(SPACES * 2),
+    "chunked gzip": head("Content-Encoding: gzip", "Transfer-Encoding: chunked")
+    + chunk(deflated(SPACES * 2)),
+}
+
+
+@pytest.mark.parametrize("start", TOO_MUCH_JSON.values(), ids=TOO_MUCH_JSON)
+def test_json_above_its_limit_is_refused_before_its_end(terse, start):
+    """None of these is complete: who waited for the rest would never answer 413."""
+    with connected(terse) as client:
+        client.sendall(start)
+        refused = read_answer(client)
+    assert refused.status == 413
+    assert f"the limit ('json') is {JSON_LIMIT} bytes" in refused.error
+
+
+def test_json_at_its_limit_and_binary_above_it_are_served(terse):
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 0, 5, 4]}
+    body = json.dumps({"inputs": [entry]}).encode().ljust(JSON_LIMIT)
+    url = f"{terse.url}/v2/models/sizes/infer"
+    assert requests.post(url, data=body, timeout=30).status_code == 200
+    zipped = requests.post(
+        url, data=gzip.compress(body), headers={"Content-Encoding": "gzip"}, timeout=30
+    )
+    assert zipped.status_code == 200
+    for way in WAYS.values():
+        assert send(terse, 5 * JSON_LIMIT, fields=way).status == 200
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n",
+        b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + chunk(b" " * 70_000),
+    ],
+    ids=["announced", "chunked"],
+)
+def test_a_document_above_its_limit_is_refused_before_its_end(server, start):
+    with connected(server) as client:
+        client.sendall(start)
+        refused = read_answer(client)
+    assert refused.status == 413
+    assert "at most 65536 bytes" in refused.error
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "tokens").write_text("good\n")
+    with Server(
+        write(folder), grpc="off", token_file=str(folder / "tokens"), torchserve_api=True
+    ) as running:
+        yield running
+
+
+UPLOADS = {
+    "hot route": head(f"Content-Length: {10 * MIB}", "Inference-Header-Content-Length: 100"),
+    "small": head("Content-Length: 100"),
+    "app": head("TE: trailers", f"Content-Length: {10 * MIB}"),
+    "small to the app": head("TE: trailers", "Content-Length: 100"),
+    "chunked": head("Transfer-Encoding: chunked"),
+    "waits to be asked": head("Expect: 100-continue", f"Content-Length: {10 * MIB}"),
+    "another route": b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n",
+    "TorchServe's": b"POST /predictions/sizes HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n",
+}
+
+
+def authorized(start, token):
+    return start.replace(b"Host: x\r\n", b"Host: x\r\nAuthorization: Bearer %s\r\n" % token)
+
+
+@pytest.mark.parametrize("token", [None, b"bad"])
+@pytest.mark.parametrize("start", UPLOADS.values(), ids=UPLOADS)
+def test_who_may_not_call_is_told_before_the_body(guarded, start, token):
+    with connected(guarded) as client:
+        client.sendall(start if token is None else authorized(start, token))
+        refused = read_answer(client)
+    assert refused.status == 401
+    assert refused.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_who_may_call_sends_the_body_in_any_pieces(guarded, way):
+    for nbytes in (100, 30_000, 3 * MIB):
+        first, body = message(nbytes, fields=way)
+        first = authorized(first, b"good")
+        with connected(guarded) as client:
+            for _ in range(2):  # the connection lives on
+                client.sendall(first[:-5])
+                client.sendall(first[-5:] + body[:10])
+                client.sendall(body[10:])
+                assert read_answer(client).status == 200
+            client.sendall(first + body + first + body)
+            assert read_answer(client).status == 200
+            assert read_answer(client).status == 200
+
+
+def test_a_probe_with_a_body_that_does_not_come_needs_no_token(guarded):
+    start = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+    with connected(guarded) as client:
+        client.sendall(start)
+        assert read_answer(client).status == 200
