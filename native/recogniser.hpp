@@ -28,6 +28,7 @@ struct HeadLimits {
     size_t request_line = 4094;   // bytes, without CRLF
     size_t field_size = 8190;     // bytes of one field, with CRLF
     uint64_t body = 0;            // the greatest Content-Length
+    uint64_t json = UINT64_MAX;   // bytes of it that may be JSON
     uint64_t hold = 65536;        // bodies up to this are received before a hand-over
     bool compression = false;     // answers may be compressed: Accept-Encoding matters
     bool authorization = false;   // credentials are looked at: Authorization matters
@@ -323,6 +324,8 @@ inline Verdict judge_head(const unsigned char *data, size_t length, const HeadLi
     if (!host) return Verdict::not_mine;
 
     head->close = close;
+    if (route == Route::infer && (has_json ? json : body) > limits.json)
+        return Verdict::not_mine;  // refused unread
     if (route == Route::infer) {
         if (content_length && body > 0 && body <= limits.body && (!has_json || (json > 0 && json <= body))) {
             head->route = route;

@@ -12,6 +12,7 @@ cdef class HeadRules:
 
     Args:
         body: The greatest Content-Length that the hot route takes.
+        json: Bytes of it that may be JSON; None for all.
         head: Bytes of the whole head.
         fields: Header fields.
         request_line: Bytes of the request line without its line end.
@@ -26,13 +27,15 @@ cdef class HeadRules:
     """
 
     def __init__(
-        self, *, body, size_t head=16384, size_t fields=64, size_t request_line=4094,
+        self, *, body, json=None, size_t head=16384, size_t fields=64, size_t request_line=4094,
         size_t field_size=8190, hold=65536, bint compression=False,
         bint authorization=False, scheme_names=()
     ):
         cdef bytes name
         cdef size_t index = 0
         self.limits.body = body
+        if json is not None:
+            self.limits.json = json
         self.limits.head = head
         self.limits.fields = fields
         self.limits.request_line = request_line

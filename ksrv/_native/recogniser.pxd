@@ -26,6 +26,7 @@ cdef extern from "recogniser.hpp" namespace "ksrv" nogil:
         size_t request_line
         size_t field_size
         uint64_t body
+        uint64_t json
         uint64_t hold
         bint compression
         bint authorization

@@ -9,6 +9,7 @@ class HeadRules:
         self,
         *,
         body: int,
+        json: int | None = None,
         head: int = 16384,
         fields: int = 64,
         request_line: int = 4094,

@@ -15,9 +15,9 @@ from ksrv.errors import HandlerFailed, KsrvError, cut, quote
 from ksrv.observe.traffic import count_status
 from ksrv.server import inference
 from ksrv.server.access import Access
-from ksrv.server.body import read_body
+from ksrv.server.body import Bound, read_body
 from ksrv.server.budget import Reservation, process_budget
-from ksrv.server.documents import parse_document
+from ksrv.server.documents import DOCUMENT_BYTES, document_too_large, parse_document
 from ksrv.server.extensions import extensions_of
 from ksrv.server.guard import Guard, GuardedRouter, Needs
 from ksrv.server.health import LiveResource, ModelReadyResource, ReadyResource
@@ -150,6 +150,7 @@ def make_app(
                 req.env,
                 settings.limits,
                 reservation,
+                bound=Bound(DOCUMENT_BYTES, document_too_large),
                 inflate=settings.inflate,
                 on_read=req.context.mark_reading,
             )

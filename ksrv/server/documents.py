@@ -11,6 +11,11 @@ from ksrv.limits import Limits
 DOCUMENT_BYTES = 64 * 1024
 
 
+def document_too_large(size: int, most: int) -> BodyTooLarge:
+    """Return the answer for a document of `size` bytes, or one that is at least so long."""
+    return BodyTooLarge(f"the body is {size} bytes long; this route takes at most {most} bytes")
+
+
 def check_depth(text: bytes, limit: int) -> None:
     """Refuse JSON that is nested deeper than `limit`, before any parser recurses into it.
 
@@ -51,9 +56,7 @@ def parse_document(body: memoryview, limits: Limits) -> Mapping[str, Any]:
         InvalidRequest: It is not a JSON object, or nested too deeply.
     """
     if len(body) > DOCUMENT_BYTES:
-        raise BodyTooLarge(
-            f"the body is {len(body)} bytes long; this route takes at most {DOCUMENT_BYTES} bytes"
-        )
+        raise document_too_large(len(body), DOCUMENT_BYTES)
     text = bytes(body)
     if not text.strip():
         return {}

@@ -14,10 +14,11 @@ import falcon
 from ksrv._native.memory_budget import MemoryBudget
 from ksrv.limits import Limits
 from ksrv.protocol import rest
+from ksrv.protocol.header_errors import json_too_large
 from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.access import Access
-from ksrv.server.body import Environ, padding, read_body
+from ksrv.server.body import DIGITS, Bound, Environ, padding, read_body
 from ksrv.server.budget import Reservation
 from ksrv.server.responses import send_parts, server_timing, set_handler_headers
 from ksrv.server.settings import ServerSettings
@@ -83,6 +84,24 @@ def answer(
     response = (run or engine.infer)(request)
     rendered = rest.render_infer(response, request, nan_literals=nan_literals, regions=regions)
     return Answer(rendered, response)
+
+
+def json_bound(header_length: str | None, limits: Limits) -> Bound | None:
+    """Return the limit on a body that is JSON as a whole; None where only its beginning is.
+
+    Args:
+        header_length: The raw `Inference-Header-Content-Length`, if there is one. One that is not a
+            number is refused later, by the parser.
+        limits: Where JSON is bounded.
+
+    Raises:
+        BodyTooLarge: The announced JSON is too long by itself.
+    """
+    if header_length is None:
+        return Bound(limits.json, json_too_large)
+    if DIGITS.fullmatch(header_length) is not None and int(header_length) > limits.json:
+        raise json_too_large(int(header_length), limits.json)
+    return None
 
 
 def check_control(access: Access, environ: Environ) -> None:
@@ -188,6 +207,7 @@ class InferResource:
                 settings.limits,
                 reservation,
                 offset=padding(header_length),
+                bound=json_bound(header_length, settings.limits),
                 inflate=settings.inflate,
                 on_read=req.context.mark_reading,
             )

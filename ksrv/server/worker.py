@@ -83,12 +83,15 @@ def missing_internals() -> list[str]:
     return missing
 
 
-def head_rules(cfg: Config, *, body: int, head: int, compression: bool = False) -> HeadRules:
+def head_rules(
+    cfg: Config, *, body: int, json: int | None = None, head: int, compression: bool = False
+) -> HeadRules:
     """Return which heads are plain, never above what gunicorn's parser would take.
 
     Args:
         cfg: gunicorn's configuration.
         body: The limit on bodies.
+        json: The limit on JSON, if it has one of its own.
         head: The limit on heads.
         compression: Whether answers may be compressed.
     """
@@ -103,6 +106,7 @@ def head_rules(cfg: Config, *, body: int, head: int, compression: bool = False) 
         size = message.DEFAULT_MAX_HEADERFIELD_SIZE
     return HeadRules(
         body=body,
+        json=json,
         head=min(head, 16384),
         fields=min(fields, MOST_FIELDS),
         request_line=line,
@@ -227,6 +231,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             head_rules(
                 self.cfg,
                 body=limits.body,
+                json=limits.json,
                 head=limits.head,
                 compression=compression,
             ),
