@@ -46,6 +46,7 @@ struct DoorConfig {
     uint64_t stop_idle_ns = 2000000000u;  // the same while draining
     uint64_t linger_ns = 2000000000u;     // for the peer to take an answer that closes
     uint64_t room_ns = 1000000000u;       // waiting for bytes in flight, before 503
+    bool checks_callers = false;          // before a body is waited for
     uint64_t most_requests = UINT64_MAX;  // then `retiring` is set
     bool shared = false;  // whether other processes accept from the same listeners
     bool log = false;
@@ -128,6 +129,8 @@ class Door {
     void give_back(Connection *connection) noexcept;
     // Takes an answer's bytes in place of its message's; false where there is no room for it.
     bool reserve_answer(Connection *connection, uint64_t nbytes) noexcept;
+    // Goes on with a connection that was `checking`: a caller who may not send is gunicorn's to refuse.
+    void checked(Connection *connection, bool admitted) noexcept;
 
     // Renders an answer into `connection->out`; false when there is no memory.
     bool put_answer(Connection *connection, uint16_t status, const char *line, size_t line_length,
@@ -238,6 +241,7 @@ class Door {
     void set_low_water(Connection *connection, int bytes) noexcept;
     void await_more(Connection *connection, size_t left) noexcept;
     void hand_over(Connection *connection) noexcept;
+    bool check_first(Connection *connection) noexcept;
     bool count_body(Connection *connection) noexcept;
     void await_room(Connection *connection, uint64_t now) noexcept;
     void look_for_room(Connection *connection, uint64_t now) noexcept;

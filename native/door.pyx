@@ -45,6 +45,9 @@ cdef void _serve(void *owner) noexcept with gil:
             return
         exchange = None
         try:
+            if connection.checking:
+                _check(self, connection)
+                continue
             if connection.plain != NULL:
                 ksrv_serve_plain(self.door, connection)
                 continue
@@ -56,6 +59,20 @@ cdef void _serve(void *owner) noexcept with gil:
                 self.door.answer_ready(connection, READY_FAILED)
             else:
                 exchange.fail()
+
+
+cdef int _check(Door self, Connection *connection) except -1:
+    """Ask whether a caller may send a body; the connection is the door's again."""
+    cdef cbool admitted
+    connection.checking = False
+    connection.close_after = True  # should this fail, the body stays unread
+    admitted = self.check(PyBytes_FromStringAndSize(
+        <const char *>connection.buffer, connection.head.length
+    ))
+    connection.close_after = False
+    with nogil:
+        self.door.checked(connection, admitted)
+    return 0
 
 
 cdef cbool _turns_away(CQueue *queue) noexcept nogil:
@@ -113,6 +130,8 @@ cdef class Door:
         idle: Seconds between two messages; 0 closes behind every answer.
         room: Seconds that a request waits for bytes in flight.
         transfer: Seconds behind the grace in which a body or an answer of any size must have come.
+        check: Called with a head whose body has not come; whether its caller may send one. Who may
+            not is handed over. None lets everybody.
         most_requests: Answers after which `retiring` is true; 0 for no such bound.
         shared: Whether other processes accept from the same listeners; they take turns then.
         log: Whether records for an access log are kept.
@@ -125,12 +144,13 @@ cdef class Door:
 
     cdef CDoor *door
     cdef object handler
+    cdef object check
     cdef list lanes
 
     def __cinit__(
         self, HeadRules rules not None, handler, answers, *, int threads=2,
         uint32_t connections=1000, double head=10.0, double grace=10.0, uint64_t rate=4096,
-        double idle=75.0, double room=1.0, uint64_t transfer=300, most_requests=0,
+        double idle=75.0, double room=1.0, uint64_t transfer=300, check=None, most_requests=0,
         bint shared=False, bint log=False, str server="gunicorn"
     ):
         cdef DoorConfig config
@@ -147,6 +167,7 @@ cdef class Door:
         config.idle_ns = <uint64_t>(idle * 1e9)
         config.room_ns = <uint64_t>(room * 1e9)
         config.transfer_s = transfer
+        config.checks_callers = check is not None
         if most_requests:
             config.most_requests = most_requests
         config.shared = shared
@@ -165,6 +186,7 @@ cdef class Door:
         hooks.plain_taken = ksrv_plain_taken
         hooks.plain_answered = ksrv_plain_answered
         self.handler = handler
+        self.check = check
         self.lanes = []
         self.door = new CDoor(config, hooks)
         for name in READY_ANSWERS_NEEDED[:READY_ANSWERS]:  # the last one changes

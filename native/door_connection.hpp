@@ -90,6 +90,8 @@ struct Connection {
     std::atomic<bool> touched{false};  // has sent at least one byte
     bool large = false;           // its last body was larger than the buffer
     bool trickles = false;        // its body comes slowly
+    bool checking = false;        // in the run queue: whether its caller may send a body
+    bool checked = false;         // and so it is
     bool ahead = false;           // all of its body is counted, for its block's pages are there
     int low_water = 1;            // the socket's SO_RCVLOWAT
     uint16_t status = 0;
@@ -156,6 +158,7 @@ struct Connection {
 
     void reset_message() noexcept {
         head = Head{};
+        checked = false;
         searched = 0;
         hold_until = 0;
         body_got = 0;

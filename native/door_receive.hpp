@@ -73,6 +73,7 @@ inline void Door::advance(Connection *connection, uint64_t now) noexcept {
                 hand_over(connection);
                 return;
             }
+            if (check_first(connection)) return;
             if (!hooks.budget->reserve(hold, true)) {  // the app says so, with 503
                 hand_over(connection);
                 return;
@@ -122,6 +123,26 @@ inline void Door::advance(Connection *connection, uint64_t now) noexcept {
     }
 }
 
+// Has Python look at who calls, before a body is waited for. True: the connection is not the caller's.
+inline bool Door::check_first(Connection *connection) noexcept {
+    if (!config.checks_callers || connection->checked) return false;
+    deadlines.set(connection->slot, Deadlines::NONE);
+    connection->checking = true;
+    connection->phase.store(Phase::run, std::memory_order_relaxed);
+    queue_to_run(connection);
+    return true;
+}
+
+inline void Door::checked(Connection *connection, bool admitted) noexcept {
+    connection->checked = true;
+    if (!admitted) {
+        hand_over(connection);
+        return;
+    }
+    connection->phase.store(Phase::head, std::memory_order_relaxed);
+    advance(connection, door_clock());
+}
+
 // Takes the block for a plain infer request and moves what came with the head into it. False: the
 // connection is not the caller's any more.
 inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
@@ -132,6 +153,7 @@ inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
         hand_over(connection);
         return false;
     }
+    if (taken < need && check_first(connection)) return false;
     if (need > config.limits.hold + connection->filled && at_the_gate(connection, false)) return false;
     // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
     connection->body_offset =

@@ -97,6 +97,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         int fd
         uint16_t listener
         cbool close_after
+        cbool checking
         uint16_t status
         unsigned char *buffer
         size_t filled
@@ -122,6 +123,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         uint64_t linger_ns
         uint64_t room_ns
         uint64_t transfer_s
+        cbool checks_callers
         uint64_t most_requests
         cbool shared
         cbool log
@@ -208,6 +210,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         void watch(Connection *connection, Entry *entry) noexcept
         void give_back(Connection *connection) noexcept
         cbool reserve_answer(Connection *connection, uint64_t nbytes) noexcept
+        void checked(Connection *connection, cbool admitted) noexcept
         void unwatch(Connection *connection) noexcept
         Connection *next_to_run() noexcept
         size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept

@@ -27,6 +27,7 @@ class Door:
         idle: float = 75.0,
         room: float = 1.0,
         transfer: int = 300,
+        check: Callable[[bytes], bool] | None = None,
         most_requests: int = 0,
         shared: bool = False,
         log: bool = False,

@@ -200,6 +200,18 @@ class HotRoute:
         self._nan_literals = nan_literals
         self._shared_memory = shared_memory
 
+    def admits(self, head: bytes) -> bool:
+        """Tell whether the sender of a head may send its body; the app says why not.
+
+        Args:
+            head: The bytes of the head.
+        """
+        try:
+            self._access.check(HeadFields(head).get("authorization"))
+        except KsrvError:
+            return False
+        return True
+
     def __call__(self, exchange: Exchange) -> None:
         """Start a request; it is answered when the engine has ended it."""
         try:

@@ -244,6 +244,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             rate=settings.least_rate,
             idle=self.cfg.keepalive,
             transfer=settings.transfer_timeout,
+            check=self._route.admits if service.access.needs_token else None,
             shared=self.cfg.workers > 1,
             log=logs,
         )
