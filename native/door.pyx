@@ -69,7 +69,7 @@ cdef int _check(Door self, Connection *connection) except -1:
     admitted = self.check(PyBytes_FromStringAndSize(
         <const char *>connection.buffer, connection.head.length
     ))
-    connection.close_after = False
+    connection.close_after = connection.head.close
     with nogil:
         self.door.checked(connection, admitted)
     return 0
