@@ -69,7 +69,9 @@ inline void Door::look_after_waiting() noexcept {
         Entry *entry = connection->waiting.load(std::memory_order_acquire);
         if (entry == nullptr || entry == LOOKING) continue;
         if (!connection->waiting.compare_exchange_strong(entry, LOOKING)) continue;
-        const bool gone = has_vanished(connection);
+        // One that no queue has accepted yet cannot be cancelled: the next look is early enough.
+        const bool gone =
+            entry->state.load(std::memory_order_acquire) != STATE_NEW && has_vanished(connection);
         connection->waiting.store(gone ? nullptr : entry, std::memory_order_release);
         if (!gone) continue;
         watched_.fetch_sub(1, std::memory_order_relaxed);

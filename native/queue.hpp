@@ -287,6 +287,14 @@ inline bool Queue::cancel(Entry *entry) noexcept {
     return true;
 }
 
+// Ends an entry as cancelled, in whichever queue it is. False when it had ended before, or was not
+// accepted by any.
+inline bool cancel(Entry *entry) noexcept {
+    // `queue` is written before the first state of an accepted entry: who sees that sees the queue.
+    if (entry->state.load(std::memory_order_acquire) == STATE_NEW) return false;
+    return entry->queue->cancel(entry);
+}
+
 inline std::int64_t Queue::expire(std::int64_t now) noexcept {
     Entry *ended = nullptr;  // linked by `next`, which a final entry no longer needs
     std::int64_t upcoming = NEVER;

@@ -17,9 +17,9 @@ from ksrv._native.memory_budget cimport ksrv_memory_budget
 from ksrv._native.queue_parts cimport (
     COUNT_BYTES, COUNT_CANCELLED, COUNT_EXPIRED_QUEUED, COUNT_EXPIRED_RUNNING, COUNT_FULL,
     COUNT_INVALID, COUNT_PUSHED, QueueMethods, TAKE_CLOSED, TAKE_OFFER, TAKE_READY, Take,
-    WAIT_DONE, WAIT_INTERRUPTED, WAIT_TIMEOUT, Waited, delete_entry, new_entry, new_queue,
-    notices, process_timer, publish, publish_all, publish_later, queue_budget, release_entry,
-    release_queue, retain_entry, retain_queue, wait_done,
+    WAIT_DONE, WAIT_INTERRUPTED, WAIT_TIMEOUT, Waited, cancel_entry, delete_entry, new_entry,
+    new_queue, notices, process_timer, publish, publish_all, publish_later, queue_budget,
+    release_entry, release_queue, retain_entry, retain_queue, wait_done,
 )
 
 
@@ -51,9 +51,7 @@ cdef Push ksrv_push(CQueue *queue, Entry *entry, size_t *seat) noexcept nogil:
 
 
 cdef bint ksrv_cancel(Entry *entry) noexcept nogil:
-    if entry.queue == NULL:
-        return False
-    return (<QueueMethods *>entry.queue).cancel(entry)
+    return cancel_entry(entry)
 
 
 cdef void ksrv_entry_release(Entry *entry) noexcept nogil:

@@ -49,6 +49,7 @@ cdef extern from "queue.hpp" namespace "ksrv" nogil:
     void release_entry "ksrv::release"(Entry *entry) noexcept
     void retain_queue "ksrv::retain"(CQueue *queue) noexcept
     void release_queue "ksrv::release"(CQueue *queue) noexcept
+    bint cancel_entry "ksrv::cancel"(Entry *entry) noexcept
     void publish(Entry *entry) noexcept
     Waited wait_done(Entry *entry, int64_t until_ns) noexcept
 

@@ -1,7 +1,8 @@
 // Drives native/queue.hpp from many threads at once, without Python, for the sanitizers.
 //
 // Producers push, cancel and wait; instances take, run and are lent; an assembler works ahead; the
-// timer expires. Every entry must end exactly once and be freed. Exits 1, or aborts, when not.
+// timer expires; a watcher cancels what may not even be pushed yet; batches are finished a second time.
+// Every entry must end exactly once and be freed. Exits 1, or aborts, when not.
 
 #include <unistd.h>
 
@@ -58,6 +59,29 @@ void run_batch(Queue *queue, const std::vector<Entry *> &batch) {
         release(running[i]);
     }
 }
+
+// Cancels entries that are shown to it before they are pushed, as a door does with those of clients
+// that have gone.
+struct Watcher {
+    std::atomic<Entry *> watched{nullptr};
+    std::atomic<bool> over{false};
+
+    void watch(Entry *entry) {
+        Entry *none = nullptr;
+        retain(entry);
+        if (!watched.compare_exchange_strong(none, entry)) release(entry);
+    }
+    void run() {
+        for (;;) {
+            const bool last = over.load();
+            Entry *entry = watched.exchange(nullptr);
+            if (entry == nullptr && last) return;
+            if (entry == nullptr) continue;
+            cancel(entry);
+            release(entry);
+        }
+    }
+};
 
 struct Offers {
     std::mutex mutex;
@@ -147,7 +171,7 @@ void push_together(Queue *queue, std::mt19937 &random) {
     for (Entry *entry : entries) release(entry);
 }
 
-void producer(Queue *queue, unsigned seed) {
+void producer(Queue *queue, unsigned seed, Watcher *watcher) {
     std::mt19937 random(seed);
     for (int i = 0; i < 2000; ++i) {
         if (random() % 4 == 0) {
@@ -155,6 +179,7 @@ void producer(Queue *queue, unsigned seed) {
             continue;
         }
         Entry *entry = make_entry(random);
+        if (random() % 3 == 0) watcher->watch(entry);
         std::size_t seat = 0;
         const Push pushed = queue->push(entry, random() % 2 ? &seat : nullptr);
         if (pushed == PUSH_LENT) {
@@ -181,12 +206,17 @@ bool round_of(unsigned number) {
     const std::int64_t delay = number % 3 == 2 ? 200000 : 0;
     Offers offers;
     std::vector<std::thread> takers, makers;
+    Watcher watcher;
+    std::thread watching([&watcher] { watcher.run(); });
     for (std::size_t n = 0; n < INSTANCES; ++n) queue->add_seat();
     for (std::size_t n = 0; n < INSTANCES; ++n)
         takers.emplace_back(instance, queue, n, delay, &offers);
     takers.emplace_back(assembler, queue, delay, &offers);
-    for (unsigned n = 0; n < PRODUCERS; ++n) makers.emplace_back(producer, queue, number * 10 + n);
+    for (unsigned n = 0; n < PRODUCERS; ++n)
+        makers.emplace_back(producer, queue, number * 10 + n, &watcher);
     for (std::thread &thread : makers) thread.join();
+    watcher.over.store(true);
+    watching.join();
     queue->close();
     const bool empty = queue->wait_empty(now_ns() + 60000000000ll);
     for (std::thread &thread : takers) thread.join();
