@@ -424,7 +424,7 @@ def reply(Queue queue not None, list tickets not None, list tensors not None,
     cdef size_t i
     cdef vector[Entry *] entries
     cdef vector[unsigned char] won
-    cdef list result = []
+    cdef list result = [False] * len(tickets)
     entries.reserve(len(tickets))
     for ticket in tickets:
         entries.push_back(ticket.entry)
@@ -446,6 +446,7 @@ def reply(Queue queue not None, list tickets not None, list tensors not None,
         stages[stage_count].nanoseconds = nanoseconds
         stage_count += 1
     won.resize(entries.size())
+    # Nothing behind this raises: who wins a request answers it.
     ksrv_finish(queue.queue, entries.data(), entries.size(), won.data())
     rows = 0
     for i in range(entries.size()):
@@ -455,7 +456,8 @@ def reply(Queue queue not None, list tickets not None, list tensors not None,
                 stages, stage_count
             )
             ksrv_publish(entries[i])
+            result[i] = True
         rows += entries[i].rows
-        ksrv_entry_release(entries[i])
-        result.append(won[i] != 0)
+        if won[i]:
+            ksrv_entry_release(entries[i])
     return result

@@ -240,35 +240,52 @@ inline void Queue::start(Entry **entries, std::size_t count, unsigned char *aliv
         std::lock_guard<std::mutex> guard(mutex_);
         for (std::size_t i = 0; i < count; ++i) {
             Entry *entry = entries[i];
-            const std::int32_t state = entry->state.load(std::memory_order_relaxed);
-            alive[i] = !is_final(state);
-            if (alive[i]) {
+            alive[i] = 0;
+            if (!entry->in_hand) continue;
+            if (!is_final(entry->state.load(std::memory_order_relaxed))) {
+                alive[i] = 1;
                 entry->state.store(STATE_RUNNING, std::memory_order_release);
                 if (entry->started_ns == 0) entry->started_ns = now;
                 leave_place(entry);
             } else {
-                entry->in_hand = false;
-                let_go(entry);
+                alive[i] = PARTED;
+                part_with(entry);
                 ++gone;
             }
         }
     }
-    if (gone == 0) return;
-    for (std::size_t i = 0; i < count; ++i)
-        if (!alive[i]) release(entries[i]);
+    if (gone != 0) release_parted(entries, count, alive);
+}
+
+// The batch does not refer to the entry any more. The caller holds the mutex.
+inline void Queue::part_with(Entry *entry) noexcept {
+    entry->in_hand = false;
+    let_go(entry);
+}
+
+inline void Queue::release_parted(Entry **entries, std::size_t count, unsigned char *marks) noexcept {
+    for (std::size_t i = 0; i < count; ++i) {
+        if (marks[i] != PARTED) continue;
+        marks[i] = 0;
+        release(entries[i]);
+    }
 }
 
 inline void Queue::finish(Entry **entries, std::size_t count, unsigned char *won) noexcept {
     const std::int64_t now = now_ns();
+    std::size_t gone = 0;
     {
         std::lock_guard<std::mutex> guard(mutex_);
         for (std::size_t i = 0; i < count; ++i) {
-            won[i] = end(entries[i], STATE_ANSWERED, now);
-            entries[i]->in_hand = false;
-            let_go(entries[i]);
+            won[i] = 0;
+            if (!entries[i]->in_hand) continue;
+            won[i] = end(entries[i], STATE_ANSWERED, now) ? 1 : PARTED;
+            part_with(entries[i]);
+            gone += won[i] == PARTED;
         }
     }
-    // The queue's references to the entries pass to the caller, who publishes and releases them.
+    // The queue's references to those that were won pass to the caller, who publishes and releases them.
+    if (gone != 0) release_parted(entries, count, won);
 }
 
 inline bool Queue::cancel(Entry *entry) noexcept {

@@ -528,36 +528,39 @@ cdef class Queue:
                 the GIL is free for them. Then the thread must call one of the two soon.
 
         Returns:
-            For each whether it was answered now; False where it had expired or was cancelled.
+            For each whether it was answered now; False where it had expired or was cancelled, or
+            was finished before.
         """
         cdef vector[Entry *] entries
         cdef vector[unsigned char] won
         cdef Ticket ticket
         cdef size_t i
-        cdef list result = []
+        cdef list result = [False] * len(tickets)
         if len(tickets) != len(answers):
             raise ValueError(f"{len(answers)} answers for {len(tickets)} tickets")
         won.resize(len(tickets))
         for ticket in tickets:
             entries.push_back(ticket.entry)
+        # Nothing behind this raises: who wins a request answers it.
         _q(self).finish(entries.data(), entries.size(), won.data())
         for i in range(won.size()):
+            if not won[i]:
+                continue
             ticket = <Ticket>tickets[i]
-            if won[i]:
-                if ticket.entry.answered != NULL:
-                    ticket.entry.answered(ticket.entry, <void *>answers[i])
-                else:
-                    ticket.answer = answers[i]
+            result[i] = True
+            if ticket.entry.answered != NULL:
+                ticket.entry.answered(ticket.entry, <void *>answers[i])
+            else:
+                ticket.answer = answers[i]
+            if later:
+                publish_later(ticket.entry)
+            else:
+                publish(ticket.entry)
+            if ticket.callbacks is not None:
                 if later:
-                    publish_later(ticket.entry)
-                else:
-                    publish(ticket.entry)
-                if ticket.callbacks is not None:
-                    if later:
-                        publish_all()
-                    ticket._call_back()
+                    publish_all()
+                ticket._call_back()
             release_entry(ticket.entry)
-            result.append(won[i] != 0)
         return result
 
     def close(self) -> None:

@@ -102,12 +102,13 @@ class Queue {
     // A batch that must be run again, or on another instance.
     void offer() noexcept;
 
-    // Moves taken entries to running. `alive[i]` is 0 for one that ended meanwhile; those are no
-    // longer the batch's.
+    // Moves taken entries to running. `alive[i]` is 0 for one that ended meanwhile, or that `finish` had
+    // before; those are no longer the batch's.
     void start(Entry **entries, std::size_t count, unsigned char *alive) noexcept;
 
-    // Ends a batch. `won[i]` is 1 where the caller now answers and publishes the entry; the others
-    // had ended before.
+    // Ends a batch. `won[i]` is 1 where the caller now answers, publishes and releases the entry; the
+    // others had ended before. Who is in doubt whether a batch was finished may finish it again: that
+    // changes nothing about entries that were.
     void finish(Entry **entries, std::size_t count, unsigned char *won) noexcept;
 
     // Ends the lending of a seat.
@@ -181,6 +182,10 @@ class Queue {
     void unlink(Entry *entry) noexcept;
     void leave_place(Entry *entry) noexcept;
     void let_go(Entry *entry) noexcept;
+    // Between the two marks of `start` and `finish`: the queue's reference is to be let go of.
+    static constexpr unsigned char PARTED = 2;
+    void part_with(Entry *entry) noexcept;
+    void release_parted(Entry **entries, std::size_t count, unsigned char *marks) noexcept;
     bool end(Entry *entry, State state, std::int64_t now) noexcept;
     std::size_t collect(std::uint64_t group, Entry **out, std::size_t room,
                         std::uint64_t rows_left, std::size_t taken, bool *full) noexcept;

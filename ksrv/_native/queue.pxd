@@ -91,8 +91,8 @@ cdef size_t ksrv_push_some(
 cdef bint ksrv_may_lend(CQueue *queue) noexcept nogil
 cdef void ksrv_return_seat(CQueue *queue, size_t seat) noexcept nogil
 
-# Ends a batch: `won` is 1 where the caller now answers and publishes the entry. The queue's
-# references to all of them pass to the caller.
+# Ends a batch: `won` is 1 where the caller now answers, publishes and releases the entry. To finish
+# entries again changes nothing.
 cdef void ksrv_finish(
     CQueue *queue, Entry **entries, size_t count, unsigned char *won
 ) noexcept nogil

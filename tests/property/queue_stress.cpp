@@ -49,14 +49,22 @@ void run_batch(Queue *queue, const std::vector<Entry *> &batch) {
     for (std::size_t i = 0; i < entries.size(); ++i)
         if (alive[i]) running.push_back(entries[i]);
     won.resize(running.size());
+    std::vector<unsigned char> again(running.size());
+    for (Entry *entry : running) retain(entry);  // as a pusher that is in doubt holds its own
     queue->finish(running.data(), running.size(), won.data());
+    queue->finish(running.data(), running.size(), again.data());
+    queue->start(running.data(), running.size(), again.data());
+    for (std::size_t i = 0; i < running.size(); ++i) {
+        if (again[i]) std::abort();
+        release(running[i]);
+    }
     for (std::size_t i = 0; i < running.size(); ++i) {
         if (won[i]) {
             payload(running[i])->ends.fetch_add(1);
             answered_entries.fetch_add(1);
             publish(running[i]);
+            release(running[i]);
         }
-        release(running[i]);
     }
 }
 

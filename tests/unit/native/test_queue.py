@@ -221,3 +221,21 @@ def test_a_callback_added_before_the_waiters_are_woken_is_called():
     assert seen == [(True, "answer")]
     native.wake_waiters()
     assert seen == [(True, "answer")]
+
+
+def test_a_batch_that_is_finished_twice_is_answered_once():
+    queue = native.Queue(10)
+    seat = queue.add_seat()
+    for count in (3, 1):
+        tickets = [native.Ticket(str(number), 1, 0, nbytes=10) for number in range(count)]
+        late = native.Ticket("late", 1, 0, nbytes=10)
+        for ticket in (*tickets, late):
+            assert queue.push(ticket) == native.OK
+        batch = queue.take(seat, 10, 10)
+        assert late.cancel()
+        assert queue.finish(batch[:1], ["first"]) == [True]
+        assert queue.finish(batch, ["second"] * len(batch)) == [False, *[True] * (count - 1), False]
+        assert queue.finish(batch, ["third"] * len(batch)) == [False] * len(batch)
+        assert queue.start(batch) == []
+        assert [ticket.answer for ticket in tickets] == ["first", *["second"] * (count - 1)]
+        assert (queue.open, queue.waiting, native.bytes_in_flight()) == (0, 0, 0)
