@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <new>
 
 #include "door.hpp"
@@ -15,6 +16,9 @@
 #include "text_writer.hpp"
 
 namespace ksrv {
+
+// About thirty years; more would not fit a clock. `ksrv.protocol.parameters` has the same bound.
+constexpr std::uint64_t LONGEST_TIMEOUT_US = 1000000000ull * 1000000ull;
 
 struct PlainEntry : Entry {
     Plan *plan = nullptr;                // held
@@ -100,8 +104,8 @@ inline PlainEntry *Door::plain_entry(Connection *connection, Plan *plan, std::ui
     entry->body_length = connection->body_got;
     entry->json_length = head.json_length;
     std::uint64_t patience = static_cast<std::uint64_t>(plan->timeout_ns);
-    if (request.timeout_us && (!patience || request.timeout_us < patience / 1000))
-        patience = request.timeout_us * 1000;
+    const std::uint64_t wanted = std::min(request.timeout_us, LONGEST_TIMEOUT_US);
+    if (wanted && (!patience || wanted < patience / 1000)) patience = wanted * 1000;
     if (patience && patience < static_cast<std::uint64_t>(NEVER) - now)
         entry->deadline_ns = static_cast<std::int64_t>(now + patience);
     entry->taken = hooks.plain_taken;

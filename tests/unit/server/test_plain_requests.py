@@ -362,3 +362,15 @@ def test_a_door_that_goes_first_leaves_its_requests_harmless(tmp_path):
             del door
         with client:
             assert status(read_answer(client)[0]) == 200  # from the instance's thread
+
+
+def test_a_timeout_beyond_all_clocks_is_none(tmp_path):
+    with serving(tmp_path / "one", ONE, ONE_YAML) as engine:
+        (model,) = {model for _, _, model in engine.reached()}
+        model.timeout_ns = 0
+        with opened(engine) as (_, address):
+            for timeout in (18446744073709552, 2**64 - 1, 10**15 + 1):
+                wanted = {"binary_data_output": True, "timeout": timeout}
+                head, _ = ask(address, message("one", {"x": A}, parameters=wanted))
+                assert status(head) == 200
+        assert model.queue.counts()["expired_queued"] == 0
