@@ -97,6 +97,7 @@ enum DoorCounter : int {
     DOOR_PLAIN,          // infer requests that were queued without Python
     DOOR_RECYCLED,       // idle connections that made room for others
     DOOR_LOST_RECORDS,   // of the access log, which was not read in time
+    DOOR_STRAY,          // second answers to a message, which were not sent: faults of this program
     DOOR_COUNTERS,
 };
 
@@ -132,6 +133,16 @@ class Door {
     // Goes on with a connection that was `checking`: a caller who may not send is gunicorn's to refuse.
     void checked(Connection *connection, bool admitted) noexcept;
 
+    // ---- turns: who may answer a message that is with the engine ----
+    Turn begin_turn(Connection *connection) noexcept;
+    Turn turn_of(Connection *connection) noexcept {
+        return {connection, connection->turn.load(std::memory_order_acquire)};
+    }
+    // The connection, for the caller to answer or drop. Null where the message was answered before;
+    // that is counted.
+    Connection *take_turn(const Turn &turn) noexcept;
+    void fail(const Turn &turn) noexcept;  // 500, where nobody has answered
+
     // Renders an answer into `connection->out`; false when there is no memory.
     bool put_answer(Connection *connection, uint16_t status, const char *line, size_t line_length,
                     const char *fields, size_t fields_length, const char *body,
@@ -142,7 +153,7 @@ class Door {
     void unwatch(Connection *connection) noexcept;
     Connection *next_to_run() noexcept;
     size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept;
-    Connection *undo_plain(PlainEntry *entry) noexcept;
+    Turn undo_plain(PlainEntry *entry) noexcept;
     void answer_late(Connection *connection, const Plan &plan, int64_t waited_ms,
                      bool running) noexcept;
 

@@ -13,7 +13,7 @@ from libcpp.memory cimport shared_ptr
 from libcpp.vector cimport vector
 
 from ksrv._native.arena cimport ksrv_lease, ksrv_release
-from ksrv._native.exchange cimport Exchange, ksrv_exchange
+from ksrv._native.exchange cimport ksrv_route
 from ksrv._native.lane cimport Lane, ksrv_plain_answered, ksrv_plain_taken, ksrv_serve_plain
 from ksrv._native.memory_budget cimport ksrv_memory_budget
 from ksrv._native.queue cimport (
@@ -29,7 +29,7 @@ Address = tuple | str
 
 COUNTERS = (
     "accepted", "infer", "health", "handed", "answered", "too_slow", "no_room", "queue_full",
-    "idle_closed", "vanished", "accept_paused", "plain", "recycled", "lost_records",
+    "idle_closed", "vanished", "accept_paused", "plain", "recycled", "lost_records", "stray",
 )
 READY_ANSWERS_NEEDED = (
     "live", "not_live", "ready", "too_slow", "no_room", "failed", "not_ready",
@@ -38,41 +38,34 @@ READY_ANSWERS_NEEDED = (
 cdef void _serve(void *owner) noexcept with gil:
     cdef Door self = <Door>owner
     cdef Connection *connection
-    cdef Exchange exchange
     while True:
         connection = self.door.next_to_run()
         if connection == NULL:
             return
-        exchange = None
-        try:
-            if connection.checking:
-                _check(self, connection)
-                continue
-            if connection.plain != NULL:
-                ksrv_serve_plain(self.door, connection)
-                continue
-            exchange = ksrv_exchange(self, self.door, connection)
-            self.handler(exchange)
-        except BaseException:
-            log.exception("a request on the hot route failed")
-            if exchange is None:
-                self.door.answer_ready(connection, READY_FAILED)
-            else:
-                exchange.fail()
+        if connection.checking:
+            _check(self, connection)
+        elif connection.plain != NULL:
+            ksrv_serve_plain(self.door, connection)
+        else:
+            ksrv_route(self, self.door, self.door.turn_of(connection), self.handler)
 
 
-cdef int _check(Door self, Connection *connection) except -1:
+cdef void _check(Door self, Connection *connection) noexcept:
     """Ask whether a caller may send a body; the connection is the door's again."""
     cdef cbool admitted
     connection.checking = False
     connection.close_after = True  # should this fail, the body stays unread
-    admitted = self.check(PyBytes_FromStringAndSize(
-        <const char *>connection.buffer, connection.head.length
-    ))
+    try:
+        admitted = self.check(PyBytes_FromStringAndSize(
+            <const char *>connection.buffer, connection.head.length
+        ))
+    except BaseException:
+        self.door.fail(self.door.turn_of(connection))
+        log.exception("the look at who calls failed")
+        return
     connection.close_after = connection.head.close
     with nogil:
         self.door.checked(connection, admitted)
-    return 0
 
 
 cdef cbool _turns_away(CQueue *queue) noexcept nogil:

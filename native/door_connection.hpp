@@ -75,10 +75,20 @@ struct Outgoing {
 
 struct Entry;
 struct PlainEntry;
+struct Connection;
+
+// The right to answer one message, once. Whoever answers a message that is with the engine takes its
+// turn first, and finds it gone where it was answered before: the connection may be at another message
+// by then, or another client's.
+struct Turn {
+    Connection *connection = nullptr;
+    uint64_t number = 0;
+};
 
 struct Connection {
     // Read by events that may be stale, hence atomic.
     std::atomic<uint32_t> generation{0};
+    std::atomic<uint64_t> turn{0};  // odd while a message waits for its answer; never the same again
     std::atomic<uint8_t> claim{OWNED};
     std::atomic<Phase> phase{Phase::free};
 
@@ -241,6 +251,7 @@ class Connections {
             used_.store(used + 1, std::memory_order_release);
         }
         connection->next = nullptr;
+        connection->phase.store(Phase::idle, std::memory_order_release);
         open_.fetch_add(1, std::memory_order_relaxed);
         return connection;
     }

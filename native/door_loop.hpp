@@ -349,6 +349,10 @@ inline void Door::let_go(Connection *connection) noexcept {
 }
 
 inline void Door::drop(Connection *connection) noexcept {
+    if (connection->phase.exchange(Phase::free, std::memory_order_acq_rel) == Phase::free) {
+        count(DOOR_STRAY);  // a place that is given back twice would be given to two clients
+        return;
+    }
     unwatch(connection);
     deadlines.set(connection->slot, Deadlines::NONE);
     if (connection->fd >= 0) close(connection->fd);

@@ -23,7 +23,7 @@ constexpr std::uint64_t LONGEST_TIMEOUT_US = 1000000000ull * 1000000ull;
 struct PlainEntry : Entry {
     Plan *plan = nullptr;                // held
     Door *door = nullptr;
-    Connection *connection = nullptr;    // to be answered; null once it is
+    Turn turn;                           // of the message
     Block *block = nullptr;              // held
     std::size_t body_offset = 0;         // in the block
     std::size_t body_length = 0, json_length = 0;
@@ -48,8 +48,8 @@ inline void free_plain(Entry *freed) noexcept {
 // Called by the timer's thread, or by whoever cancelled the entry; without the GIL.
 inline void end_plain(Entry *ended) noexcept {
     PlainEntry *entry = static_cast<PlainEntry *>(ended);
-    Connection *connection = entry->connection;
-    entry->connection = nullptr;
+    Connection *connection = entry->door->take_turn(entry->turn);
+    if (!connection) return;
     if (entry->state.load(std::memory_order_acquire) == STATE_CANCELLED) {  // its client is gone
         entry->door->forsake(connection);
         return;
@@ -115,7 +115,7 @@ inline PlainEntry *Door::plain_entry(Connection *connection, Plan *plan, std::ui
     entry->plan = plan;
     plan->retain();
     entry->door = this;
-    entry->connection = connection;
+    entry->turn = begin_turn(connection);
     entry->block = connection->block;
     connection->block = nullptr;
     open_plain.fetch_add(1, std::memory_order_relaxed);
@@ -123,15 +123,15 @@ inline PlainEntry *Door::plain_entry(Connection *connection, Plan *plan, std::ui
 }
 
 // Gives the message its block back, for the general way to answer it.
-inline Connection *Door::undo_plain(PlainEntry *entry) noexcept {
-    Connection *connection = entry->connection;
-    connection->block = entry->block;
-    connection->counted = entry->nbytes;
+inline Turn Door::undo_plain(PlainEntry *entry) noexcept {
+    const Turn turn = entry->turn;
+    turn.connection->block = entry->block;
+    turn.connection->counted = entry->nbytes;
     entry->block = nullptr;
     entry->reserved = false;
-    entry->connection = nullptr;
+    entry->turn = Turn{};
     hooks.release_entry(entry);
-    return connection;
+    return turn;
 }
 
 // Puts a plain message into its queue, or has it wait for the GIL. True: it is on its way.

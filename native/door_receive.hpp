@@ -327,6 +327,7 @@ inline void Door::await_more(Connection *connection, size_t left) noexcept {
 }
 
 inline void Door::queue_to_run(Connection *connection) noexcept {
+    if (!connection->plain) begin_turn(connection);
     std::lock_guard<std::mutex> guard(run_mutex_);
     connection->next = nullptr;
     (run_last_ ? run_last_->next : run_first_) = connection;

@@ -51,6 +51,25 @@ inline void Door::refuse(Connection *connection, const ReadyAnswer &made, DoorCo
     answer(connection, nullptr);
 }
 
+inline Turn Door::begin_turn(Connection *connection) noexcept {
+    const uint64_t number = (connection->turn.load(std::memory_order_relaxed) + 1) | 1;
+    connection->turn.store(number, std::memory_order_release);
+    return {connection, number};
+}
+
+inline Connection *Door::take_turn(const Turn &turn) noexcept {
+    uint64_t open = turn.number;
+    if (turn.connection && (open & 1) &&
+        turn.connection->turn.compare_exchange_strong(open, open + 1, std::memory_order_acq_rel))
+        return turn.connection;
+    count(DOOR_STRAY);
+    return nullptr;
+}
+
+inline void Door::fail(const Turn &turn) noexcept {
+    if (Connection *connection = take_turn(turn)) answer_ready(connection, READY_FAILED);
+}
+
 // The engine's answer, from whatever thread it comes.
 inline bool Door::answer(Connection *connection, Owners *owners) noexcept {
     unwatch(connection);

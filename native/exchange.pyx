@@ -1,5 +1,6 @@
 """One infer request of the door's and its answer, as Python sees them."""
 
+import logging
 from collections.abc import Mapping
 
 cimport cython
@@ -11,10 +12,12 @@ from libc.stdlib cimport calloc, free
 
 from ksrv._native.arena cimport Block, CBlock, ksrv_retain, ksrv_wrap
 from ksrv._native.door cimport (
-    ANSWER_BLOCKS, CDoor, Connection, Outgoing, Owners, READY_FAILED, READY_NO_ROOM, add_part,
+    ANSWER_BLOCKS, CDoor, Connection, Outgoing, Owners, READY_FAILED, READY_NO_ROOM, Turn, add_part,
     forget_outgoing, put_head, reserve_parts,
 )
 from ksrv._native.queue cimport Ticket
+
+log = logging.getLogger(__name__)
 
 # Below this many bytes an answer is sent with the GIL held: giving it up could cost 5 ms.
 cdef enum:
@@ -155,10 +158,8 @@ cdef class Exchange:
     """
 
     def __dealloc__(self):
-        cdef Connection *connection = self.connection
-        self.connection = NULL
-        if connection != NULL:
-            self.door.answer_ready(connection, READY_FAILED)
+        if self.turn.connection != NULL:
+            self.door.fail(self.turn)
 
     @property
     def headers(self):
@@ -180,7 +181,7 @@ cdef class Exchange:
             RuntimeError: The exchange was answered before.
             MemoryError: There is no memory for the answer; 500 was sent.
         """
-        cdef Connection *connection = self.connection
+        cdef Connection *connection
         cdef CDoor *door = self.door
         cdef Outgoing *out
         cdef Held held = Held.__new__(Held)
@@ -188,7 +189,7 @@ cdef class Exchange:
         cdef uint64_t total = 0
         cdef object part
         cdef bint over
-        if connection == NULL:
+        if self.turn.connection == NULL:
             raise RuntimeError("the exchange was answered before")
         held.views = <Py_buffer *>calloc(count if count else 1, sizeof(Py_buffer))
         if held.views == NULL:
@@ -197,7 +198,10 @@ cdef class Exchange:
             PyObject_GetBuffer(part, &held.views[held.count], PyBUF_SIMPLE)
             total += <uint64_t>held.views[held.count].len
             held.count += 1
-        self.connection = NULL
+        connection = door.take_turn(self.turn)
+        self.turn.connection = NULL
+        if connection == NULL:
+            raise RuntimeError("the message was answered before")
         self.body = None
         if total > COUNTED and not door.reserve_answer(connection, total):
             held = None
@@ -243,28 +247,28 @@ cdef class Exchange:
         Args:
             ticket: The request, queued.
         """
-        if self.connection != NULL:
-            self.door.watch(self.connection, ticket.entry)
+        if self.turn.connection != NULL:
+            self.door.watch(self.turn.connection, ticket.entry)
 
     def fail(self):
         """Answer 500 without saying why; nothing happens when it was answered before."""
-        cdef Connection *connection = self.connection
-        self.connection = NULL
-        if connection != NULL:
-            self.door.answer_ready(connection, READY_FAILED)
+        cdef Turn turn = self.turn
+        self.turn.connection = NULL
+        if turn.connection != NULL:
+            self.door.fail(turn)
 
 
 cdef str _text(const unsigned char *data, uint32_t length):
     return (<const char *>data)[:length].decode("ascii") if length else ""
 
 
-cdef Exchange ksrv_exchange(object owner, CDoor *door, Connection *connection):
-    """The exchange over a connection in its run phase, which still holds its block."""
+cdef Exchange ksrv_exchange(object owner, CDoor *door, const Turn &turn):
+    """The exchange of a message that is with the engine, which still holds its block."""
+    cdef Connection *connection = turn.connection
     cdef CBlock *block
     cdef Exchange exchange = Exchange.__new__(Exchange)
     exchange.owner = owner
     exchange.door = door
-    exchange.connection = connection
     exchange.model = _text(connection.buffer + connection.head.name.offset,
                            connection.head.name.length)
     exchange.version = _text(connection.buffer + connection.head.version.offset,
@@ -281,4 +285,18 @@ cdef Exchange ksrv_exchange(object owner, CDoor *door, Connection *connection):
         exchange.body = memoryview(ksrv_wrap(block))[
             connection.body_offset:connection.body_offset + connection.body_got
         ]
+    exchange.turn = turn  # from here on it answers
     return exchange
+
+
+cdef void ksrv_route(object owner, CDoor *door, const Turn &turn, object handler) noexcept:
+    cdef Exchange exchange = None
+    try:
+        exchange = ksrv_exchange(owner, door, turn)
+        handler(exchange)
+    except BaseException:
+        if exchange is None:
+            door.fail(turn)
+        else:
+            exchange.fail()
+        log.exception("a request on the hot route failed")

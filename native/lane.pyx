@@ -24,13 +24,12 @@ import numpy as np
 
 from ksrv._native.arena cimport Block, ksrv_count_copy, ksrv_retain, ksrv_wrap
 from ksrv._native.datatype cimport DT_BOOL, DT_BYTES, DT_INVALID, datatype_of, item_size_of
-from ksrv._native.door cimport (
-    CDoor, Connection, PlainEntry, PlainInput, READY_FAILED,
-)
-from ksrv._native.exchange cimport Exchange, ksrv_exchange
+from ksrv._native.door cimport CDoor, Connection, PlainEntry, PlainInput
+from ksrv._native.exchange cimport Exchange, ksrv_exchange, ksrv_route
 from ksrv._native.queue cimport (
     Entry, PUSH_LENT, PUSH_OK, Push, Queue, Ticket, ksrv_entry_release, ksrv_finish,
-    ksrv_publish, ksrv_push_some, ksrv_queue_release, ksrv_queue_retain, ksrv_ticket_over,
+    ksrv_publish, ksrv_push_some, ksrv_queue_release, ksrv_queue_retain, ksrv_return_seat,
+    ksrv_ticket_over,
 )
 from ksrv._native.tensor cimport ksrv_tensor
 
@@ -113,53 +112,84 @@ cdef void *ksrv_plain_taken(Entry *entry) except NULL:
 
 cdef void ksrv_plain_answered(Entry *answered, void *answer) noexcept:
     cdef PlainEntry *entry = <PlainEntry *>answered
-    cdef Connection *connection = entry.connection
     cdef Lane lane = <Lane>entry.plan.lane
     cdef Exchange exchange = None
-    entry.connection = NULL
     try:
-        exchange = ksrv_exchange(lane, entry.door, connection)
+        exchange = ksrv_exchange(lane, entry.door, entry.turn)
         if isinstance(<object>answer, Exception):
             lane.route.refuse(exchange, <object>answer)
         else:
             lane.route.deliver(exchange, _request_of(entry), <object>answer)
     except BaseException:
-        log.exception("an answer on the hot route failed")
         if exchange is None:
-            entry.door.answer_ready(connection, READY_FAILED)
+            entry.door.fail(entry.turn)
         else:
             exchange.fail()
+        log.exception("an answer on the hot route failed")
 
 
-cdef int ksrv_serve_plain(CDoor *door, Connection *connection) except -1:
+cdef void ksrv_serve_plain(CDoor *door, Connection *connection) noexcept:
     cdef Plan *plan = connection.plain.plan
     cdef Lane lane = <Lane>plan.lane
     cdef PlainEntry *plain[TOGETHER]
     cdef Entry *entries[TOGETHER]
     cdef Push results[TOGETHER]
     cdef size_t room = 1, seat = 0, count, lent, i
-    cdef PlainTicket ticket
-    cdef list tickets = []
     if plan.max_rows:
         room = <size_t>min(plan.max_rows, <uint64_t>TOGETHER)
     count = door.take_plain(connection, plain, room)
     for i in range(count):
         entries[i] = plain[i]
-        door.watch(plain[i].connection, entries[i])  # once it is pushed, the timer may answer it
+        # Now: once it is pushed, the timer may answer it.
+        door.watch(plain[i].turn.connection, entries[i])
     lent = ksrv_push_some(plan.queue, entries, count, plan.max_rows, results, &seat)
     for i in range(count):
-        if results[i] == PUSH_LENT:
-            ticket = PlainTicket.__new__(PlainTicket)
-            ksrv_ticket_over(ticket, entries[i])
-            tickets.append(ticket)
-        if results[i] == PUSH_LENT or results[i] == PUSH_OK:
+        if results[i] == PUSH_OK:
             ksrv_entry_release(entries[i])
-        else:
-            door.unwatch(plain[i].connection)
-            lane.route(ksrv_exchange(lane, door, door.undo_plain(plain[i])))
+        elif results[i] != PUSH_LENT:
+            door.unwatch(plain[i].turn.connection)
+            ksrv_route(lane, door, door.undo_plain(plain[i]), lane.route)
     if lent:
+        _run_lent(lane, seat, entries, results, count)
+
+
+cdef void _run_lent(
+    Lane lane, size_t seat, Entry **entries, Push *results, size_t count
+) noexcept:
+    """Run the entries that were lent a seat. Whoever pushed them ends them, whatever fails."""
+    cdef PlainTicket ticket
+    cdef list tickets
+    cdef bint ours = True
+    cdef size_t i
+    try:
+        tickets = []
+        for i in range(count):
+            if results[i] == PUSH_LENT:
+                ticket = PlainTicket.__new__(PlainTicket)
+                ksrv_ticket_over(ticket, entries[i])
+                tickets.append(ticket)
+        ours = False  # the seat is the instance's to return
         lane.run(seat, tickets)
-    return 0
+    except BaseException:
+        if ours:
+            ksrv_return_seat(lane.plan.queue, seat)
+        for i in range(count):
+            if results[i] == PUSH_LENT:
+                _fail(<PlainEntry *>entries[i])
+        log.exception("a batch on the hot route failed")
+    for i in range(count):
+        if results[i] == PUSH_LENT:
+            ksrv_entry_release(entries[i])
+
+
+cdef void _fail(PlainEntry *entry) noexcept:
+    cdef unsigned char won = 0
+    cdef Entry *only = entry
+    ksrv_finish(entry.plan.queue, &only, 1, &won)
+    if won:
+        entry.door.fail(entry.turn)
+        ksrv_publish(entry)
+        ksrv_entry_release(entry)
 
 
 cdef class Lane:

@@ -33,8 +33,9 @@ inline void reply_plain(PlainEntry *entry, const ReplyPart *parts, int part_coun
                         bool alone, const ReplyStage *stages, int stage_count) noexcept {
     const Plan &plan = *entry->plan;
     const PlainRequest &request = entry->request;
-    Connection *connection = entry->connection;
-    entry->connection = nullptr;
+    Door *door = entry->door;
+    Connection *connection = door->take_turn(entry->turn);
+    if (!connection) return;
     char room[PLAIN_REPLY_ROOM], fields_room[PLAIN_FIELDS_ROOM];
     TextWriter body(room, sizeof room), fields(fields_room, sizeof fields_room);
     const int count = request.wanted_count ? request.wanted_count : part_count;
@@ -64,7 +65,6 @@ inline void reply_plain(PlainEntry *entry, const ReplyPart *parts, int part_coun
     }
     end_fields(fields, true, body.length());
     static constexpr char line[] = "200 OK";
-    Door *door = entry->door;
     if (!good || body.full() || fields.full()) {
         door->answer_ready(connection, READY_FAILED);
     } else if (door->put_answer(connection, 200, line, sizeof line - 1, fields.text(), fields.length(),

@@ -38,6 +38,10 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
 
     const int ANSWER_BLOCKS
 
+    cdef struct Turn:
+        Connection *connection
+        uint64_t number
+
     cdef struct Outgoing:
         CBlock *blocks[4]
         int block_count
@@ -82,7 +86,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
     cdef cppclass PlainEntry(Entry):
         Plan *plan
         CDoor *door
-        Connection *connection
+        Turn turn
         CBlock *block
         size_t body_offset
         size_t body_length
@@ -207,6 +211,9 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         uint64_t stuck_ns() noexcept
         cbool answer(Connection *connection, Owners *owners) noexcept
         void answer_ready(Connection *connection, Ready which) noexcept
+        Turn turn_of(Connection *connection) noexcept
+        Connection *take_turn(const Turn &turn) noexcept
+        void fail(const Turn &turn) noexcept
         void watch(Connection *connection, Entry *entry) noexcept
         void give_back(Connection *connection) noexcept
         cbool reserve_answer(Connection *connection, uint64_t nbytes) noexcept
@@ -214,7 +221,7 @@ cdef extern from "door.hpp" namespace "ksrv" nogil:
         void unwatch(Connection *connection) noexcept
         Connection *next_to_run() noexcept
         size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept
-        Connection *undo_plain(PlainEntry *entry) noexcept
+        Turn undo_plain(PlainEntry *entry) noexcept
         cbool put_answer(
             Connection *connection, uint16_t status, const char *line, size_t line_length,
             const char *fields, size_t fields_length, const char *body, size_t body_length

@@ -1,12 +1,12 @@
 """Exchanges for the other compiled modules."""
 
-from ksrv._native.door cimport CDoor, Connection
+from ksrv._native.door cimport CDoor, Turn
 
 
 cdef class Exchange:
     cdef object owner  # keeps the door
     cdef CDoor *door
-    cdef Connection *connection
+    cdef Turn turn  # its connection is NULL once the exchange was answered
     cdef readonly str model
     cdef readonly str version
     cdef readonly str header_length
@@ -15,4 +15,7 @@ cdef class Exchange:
     cdef readonly bytes head
 
 
-cdef Exchange ksrv_exchange(object owner, CDoor *door, Connection *connection)
+cdef Exchange ksrv_exchange(object owner, CDoor *door, const Turn &turn)
+
+# Gives a request to `handler`, as an exchange; whatever that raises, the request is answered.
+cdef void ksrv_route(object owner, CDoor *door, const Turn &turn, object handler) noexcept

@@ -17,4 +17,5 @@ cdef void *ksrv_plain_taken(Entry *entry) except NULL
 cdef void ksrv_plain_answered(Entry *entry, void *answer) noexcept
 
 # Pushes a plain request and those behind it, and runs them where a seat is lent. Needs the GIL.
-cdef int ksrv_serve_plain(CDoor *door, Connection *connection) except -1
+# Each of them is answered, whatever fails.
+cdef void ksrv_serve_plain(CDoor *door, Connection *connection) noexcept

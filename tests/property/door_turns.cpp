@@ -1,0 +1,101 @@
+// What must not happen, tried: a message answered twice, an answer when its connection serves somebody
+// else, a connection given back twice. Each is counted, nothing is sent, and no place is given to two
+// clients. Exits 1 when not.
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "door.hpp"
+
+using namespace ksrv;
+
+namespace {
+
+void check(bool holds, const char *what) {
+    if (holds) return;
+    std::printf("not so: %s\n", what);
+    std::exit(1);
+}
+
+struct Client {
+    int ends[2];
+    Connection *connection;
+
+    explicit Client(Door &door) : connection(door.connections.take()) {
+        check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0, "there are sockets");
+        connection->fd = ends[0];
+        connection->reserve(HEAD_BUFFER);
+        connection->phase.store(Phase::run);
+    }
+    ~Client() { close(ends[1]); }
+
+    bool got(const char *what) const {
+        char text[4096];
+        const ssize_t length = recv(ends[1], text, sizeof text, 0);
+        return std::string(text, length > 0 ? static_cast<size_t>(length) : 0).find(what) !=
+               std::string::npos;
+    }
+    bool got_nothing() const {
+        char byte;
+        return recv(ends[1], &byte, 1, 0) < 0 && errno == EAGAIN;
+    }
+};
+
+}  // namespace
+
+int main() {
+    DoorConfig config;
+    DoorHooks hooks;
+    hooks.release = [](Block *) {};
+    Door door(config, hooks);
+    door.ready_answers[READY_FAILED] = {500, "500 Failed", "content-length: 0\r\n", ""};
+    const auto strays = [&door] { return door.counters[DOOR_STRAY].load(); };
+
+    // One answer to one message.
+    Client one(door);
+    const Turn first = door.begin_turn(one.connection);
+    check(door.turn_of(one.connection).number == first.number, "an open turn can be looked up");
+    door.fail(first);
+    check(one.got("500 Failed"), "the first answer is sent");
+    door.fail(first);
+    check(one.got_nothing() && strays() == 1, "a second one is not");
+    check(door.take_turn(Turn{}) == nullptr && strays() == 2, "no turn is nobody's");
+
+    // The next message of the same client is not answered by the turn of the one before.
+    one.connection->claim.store(OWNED);
+    one.connection->phase.store(Phase::run);
+    const Turn second = door.begin_turn(one.connection);
+    door.fail(first);
+    check(one.got_nothing() && strays() == 3, "an answer does not go to another message");
+
+    // Nor is another client who has got the place.
+    check(door.take_turn(second) == one.connection, "an open turn is taken");
+    door.drop(one.connection);
+    Client other(door);
+    check(other.connection == one.connection, "places are used again");
+    door.begin_turn(other.connection);
+    door.fail(first);
+    door.fail(second);
+    check(other.got_nothing() && strays() == 5, "an answer does not go to another client");
+
+    // A place that is given back twice is still one place.
+    door.drop(other.connection);
+    door.drop(other.connection);
+    check(strays() == 6 && door.connections.open() == 0, "a connection is dropped once");
+    Client third(door), fourth(door);
+    check(third.connection != fourth.connection, "two clients have two places");
+
+    // Of many that answer at once one does.
+    for (int round = 0; round < 2000; ++round) {
+        const Turn turn = door.begin_turn(third.connection);
+        std::atomic<int> took{0};
+        std::thread threads[3];
+        for (std::thread &thread : threads)
+            thread = std::thread([&] { took.fetch_add(door.take_turn(turn) != nullptr); });
+        for (std::thread &thread : threads) thread.join();
+        check(took.load() == 1, "one of several takes a turn");
+    }
+    std::printf("%lu strays\n", static_cast<unsigned long>(strays()));
+    return strays() == 6 + 2 * 2000 ? 0 : 1;
+}
