@@ -238,8 +238,8 @@ cdef class Exchange:
 
     def give_back_bytes(self):
         """Give the body's bytes back to the budget; from here on the queue counts the request."""
-        if self.connection != NULL:
-            self.door.give_back(self.connection)
+        if self.turn.connection != NULL:
+            self.door.give_back(self.turn.connection)
 
     def watch(self, Ticket ticket not None):
         """Have the request cancelled if its client vanishes before it is answered.

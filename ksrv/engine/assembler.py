@@ -101,7 +101,7 @@ def fill(
     known = len(assembly.tickets)
     try:
         assembly.add(tickets)
-    except Exception as error:
+    except BaseException as error:
         shown: KsrvError
         if isinstance(error, KsrvError):
             shown = error

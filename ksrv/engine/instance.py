@@ -190,7 +190,14 @@ class Instance:
         try:
             if self._load():
                 self._serve()
+        except BaseException as error:
+            name = self._home.spec.name
+            log.error("the model %s, instance %d has ended", name, self.number, exc_info=error)
+            self._home.instance_lost(
+                f"its instance {self.number} ended with {type(error).__name__}; the log says where"
+            )
         finally:
+            native.wake_waiters()
             self._executor.close()
 
     def _load(self) -> bool:
@@ -236,7 +243,6 @@ class Instance:
             del taken, assembly
             if self._cold and not self._revive():
                 break
-        native.wake_waiters()
 
     def run_lent(self, tickets: list[QueuedTicket]) -> None:
         """Run requests on the thread that submitted them, which was lent this instance's seat.
@@ -256,14 +262,35 @@ class Instance:
     # ---- a batch ----------------------------------------------------------------------------
 
     def _assembled(self, tickets: list[QueuedTicket]) -> Assembly | PlainBatch:
-        if lane.are_plain(tickets):
-            return PlainBatch(tickets, self._executor.lease)
-        assembly = self._home.assembly(0, self.number)
-        fill(assembly, tickets, self._home.queue, self.tally)
+        try:
+            if lane.are_plain(tickets):
+                return PlainBatch(tickets, self._executor.lease)
+            assembly = self._home.assembly(0, self.number)
+            fill(assembly, tickets, self._home.queue, self.tally)
+        except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
+            self._fail(tickets, error)
+            return PlainBatch([], self._executor.lease)
         return assembly
 
     def _run(self, assembly: Assembly | PlainBatch, lent: bool) -> None:
         """Run a batch and answer its requests; on a lent seat their waiters are woken at once."""
+        tickets = assembly.tickets
+        try:
+            self._run_batch(assembly, lent)
+        except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
+            self._fail(tickets, error)
+
+    def _fail(self, tickets: list[QueuedTicket], error: BaseException) -> None:
+        """Answer those of a batch that are open still."""
+        won = self._home.queue.finish(tickets, [self._failure(error)] * len(tickets))
+        self.tally.failed(sum(won))
+
+    def _failure(self, error: BaseException) -> KsrvError:
+        name = self._home.spec.name
+        log.error("a batch of the model %s failed", name, exc_info=error)
+        return HandlerFailed(f"a batch of the model {name} failed: {type(error).__name__}.")
+
+    def _run_batch(self, assembly: Assembly | PlainBatch, lent: bool) -> None:
         queue = self._home.queue
         if not assembly.tickets:
             return
@@ -321,11 +348,8 @@ class Instance:
             return self._died(assembly, error)
         except KsrvError as error:
             return [error] * len(tickets)
-        except Exception as error:
-            name = self._home.spec.name
-            log.error("a batch of the model %s failed", name, exc_info=error)
-            failed = HandlerFailed(f"a batch of the model {name} failed: {type(error).__name__}.")
-            return [failed] * len(tickets)
+        except BaseException as error:  # noqa: BLE001  a handler may raise anything
+            return [self._failure(error)] * len(tickets)
         finally:
             self._busy_since = 0
             assembly.ran_ns = assembly.ran_ns or time.monotonic_ns() - began
@@ -420,7 +444,7 @@ class Instance:
         """Warm up a replacement; it serves cold where that fails, and the next where it dies."""
         try:
             warm_up(self)
-        except Exception as error:
+        except BaseException as error:
             log.error(
                 "the model %s, instance %d was not warmed up again",
                 self._home.spec.name,

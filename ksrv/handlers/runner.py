@@ -181,7 +181,7 @@ class Runner:
             del result
         except InferenceError as error:
             failure = error
-        except (Exception, SystemExit) as error:  # noqa: BLE001  a handler may raise anything
+        except BaseException as error:  # noqa: BLE001  a handler may raise anything
             failure = self._failed(error, context.stage, inputs)
         finally:
             timings = context.timings
@@ -205,7 +205,7 @@ class Runner:
             close = getattr(handler, "close", None)
             if close is not None:
                 close()
-        except Exception:
+        except BaseException:
             log.exception("%s: the handler's close failed", self._shown())
         finally:
             context.modules.close()

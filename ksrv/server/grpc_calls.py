@@ -108,7 +108,7 @@ def needs_control(gate: Gate) -> Check:
     return check
 
 
-def failure_of(error: Exception) -> KsrvError:
+def failure_of(error: BaseException) -> KsrvError:
     """Return what the client is told of an error; one that nobody foresaw goes into the log."""
     if isinstance(error, KsrvError):
         return error

@@ -377,7 +377,7 @@ class DirectCalls:
                 event = None  # it holds its call and the message
                 if call is not None:
                     self._infer(call, term)
-            except Exception:
+            except BaseException:  # without this thread no further call would be taken
                 log.exception("a gRPC call failed")
             event = call = None
         return True
@@ -526,7 +526,7 @@ class DirectCalls:
             call.owner = threading.get_ident()
             ended = functools.partial(self._request_ended, call)
             call.ticket = self._calls.submit(call.request, ended, may_run=may_run)
-        except Exception as error:  # noqa: BLE001 - the client is told
+        except BaseException as error:  # noqa: BLE001 - the client is told
             self._refuse(call, failure_of(error))
             return
         call.owner = 0
@@ -559,7 +559,7 @@ class DirectCalls:
         call.request = call.ticket = None
         try:
             message = self._calls.finish(call, request, ticket)
-        except Exception as error:  # noqa: BLE001 - the client is told
+        except BaseException as error:  # noqa: BLE001 - the client is told
             self._refuse(call, failure_of(error))
             return
         del request, ticket
@@ -588,6 +588,6 @@ class DirectCalls:
         while (call := self._answers.get()) is not None:
             try:
                 self._answer(call)
-            except Exception:
+            except BaseException:
                 log.exception("a gRPC answer failed")
             del call

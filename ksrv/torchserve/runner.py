@@ -154,7 +154,9 @@ class TorchServeRunner:
         start = time.perf_counter_ns()
         try:
             items = answers.checked_items(entry(data, self._context), expected)
-        except Exception as error:  # noqa: BLE001  a handler may raise anything
+        except SystemExit:  # it ends the handler's process, where it has one, as with TorchServe
+            raise
+        except BaseException as error:  # noqa: BLE001  a handler may raise anything
             return self._failed(error, inputs, over_torchserve)
         taken = time.perf_counter_ns() - start
         assert self._context.metrics is not None
@@ -218,7 +220,7 @@ class TorchServeRunner:
                     outputs.headers[index] = {CONTENT_TYPE: kind}
                 else:
                     element = answers.wire_element(item)
-            except Exception as error:  # noqa: BLE001  a handler may have failed a row with anything
+            except BaseException as error:  # noqa: BLE001  a row may have failed with anything
                 outputs.failures[index] = answers.failure_of(
                     error, over_torchserve, self.source.name
                 )
@@ -265,7 +267,9 @@ class TorchServeRunner:
             outputs.headers[0] = headers
         return outputs
 
-    def _failed(self, error: Exception, inputs: BatchInputs, over_torchserve: bool) -> BatchOutputs:
+    def _failed(
+        self, error: BaseException, inputs: BatchInputs, over_torchserve: bool
+    ) -> BatchOutputs:
         ids = ", ".join(quote(request.id) for request in inputs.requests[:8])
         log.error("the model %s failed; requests: %s", self.source.name, ids, exc_info=error)
         failure = answers.failure_of(error, over_torchserve, self.source.name)
@@ -276,7 +280,7 @@ class TorchServeRunner:
         describe = getattr(self._service, "describe_handle", None)
         try:
             element, _ = answers.torchserve_item(describe() if callable(describe) else None)
-        except Exception as error:
+        except BaseException as error:
             log.error("the model %s cannot be described", self.source.name, exc_info=error)
             raise HandlerFailed(f"describe_handle failed with {type(error).__name__}") from error
         return BatchOutputs([Tensor(answers.OUTPUT, "BYTES", (1,), [element])])

@@ -211,7 +211,9 @@ class Child:
             self._run(runner, frame)
         except KsrvError as error:
             failure: KsrvError = error.with_traceback(None)
-        except Exception as error:  # the runner's own fault, or outputs that do not fit
+        except SystemExit:
+            raise
+        except BaseException as error:  # the runner's own fault, or outputs that do not fit
             log.exception("a batch failed outside of its handler")
             failure = HandlerFailed(f"the batch's answer cannot be sent: {type(error).__name__}")
         else:

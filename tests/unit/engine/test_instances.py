@@ -1,5 +1,6 @@
 """Instances: lent seats, assembling ahead, deaths of executors, and whose memory an answer is."""
 
+import asyncio
 import threading
 import time
 
@@ -7,9 +8,10 @@ import numpy as np
 import pytest
 
 from ksrv._native import arena
+from ksrv._native import queue as native
 from ksrv.engine import instance
 from ksrv.engine.executors import ExecutorDied
-from ksrv.errors import DeadlineExceeded, HandlerFailed
+from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
 from ksrv.request import BatchOutputs, InferRequest
 from tests.unit.engine.engine_models import (
     FunctionExecutor,
@@ -366,4 +368,63 @@ def test_an_instance_that_is_stuck_beyond_the_models_time_is_not_ready(gate):
     assert not served.ready()
     gate.set()
     until(served.ready)
+    served.close()
+
+
+# ---- what is no Exception ---------------------------------------------------------------------
+
+
+class Panic(BaseException):
+    """What no handler of errors should stop at."""
+
+
+@pytest.mark.parametrize("kind", [Panic, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("batch", [0, 4])
+def test_an_executor_that_raises_anything_fails_its_batch_alone(kind, batch):
+    def run(batch):
+        if batch.requests[0].id == "bad":
+            raise kind("odd input")
+        return batch.tensors["x"].data
+
+    served = engine(source(batch=batch), run=run)
+    until(lambda: queue_of(served).idle == 1)
+    for lends in (False, True):
+        queue_of(served).may_lend = lends
+        for _ in range(2):
+            with pytest.raises(HandlerFailed, match=kind.__name__):
+                served.submit(request(id="bad"), may_run=True).wait()
+            assert served.submit(request(id="good"), may_run=True).wait().id == "good"
+    assert (queue_of(served).open, native.bytes_in_flight()) == (0, 0)
+    served.close()
+
+
+def test_a_thread_that_ends_all_the_same_takes_its_model_out_of_service():
+    class Broken(FunctionExecutor):
+        broken = False
+
+        @property
+        def alive(self):
+            if self.broken:
+                raise Panic("odd")
+            return True
+
+        @alive.setter
+        def alive(self, value):
+            pass
+
+    executors = []
+
+    def make(source, number, threads):
+        executors.append(Broken(source, lambda batch: batch.tensors["x"].data))
+        return executors[-1]
+
+    served = engine(make=make)
+    served.infer(request())
+    executors[0].broken = True
+    assert served.infer(request())  # its answer is out before anybody looks
+    until(lambda: served.index()[0].state == "UNAVAILABLE")
+    assert "its instance 0 ended with Panic" in served.index()[0].reason
+    with pytest.raises(NotReady, match="its instance 0 ended with Panic"):
+        served.infer(request())
+    executors[0].broken = False
     served.close()

@@ -15,7 +15,9 @@ import time
 import numpy as np
 import pytest
 
+from ksrv._native import queue as native
 from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.engine.instance import Instance
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
 from ksrv.server.hot import PLAIN_JSON
@@ -37,6 +39,7 @@ from tests.unit.server.plain_door import (
     status,
     stripped,
 )
+from tests.until import until
 
 
 @pytest.fixture(scope="module")
@@ -362,6 +365,75 @@ def test_a_door_that_goes_first_leaves_its_requests_harmless(tmp_path):
             del door
         with client:
             assert status(read_answer(client)[0]) == 200  # from the instance's thread
+
+
+class Panic(BaseException):
+    """What no handler of errors should stop at."""
+
+
+@pytest.fixture
+def lent(tmp_path):
+    """An engine, its model, whose seat is lent, and the address of a door."""
+    with serving(tmp_path / "one", ONE, ONE_YAML) as engine, opened(engine) as (door, address):
+        (model,) = {model for _, _, model in engine.reached()}
+        until(lambda: model.queue.idle == 1)
+        model.queue.may_lend = True
+        yield engine, model, address
+        assert door.counters()["stray"] == 0
+
+
+def fail(*_, **__):
+    raise Panic("secret")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [("_run", "_fail"), ("_run_batch",), ("_assembled",)],
+    ids=["everything", "the batch", "assembling"],
+)
+def test_whoever_pushed_requests_ends_them_whatever_the_engine_does(lent, monkeypatch, broken):
+    _, model, address = lent
+    with socket.create_connection(address, 20) as client:
+        for name in broken:
+            monkeypatch.setattr(Instance, name, fail)
+        client.sendall(message("one", {"x": A}) * 3)
+        rest = b""
+        for _ in range(3):
+            head, body, rest = read_answer(client, rest)
+            assert status(head) == 500
+            assert b"secret" not in body
+        monkeypatch.undo()
+        assert (model.queue.open, native.bytes_in_flight()) == (0, 0)
+        client.sendall(message("one", {"x": B}))
+        assert payload(*read_answer(client)[:2])[1].tolist() == B.tolist()
+    assert model.queue.idle == 1
+
+
+class BrokenTally:
+    """Counts nothing, behind answers that are out."""
+
+    batch = staticmethod(fail)
+
+    def failed(self, count):
+        pass
+
+
+@pytest.mark.parametrize("is_lent", [True, False])
+def test_what_fails_behind_an_answer_answers_nobody_again(lent, monkeypatch, is_lent):
+    _, model, address = lent
+    model.queue.may_lend = is_lent
+    instance = model._instances[0]
+    with socket.create_connection(address, 20) as client:
+        for x in (A, row(-8, 1)):  # the second is answered from its own memory
+            monkeypatch.setattr(instance, "tally", BrokenTally())
+            for _ in range(2):
+                client.sendall(message("one", {"x": x}))
+                assert payload(*read_answer(client)[:2])[1].tolist() == x.tolist()
+                until(lambda: (model.queue.open, native.bytes_in_flight()) == (0, 0))
+            monkeypatch.undo()
+        client.sendall(message("one", {"x": B}))
+        assert payload(*read_answer(client)[:2])[1].tolist() == B.tolist()
+        assert readable([client], 0) == []
 
 
 def test_a_timeout_beyond_all_clocks_is_none(tmp_path):
