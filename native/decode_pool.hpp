@@ -19,6 +19,8 @@
 #include <thread>
 #include <vector>
 
+#include "python_call.hpp"
+
 namespace ksrv {
 
 using ChunkFunction = void (*)(void *context, std::size_t chunk);
@@ -88,7 +90,7 @@ class DecodePool {
         for (;;) {
             const std::size_t chunk = task.next.fetch_add(1, std::memory_order_relaxed);
             if (chunk >= task.chunks) return;
-            task.function(task.context, chunk);
+            call_python([&task, chunk] { task.function(task.context, chunk); });
         }
     }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "door.hpp"
+#include "python_call.hpp"
 
 namespace ksrv {
 
@@ -41,7 +42,7 @@ inline void Door::visit_python(int index) noexcept {
         std::lock_guard<std::mutex> guard(follow_mutex_);
         follow_.notify_one();
     }
-    hooks.serve(hooks.owner);
+    call_python([this] { hooks.serve(hooks.owner); });
 }
 
 // Another thread may have taken this one's place.

@@ -1,0 +1,64 @@
+"""A process that ends while native threads are inside Python: it ends, and nothing aborts it.
+
+The end is drawn out by an object whose finalizer takes its time, as that of a large library does.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent.parent
+
+SLOW_END = """
+import socket, threading, time
+
+entered = threading.Event()
+
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.3)
+
+slow = Slow()
+
+def hang(*_):
+    entered.set()
+    while True:
+        time.sleep(0.001)  # asks for the GIL again and again
+"""
+
+POOL = """
+from ksrv._native.image import DecodePool
+
+pool = DecodePool(2)
+threading.Thread(target=pool.run, args=(hang, 2, 2), daemon=True).start()
+entered.wait()
+"""
+
+DOOR = """
+from ksrv._native.door import Door, READY_ANSWERS_NEEDED
+from ksrv._native.recogniser import HeadRules
+from tests.heads import INFER
+
+answers = dict.fromkeys(READY_ANSWERS_NEEDED, (500, b"500 No", b"content-length: 0\\r\\n", b""))
+listener = socket.create_server(("127.0.0.1", 0))
+listener.setblocking(False)
+door = Door(HeadRules(body=1 << 20), hang, answers)
+door.listen([listener.fileno()])
+for index in range(2):
+    threading.Thread(target=door.run, args=(index,), daemon=True).start()
+door.accept(True)
+client = socket.create_connection(listener.getsockname())
+client.sendall(INFER + b"01234")
+entered.wait()
+"""
+
+
+@pytest.mark.parametrize("busy", [POOL, DOOR], ids=["decode pool", "door"])
+def test_a_process_ends_while_its_threads_are_in_python(busy):
+    ended = subprocess.run(
+        [sys.executable, "-c", SLOW_END + busy],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
