@@ -81,6 +81,19 @@ class Home(Protocol):
         """Note that an instance has ended for good."""
 
 
+class InstanceThread(threading.Thread):
+    """The thread of an instance."""
+
+
+def instances_left() -> int:
+    """Return how many instances of this process have a thread that has not ended.
+
+    Once all models are closed these are the ones whose handler has not come back, on their own thread
+    or on one that was lent their seat.
+    """
+    return sum(isinstance(thread, InstanceThread) for thread in threading.enumerate())
+
+
 class Instance:
     """One handler and its thread.
 
@@ -116,7 +129,7 @@ class Instance:
         self.restarts = 0
         self.tally = Tally()
         name = f"ksrv-{home.spec.name}-{number}"
-        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        self._thread = InstanceThread(target=self._live, name=name, daemon=True)
         executor.on_death(self._note_death)
 
     def start(self) -> None:

@@ -33,6 +33,7 @@ from ksrv.server.settings import ServerSettings, SettingsError
 from ksrv.server.shared_memory import check_shared_memory
 from ksrv.server.slots import State, WorkerSlots
 from ksrv.server.waiting import keep_threads_real
+from ksrv.server.worker_end import leave_handlers_behind
 
 log = logging.getLogger(__name__)
 
@@ -223,10 +224,11 @@ class Master:
         self.service.start(worker)
 
     def worker_exit(self, server: Any, worker: Any) -> None:
-        """Stop what the worker still runs."""
+        """Stop what the worker still runs; handlers that hang are left behind."""
         if worker.alive and not worker.booted:
             self.slots.mark(worker.ksrv_slot, State.UNBORN)
         self.service.stop()
+        leave_handlers_behind()
 
     def child_exit(self, server: Any, worker: Any) -> None:
         """Free the slot of a worker that is gone, however it went."""
