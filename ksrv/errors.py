@@ -5,7 +5,9 @@ other module knows a status. Texts are sentences: what was wrong, where, what wa
 never holds more than 64 characters of the client's own (`quote`) and is at most 1 KiB long.
 """
 
+import re
 from http import HTTPStatus
+from pathlib import Path
 
 QUOTED_CHARACTERS = 64
 TEXT_BYTES = 1024
@@ -33,6 +35,25 @@ def cut(text: str) -> str:
     if len(encoded) <= TEXT_BYTES:
         return text
     return encoded[: TEXT_BYTES - 3].decode("utf-8", "ignore") + "..."
+
+
+_QUOTED_PATH = re.compile(r"""(?<=['"`])/[^'"`\n]*(?=['"`])""")
+_PATH = re.compile(r"""(?:file://|(?<![\w:/.~-]))/[^\s'"`<>|:;,()\[\]{}]+""")
+
+
+def without_paths(text: str, *folders: Path) -> str:
+    """Return a text without the absolute paths in it: where a server keeps its files is its own.
+
+    Args:
+        text: A sentence for clients, which may hold the words of libraries.
+        folders: What lies below these is shown by its relative path, all else by its last part.
+    """
+    for folder in sorted(folders, key=lambda one: len(str(one)), reverse=True):
+        if folder.is_absolute() and folder.name:
+            text = text.replace(f"{folder}/", "").replace(str(folder), folder.name)
+    for pattern in (_QUOTED_PATH, _PATH):
+        text = pattern.sub(lambda found: found[0].rstrip("/").rpartition("/")[2], text)
+    return text
 
 
 class KsrvError(Exception):

@@ -31,6 +31,7 @@ from ksrv.errors import (
     NotReady,
     Overloaded,
     PromiseBroken,
+    without_paths,
 )
 from ksrv.observe.statistics import ModelStatistics
 from ksrv.request import InferRequest, InferResponse, Tensor
@@ -398,6 +399,7 @@ class LoadedModel:
         self._lost.append(reason)
         if len(self._lost) < len(self._instances):
             return
+        reason = without_paths(reason, self.source.folder, self.source.root)
         self.reason = reason
         self.state = "UNAVAILABLE"
         self.queue.close()

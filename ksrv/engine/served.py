@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ksrv.engine.model import LoadedModel, State
-from ksrv.errors import HandlerFailed, KsrvError, NotFound, NotReady, quote
+from ksrv.errors import HandlerFailed, KsrvError, NotFound, NotReady, quote, without_paths
 from ksrv.repository.layout import ModelEntry, Repository, by_numbers
 from ksrv.source import ModelSource
 
@@ -294,15 +294,16 @@ class ServedModels:
                     result.follow(before.versions[version])
                 continue
             if result is not None:
-                failed.append(result)
-                states[version] = ModelState(name, version, "UNAVAILABLE", result.message)
                 log.error("the model %s version %s: %s", name, version or "-", result.message)
+                source = entry.versions[version]
+                failed.append(self._for_clients(result, source.folder, source.root))
+                states[version] = ModelState(name, version, "UNAVAILABLE", result.message)
             if version in before.versions:
                 versions[version] = before.versions[version]
         if entry.error:
-            error = HandlerFailed(entry.error)
-            failed.append(error)
             log.error("the model %s: %s", name, entry.error)
+            error = self._for_clients(HandlerFailed(entry.error), entry.path.absolute())
+            failed.append(error)
             states.setdefault("", ModelState(name, "", "UNAVAILABLE", error.message))
             merged = {**before.versions, **versions}
             versions = {version: merged[version] for version in sorted(merged, key=by_numbers)}
@@ -325,6 +326,13 @@ class ServedModels:
         except KsrvError as error:
             return error
         return model
+
+    def _for_clients(self, error: KsrvError, *folders: Path) -> KsrvError:
+        """Take the server's paths out of an error whose whole text is in the log."""
+        places = (path.absolute() for path in self._repository.paths)
+        error.message = without_paths(error.message, *folders, *places)
+        error.args = (error.message,)
+        return error
 
     def _put(self, name: str, served: Served) -> None:
         self._table = {**self._table, name: served}

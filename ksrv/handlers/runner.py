@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.errors import HandlerFailed, InferenceError, KsrvError, ModelFailed, quote
+from ksrv.errors import HandlerFailed, InferenceError, KsrvError, ModelFailed, quote, without_paths
 from ksrv.handlers.base import BaseHandler, infer_and_postprocess
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.compile import CompileError
@@ -244,7 +244,8 @@ class Runner:
         if isinstance(error, KsrvError):
             return error
         if isinstance(error, CompileError):
-            return ModelFailed(f"{self._shown()} cannot serve: {error}")
+            text = without_paths(str(error), self.source.folder, self.source.root)
+            return ModelFailed(f"{self._shown()} cannot serve: {text}")
         return HandlerFailed(
             f"the stage {stage} of {self._shown()} failed with {type(error).__name__}."
         )
