@@ -296,13 +296,14 @@ class ServedModels:
             if result is not None:
                 log.error("the model %s version %s: %s", name, version or "-", result.message)
                 source = entry.versions[version]
-                failed.append(self._for_clients(result, source.folder, source.root))
+                failed.append(_for_clients(result, source.folder, source.root, source.root.parent))
                 states[version] = ModelState(name, version, "UNAVAILABLE", result.message)
             if version in before.versions:
                 versions[version] = before.versions[version]
         if entry.error:
             log.error("the model %s: %s", name, entry.error)
-            error = self._for_clients(HandlerFailed(entry.error), entry.path.absolute())
+            path = entry.path.absolute()
+            error = _for_clients(HandlerFailed(entry.error), path, path.parent)
             failed.append(error)
             states.setdefault("", ModelState(name, "", "UNAVAILABLE", error.message))
             merged = {**before.versions, **versions}
@@ -327,13 +328,6 @@ class ServedModels:
             return error
         return model
 
-    def _for_clients(self, error: KsrvError, *folders: Path) -> KsrvError:
-        """Take the server's paths out of an error whose whole text is in the log."""
-        places = (path.absolute() for path in self._repository.paths)
-        error.message = without_paths(error.message, *folders, *places)
-        error.args = (error.message,)
-        return error
-
     def _put(self, name: str, served: Served) -> None:
         self._table = {**self._table, name: served}
 
@@ -351,6 +345,13 @@ def _unloaded(name: str, versions: Iterable[str]) -> Served:
     """Return what stands for a model that was unloaded on purpose."""
     states = {version: ModelState(name, version, "UNAVAILABLE", "unloaded") for version in versions}
     return Served(states=states, wanted=False)
+
+
+def _for_clients(error: KsrvError, *folders: Path) -> KsrvError:
+    """Take the server's paths out of an error whose whole text is in the log."""
+    error.message = without_paths(error.message, *folders)
+    error.args = (error.message,)
+    return error
 
 
 def _state_of(model: LoadedModel, failed: ModelState | None) -> ModelState:
