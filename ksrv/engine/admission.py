@@ -6,7 +6,8 @@ the values that disagree.
 
 Requests of equal group can be joined: their inputs have the same names, datatypes and shapes past
 the first dimension, and they ask for the same mode. Groups are numbers that are handed out here, so
-that no client can make two different shapes look equal.
+that no client can make two different shapes look equal. A request whose images take long to decode has
+a group to itself, so that nobody waits for it in a batch; see `ksrv.engine.apart`.
 """
 
 import itertools
@@ -22,6 +23,11 @@ from ksrv.request import Element, InferRequest, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 KNOWN_GROUPS = 4096
+APART = 1 << 62
+"""The groups from here on are of one request each, whose images take long to decode."""
+
+APART_NS = 200_000_000
+"""How long that is, by the estimate of one thread: about fifty million pixels."""
 
 
 class Images(Protocol):
@@ -29,6 +35,9 @@ class Images(Protocol):
 
     def output_shape(self, elements: Sequence[Element], count: int) -> tuple[int, ...]:
         """Return the shape of the tensor that `count` images become."""
+
+    def expect(self, elements: Sequence[Element], count: int) -> tuple[tuple[int, ...], int]:
+        """Return that shape, and about how many nanoseconds decoding takes."""
 
 
 class Admitted(NamedTuple):
@@ -73,6 +82,7 @@ class Admission:
         self._counts_rows = any(entry.batched for entry in declared)
         self._groups: dict[object, int] = {}
         self._next_group = itertools.count(2)
+        self._next_apart = itertools.count(APART)
         # Group 0 (1 to explain) is every request where the description leaves nothing open.
         self._one_group = bool(declared) and all(
             entry.fixed_tail is not None for entry in self._inputs.values()
@@ -94,12 +104,13 @@ class Admission:
             InvalidRequest: The client can mend it.
         """
         shapes: list[object] = []
+        decode_ns = 0
         declared = not request.surface  # other surfaces have parts where KServe has inputs
         rows = self._plain_rows(request) if declared and self._only is not None else -1
         if rows >= 0:
             pass
         elif declared and self._inputs:
-            rows, shapes = self._declared(request)
+            rows, shapes, decode_ns = self._declared(request)
         else:
             rows, shapes = self._undeclared(request)
         if request.outputs:
@@ -110,6 +121,8 @@ class Admission:
                 f"the request has {rows} rows; the model {self.spec.name} takes batches of at most "
                 f"{most} (batching.max_batch_size)."
             )
+        if decode_ns >= APART_NS:
+            return Admitted(rows, next(self._next_apart))
         return Admitted(rows, self._group(request, shapes))
 
     def _plain_rows(self, request: InferRequest) -> int:
@@ -131,8 +144,9 @@ class Admission:
             return shape[0]
         return -1
 
-    def _declared(self, request: InferRequest) -> tuple[int, list[object]]:
+    def _declared(self, request: InferRequest) -> tuple[int, list[object], int]:
         inputs = self._inputs
+        decode_ns = 0
         shapes: list[object] = []
         rows = -1
         first = ""
@@ -147,7 +161,8 @@ class Admission:
             assert expected is not None
             seen.add(name)
             if tensor.datatype != expected.spec.datatype:
-                count, tail = self._images(tensor, expected)
+                count, tail, taken_ns = self._images(tensor, expected)
+                decode_ns += taken_ns
             else:
                 count, tail = _checked_shape(tensor, expected, self.spec.name)
             if expected.fixed_tail is None:
@@ -162,9 +177,9 @@ class Admission:
                     )
             elif rows == -1 and not self._counts_rows:
                 rows, first = (count if tensor.shape else 1), name
-        return (1 if rows == -1 else rows), shapes
+        return (1 if rows == -1 else rows), shapes, decode_ns
 
-    def _images(self, tensor: Tensor, expected: _Input) -> tuple[int, tuple[int, ...]]:
+    def _images(self, tensor: Tensor, expected: _Input) -> tuple[int, tuple[int, ...], int]:
         spec = expected.spec
         if tensor.datatype != "BYTES" or expected.images is None:
             images = " or BYTES with encoded images" if expected.images is not None else ""
@@ -194,8 +209,9 @@ class Admission:
             )
         most = self.spec.max_batch_size
         if most and shape[0] > most and not self.split:
-            return shape[0], ()  # refused for its rows; no header need be read
-        return shape[0], expected.images.output_shape(elements, shape[0])[1:]
+            return shape[0], (), 0  # refused for its rows; no header need be read
+        whole, decode_ns = expected.images.expect(elements, shape[0])
+        return shape[0], whole[1:], decode_ns
 
     def _undeclared(self, request: InferRequest) -> tuple[int, list[object]]:
         names = set()

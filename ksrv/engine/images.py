@@ -37,6 +37,7 @@ from ksrv.spec import Dimension, ImageSpec, TensorSpec
 # What a decoder needs at the least: below the threshold, waking a thread costs more than it saves.
 NANOSECONDS_PER_IMAGE = 15_000
 NANOSECONDS_PER_PIXEL = 4
+SCANS_PER_NANOSECOND = 2  # of one pixel: what each scan of a JPEG adds
 SHARED_WORK = 200_000
 
 MOST_THREADS = 8
@@ -152,7 +153,11 @@ class ImagePreparer:
     # ---- before decoding ---------------------------------------------------------------------
 
     def output_shape(self, elements: Sequence[Element], count: int) -> tuple[int, ...]:
-        """Check the headers of one request's images and return the tensor that they become.
+        """Return the shape of the tensor that images become; see `expect`."""
+        return self.expect(elements, count)[0]
+
+    def expect(self, elements: Sequence[Element], count: int) -> tuple[tuple[int, ...], int]:
+        """Check the headers of one request's images and tell what will become of them.
 
         No pixel is decoded, unless the number of channels is free and the first file's format does
         not tell it. A free height or width is the first image's; a range clamps it.
@@ -162,7 +167,8 @@ class ImagePreparer:
             count: How many images the request's shape announces.
 
         Returns:
-            Rows, height, width, channels.
+            Rows, height, width and channels of their tensor, and about how many nanoseconds one
+            thread takes to decode them.
 
         Raises:
             InvalidRequest: A count, header, format or size that is not accepted.
@@ -184,7 +190,7 @@ class ImagePreparer:
         for index, header in enumerate(headers):
             self._check_channels(header.channels, channels, index)
             self._check_size(self._size(header), target, index)
-        return (count, *target, channels)
+        return (count, *target, channels), sum(map(_decode_ns, headers))
 
     def _header(self, element: Element, index: int) -> Header:
         """Read and check what can be known of one image without decoding it."""
@@ -275,7 +281,7 @@ class ImagePreparer:
                 out[first_row + index] = 0
                 continue
             pictures.append(_Picture(first_row + index, number, element, header, request))
-            work += NANOSECONDS_PER_IMAGE + NANOSECONDS_PER_PIXEL * header.width * header.height
+            work += _decode_ns(header)
 
         def run(start: int, stop: int) -> None:
             for picture in pictures[start:stop]:
@@ -414,6 +420,13 @@ class ImagePreparer:
             return int(cv2.IMREAD_UNCHANGED)
         keeps_depth = convert and self.spec.datatype == "UINT16" and self.image.resize != "pillow"
         return flags | upright | (int(cv2.IMREAD_ANYDEPTH) if keeps_depth else 0)
+
+
+def _decode_ns(header: Header) -> int:
+    """About how long one thread takes to decode an image."""
+    pixels = header.width * header.height
+    scans = header.scans * pixels // SCANS_PER_NANOSECOND
+    return NANOSECONDS_PER_IMAGE + NANOSECONDS_PER_PIXEL * pixels + scans
 
 
 def _ended() -> DeadlineExceeded:

@@ -22,6 +22,7 @@ import numpy as np
 from ksrv._native import lane, ownership
 from ksrv._native import queue as native
 from ksrv._native.tally import Tally
+from ksrv.engine.admission import APART
 from ksrv.engine.assemble import Assembly
 from ksrv.engine.assembler import fill
 from ksrv.engine.chunks import chunk_sender
@@ -79,6 +80,12 @@ class Home(Protocol):
 
     def instance_lost(self, reason: str) -> None:
         """Note that an instance has ended for good."""
+
+    def decode_apart(self, tickets: list[QueuedTicket]) -> None:
+        """Take over requests whose images take long to decode, and offer them when that is done."""
+
+    def wait_apart(self) -> bool:
+        """Wait until none is decoded any more, and tell whether there was one."""
 
 
 class InstanceThread(threading.Thread):
@@ -246,7 +253,12 @@ class Instance:
         while True:
             taken = take(seat, room, most, delay or linger)
             if taken is None:
+                if home.wait_apart():
+                    continue  # what was decoded there has been offered
                 break
+            if taken is not True and taken and taken[0].group >= APART:
+                home.decode_apart(taken)
+                continue
             assembly = home.take_offer() if taken is True else self._assembled(taken)
             self._run(assembly, False)
             linger = min(assembly.ran_ns // 200, MOST_LINGER_NS) if assembly.rows > 1 else 0
@@ -266,7 +278,10 @@ class Instance:
         """
         queue = self._home.queue
         try:
-            self._run(self._assembled(tickets), True)
+            if tickets[0].group >= APART:
+                self._home.decode_apart(tickets)
+            else:
+                self._run(self._assembled(tickets), True)
         finally:
             if not self._executor.alive:
                 queue.nudge(self._seat)

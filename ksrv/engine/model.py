@@ -14,6 +14,7 @@ from ksrv._native.memory_budget import PROCESS
 from ksrv._native.tally import Tally
 from ksrv.engine import warmup
 from ksrv.engine.admission import Admission
+from ksrv.engine.apart import Apart
 from ksrv.engine.assemble import Assembly, RowImages
 from ksrv.engine.assembler import Assembler
 from ksrv.engine.executors import Executor
@@ -95,6 +96,7 @@ class LoadedModel:
         self._closing = threading.Lock()
         self._ended = False
         self._assembler: Assembler | None = None
+        self._apart = Apart(self)
         self.tally = Tally()
         self.history = History(self)
         share = config.threads or max(1, settings.usable_cores() // config.instances)
@@ -393,6 +395,14 @@ class LoadedModel:
         """See `assembler.Home.offer_open`."""
         self._offered.append(assembly)
         self.queue.close_open_batch(True)
+
+    def decode_apart(self, tickets: list[QueuedTicket]) -> None:
+        """See `Home.decode_apart`."""
+        self._apart.take(tickets)
+
+    def wait_apart(self) -> bool:
+        """See `Home.wait_apart`."""
+        return self._apart.wait()
 
     def instance_lost(self, reason: str) -> None:
         """See `Home.instance_lost`. Once none is left, what waits is refused."""

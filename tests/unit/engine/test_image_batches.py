@@ -9,6 +9,7 @@ import pytest
 
 from ksrv._native import arena
 from ksrv._native.memory_budget import PROCESS
+from ksrv.engine import admission
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded
 from ksrv.images import opencv
 from ksrv.request import InferRequest, Tensor
@@ -162,7 +163,7 @@ class Decoder:
 
     def __call__(self, element, flags):
         pixels = self._decode(element, flags)
-        value = int(pixels[0, 0, 0])
+        value = 0 if pixels is None else int(pixels[0, 0, 0])
         self.decoded.append(value)
         if value == self.held:
             assert self.go.wait(60)
@@ -228,4 +229,78 @@ def test_an_image_without_room_fails_its_own_request(monkeypatch):
         PROCESS.give_back(others)
         PROCESS.bound = bound
     assert served.infer(images(png(6))).outputs[0].data.tolist() == [[6.0]]
+    served.close()
+
+
+@pytest.fixture
+def heavy(monkeypatch):
+    """A picture that counts as one that takes long, and a decoder that holds it back."""
+    monkeypatch.setattr(admission, "APART_NS", 1_000_000)  # some 250,000 pixels
+    return Decoder(monkeypatch, held=7), png(7, 600, 600)
+
+
+def decoding(decoder, ticket):
+    until(lambda: decoder.decoded.count(7) or ticket.done())
+    assert not ticket.done()
+
+
+def test_images_that_take_long_cost_no_other_client_its_turn(heavy):
+    decoder, picture = heavy
+    gate = Gate()
+    gate.event.set()
+    served = serve(gate, batch=8)
+    long = [served.submit(images(picture)) for _ in range(3)]
+    decoding(decoder, long[0])
+    for value in range(10, 20):
+        assert served.infer(images(png(value))).outputs[0].data.tolist() == [[value]]
+    assert decoder.decoded.count(7) <= 2  # in their own thread, and one ahead
+    assert not any(one.done() for one in long)
+    decoder.go.set()
+    assert [one.wait().outputs[0].data.tolist() for one in long] == [[[7.0]]] * 3
+    assert max(batch.rows for batch in gate.batches) == 1
+    served.close()
+
+
+def test_what_takes_long_is_answered_before_a_model_ends(heavy):
+    decoder, picture = heavy
+    gate = Gate()
+    gate.event.set()
+    served = serve(gate, batch=8, instances=2)
+    long = [served.submit(images(picture)) for _ in range(4)]
+    decoding(decoder, long[0])
+    queue = served._models.find("m").queue
+    ending = threading.Thread(target=served.close)
+    ending.start()
+    until(lambda: queue.closed)
+    decoder.go.set()
+    ending.join(60)
+    assert not ending.is_alive()
+    assert [one.wait().outputs[0].data.tolist() for one in long] == [[[7.0]]] * 4
+
+
+def test_what_takes_long_may_be_given_up(heavy):
+    decoder, picture = heavy
+    gate = Gate()
+    gate.event.set()
+    served = serve(gate, batch=8)
+    first, second = (served.submit(images(picture)) for _ in range(2))
+    decoding(decoder, first)
+    second.cancel()
+    first.cancel()
+    decoder.go.set()
+    assert served.infer(images(png(3))).outputs[0].data.tolist() == [[3.0]]
+    served.close()
+    assert [batch.rows for batch in gate.batches] == [1]
+    assert decoder.decoded.count(7) <= 2
+
+
+def test_a_bad_image_that_takes_long_is_its_requests_error(heavy):
+    decoder, _ = heavy
+    decoder.go.set()
+    gate = Gate()
+    gate.event.set()
+    served = serve(gate, batch=8)
+    with pytest.raises(InvalidRequest, match="image 0 of the input 'x' is not a whole PNG"):
+        served.infer(images(files.damaged_png(600, 600)))
+    assert served.statistics()[0].failed == 1
     served.close()
