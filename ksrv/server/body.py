@@ -141,7 +141,15 @@ class _Counted:
         return self._end
 
 
-def _content_length(environ: Environ) -> int | None:
+def content_length(environ: Environ) -> int | None:
+    """Return the announced length of a body, or None.
+
+    Args:
+        environ: The WSGI environment.
+
+    Raises:
+        InvalidRequest: It is not a number.
+    """
     text = environ.get("CONTENT_LENGTH")
     if not text:
         return None
@@ -300,7 +308,7 @@ def read_body(
         UnsupportedEncoding: The body's `Content-Encoding` is not accepted.
     """
     encoding = _encoding(environ, inflate)
-    length = _content_length(environ)
+    length = content_length(environ)
     if length is not None and length > limits.body:
         raise BodyTooLarge(
             f"the body is {length} bytes long; limit 'body' allows {limits.body} bytes"

@@ -18,7 +18,7 @@ from ksrv.protocol.header_errors import json_too_large
 from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.access import Access
-from ksrv.server.body import DIGITS, Bound, Environ, padding, read_body
+from ksrv.server.body import DIGITS, Bound, Environ, content_length, padding, read_body
 from ksrv.server.budget import Reservation
 from ksrv.server.responses import send_parts, server_timing, set_handler_headers
 from ksrv.server.settings import ServerSettings
@@ -86,12 +86,13 @@ def answer(
     return Answer(rendered, response)
 
 
-def json_bound(header_length: str | None, limits: Limits) -> Bound | None:
+def json_bound(header_length: str | None, length: int | None, limits: Limits) -> Bound | None:
     """Return the limit on a body that is JSON as a whole; None where only its beginning is.
 
     Args:
         header_length: The raw `Inference-Header-Content-Length`, if there is one. One that is not a
-            number is refused later, by the parser.
+            number, or beyond the body, is refused later, by the parser.
+        length: The announced length of the body, if there is one.
         limits: Where JSON is bounded.
 
     Raises:
@@ -99,8 +100,9 @@ def json_bound(header_length: str | None, limits: Limits) -> Bound | None:
     """
     if header_length is None:
         return Bound(limits.json, json_too_large)
-    if DIGITS.fullmatch(header_length) is not None and int(header_length) > limits.json:
-        raise json_too_large(int(header_length), limits.json)
+    announced = int(header_length) if DIGITS.fullmatch(header_length) is not None else 0
+    if announced > limits.json and (length is None or announced <= length):
+        raise json_too_large(announced, limits.json)
     return None
 
 
@@ -207,7 +209,7 @@ class InferResource:
                 settings.limits,
                 reservation,
                 offset=padding(header_length),
-                bound=json_bound(header_length, settings.limits),
+                bound=json_bound(header_length, content_length(req.env), settings.limits),
                 inflate=settings.inflate,
                 on_read=req.context.mark_reading,
             )
