@@ -115,8 +115,8 @@ def test_compressed_bodies_are_inflated(encoding, compress, chunked):
     ("content", "text"),
     [
         (b"not gzip", "corrupt"),
-        (gzip.compress(b"x" * 1000)[:-4], "ends before"),
-        (gzip.compress(b"x" * 1000) + b"more", "goes on"),
+        (gzip.compress(b"x" * 1000, mtime=0)[:-4], "ends before"),
+        (gzip.compress(b"x" * 1000, mtime=0) + b"more", "goes on"),
         (b"", "ends before"),
     ],
 )
