@@ -271,7 +271,7 @@ class Engine:
 
     def ready(self) -> bool:
         """Tell whether every configured model serves (any, with `ready_when="any"`)."""
-        return not self._draining and self._loaded.is_set() and not self._missing()
+        return not self.why_not_ready()
 
     def why_not_ready(self, *, names: bool = True) -> str:
         """Return which models are not ready and why; "" where the server is ready.
@@ -279,11 +279,12 @@ class Engine:
         Args:
             names: Whether to name them, rather than say how many they are.
         """
-        if self.ready():
-            return ""
         if self._draining:
             return "the server is stopping."
-        down = self._down()
+        wanted = [(name, one) for name, one in self._models.served().items() if one.wanted]
+        down = [(name, one) for name, one in wanted if not (one.default and one.default.ready)]
+        if self._loaded.is_set() and not self._misses(down, len(wanted)):
+            return ""
         if not down:
             return "the models are being loaded."
         if not names:
@@ -292,28 +293,17 @@ class Engine:
         more = len(down) - len(shown)
         return cut("; ".join([*shown, *([f"and {more} more are not ready"] if more else [])]))
 
-    def _down(self) -> list[tuple[str, Served]]:
-        """The configured models whose requests without a version are not served now."""
-        return [
-            (name, served)
-            for name, served in self._models.served().items()
-            if served.wanted and not (served.default and served.default.ready)
-        ]
+    def _misses(self, down: list[tuple[str, Served]], wanted: int) -> bool:
+        """Whether the server cannot be ready without the models that are down.
 
-    def _missing(self) -> bool:
-        """Whether models are down that the server cannot be ready without.
-
-        One whose process is being replaced is not, as long as another one serves: an input that
-        ends its handler must not take the whole server away from its clients.
+        It can without one whose process is being replaced, as long as another model serves: an
+        input that ends its handler must not take the whole server away from its clients.
         """
-        down = self._down()
-        if not down:
-            return False
-        if len(down) == sum(served.wanted for served in self._models.served().values()):
-            return True
+        if len(down) == wanted:
+            return wanted > 0
         if self.settings.ready_when == "any":
             return False
-        return not all(served.default and served.default.returning for _, served in down)
+        return not all(one.default and one.default.returning for _, one in down)
 
     def model_ready(self, name: str, version: str = "") -> bool:
         """Tell whether a model serves.

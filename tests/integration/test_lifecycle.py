@@ -354,5 +354,6 @@ def test_a_path_that_does_not_exist_is_one_sentence(tmp_path):
 
 
 def test_a_server_that_dies_while_it_starts_fails_with_its_log(tmp_path):
+    write_double(tmp_path)
     with pytest.raises(ServerFailed, match="nope"):
         Server(tmp_path, worker_class="nope:Nope").start()
