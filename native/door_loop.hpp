@@ -328,9 +328,6 @@ inline void Door::arm_for_phase(Connection *connection, uint64_t now) noexcept {
         deadlines.set(slot, connection->stage_ns + config.linger_ns);
         arm(connection, READING);
         return;
-    case Phase::room:
-        connection->claim.store(ARMED, std::memory_order_release);  // its deadline is set already
-        return;
     default:
         drop(connection);
     }
