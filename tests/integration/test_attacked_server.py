@@ -28,7 +28,7 @@ from test_soak_server import descendants, held
 
 from ksrv.protocol.messages import HEALTH, INFERENCE, methods
 from ksrv.testing import Server
-from tests.image_files import jpeg, png
+from tests.image_files import jpeg
 
 HANDLER = """
 import asyncio
@@ -205,8 +205,7 @@ class Attacks:
         content = gzip.compress(b"{" * 100)
         self._hold(
             b"POST /v2/models/here/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
-            b"Content-Length: %d\r\n\r\n" % len(content)
-            + content[:-5]
+            b"Content-Length: %d\r\n\r\n" % len(content) + content[:-5]
         )
 
     def attack_half_heads(self):
@@ -309,7 +308,9 @@ class Attacks:
 
     def _picture(self, *files):
         content = b"".join(struct.pack("<I", len(file)) + file for file in files)
-        data = message("picture", "image", "BYTES", content, "Connection: close", shape=[len(files)])
+        data = message(
+            "picture", "image", "BYTES", content, "Connection: close", shape=[len(files)]
+        )
         return self._send(data, timeout=20)
 
     def attack_images(self):
@@ -329,9 +330,7 @@ class Attacks:
         if self._tls is None:
             return grpc.insecure_channel(self._server.grpc, options)
         roots = Path(self.certificate).read_bytes()
-        return grpc.secure_channel(
-            self._server.grpc, grpc.ssl_channel_credentials(roots), options
-        )
+        return grpc.secure_channel(self._server.grpc, grpc.ssl_channel_credentials(roots), options)
 
     def attack_calls_without_a_message(self):
         request, response = methods(INFERENCE)["ModelInfer"]
@@ -395,8 +394,10 @@ def lying_png(kind):
 
     def chunk(name, data, length=None):
         body = name + data
-        return struct.pack(">I", len(data) if length is None else length) + body + struct.pack(
-            ">I", zlib.crc32(body)
+        return (
+            struct.pack(">I", len(data) if length is None else length)
+            + body
+            + struct.pack(">I", zlib.crc32(body))
         )
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0))
@@ -569,12 +570,14 @@ def repository(tmp_path):
     return write_models(tmp_path / "models")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_server_outlives_every_attack(repository):
     with Server(repository, **SETTINGS) as server:
         outlive(server, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_server_with_tls_outlives_every_attack(repository, tmp_path):
     key, cert = self_signed(tmp_path)

@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from ksrv.testing import Server
+from tests import image_files as files
 
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
@@ -140,7 +141,7 @@ def test_every_kind_of_image_is_the_rgb_image_that_people_see(served, model, kin
 def test_one_bad_file_among_eight_fails_alone(served):
     """The batch leaves when it is full: nobody waits for the delay."""
     good = [encoded(picture(300 + 10 * number, 280)) for number in range(7)]
-    corrupt = good[0][:-2000]
+    corrupt = files.damaged_png(300, 280)  # only its decoder finds out, in the batch
     alone = [ask(served, "classifier", content).json()["outputs"] for content in good]
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda one: ask(served, "eight", one), [*good, corrupt]))

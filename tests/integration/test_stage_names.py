@@ -24,4 +24,4 @@ def test_headers_statistics_and_metrics_agree(server):
 def test_restarts_are_those_of_instances(server):
     page = requests.get(f"{server.url}/metrics").text
     assert re.search(r'ksrv_instance_restarts_total\{model="double",version="[^"]*"\} 0.0', page)
-    assert "worker_restarts" not in page
+    assert "ksrv_worker_restarts" not in page

@@ -37,7 +37,13 @@ using namespace ksrv;
 
 namespace {
 
-Block *no_block(size_t, int) { return nullptr; }
+Block *one_block(size_t, int) {
+    static unsigned char data[4096];
+    static Block block;
+    block.data = data;
+    block.capacity = sizeof data;
+    return &block;
+}
 void keep(Block *) {}
 
 void require(bool condition, const char *what) {
@@ -49,9 +55,11 @@ void require(bool condition, const char *what) {
 std::unique_ptr<Door> made() {
     DoorConfig config;
     config.connections = 4;
-    config.in_flight = 10;
+    static MemoryBudget budget;
+    budget.set_bound(1000);
     DoorHooks hooks;
-    hooks.lease = no_block;
+    hooks.budget = &budget;
+    hooks.lease = one_block;
     hooks.release = keep;
     return std::make_unique<Door>(config, hooks);
 }
@@ -89,7 +97,7 @@ void check_room() {
     connection->reserve(HEAD_BUFFER);
     connection->head.route = Route::infer;
     connection->head.content_length = 100;
-    door->in_flight.store(5);  // others hold it
+    require(door->hooks.budget->reserve(1000, true), "the budget is held already");
     require(!door->start_body(connection, door_clock()), "there was room");
     require(connection->phase.load() == Phase::room, "it does not wait for room");
     require(connection->claim_for_sweep(), "the sweep cannot claim it");
@@ -97,6 +105,7 @@ void check_room() {
     require(connection->phase.load() == Phase::room, "it was dropped");
     require(connection->claim_for_sweep(), "the sweep will never see it again");
     connection->claim.store(ARMED);
+    door->hooks.budget->give_back(1000);
     close(pair[1]);
 }
 

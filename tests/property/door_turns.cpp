@@ -46,7 +46,9 @@ struct Client {
 
 int main() {
     DoorConfig config;
+    static MemoryBudget budget;
     DoorHooks hooks;
+    hooks.budget = &budget;
     hooks.release = [](Block *) {};
     Door door(config, hooks);
     door.ready_answers[READY_FAILED] = {500, "500 Failed", "content-length: 0\r\n", ""};

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ksrv._native import arena
-from ksrv._native import queue as native
+from ksrv._native.memory_budget import PROCESS
 from ksrv.engine import instance
 from ksrv.engine.executors import ExecutorDied
 from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
@@ -394,7 +394,7 @@ def test_an_executor_that_raises_anything_fails_its_batch_alone(kind, batch):
             with pytest.raises(HandlerFailed, match=kind.__name__):
                 served.submit(request(id="bad"), may_run=True).wait()
             assert served.submit(request(id="good"), may_run=True).wait().id == "good"
-    assert (queue_of(served).open, native.bytes_in_flight()) == (0, 0)
+    assert (queue_of(served).open, PROCESS.held) == (0, 0)
     served.close()
 
 

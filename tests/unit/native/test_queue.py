@@ -11,6 +11,7 @@ import time
 import pytest
 
 from ksrv._native import queue as native
+from ksrv._native.memory_budget import PROCESS
 
 MILLISECOND = 1_000_000
 
@@ -238,4 +239,4 @@ def test_a_batch_that_is_finished_twice_is_answered_once():
         assert queue.finish(batch, ["third"] * len(batch)) == [False] * len(batch)
         assert queue.start(batch) == []
         assert [ticket.answer for ticket in tickets] == ["first", *["second"] * (count - 1)]
-        assert (queue.open, queue.waiting, native.bytes_in_flight()) == (0, 0, 0)
+        assert (queue.open, queue.waiting, PROCESS.held) == (0, 0, 0)

@@ -74,7 +74,7 @@ def test_one_connection_that_cannot_be_taken_costs_no_other(monkeypatch, broken)
     class Worker(worker.KsrvWorker):
         def __init__(self, door, family):
             self.door, self.cfg, self.nr_conns = door, Config(), 0
-            self.sockets, self._servers = [socket.socket(family)], [("127.0.0.1", 1)]
+            self.sockets, self._servers = [socket.socket(family)], [(family, ("127.0.0.1", 1))]
             self._patience, self.log = Patience(), logging.getLogger("test")
 
         def enqueue_req(self, conn):

@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pytest
 
-from ksrv._native import queue as native
+from ksrv._native.memory_budget import PROCESS
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instance import Instance
 from ksrv.repository.layout import Repository
@@ -403,7 +403,7 @@ def test_whoever_pushed_requests_ends_them_whatever_the_engine_does(lent, monkey
             assert status(head) == 500
             assert b"secret" not in body
         monkeypatch.undo()
-        assert (model.queue.open, native.bytes_in_flight()) == (0, 0)
+        assert (model.queue.open, PROCESS.held) == (0, 0)
         client.sendall(message("one", {"x": B}))
         assert payload(*read_answer(client)[:2])[1].tolist() == B.tolist()
     assert model.queue.idle == 1
@@ -429,7 +429,7 @@ def test_what_fails_behind_an_answer_answers_nobody_again(lent, monkeypatch, is_
             for _ in range(2):
                 client.sendall(message("one", {"x": x}))
                 assert payload(*read_answer(client)[:2])[1].tolist() == x.tolist()
-                until(lambda: (model.queue.open, native.bytes_in_flight()) == (0, 0))
+                until(lambda: (model.queue.open, PROCESS.held) == (0, 0))
             monkeypatch.undo()
         client.sendall(message("one", {"x": B}))
         assert payload(*read_answer(client)[:2])[1].tolist() == B.tolist()

@@ -75,7 +75,7 @@ def dated(folder, days):
 
 def test_when_the_servers_own_certificate_ends(files, tmp_path):
     for days in (1, 40, 20_000):  # beyond 2049 a date has another form
-        paths, name = (files, "cert") if days == 1 else (dated(tmp_path, days), "chain")
+        paths, name = (files, "whole") if days == 1 else (dated(tmp_path, days), "chain")
         made = config(paths, name)
         said = subprocess.run(
             ["openssl", "x509", "-in", made.certfile, "-noout", "-enddate"],
