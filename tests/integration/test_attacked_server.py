@@ -189,8 +189,9 @@ class Attacks:
     def attack_panics(self):
         for model in ("here", "apart"):
             for value in (-1, -2, -3):
-                for answer in (self._send(message(model, "x", "FP32", rows(value))),):
-                    assert not answer or b" 500 " in answer.split(b"\r\n")[0] + b" "
+                answer = self._send(message(model, "x", "FP32", rows(value)))
+                # A client that has closed its side may be sent an interim answer first.
+                assert not answer or b"HTTP/1.1 500 " in answer
 
     # ---- framing and slow peers ----
 
@@ -279,10 +280,10 @@ class Attacks:
                 "X-Forwarded-For: 192.0.2.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
             )
             answer = self._send(head.encode())
-            assert b" 200 " not in answer.split(b"\r\n")[0] + b" "
+            assert b"HTTP/1.1 200 " not in answer
         for name in ("SCRIPT_NAME", "PATH_INFO", "SCRIPT-NAME"):
             head = f"GET /v2 HTTP/1.1\r\nHost: x\r\n{name}: /static\r\nConnection: close\r\n\r\n"
-            assert b" 500 " not in self._send(head.encode()).split(b"\r\n")[0] + b" "
+            assert b"HTTP/1.1 500 " not in self._send(head.encode())
 
     def attack_parameters(self):
         for value in (1 << 32, -1, 1 << 64, 1e400, "x", [1], None):
@@ -292,8 +293,7 @@ class Attacks:
                 "POST /v2/models/here/infer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
                 f"Content-Length: {len(text)}\r\n\r\n"
             )
-            answer = self._send(head.encode() + text).split(b"\r\n")[0] + b" "
-            assert b" 500 " not in answer
+            assert b"HTTP/1.1 500 " not in self._send(head.encode() + text)
 
     def attack_forged_lines(self):
         entry = {"name": "x", "datatype": "FP32", "shape": [1, 16], "data": [-3.0] * 16}
@@ -316,7 +316,7 @@ class Attacks:
     def attack_images(self):
         for file in (lying_png(b"IDAT"), lying_png(b"tEXt"), lying_png(b"fdAT"), many_scans(2000)):
             answer = self._picture(file)
-            assert not answer or b" 400 " in answer.split(b"\r\n")[0] + b" ", answer[:300]
+            assert not answer or b"HTTP/1.1 400 " in answer, answer[:300]
 
     # ---- gRPC ----
 

@@ -244,12 +244,10 @@ def pause_count(client):
 
 
 def test_without_descriptors_the_open_connections_are_served(tmp_path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (80, hard))
-    try:
-        server = DoorServer(tmp_path, threads=4, keepalive=60, settings=LONG).start()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    server = DoorServer(tmp_path, threads=4, keepalive=60, settings=LONG).start()
+    worker = server.counters()["pid"]
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.prlimit(worker, resource.RLIMIT_NOFILE, (80, hard))
     with contextlib.ExitStack() as stack:
         stack.push(server)
         first = stack.enter_context(server.connect())
