@@ -4,7 +4,8 @@ gunicorn keeps processes, signals, settings, its parser and its thread pool. The
 listeners and the connections, serves plain inference and health requests, and hands every other
 message, unread, to the main thread here, which gives it to gunicorn's pool; a connection that stays
 alive goes back to the door. A client that is slow, or a handler, can keep a thread of that pool; so
-questions about the server are answered by a few threads that neither can keep. Nothing of the worker's state is touched outside the main thread.
+questions about the server are answered by a few threads that neither can keep. Nothing of the
+worker's state is touched outside the main thread.
 
 Where the door may not stand in front (TLS, the PROXY protocol, HTTP/2 in cleartext, request hooks of
 the user's, another app than ksrv's) or gunicorn is not one that this module knows, the worker is a
