@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-NATIVE := $(wildcard native/*.pyx native/*.hpp ksrv/_native/*.pxd)
+NATIVE := $(wildcard native/*/*.hpp ksrv/_native/*/*.p*)
 MODELS ?= demo-models
 JOBS ?= 2
 
@@ -98,7 +98,7 @@ NATIVE_TESTS := tests/unit/native tests/unit/protocol tests/property tests/unit/
 # The sanitizer's own handler turns a signal that a test sends on purpose into an abort: -k.
 asan: $(VENV)/.built ## run the native parts' tests under the address and UB sanitizers
 	KSRV_SANITIZE=1 $(BIN)/python setup.py -q build -j $(JOBS) --build-lib $(ASAN)/lib --build-temp $(ASAN)/temp
-	$(SANITIZED) $(BIN)/python -c 'from ksrv._native import body; assert "$(ASAN)" in body.__file__'
+	$(SANITIZED) $(BIN)/python -c 'from ksrv._native.v2 import infer_body; assert "$(ASAN)" in infer_body.__file__'
 	$(SANITIZED) $(BIN)/pytest --timeout 900 -m 'not slow' -k 'not SIGSEGV' $(NATIVE_TESTS)
 
 coverage: $(VENV)/.built ## line coverage of ksrv/ and of native/, its .pyx and .hpp files

@@ -1,4 +1,4 @@
-"""Compiles every ``native/*.pyx`` into the extension module ``ksrv._native.<name>``.
+"""Compiles every ``ksrv/_native/*/*.pyx`` into an extension module beside it.
 
 The metadata lives in ``pyproject.toml``; this file knows only how the native core is built.
 
@@ -16,7 +16,7 @@ import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-SOURCES = Path("native")
+SOURCES, MODULES = Path("native"), Path("ksrv/_native")
 SANITIZE = os.environ.get("KSRV_SANITIZE") == "1"
 TRACE = os.environ.get("KSRV_TRACE") == "1"
 ONLY = {name for name in os.environ.get("KSRV_ONLY", "").split(",") if name}
@@ -34,30 +34,31 @@ DIRECTIVES = {
 # change once made, or change by atomics or behind a mutex of their own; their functions work on what
 # they are given and on locals.
 NEED_NO_GIL = {
-    "arena",  # one pool behind mutexes, counts that are atomic; a Block's pointer is set once
-    "body",  # headers are written by the call that makes them
-    "codec_noise",  # its state is the thread's, the redirection's behind a mutex
+    "buffer_pool",  # one pool behind mutexes, counts that are atomic; a Block's pointer is set once
+    "infer_body",  # headers are written by the call that makes them
+    "codec_stderr",  # its state is the thread's, the redirection's behind a mutex
     "datatype",  # constants
-    "declared",  # what an object holds is set once
-    "elements",  # locals; what is exported cannot be resized, and a second pass checks for room
-    "image",  # locals; the pool's tasks behind a mutex
+    "declared_outputs",  # what an object holds is set once
+    "bytes_tensor",  # locals; what is exported cannot be resized, and a second pass checks for room
+    "decode_pool",  # the tasks behind a mutex
+    "image_header",  # locals
     "memory_budget",  # counts that are atomic
-    "message",  # as body
-    "numbers",  # locals
-    "pixels",  # a Conversion is written by its initialiser alone
-    "recogniser",  # as body
-    "response",  # locals
+    "infer_request",  # as body
+    "number_array",  # locals
+    "convert_pixels",  # a Conversion is written by its initialiser alone
+    "request_head",  # as body
+    "infer_response",  # locals
 }
 # The others rely on the GIL, each for what is named here, and one that is not named has not been read:
-#   door, exchange, lane, reply
+#   server, exchange, model_endpoint, binary_response
 #                   Python objects change hands between threads, and their owners are freed in turn
-#   link            lists and a buffer of a Link, used by one thread after the other
-#   ownership       it reads reference counts, which mean something else without the GIL
+#   channel         lists and a buffer of a Link, used by one thread after the other
+#   aliasing_check  it reads reference counts, which mean something else without the GIL
 #   pymalloc        whether the store is in place; without the GIL there is no pymalloc to serve
-#   queue           a ticket's answer and callbacks are plain attributes
-#   records         the books of shared_blocks
+#   request_queue   a ticket's answer and callbacks are plain attributes
+#   tensor_descriptors   the books of shared_blocks
 #   shared_blocks   the books of lent and returned blocks, written when arrays die on any thread
-#   tally           sums that are plain numbers
+#   stats           sums that are plain numbers
 #   tensor          attributes that are plain
 
 
@@ -86,11 +87,11 @@ def extension(source: Path) -> Extension:
     # cythonize has one set of directives for all; this macro of the generated code is the same by module.
     without_gil = ("CYTHON_FREETHREADING_COMPATIBLE", str(int(source.stem in NEED_NO_GIL)))
     return Extension(
-        f"ksrv._native.{source.stem}",
+        ".".join(source.with_suffix("").parts),
         [str(source)],
         language="c++",
         include_dirs=[str(SOURCES), numpy.get_include()],
-        depends=[str(header) for header in sorted(SOURCES.glob("*.hpp"))],
+        depends=[str(header) for header in sorted(SOURCES.rglob("*.hpp"))],
         define_macros=[without_gil, ("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
         extra_compile_args=compile_flags(),
         extra_link_args=[*link_flags(), "-pthread"],
@@ -101,7 +102,7 @@ setup(
     ext_modules=cythonize(
         [
             extension(source)
-            for source in sorted(SOURCES.glob("*.pyx"))
+            for source in sorted(MODULES.rglob("*.pyx"))
             if not ONLY or source.stem in ONLY
         ],
         compiler_directives=DIRECTIVES,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-from ksrv._native import elements, pymalloc
+from ksrv._native.memory import pymalloc
+from ksrv._native.tensor import bytes_tensor as elements
 
 SIZES = {"1k": 1_000, "100k": 100_000}
 

@@ -11,7 +11,9 @@ import pytest
 import simplejpeg
 from sklearn.datasets import load_sample_image
 
-from ksrv._native import arena, image
+from ksrv._native.image import image_header as image
+from ksrv._native.image.decode_pool import DecodePool
+from ksrv._native.memory import buffer_pool as arena
 from ksrv.engine.images import ImagePreparer
 from ksrv.errors import InvalidRequest
 from ksrv.images import opencv
@@ -50,7 +52,7 @@ def large(request):
 
 def preparer(threads, datatype="UINT8", **keys):
     spec = TensorSpec("image", datatype, (-1, 224, 224, 3), ImageSpec(**keys))
-    return ImagePreparer(spec, Limits(), pool=image.DecodePool(threads))
+    return ImagePreparer(spec, Limits(), pool=DecodePool(threads))
 
 
 def turbo(elements, out, buffer, floats=None):

@@ -9,8 +9,8 @@ since it maps new memory for each of its three copies. One copy is the least tha
 import numpy as np
 import pytest
 
-from ksrv._native import arena
-from ksrv._native import message as native
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.protobuf import infer_request as native
 from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.messages import message_class

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from ksrv._native import pixels
+from ksrv._native.image import convert_pixels as pixels
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

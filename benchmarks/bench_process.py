@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 from ksrv.engine.executors.inline import InlineExecutor
 from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.request import BatchInputs, BatchRequest, Tensor

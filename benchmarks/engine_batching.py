@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import Overloaded
 from ksrv.repository.layout import Repository

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy.typing as npt
 
-from ksrv._native.tensor import Tensor as Tensor
+from ksrv._native.tensor.tensor import Tensor as Tensor
 from ksrv.errors import KsrvError
 
 Parameter: TypeAlias = bool | int | float | str

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MARK = re.compile(r'\s*/\* "(native/\w+\.pyx)":(\d+)$')
+MARK = re.compile(r'\s*/\* "(ksrv/_native/\w+/\w+\.pyx)":(\d+)$')
 
 Counts = dict[str, dict[int, int]]
 
@@ -69,7 +69,7 @@ def counts(temp: Path) -> Counts:
             if name.startswith("native/") and name.endswith(".hpp"):
                 for line in entry["lines"]:
                     add(name, line["line_number"], line["count"])
-            elif name.startswith("native/") and name.endswith(".cpp"):
+            elif name.startswith("ksrv/_native/") and name.endswith(".cpp"):
                 origin = origins(path)
                 for line in entry["lines"]:
                     if line["line_number"] in origin:

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from ksrv._native import response
+from ksrv._native.protobuf import infer_response as response
 from ksrv.errors import KsrvError
 from ksrv.limits import Limits
 from ksrv.protocol import grpc, rest

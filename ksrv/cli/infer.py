@@ -12,7 +12,8 @@ from urllib.parse import quote, urlsplit
 import click
 import numpy as np
 
-from ksrv._native import datatype, elements
+from ksrv._native.tensor import bytes_tensor as elements
+from ksrv._native.tensor import datatype
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png"})
 HEADER_LENGTH = "Inference-Header-Content-Length"

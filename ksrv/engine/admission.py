@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ksrv._native import datatype
+from ksrv._native.tensor import datatype
 from ksrv.errors import InvalidRequest, quote
 from ksrv.request import Element, InferRequest, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec

@@ -11,8 +11,8 @@ import threading
 from collections import deque
 from typing import Protocol
 
-from ksrv._native import queue as native
-from ksrv._native.tally import Tally
+from ksrv._native.queue import request_queue as native
+from ksrv._native.queue.stats import Tally
 from ksrv.engine.assemble import Assembly
 from ksrv.engine.assembler import fill
 from ksrv.engine.ticket import QueuedTicket

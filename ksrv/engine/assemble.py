@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ksrv._native import arena, datatype
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.tensor import datatype
 from ksrv.engine.admission import Images
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.errors import HandlerFailed, KsrvError

@@ -10,8 +10,8 @@ import logging
 import threading
 from typing import Protocol
 
-from ksrv._native import queue as native
-from ksrv._native.tally import Tally
+from ksrv._native.queue import request_queue as native
+from ksrv._native.queue.stats import Tally
 from ksrv.engine.assemble import Assembly
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.errors import HandlerFailed, KsrvError

@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Literal, TypeAlias
 
-from ksrv._native import arena, pymalloc
-from ksrv._native import queue as native
-from ksrv._native.memory_budget import PROCESS
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import pymalloc
+from ksrv._native.memory.memory_budget import PROCESS
+from ksrv._native.queue import request_queue as native
 from ksrv.engine.executors import Executor
 from ksrv.engine.executors.inline import InlineExecutor
 from ksrv.engine.model import ExecutorFactory, LoadedModel, Retired

@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ksrv._native import arena, pixels
+from ksrv._native.image import convert_pixels as pixels
+from ksrv._native.memory import buffer_pool as arena
 from ksrv.images import opencv
 from ksrv.request import Array
 from ksrv.spec import Dimension, ImageSpec

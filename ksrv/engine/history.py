@@ -3,8 +3,8 @@
 import threading
 from typing import Protocol
 
-from ksrv._native.queue import Queue
-from ksrv._native.tally import Tally
+from ksrv._native.queue.request_queue import Queue
+from ksrv._native.queue.stats import Tally
 from ksrv.observe.statistics import ModelStatistics, total
 
 

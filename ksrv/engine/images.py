@@ -23,8 +23,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ksrv._native.image import FORMATS, DecodePool, Header
-from ksrv._native.pixels import Conversion
+from ksrv._native.image.convert_pixels import Conversion
+from ksrv._native.image.decode_pool import DecodePool
+from ksrv._native.image.image_header import FORMATS, Header
 from ksrv.engine.geometry import Geometry, Size, bounded, scratch
 from ksrv.errors import BodyTooLarge, DeadlineExceeded, InvalidRequest, KsrvError, Overloaded
 from ksrv.images import opencv

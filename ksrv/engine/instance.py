@@ -19,9 +19,10 @@ from typing import Protocol
 
 import numpy as np
 
-from ksrv._native import lane, ownership
-from ksrv._native import queue as native
-from ksrv._native.tally import Tally
+from ksrv._native.queue import request_queue as native
+from ksrv._native.queue.stats import Tally
+from ksrv._native.server import model_endpoint as lane
+from ksrv._native.tensor import aliasing_check as ownership
 from ksrv.engine.admission import APART
 from ksrv.engine.assemble import Assembly
 from ksrv.engine.assembler import fill

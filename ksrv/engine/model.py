@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from ksrv._native import queue as native
-from ksrv._native.memory_budget import PROCESS
-from ksrv._native.tally import Tally
+from ksrv._native.memory.memory_budget import PROCESS
+from ksrv._native.queue import request_queue as native
+from ksrv._native.queue.stats import Tally
 from ksrv.engine import warmup
 from ksrv.engine.admission import Admission
 from ksrv.engine.apart import Apart

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
-from ksrv._native import lane
+from ksrv._native.server import model_endpoint as lane
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.request import BatchInputs, BatchRequest
 

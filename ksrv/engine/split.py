@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ksrv._native import arena, ownership
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.tensor import aliasing_check as ownership
 from ksrv.engine.classification import classify
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, quote

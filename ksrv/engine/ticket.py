@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ksrv._native import queue
+from ksrv._native.queue import request_queue as queue
 from ksrv.errors import Cancelled, DeadlineExceeded, KsrvError
 from ksrv.request import InferResponse
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ksrv._native import datatype
+from ksrv._native.tensor import datatype
 from ksrv.errors import HandlerFailed, quote
 from ksrv.request import BatchInputs, Element, InferRequest, Tensor, single_request
 from ksrv.spec import Dimension, ModelSpec, TensorSpec

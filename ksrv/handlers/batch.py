@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 from ksrv.errors import InferenceError, KsrvError
 from ksrv.request import Array, BatchInputs, BatchRequest, Parameter, Tensor
 

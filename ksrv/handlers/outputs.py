@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ksrv._native import arena, datatype
-from ksrv._native.declared import DeclaredOutputs
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.tensor import datatype
+from ksrv._native.tensor.declared_outputs import DeclaredOutputs
 from ksrv.errors import HandlerFailed, PromiseBroken
 from ksrv.request import Array, Element, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec

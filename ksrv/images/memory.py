@@ -8,7 +8,7 @@ those, because they soon give theirs back; where none is, it is refused.
 import threading
 from collections.abc import Callable
 
-from ksrv._native.memory_budget import PROCESS, SMALL_REQUEST
+from ksrv._native.memory.memory_budget import PROCESS, SMALL_REQUEST
 
 _LOOK_SECONDS = 0.05
 

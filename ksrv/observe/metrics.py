@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from ksrv._native.tally import BOUNDS_NS
+from ksrv._native.queue.stats import BOUNDS_NS
 from ksrv.observe.process import ProcessValues
 from ksrv.observe.server_values import ServerValues
 from ksrv.observe.statistics import ModelStatistics, StageTimes

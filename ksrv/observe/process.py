@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from ksrv._native import arena
-from ksrv._native.memory_budget import PROCESS
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory.memory_budget import PROCESS
 
 
 class ProcessValues(msgspec.Struct):

@@ -1,13 +1,13 @@
 """Counts and times of a model version, as the statistics extension and the metrics read them.
 
-The numbers come from the tallies of the version's instances (`ksrv._native.tally`) and from what its
+The numbers come from the tallies of the version's instances (`ksrv._native.queue.stats`) and from what its
 queue counted. They are put together here when somebody asks.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ksrv._native.tally import Tally
+from ksrv._native.queue.stats import Tally
 
 BOUNDS_COUNTED = ("full", "bytes_in_flight")
 """The reasons for which a queue refuses a request that is right."""
@@ -26,7 +26,7 @@ class StageTimes:
     """The times of one stage.
 
     Attributes:
-        buckets: How many lie in each bucket of `ksrv._native.tally.BOUNDS_NS`, and above the last.
+        buckets: How many lie in each bucket of `ksrv._native.queue.stats.BOUNDS_NS`, and above the last.
     """
 
     buckets: tuple[int, ...]
@@ -105,7 +105,7 @@ def total(
         name: The model's name.
         version: The version's name.
         tallies: Those of its instances.
-        counts: What its queues counted (`ksrv._native.queue.Queue.counts`).
+        counts: What its queues counted (`ksrv._native.queue.request_queue.Queue.counts`).
     """
     all_of_it = Tally()
     for tally in tallies:

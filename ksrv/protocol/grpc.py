@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ksrv._native import arena, elements
-from ksrv._native.datatype import ShapeError, sizes
-from ksrv._native.message import (
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.protobuf.infer_request import (
     BYTES_CONTENTS,
     FP32_CONTENTS,
     FP64_CONTENTS,
@@ -23,7 +22,9 @@ from ksrv._native.message import (
     contents_field,
     scan,
 )
-from ksrv._native.response import render
+from ksrv._native.protobuf.infer_response import render
+from ksrv._native.tensor import bytes_tensor as elements
+from ksrv._native.tensor.datatype import ShapeError, sizes
 from ksrv.errors import HandlerFailed, InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.protocol import messages

@@ -6,8 +6,8 @@ that knows the words. Every sentence names the input or output, its index and bo
 
 import re
 
-from ksrv._native.body import BodyError
-from ksrv._native.numbers import NumbersError
+from ksrv._native.json.number_array import NumbersError
+from ksrv._native.v2.infer_body import BodyError
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
 
 _KINDS = {

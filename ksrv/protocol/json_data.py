@@ -7,9 +7,9 @@ the same, and only the number of values is compared with the shape.
 
 import orjson
 
-from ksrv._native import numbers
-from ksrv._native.body import Input
-from ksrv._native.numbers import NumbersError
+from ksrv._native.json import number_array as numbers
+from ksrv._native.json.number_array import NumbersError
+from ksrv._native.v2.infer_body import Input
 from ksrv.errors import InvalidRequest, quote
 from ksrv.protocol.header_errors import numbers_fault
 from ksrv.request import Array, Element

@@ -1,7 +1,7 @@
 """Request, input and output parameters: which names the protocol reserves, and what they must be.
 
 A reserved name is understood or refused; every other scalar reaches the handler. What is reserved
-is what `native/body.hpp` reserves in a JSON header, and the sentences are those of `header_errors`.
+is what `native/v2/infer_header_reader.hpp` reserves in a JSON header, and the sentences are those of `header_errors`.
 """
 
 import time

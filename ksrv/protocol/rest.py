@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from ksrv._native import arena, elements
-from ksrv._native import body as native
-from ksrv._native.body import BodyError, Bounds, Input, Output
-from ksrv._native.datatype import item_size
-from ksrv._native.elements import ElementsError
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.tensor import bytes_tensor as elements
+from ksrv._native.tensor.bytes_tensor import ElementsError
+from ksrv._native.tensor.datatype import item_size
+from ksrv._native.v2 import infer_body as native
+from ksrv._native.v2.infer_body import BodyError, Bounds, Input, Output
 from ksrv.errors import BodyTooLarge, InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.protocol.header_errors import body_fault, json_too_large

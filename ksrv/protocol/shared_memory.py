@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ksrv._native import elements
+from ksrv._native.tensor import bytes_tensor as elements
 from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, quote
 from ksrv.limits import Limits
 from ksrv.protocol.tensors import check_bool, measure, subject, view

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ksrv._native.arena import count_copy
-from ksrv._native.datatype import NAMES, ShapeError, dtype_string, is_datatype, sizes
+from ksrv._native.memory.buffer_pool import count_copy
+from ksrv._native.tensor.datatype import NAMES, ShapeError, dtype_string, is_datatype, sizes
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.request import Array

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ksrv._native import datatype
+from ksrv._native.tensor import datatype
 from ksrv.handlers.compile import CompileError, read_plan
 from ksrv.repository.document import ConfigError, Document, Fields, describe
 from ksrv.repository.image_section import default_image, read_image

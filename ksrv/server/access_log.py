@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from ksrv._native.door import Address, Door
-from ksrv._native.exchange import HeadFields
+from ksrv._native.server.exchange import HeadFields
+from ksrv._native.server.server import Address, Door
 from ksrv.server.responses import status_line
 
 BATCH_SECONDS = 0.25

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import falcon
 
-from ksrv._native.memory_budget import MemoryBudget
+from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import HandlerFailed, KsrvError, cut, quote
 from ksrv.observe.traffic import count_status
 from ksrv.server import inference

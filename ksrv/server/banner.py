@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import ksrv
-from ksrv._native.datatype import item_size
+from ksrv._native.tensor.datatype import item_size
 from ksrv.server.addresses import Address
 from ksrv.spec import ModelSpec, TensorSpec
 

@@ -21,8 +21,8 @@ from typing import Any
 from gunicorn.http.body import Body, LengthReader
 from gunicorn.http.unreader import SocketUnreader
 
-from ksrv._native import arena
-from ksrv._native.memory_budget import SMALL_REQUEST
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory.memory_budget import SMALL_REQUEST
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, UnsupportedEncoding, quote
 from ksrv.limits import MIB, Limits
 from ksrv.server.budget import Reservation

@@ -1,12 +1,12 @@
 """What one request or answer holds of the process's memory budget, and the sentences of refusals.
 
-The budget itself is `ksrv._native.memory_budget`: one for the door, the queues and every other front
+The budget itself is `ksrv._native.memory.memory_budget`: one for the door, the queues and every other front
 end. What is announced holds nothing; bytes are taken as they come.
 """
 
 from types import TracebackType
 
-from ksrv._native.memory_budget import PROCESS, SMALL_REQUEST, AnswerBytes, MemoryBudget
+from ksrv._native.memory.memory_budget import PROCESS, SMALL_REQUEST, AnswerBytes, MemoryBudget
 from ksrv.engine.memory import bytes_in_flight
 from ksrv.errors import BodyTooLarge, Overloaded
 from ksrv.limits import Limits

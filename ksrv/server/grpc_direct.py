@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from ksrv._native import arena
-from ksrv._native.memory_budget import MemoryBudget
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import InvalidRequest, KsrvError, Overloaded
 from ksrv.limits import Limits
 from ksrv.server.budget import Reservation

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ksrv._native.memory_budget import MemoryBudget
+from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.server.grpc_calls import Context, abort, failure_of
 from ksrv.server.grpc_direct import Unary
 from ksrv.server.grpc_infer import InferCalls, Place, Places, Send

@@ -9,7 +9,7 @@ message here has; what cannot be inflated is taken as it came.
 
 from collections.abc import Callable, Iterator
 
-from ksrv._native.memory_budget import MemoryBudget
+from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError
 from ksrv.limits import Limits
 from ksrv.observe.traffic import count_refusal

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ksrv._native.memory_budget import MemoryBudget
-from ksrv._native.response import MAX_MESSAGE
+from ksrv._native.memory.memory_budget import MemoryBudget
+from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv.engine.memory import bytes_in_flight
 from ksrv.errors import KsrvError
 from ksrv.protocol.messages import (

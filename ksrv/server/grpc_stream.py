@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from ksrv._native.memory_budget import MemoryBudget
+from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError, NotReady
 from ksrv.limits import Limits
 from ksrv.observe.traffic import count_refusal

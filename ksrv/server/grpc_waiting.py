@@ -19,7 +19,7 @@ import urllib.parse
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ksrv._native.memory_budget import SMALL_REQUEST, MemoryBudget
+from ksrv._native.memory.memory_budget import SMALL_REQUEST, MemoryBudget
 from ksrv.errors import BodyTooLarge, KsrvError, Overloaded, RequestTooSlow
 from ksrv.server.budget import no_room
 from ksrv.server.grpc_port import duplicate

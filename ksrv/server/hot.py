@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import orjson
 
-from ksrv._native.door import ReadyAnswer
-from ksrv._native.exchange import Exchange, HeadFields
-from ksrv._native.lane import Lane
-from ksrv._native.queue import Ticket as QueueTicket
-from ksrv._native.reply import binary_reply
+from ksrv._native.queue.request_queue import Ticket as QueueTicket
+from ksrv._native.server.exchange import Exchange, HeadFields
+from ksrv._native.server.model_endpoint import Lane
+from ksrv._native.server.server import ReadyAnswer
+from ksrv._native.v2.binary_response import binary_reply
 from ksrv.engine.ticket import JoinedTicket
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import falcon
 
-from ksrv._native.memory_budget import MemoryBudget
+from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.limits import Limits
 from ksrv.protocol import rest
 from ksrv.protocol.header_errors import json_too_large

@@ -123,7 +123,8 @@ class Service:
             target=self._leave_when_told, args=(worker,), name="ksrv-leave", daemon=True
         ).start()
         self._signals.heed()
-        from ksrv._native import arena, pymalloc
+        from ksrv._native.memory import buffer_pool as arena
+        from ksrv._native.memory import pymalloc
         from ksrv.engine.engine import Engine, EngineSettings
         from ksrv.images import opencv
         from ksrv.repository.archived_model import archive_readers

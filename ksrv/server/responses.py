@@ -14,7 +14,7 @@ from typing import Any
 import falcon
 import orjson
 
-from ksrv._native.memory_budget import AnswerBytes, MemoryBudget
+from ksrv._native.memory.memory_budget import AnswerBytes, MemoryBudget
 from ksrv.errors import KsrvError, UnsupportedEncoding
 from ksrv.limits import MIB
 from ksrv.observe.traffic import count_refusal
@@ -112,7 +112,7 @@ def server_timing(response: InferResponse) -> str:
 
 
 def _milliseconds(nanoseconds: int) -> str:
-    """Three places, a half rounded up: what native/text_writer.hpp writes."""
+    """Three places, a half rounded up: what native/base/text_writer.hpp writes."""
     whole, places = divmod((nanoseconds + 500) // 1000, 1000)
     return f"{whole}.{places:03d}"
 

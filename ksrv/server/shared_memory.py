@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 from ksrv.errors import InvalidRequest, NotFound, quote
 from ksrv.protocol.shared_memory import Regions
 from ksrv.request import Window

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import falcon
 
-from ksrv._native.memory_budget import MemoryBudget
+from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import falcon
 
-from ksrv._native.memory_budget import MemoryBudget
+from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError, NotFound, Overloaded
 from ksrv.request import InferRequest, Tensor
 from ksrv.server import torchserve_answers as answers

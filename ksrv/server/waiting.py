@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ksrv._native.queue import Ticket as QueueTicket
+from ksrv._native.queue.request_queue import Ticket as QueueTicket
 from ksrv.engine.ticket import JoinedTicket
 from ksrv.request import InferRequest, InferResponse
 

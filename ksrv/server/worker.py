@@ -28,8 +28,8 @@ from gunicorn.http import message, unreader
 from gunicorn.sock import ssl_context
 from gunicorn.workers import gthread
 
-from ksrv._native.door import Door
-from ksrv._native.recogniser import HeadRules
+from ksrv._native.http.request_head import HeadRules
+from ksrv._native.server.server import Door
 from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.server.access_log import AccessLog
 from ksrv.server.handed import HandedConnection, HandedSocket, Patience

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from ksrv._native.image import Header
+from ksrv._native.image.image_header import Header
 from ksrv.handlers.gradients import integrated_gradients
 from ksrv.images import opencv
 from ksrv.images.checks import LimitPassed, checked_header, decoder_bytes, process_limits

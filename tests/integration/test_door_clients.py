@@ -12,7 +12,7 @@ import urllib.request
 import numpy as np
 import pytest
 
-from ksrv._native.recogniser import HeadRules, recognise_head
+from ksrv._native.http.request_head import HeadRules, recognise_head
 from tests.integration.door_server import DoorServer, infer
 
 PATH = "/v2/models/add/infer"

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ksrv._native import arena, memory_budget, queue
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import memory_budget
+from ksrv._native.queue import request_queue as queue
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import KsrvError, NotFound
 from ksrv.repository.layout import Repository

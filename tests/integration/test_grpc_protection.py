@@ -14,7 +14,7 @@ from engine_stand_in import StandInEngine
 from grpc_fixtures import call, connect, infer_request, running, stub_infer
 from http2_wire import Wire
 
-from ksrv._native.memory_budget import MemoryBudget
+from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import RequestTooSlow, Unauthenticated
 from ksrv.limits import MIB
 from ksrv.protocol.messages import HEALTH, INFERENCE, REFLECTION, methods

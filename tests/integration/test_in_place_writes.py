@@ -24,7 +24,7 @@ HANDLER = """
 import numpy as np
 
 from ksrv import BaseHandler
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 
 
 class Writer(BaseHandler):

@@ -20,7 +20,7 @@ import pytest
 from falcon import testing
 from integration_models import write_double, write_echo, write_mean, write_model, write_text
 
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 from ksrv.engine.engine import Engine
 from ksrv.repository.layout import Repository
 from ksrv.server.app import make_app

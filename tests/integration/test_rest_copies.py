@@ -13,7 +13,7 @@ COPIES = """
 import numpy as np
 
 from ksrv import BaseHandler
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 
 
 class Copies(BaseHandler):

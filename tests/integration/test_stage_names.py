@@ -5,7 +5,7 @@ import re
 import requests
 from wire import double_body
 
-from ksrv._native.tally import STAGE_NAMES
+from ksrv._native.queue.stats import STAGE_NAMES
 from ksrv.observe.metrics import STAGES
 
 

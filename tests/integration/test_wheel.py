@@ -69,14 +69,15 @@ def wheel(tmp_path_factory):
 def test_the_wheel_holds_what_it_must_and_nothing_generated(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    modules = {source.stem for source in (ROOT / "native").glob("*.pyx")}
+    native = ROOT / "ksrv" / "_native"
+    modules = {path.relative_to(ROOT).with_suffix("") for path in native.rglob("*.pyx")}
     assert {name for name in names if name.endswith(".so")} == {
-        f"ksrv/_native/{module}{suffix}" for module in modules
+        f"{module}{suffix}" for module in modules
     }
     for pattern in ("*.py", "*.pyi", "*.pxd", "py.typed", "*.binpb"):
         wanted = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ksrv").rglob(pattern)}
         assert wanted and wanted <= names
-    assert {f"ksrv/_native/{module}.pyi" for module in modules} <= names
+    assert {f"{module}.pyi" for module in modules} <= names
     leftovers = (".cpp", ".hpp", ".c", ".h", ".pyx", ".pyc", ".o", ".gcno")
     assert not [name for name in names if name.endswith(leftovers)]
     assert not [name for name in names if not name.startswith(("ksrv/", "ksrv-"))]

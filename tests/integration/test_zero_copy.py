@@ -14,7 +14,7 @@ from ksrv.testing import Server
 HANDLER = """
 import numpy as np
 from ksrv import BaseHandler
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 
 
 class Witness(BaseHandler):

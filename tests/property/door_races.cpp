@@ -1,4 +1,4 @@
-// Two moments of native/door.hpp that no client can bring about at will, each held still.
+// Two moments of native/server/server.hpp that no client can bring about at will, each held still.
 //
 // accept: a thread is inside accept4 while another switches accepting off, to close the listeners.
 // room: the sweep has claimed a connection whose deadline had passed, and finds that it waits for bytes
@@ -29,7 +29,7 @@ int held_accept(int, sockaddr *, socklen_t *, int) {
 
 #define accept4 held_accept
 #define private public
-#include "door.hpp"
+#include "server/server.hpp"
 #undef private
 #undef accept4
 

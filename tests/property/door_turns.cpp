@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "door.hpp"
+#include "server/server.hpp"
 
 using namespace ksrv;
 

@@ -1,4 +1,4 @@
-// Drives native/queue.hpp from many threads at once, without Python, for the sanitizers.
+// Drives native/queue/queue.hpp from many threads at once, without Python, for the sanitizers.
 //
 // Producers push, cancel and wait; instances take, run and are lent; an assembler works ahead; the
 // timer expires; a watcher cancels what may not even be pushed yet; batches are finished a second time.
@@ -11,7 +11,7 @@
 #include <deque>
 #include <random>
 
-#include "queue.hpp"
+#include "queue/queue.hpp"
 
 using namespace ksrv;
 

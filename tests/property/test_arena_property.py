@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 
 CAP = 1 << 20
 

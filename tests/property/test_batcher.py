@@ -10,8 +10,8 @@ import time
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ksrv._native import memory_budget
-from ksrv._native import queue as native
+from ksrv._native.memory import memory_budget
+from ksrv._native.queue import request_queue as native
 
 MILLISECOND = 1_000_000
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ksrv._native import datatype
-from ksrv._native.datatype import ShapeError
+from ksrv._native.tensor import datatype
+from ksrv._native.tensor.datatype import ShapeError
 
 WIDTHS = {
     "BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksrv._native.declared import DeclaredOutputs
+from ksrv._native.tensor.declared_outputs import DeclaredOutputs
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.outputs import OutputReader
 from ksrv.spec import ModelSpec, TensorSpec

@@ -5,8 +5,8 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksrv._native import elements
-from ksrv._native.elements import ElementsError
+from ksrv._native.tensor import bytes_tensor as elements
+from ksrv._native.tensor.bytes_tensor import ElementsError
 
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"II*\0", b"MM\0*", b"BM")
 parts = st.lists(

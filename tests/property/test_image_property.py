@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ksrv._native import image, pixels
-from ksrv._native.image import DecodePool
+from ksrv._native.image import convert_pixels as pixels
+from ksrv._native.image import image_header as image
+from ksrv._native.image.decode_pool import DecodePool
 from ksrv.engine.images import ImagePreparer
 from ksrv.errors import InvalidRequest
 from ksrv.limits import Limits

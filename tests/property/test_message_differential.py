@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ksrv._native import message as native
+from ksrv._native.protobuf import infer_request as native
 from ksrv.errors import InvalidRequest
 from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol

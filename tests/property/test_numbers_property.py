@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ksrv._native import numbers
-from ksrv._native.numbers import NumbersError
+from ksrv._native.json import number_array as numbers
+from ksrv._native.json.number_array import NumbersError
 
 
 def read(text, datatype, count):

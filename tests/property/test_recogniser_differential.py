@@ -13,7 +13,7 @@ from gunicorn.http.parser import RequestParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ksrv._native.recogniser import HeadRules, recognise_head
+from ksrv._native.http.request_head import HeadRules, recognise_head
 from tests.heads import CLOSING, HOSTILE, INFER, LIVE, PLAIN, PROBE, READY, VERSIONED
 
 SCHEME_NAMES = tuple(Config().secure_scheme_headers)

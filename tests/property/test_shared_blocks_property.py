@@ -12,8 +12,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ksrv._native import arena, records
-from ksrv._native.link import Channel, ChannelError, Link
+from ksrv._native.ipc import tensor_descriptors as records
+from ksrv._native.ipc.channel import Channel, ChannelError, Link
+from ksrv._native.memory import buffer_pool as arena
 from ksrv.engine.executors import payloads
 from ksrv.engine.executors.kinds import Kind
 from ksrv.request import BatchOutputs, Tensor

@@ -17,9 +17,10 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from ksrv._native import arena, records
-from ksrv._native.link import Channel, ChannelClosed, ChannelError, Frame, Link
-from ksrv._native.memory_budget import PROCESS
+from ksrv._native.ipc import tensor_descriptors as records
+from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Frame, Link
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine.executors import payloads
 from ksrv.engine.executors.kinds import Kind
 from ksrv.engine.executors.payloads import LoadNote, LogNote

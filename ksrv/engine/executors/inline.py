@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.handlers.runner import LoadFailed, Runner, make_runner

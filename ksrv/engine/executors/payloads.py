@@ -14,9 +14,9 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from ksrv import errors
-from ksrv._native import records
-from ksrv._native.link import ChannelError, Frame
-from ksrv._native.shared_blocks import BlockError, PeerBlocks
+from ksrv._native.ipc import tensor_descriptors as records
+from ksrv._native.ipc.channel import ChannelError, Frame
+from ksrv._native.ipc.shared_blocks import BlockError, PeerBlocks
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.handlers.metrics import MetricRecord
 from ksrv.limits import Limits

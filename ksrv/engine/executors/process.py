@@ -12,9 +12,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from ksrv._native import arena, records
-from ksrv._native.arena import Block
-from ksrv._native.link import Channel, ChannelClosed, ChannelError, Frame, Link
+from ksrv._native.ipc import tensor_descriptors as records
+from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Frame, Link
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory.buffer_pool import Block
 from ksrv.engine.executors import ExecutorDied, payloads
 from ksrv.engine.executors.backoff import Backoff
 from ksrv.engine.executors.environment import handler_environment

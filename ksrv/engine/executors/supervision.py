@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ksrv._native.link import ChannelClosed, ChannelError, Frame, Link
+from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executors.output import LineSplitter, ProcessLog
 
 _PIPE_BYTES = 64 * 1024

@@ -70,7 +70,7 @@ class FunctionExecutor:
         return self.source.config.spec(self.source.name, self.source.version)
 
     def lease(self, nbytes: int) -> object:
-        from ksrv._native import arena
+        from ksrv._native.memory import buffer_pool as arena
 
         return arena.lease(nbytes)
 

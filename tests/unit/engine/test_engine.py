@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ksrv._native import arena, memory_budget
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import memory_budget
 from ksrv.errors import (
     BodyTooLarge,
     Cancelled,

@@ -7,8 +7,8 @@ import cv2
 import numpy as np
 import pytest
 
-from ksrv._native import arena
-from ksrv._native.memory_budget import PROCESS
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine import admission
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded
 from ksrv.images import opencv

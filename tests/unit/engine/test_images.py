@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_sample_image
 
-from ksrv._native import arena, datatype
-from ksrv._native.image import DecodePool
+from ksrv._native.image.decode_pool import DecodePool
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.tensor import datatype
 from ksrv.engine.images import ImagePreparer
 from ksrv.errors import InvalidRequest
 from ksrv.limits import Limits

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from process_models import Chunks, batch_of, running, source
 
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 from ksrv.engine.executors import ExecutorDied
 from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.errors import HandlerFailed, InferenceError

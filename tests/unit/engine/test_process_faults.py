@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from process_models import batch_of, running, source
 
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 from ksrv.engine.executors import ExecutorDied
 from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady

@@ -9,8 +9,8 @@ import struct
 import numpy as np
 import pytest
 
-from ksrv._native import datatype
-from ksrv._native.link import Channel, ChannelClosed, ChannelError, Link
+from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Link
+from ksrv._native.tensor import datatype
 from ksrv.engine.executors import payloads
 from ksrv.engine.executors.kinds import Kind
 

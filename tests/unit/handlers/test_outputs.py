@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.outputs import OutputReader
 from ksrv.request import Tensor

@@ -63,7 +63,7 @@ print("python;", file=sys.stderr)
 def test_another_thread_writes_on_while_one_decodes():
     script = """
 import threading
-from ksrv._native import codec_noise
+from ksrv._native.image import codec_stderr as codec_noise
 codec_noise.begin()
 say(b"kept")
 other = threading.Thread(target=say, args=(b"through;",))
@@ -79,7 +79,7 @@ say(b"free;")
 def test_threads_keep_their_own_words():
     script = """
 import threading
-from ksrv._native import codec_noise
+from ksrv._native.image import codec_stderr as codec_noise
 barrier = threading.Barrier(4)
 kept = {}
 def talk(number):
@@ -99,7 +99,7 @@ say(b"free;")
 
 def test_only_the_beginning_is_kept():
     script = """
-from ksrv._native import codec_noise
+from ksrv._native.image import codec_stderr as codec_noise
 codec_noise.begin()
 for _ in range(30):
     say(b"0123456789")

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ksrv._native.memory_budget import PROCESS
+from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.images.memory import DecodingMemory, NoRoom, TooLarge
 from tests.until import until
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 
 ELSEWHERE = [0]
 
@@ -297,7 +297,7 @@ def test_a_descriptor_that_is_no_sealed_block_is_refused(tmp_path):
 def test_a_fork_shares_no_pooled_descriptor():
     script = """
 import os
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 held, pooled = arena.lease(4096, memfd=True), arena.lease(4096, memfd=True)
 memoryview(held)[:] = b"h" * 4096
 memoryview(pooled)[:] = b"p" * 4096
@@ -355,7 +355,7 @@ def test_statistics_count_leases_and_copies():
 def test_malloc_is_tuned_only_when_asked():
     script = """
 import sys
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 assert not arena.keep_freed(1 << 28)  # only where a process was tuned
 assert arena.tune_malloc() is (sys.argv[1] == "glibc")
 assert arena.keep_freed(1 << 28) is (sys.argv[1] == "glibc")
@@ -371,7 +371,7 @@ assert arena.tune_malloc(no_mmap=True) is (sys.argv[1] == "glibc")
 def test_threads_of_a_tuned_process_share_heaps(tuned):
     script = """
 import ctypes, os, sys, threading
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 if sys.argv[1] == "True":
     arena.tune_malloc()
 ready = threading.Barrier(24)

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from ksrv._native import body
-from ksrv._native.body import BodyError, Bounds
+from ksrv._native.v2 import infer_body as body
+from ksrv._native.v2.infer_body import BodyError, Bounds
 
 
 def read(document, tail=b"", **bounds):

@@ -7,7 +7,7 @@ from ksrv import _native
 
 def test_no_module_waits_by_a_call_that_older_systems_lack():
     """Where there is no pthread_cond_clockwait, libstdc++ waits on the wall clock instead."""
-    modules = list(Path(_native.__path__[0]).glob("*.so"))
+    modules = list(Path(_native.__path__[0]).rglob("*.so"))
     assert any(b"pthread_cond_timedwait" in module.read_bytes() for module in modules)
     for module in modules:
         assert b"pthread_cond_clockwait" not in module.read_bytes(), module.name

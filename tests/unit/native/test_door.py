@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from ksrv._native.door import READY_ANSWERS_NEEDED, Door
-from ksrv._native.exchange import HeadFields
-from ksrv._native.memory_budget import PROCESS
-from ksrv._native.recogniser import HeadRules
+from ksrv._native.http.request_head import HeadRules
+from ksrv._native.memory.memory_budget import PROCESS
+from ksrv._native.server.exchange import HeadFields
+from ksrv._native.server.server import READY_ANSWERS_NEEDED, Door
 from tests.heads import CLOSING, INFER, LIVE, PROBE, READY
 from tests.integration.door_server import read_answer
 from tests.until import until

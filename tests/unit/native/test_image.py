@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ksrv._native import arena, image
+from ksrv._native.image import image_header as image
+from ksrv._native.image.decode_pool import DecodePool
+from ksrv._native.memory import buffer_pool as arena
 from tests import image_files as files
 
 
@@ -282,7 +284,7 @@ PEAK = """
 import sys
 import cv2
 import numpy as np
-from ksrv._native import image
+from ksrv._native.image import image_header as image
 
 data = sys.stdin.buffer.read()
 header = image.probe(data)
@@ -366,7 +368,7 @@ def test_a_bomb_costs_no_memory(claim):
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize(("count", "chunks"), [(1, 1), (7, 3), (8, 8), (9, 100), (100, 4), (5, 0)])
 def test_ranges_cover_every_item_once(threads, count, chunks):
-    pool = image.DecodePool(threads)
+    pool = DecodePool(threads)
     assert pool.threads == threads
     seen = []
     pool.run(lambda start, stop: seen.extend(range(start, stop)), count, chunks)
@@ -374,16 +376,16 @@ def test_ranges_cover_every_item_once(threads, count, chunks):
 
 
 def test_nothing_to_do_calls_nothing():
-    image.DecodePool(3).run(lambda *_: pytest.fail("called"), 0, 4)
+    DecodePool(3).run(lambda *_: pytest.fail("called"), 0, 4)
     with pytest.raises(ValueError):
-        image.DecodePool(3).run(print, -1, 1)
+        DecodePool(3).run(print, -1, 1)
     for threads in (0, -1):
         with pytest.raises(ValueError):
-            image.DecodePool(threads)
+            DecodePool(threads)
 
 
 def test_caller_and_helpers_share():
-    pool = image.DecodePool(3)
+    pool = DecodePool(3)
     barrier = threading.Barrier(3, timeout=30)
     names = set()
 
@@ -397,7 +399,7 @@ def test_caller_and_helpers_share():
 
 def test_one_chunk_stays_on_the_callers_thread():
     names = set()
-    image.DecodePool(4).run(lambda *_: names.add(threading.get_ident()), 10, 1)
+    DecodePool(4).run(lambda *_: names.add(threading.get_ident()), 10, 1)
     assert names == {threading.get_ident()}
 
 
@@ -410,12 +412,12 @@ def test_an_exception_comes_out_after_the_rest_has_run():
         done.append(start)
 
     with pytest.raises(KeyError, match="third"):
-        image.DecodePool(2).run(work, 6, 6)
+        DecodePool(2).run(work, 6, 6)
     assert sorted(done) == [0, 1, 3, 4, 5]
 
 
 def test_several_callers_at_once():
-    pool = image.DecodePool(3)
+    pool = DecodePool(3)
     results = [[] for _ in range(6)]
 
     def call(mine):
@@ -439,7 +441,7 @@ def test_several_callers_at_once():
 def test_a_pool_works_again_in_a_forked_child():
     script = """
 import os
-from ksrv._native.image import DecodePool
+from ksrv._native.image.decode_pool import DecodePool
 pool = DecodePool(3)
 def total():
     seen = []
@@ -457,7 +459,7 @@ assert total()
 
 def test_a_process_with_a_pool_ends_by_itself():
     script = """
-from ksrv._native.image import DecodePool
+from ksrv._native.image.decode_pool import DecodePool
 kept = DecodePool(4)
 kept.run(lambda *_: None, 10, 10)
 lost = DecodePool(4)

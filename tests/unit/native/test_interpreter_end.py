@@ -29,7 +29,7 @@ def hang(*_):
 """
 
 POOL = """
-from ksrv._native.image import DecodePool
+from ksrv._native.image.decode_pool import DecodePool
 
 pool = DecodePool(2)
 threading.Thread(target=pool.run, args=(hang, 2, 2), daemon=True).start()
@@ -37,8 +37,8 @@ entered.wait()
 """
 
 DOOR = """
-from ksrv._native.door import Door, READY_ANSWERS_NEEDED
-from ksrv._native.recogniser import HeadRules
+from ksrv._native.server.server import Door, READY_ANSWERS_NEEDED
+from ksrv._native.http.request_head import HeadRules
 from tests.heads import INFER
 
 answers = dict.fromkeys(READY_ANSWERS_NEEDED, (500, b"500 No", b"content-length: 0\\r\\n", b""))

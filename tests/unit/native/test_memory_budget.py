@@ -2,7 +2,7 @@
 
 import pytest
 
-from ksrv._native.memory_budget import PROCESS, SMALL_REQUEST, SMALL_SHARE, MemoryBudget
+from ksrv._native.memory.memory_budget import PROCESS, SMALL_REQUEST, SMALL_SHARE, MemoryBudget
 
 BOUND = 64 << 20
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ksrv._native import arena
-from ksrv._native.ownership import counts, unshared
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.tensor.aliasing_check import counts, unshared
 from ksrv.request import Tensor
 
 

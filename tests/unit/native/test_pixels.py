@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ksrv._native import arena, pixels
+from ksrv._native.image import convert_pixels as pixels
+from ksrv._native.memory import buffer_pool as arena
 from tests import image_files as files
 
 SOURCES = ("u1", "u2", "i2", "f4", "f8")

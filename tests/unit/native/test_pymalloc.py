@@ -12,7 +12,7 @@ def run(script, allocator="pymalloc"):
     """Run a script in a process of its own: the setting holds for the whole process."""
     start = """
     import gc
-    from ksrv._native import pymalloc
+    from ksrv._native.memory import pymalloc
 
     COUNT = 200_000
 

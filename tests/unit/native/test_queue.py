@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from ksrv._native import queue as native
-from ksrv._native.memory_budget import PROCESS
+from ksrv._native.memory.memory_budget import PROCESS
+from ksrv._native.queue import request_queue as native
 
 MILLISECOND = 1_000_000
 
@@ -190,7 +190,7 @@ def test_many_deadlines_and_cancellations_in_any_order():
 def test_deadlines_are_watched_in_a_forked_child():
     script = """
 import os, time
-from ksrv._native import queue as native
+from ksrv._native.queue import request_queue as native
 
 def expires():
     queue = native.Queue(10)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ksrv._native.reply import binary_reply
+from ksrv._native.v2.binary_response import binary_reply
 from ksrv.protocol import rest
 from ksrv.request import InferRequest, InferResponse, RequestedOutput, Tensor
 from ksrv.server.hot import header_lines

@@ -6,8 +6,8 @@ import struct
 import numpy as np
 import pytest
 
-from ksrv._native import elements
-from ksrv._native.elements import ElementsError
+from ksrv._native.tensor import bytes_tensor as elements
+from ksrv._native.tensor.bytes_tensor import ElementsError
 
 JPEG = b"\xff\xd8\xff\xe0" + bytes(range(60))
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(50))

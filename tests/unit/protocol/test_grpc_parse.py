@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 from ksrv.errors import InvalidRequest, NotFound
 from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from ksrv._native import response
+from ksrv._native.protobuf import infer_response as response
 from ksrv.errors import HandlerFailed
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.messages import message_class

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ksrv._native.body import BodyError
-from ksrv._native.numbers import NumbersError
+from ksrv._native.json.number_array import NumbersError
+from ksrv._native.v2.infer_body import BodyError
 from ksrv.protocol.header_errors import body_fault, numbers_fault
 
 ROOT = Path(__file__).parents[3]
@@ -14,11 +14,11 @@ BODY = memoryview(b'{"inputs":[] }')
 
 
 def codes(source):
-    text = (ROOT / "native" / source).read_text()
+    text = (ROOT / "ksrv" / "_native" / source).read_text()
     return sorted(set(re.findall(r'^    <int>\w+: "(\w+)",$', text, re.MULTILINE)))
 
 
-@pytest.mark.parametrize("code", [*codes("body.pyx"), "not_bool"])
+@pytest.mark.parametrize("code", [*codes("v2/infer_body.pyx"), "not_bool"])
 @pytest.mark.parametrize("place", ["request", "input", "output"])
 def test_every_code_has_a_sentence(code, place):
     error = BodyError(code, 3, place, 1, "x" * 5000, "'shape'", "an array", "\x1b" * 5000, 7, 5)
@@ -27,7 +27,7 @@ def test_every_code_has_a_sentence(code, place):
     assert len(answer.message) < 600 and not answer.message.endswith(("...", " "))
 
 
-@pytest.mark.parametrize("code", [*codes("numbers.pyx"), "count"])
+@pytest.mark.parametrize("code", [*codes("json/number_array.pyx"), "count"])
 def test_every_numbers_code_has_a_sentence(code):
     answer = numbers_fault(NumbersError(code, 2, 6), BODY, 1, "x", 3, "INT8", 9)
     assert answer.message.startswith("input 'x' (index 3)")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rest_bodies import ADD, LIMITS, STR, X, one, parse, refusal
 
-from ksrv._native import body as native
+from ksrv._native.v2 import infer_body as native
 from ksrv.errors import BodyTooLarge
 from ksrv.limits import Limits
 from ksrv.protocol.json_data import read_data

@@ -6,7 +6,7 @@ import numpy as np
 import orjson
 import pytest
 
-from ksrv._native import arena
+from ksrv._native.memory import buffer_pool as arena
 from ksrv.errors import InvalidRequest
 from ksrv.protocol.rest import render_infer
 from ksrv.request import InferRequest, InferResponse, RequestedOutput, Tensor

@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 
-from ksrv._native.door import Door
-from ksrv._native.recogniser import HeadRules
+from ksrv._native.http.request_head import HeadRules
+from ksrv._native.server.server import Door
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.limits import Limits
 from ksrv.repository.layout import Repository

@@ -5,8 +5,8 @@ import zlib
 
 import pytest
 
-from ksrv._native import arena
-from ksrv._native.memory_budget import MemoryBudget
+from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded, UnsupportedEncoding
 from ksrv.limits import Limits
 from ksrv.server.body import padding, read_body

@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pytest
 
-from ksrv._native.memory_budget import PROCESS
+from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instance import Instance
 from ksrv.repository.layout import Repository

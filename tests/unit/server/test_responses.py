@@ -2,7 +2,7 @@ import falcon
 import numpy as np
 import pytest
 
-from ksrv._native.memory_budget import MemoryBudget
+from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import InferenceError, NotReady, Unauthenticated, UnsupportedEncoding
 from ksrv.request import InferResponse
 from ksrv.server.budget import SMALL_ANSWER

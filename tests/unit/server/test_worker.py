@@ -13,7 +13,7 @@ from gunicorn.config import Config
 from gunicorn.http import message, parser, unreader
 from gunicorn.workers import gthread
 
-from ksrv._native.recogniser import recognise_head
+from ksrv._native.http.request_head import recognise_head
 from ksrv.server import worker
 from tests.heads import INFER
 

@@ -1,0 +1,1 @@
+"""Heads of HTTP/1.1 requests."""

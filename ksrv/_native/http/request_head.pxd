@@ -1,0 +1,55 @@
+"""The recogniser of plain request heads, for other native modules."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport uint32_t, uint64_t
+
+
+cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
+    cdef enum class Verdict(unsigned char):
+        need_more
+        plain
+        not_mine
+
+    cdef enum class Route(unsigned char):
+        none
+        infer
+        live
+        ready
+
+    cdef struct Span:
+        uint32_t offset
+        uint32_t length
+
+    cdef cppclass HeadLimits:
+        size_t head
+        size_t fields
+        size_t request_line
+        size_t field_size
+        uint64_t body
+        uint64_t json
+        uint64_t hold
+        bint compression
+        bint authorization
+        size_t scheme_count
+        char scheme[8][48]
+
+    cdef cppclass Head:
+        Route route
+        Span name
+        Span version
+        uint32_t length
+        uint32_t fields
+        uint64_t content_length
+        uint64_t json_length
+        bint has_json_length
+        bint close
+        uint64_t hold
+
+    Verdict recognise(
+        const unsigned char *data, size_t filled, size_t *searched,
+        const HeadLimits &limits, Head *head
+    ) noexcept
+
+
+cdef class HeadRules:
+    cdef HeadLimits limits

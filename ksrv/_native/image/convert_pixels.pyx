@@ -1,0 +1,315 @@
+"""Pixels to model numbers, and Pillow's resize: the native loops behind array-like arguments.
+
+Every function takes C-ordered pixels of numpy arrays (rows may have gaps), writes into memory that
+the caller owns, allocates no result and releases the GIL while it works.
+"""
+
+from cpython.buffer cimport (
+    PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+)
+from libc.stdint cimport uint8_t
+
+import numpy
+
+from ksrv._native.memory.buffer_pool cimport BACKEND_HEAP, CBlock, ksrv_lease, ksrv_release
+from ksrv._native.tensor.datatype cimport (
+    DT_BF16, DT_FP16, DT_FP32, DT_FP64, DT_INT8, DT_INT16, DT_INT32, DT_UINT8, DT_UINT16
+)
+
+
+cdef extern from "image/convert_pixels.hpp" namespace "ksrv" nogil:
+    cdef enum PixelType:
+        PIXEL_U8
+        PIXEL_U16
+        PIXEL_I16
+        PIXEL_F32
+        PIXEL_F64
+
+    cdef enum Arithmetic:
+        ARITHMETIC_NONE
+        ARITHMETIC_FAST
+        ARITHMETIC_EXACT
+
+    cdef cppclass Coefficients:
+        int arithmetic
+        double scale
+        double mean[4]
+        double std[4]
+
+    cdef cppclass PixelSource:
+        const unsigned char *data
+        int type
+        size_t height
+        size_t width
+        size_t channels
+        Py_ssize_t row_bytes
+
+    cdef cppclass PixelTarget:
+        unsigned char *data
+        int datatype
+        size_t channels
+        int from_ "from" [4]
+        bint planar
+        Py_ssize_t row_bytes
+        Py_ssize_t plane_bytes
+
+    void convert_pixels(const PixelSource &source, const PixelTarget &target, const Coefficients &c)
+
+
+cdef extern from "image/resize_pillow.hpp" namespace "ksrv" nogil:
+    cdef cppclass Resample:
+        size_t height
+        size_t width
+        size_t channels
+        size_t full_height
+        size_t full_width
+        size_t top
+        size_t left
+        size_t out_height
+        size_t out_width
+        bint alpha
+
+    size_t resample_pillow(
+        const Resample &job, const uint8_t *source, Py_ssize_t source_bytes, uint8_t *target,
+        Py_ssize_t target_bytes, unsigned char *scratch
+    )
+
+
+cdef enum:
+    MAX_SIDE = 1 << 24
+
+cdef dict _PIXEL_TYPES = {
+    "B": PIXEL_U8, "H": PIXEL_U16, "h": PIXEL_I16, "f": PIXEL_F32, "d": PIXEL_F64,
+}
+cdef dict _DATATYPES = {
+    "f": DT_FP32, "d": DT_FP64, "e": DT_FP16, "B": DT_UINT8, "b": DT_INT8, "H": DT_UINT16,
+    "h": DT_INT16, "i": DT_INT32,
+}
+
+
+cdef class Plane:
+    """The buffer of one picture: [height, width], [height, width, channels], or channels first."""
+
+    cdef Py_buffer view
+    cdef bint held
+    cdef Py_ssize_t height, width, channels, row_bytes, plane_bytes
+    cdef str format
+
+    def __cinit__(self, picture, str role, bint writable=False, bint planar=False):
+        PyObject_GetBuffer(
+            picture, &self.view, PyBUF_STRIDES | PyBUF_FORMAT | (PyBUF_WRITABLE if writable else 0)
+        )
+        self.held = True
+        cdef Py_buffer *view = &self.view
+        cdef Py_ssize_t item = view.itemsize
+        cdef Py_ssize_t rank = view.ndim
+        cdef Py_ssize_t i
+        self.format = (<bytes>view.format).decode("ascii").lstrip("<=@")
+        if rank != 2 and rank != 3:
+            raise ValueError(f"the {role} has {rank} dimensions, not 2 or 3")
+        for i in range(rank):
+            if view.shape[i] > MAX_SIDE:
+                raise ValueError(f"the {role} has a side above {<int>MAX_SIDE}")
+        if rank == 2:
+            self.height, self.width, self.channels = view.shape[0], view.shape[1], 1
+            self.row_bytes = view.strides[0]
+            self.plane_bytes = 0
+            packed = view.strides[1] == item or self.width <= 1
+        elif planar:
+            self.channels, self.height, self.width = view.shape[0], view.shape[1], view.shape[2]
+            self.plane_bytes = view.strides[0]
+            self.row_bytes = view.strides[1]
+            packed = view.strides[2] == item or self.width <= 1
+        else:
+            self.height, self.width, self.channels = view.shape[0], view.shape[1], view.shape[2]
+            self.row_bytes = view.strides[0]
+            self.plane_bytes = 0
+            packed = (
+                (view.strides[2] == item or self.channels <= 1)
+                and (view.strides[1] == item * self.channels or self.width <= 1)
+            )
+        if not packed:
+            raise ValueError(f"the pixels of a row of the {role} are not contiguous")
+        if <size_t>view.buf % item or self.row_bytes % item or self.plane_bytes % item:
+            raise ValueError(f"the {role} is not aligned to its items")
+        if not 1 <= self.channels <= 4:
+            raise ValueError(f"the {role} has {self.channels} channels, not 1 to 4")
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+
+cdef class Conversion:
+    """How pixels become numbers: which channels, which arithmetic.
+
+    Args:
+        channels: For each channel of the result the source's channel it comes from, as in
+            (2, 1, 0) for BGR to RGB; None keeps all in order.
+        scale: What pixels are divided by.
+        mean: Subtracted after that; one value for each channel, one for all, or none.
+        std: Divided by after that; likewise.
+        exact: Compute ((x / scale) - mean) / std rounding each step to the result's precision,
+            rather than x * a + b.
+
+    Raises:
+        ValueError: More than four channels, a zero divisor, or lengths that do not match.
+    """
+
+    cdef Coefficients coefficients
+    cdef tuple order
+    cdef Py_ssize_t values
+
+    def __cinit__(self, *, channels=None, double scale=1.0, mean=(), std=(), bint exact=False):
+        mean, std = tuple(mean), tuple(std)
+        self.order = None if channels is None else tuple(channels)
+        if self.order is not None and not 1 <= len(self.order) <= 4:
+            raise ValueError(f"a conversion has 1 to 4 channels, not {len(self.order)}")
+        lengths = {len(values) for values in (mean, std) if len(values) > 1}
+        if len(lengths) > 1 or (lengths and max(lengths) > 4):
+            raise ValueError(f"mean has {len(mean)} values and std has {len(std)}")
+        self.values = lengths.pop() if lengths else 0
+        if self.order is not None and self.values and self.values != len(self.order):
+            raise ValueError(f"there are {len(self.order)} channels and {self.values} values")
+        if scale == 0 or 0 in std:
+            raise ValueError("scale and std are divisors and cannot be 0")
+        cdef Py_ssize_t i
+        self.coefficients.scale = scale
+        for i in range(4):
+            self.coefficients.mean[i] = self._value(mean, i, 0.0)
+            self.coefficients.std[i] = self._value(std, i, 1.0)
+        if scale == 1 and not any(mean) and all(value == 1 for value in std):
+            self.coefficients.arithmetic = ARITHMETIC_NONE
+        elif exact:
+            self.coefficients.arithmetic = ARITHMETIC_EXACT
+        else:
+            self.coefficients.arithmetic = ARITHMETIC_FAST
+
+    cdef double _value(self, tuple values, Py_ssize_t i, double default):
+        if len(values) == 1:
+            return values[0]
+        return values[i] if i < len(values) else default
+
+    @property
+    def plain(self):
+        """Whether values stay as they are, apart from the datatype and the channels' order."""
+        return self.coefficients.arithmetic == ARITHMETIC_NONE
+
+    def __call__(self, source, target, *, bint planar=False, bint bfloat16=False) -> None:
+        """Convert every pixel of `source` into `target`.
+
+        Values are rounded to the nearest even and saturated where `target` holds integers.
+
+        Args:
+            source: [height, width] or [height, width, channels] of uint8, uint16, int16, float32
+                or float64.
+            target: The same height and width, of float32, float64, float16, uint8, int8, uint16,
+                int16 or int32; [channels, height, width] when `planar`.
+            planar: Whether `target` has its channels first.
+            bfloat16: Whether a uint16 `target` holds the bit patterns of BF16.
+
+        Raises:
+            ValueError: Sizes, channels or types that do not fit, or overlapping memory layouts that
+                are not row by row.
+            BufferError: `target` is read-only.
+        """
+        cdef Plane a = Plane(source, "source")
+        cdef Plane b = Plane(target, "target", True, planar)
+        cdef PixelSource from_
+        cdef PixelTarget to
+        cdef Py_ssize_t i
+        cdef int channel
+        if a.height != b.height or a.width != b.width:
+            raise ValueError(
+                f"the source is {a.width}x{a.height} and the target {b.width}x{b.height}"
+            )
+        if a.format not in _PIXEL_TYPES:
+            raise ValueError(f"pixels of format {a.format!r} cannot be converted")
+        if b.format not in _DATATYPES:
+            raise ValueError(f"pixels cannot be converted to format {b.format!r}")
+        cdef Py_ssize_t expected = a.channels if self.order is None else len(self.order)
+        if bfloat16 and b.format != "H":
+            raise ValueError("BF16 is stored as uint16")
+        if b.channels != expected or (self.values and self.values != b.channels):
+            raise ValueError(f"the target has {b.channels} channels, not {self.values or expected}")
+        for i in range(b.channels):
+            channel = i if self.order is None else self.order[i]
+            if not 0 <= channel < a.channels:
+                raise ValueError(f"the source has no channel {channel}")
+            to.from_[i] = channel
+        from_.data = <const unsigned char *>a.view.buf
+        from_.type = _PIXEL_TYPES[a.format]
+        from_.height, from_.width = <size_t>a.height, <size_t>a.width
+        from_.channels = <size_t>a.channels
+        from_.row_bytes = a.row_bytes
+        to.data = <unsigned char *>b.view.buf
+        to.datatype = DT_BF16 if bfloat16 else _DATATYPES[b.format]
+        to.channels = <size_t>b.channels
+        to.planar = planar
+        to.row_bytes, to.plane_bytes = b.row_bytes, b.plane_bytes
+        with nogil:
+            convert_pixels(from_, to, self.coefficients)
+
+
+def resize_pillow(
+    source, Py_ssize_t height, Py_ssize_t width, target=None, offset=(0, 0), *, bint alpha=True
+):
+    """Resize 8-bit pixels as Pillow's BILINEAR filter does, bit for bit, or a window of that.
+
+    Args:
+        source: uint8 [height, width] or [height, width, channels].
+        height: The height of the whole result.
+        width: The width of the whole result.
+        target: uint8 with the source's channels that receives the result, or the window of it that
+            lies at `offset` and has the target's size; None allocates the whole result.
+        offset: Top and left of the window in the whole result.
+        alpha: Whether four channels are RGBA, whose colours Pillow weighs by opacity.
+
+    Returns:
+        `target`, or the new array.
+
+    Raises:
+        ValueError: Sizes, channels or types that do not fit.
+        MemoryError: There is no memory for the scratch space.
+        BufferError: `target` is read-only.
+    """
+    cdef Plane a = Plane(source, "source")
+    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
+        raise ValueError(f"the result cannot be {width}x{height}")
+    if target is None:
+        target = numpy.empty((height, width, a.channels), numpy.uint8)
+        if a.view.ndim == 2:
+            target = target[:, :, 0]
+    cdef Plane b = Plane(target, "target", True)
+    cdef Resample job
+    cdef CBlock *scratch
+    if a.format != "B" or b.format != "B":
+        raise ValueError("only 8-bit pixels are resized like this")
+    if a.channels != b.channels:
+        raise ValueError(f"the source has {a.channels} channels and the target {b.channels}")
+    top, left = offset
+    if not (0 <= top <= height - b.height and 0 <= left <= width - b.width):
+        raise ValueError(
+            f"a window of {b.width}x{b.height} at {left},{top} lies outside of {width}x{height}"
+        )
+    if 0 in (a.height, a.width, b.height, b.width):
+        raise ValueError("a picture without pixels cannot be resized")
+    job.height, job.width = <size_t>a.height, <size_t>a.width
+    job.channels = <size_t>a.channels
+    job.full_height, job.full_width = <size_t>height, <size_t>width
+    job.top, job.left = top, left
+    job.out_height, job.out_width = <size_t>b.height, <size_t>b.width
+    job.alpha = alpha
+    with nogil:
+        scratch = ksrv_lease(
+            resample_pillow(job, NULL, 0, NULL, 0, NULL), BACKEND_HEAP
+        )
+        if scratch != NULL:
+            resample_pillow(
+                job, <const uint8_t *>a.view.buf, a.row_bytes, <uint8_t *>b.view.buf, b.row_bytes,
+                scratch.data
+            )
+            ksrv_release(scratch)
+    if scratch == NULL:
+        raise MemoryError("there is no memory to resize the picture")
+    return target

@@ -1,0 +1,9 @@
+from collections.abc import Callable
+from typing import final
+
+@final
+class DecodePool:
+    def __init__(self, threads: int) -> None: ...
+    @property
+    def threads(self) -> int: ...
+    def run(self, work: Callable[[int, int], object], count: int, chunks: int) -> None: ...

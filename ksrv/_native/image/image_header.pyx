@@ -1,0 +1,123 @@
+"""Headers of encoded images, read before any decoder sees the file."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport uint32_t
+
+from typing import NamedTuple
+
+
+cdef extern from "image/image_header.hpp" namespace "ksrv" nogil:
+    cdef enum HeaderError:
+        HEADER_OK
+        HEADER_UNKNOWN
+        HEADER_TRUNCATED
+        HEADER_DAMAGED
+        HEADER_CHUNK
+        HEADER_TEXTS
+
+    const int COMPRESSED_TEXTS
+
+    cdef cppclass ImageHeader:
+        int format
+        uint32_t width
+        uint32_t height
+        int channels
+        int bit_depth
+        int orientation
+        int components
+        uint32_t scans
+        int pixel_bytes
+        size_t chunk
+        size_t announced
+        size_t left
+
+    HeaderError read_image_header(const unsigned char *data, size_t size, ImageHeader *header)
+
+
+FORMATS = ("jpeg", "png", "webp", "bmp", "tiff", "gif")
+
+
+class ImageError(ValueError):
+    """Bytes whose header does not say what picture follows."""
+
+
+class Header(NamedTuple):
+    """What a picture's header says.
+
+    Attributes:
+        format: One of `FORMATS`.
+        channels: As cv2 decodes unchanged; 0 where the header does not tell.
+        bit_depth: Bits of a decoded sample, 8 or 16.
+        orientation: EXIF's, from 1 to 8; 1 is upright.
+        components: Of a JPEG; 0 for other formats.
+        scans: Of a JPEG, each of which is a pass over its pixels; 1 where the first holds them all.
+        pixel_bytes: What the decoder holds for one pixel at its peak.
+    """
+
+    format: str
+    width: int
+    height: int
+    channels: int
+    bit_depth: int
+    orientation: int
+    components: int
+    scans: int
+    pixel_bytes: int
+
+
+# From here on the walk may take long enough for other threads to want the GIL.
+cdef enum:
+    LONG = 1 << 20
+
+cdef tuple _NAMES = ("unknown", *FORMATS)
+
+
+def probe(data) -> Header:
+    """Read the header of an encoded picture; no pixel memory is allocated.
+
+    Args:
+        data: The whole file, as any contiguous buffer.
+
+    Returns:
+        The header.
+
+    Raises:
+        ImageError: There is nothing, no known format, no header that can be followed, or a part
+            that announces more than the file holds.
+    """
+    cdef Py_buffer view
+    cdef ImageHeader header
+    cdef HeaderError error
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if view.len < LONG:
+            error = read_image_header(<const unsigned char *>view.buf, <size_t>view.len, &header)
+        else:
+            with nogil:
+                error = read_image_header(
+                    <const unsigned char *>view.buf, <size_t>view.len, &header
+                )
+        if view.len == 0:
+            raise ImageError("there are no bytes")
+    finally:
+        PyBuffer_Release(&view)
+    if error == HEADER_UNKNOWN:
+        raise ImageError("the first bytes are of no known image format")
+    name = _NAMES[header.format]
+    if error == HEADER_TRUNCATED:
+        raise ImageError(f"the {name.upper()} ends before its dimensions")
+    if error == HEADER_DAMAGED:
+        raise ImageError(f"the {name.upper()} header is damaged")
+    if error == HEADER_CHUNK:
+        raise ImageError(
+            f"the {name.upper()}'s chunk at byte {header.chunk} announces {header.announced} bytes"
+            f" and 4 of checksum, and {header.left} are left"
+        )
+    if error == HEADER_TEXTS:
+        raise ImageError(
+            f"the {name.upper()} has more than {COMPRESSED_TEXTS} compressed texts"
+        )
+    return Header(
+        name, header.width, header.height, header.channels, header.bit_depth, header.orientation,
+        header.components, header.scans, header.pixel_bytes,
+    )

@@ -1,0 +1,1 @@
+"""Messages and shared blocks between a worker and an executor process."""

@@ -1,0 +1,39 @@
+"""What tensor_descriptors.pyx and channel.pyx need of the shared blocks."""
+
+from libc.stdint cimport uint64_t
+
+from ksrv._native.memory.buffer_pool cimport Block
+
+
+cdef class Shared:
+    cdef uint64_t number
+    cdef Block block
+    cdef bint announced
+    cdef bint lent
+
+
+cdef class OwnBlocks:
+    cdef object _lock
+    cdef list _shared
+    cdef list _retired
+    cdef uint64_t _next
+
+    cpdef Block lease(self, size_t nbytes)
+    cdef Block _leased(self, size_t nbytes)
+    cdef Block containing(self, const void *data, size_t nbytes)
+    cdef Shared shared_of(self, Block block)
+    cdef list lend(self, list blocks)
+    cdef int returned(self, uint64_t number) except -1
+    cdef list retired(self)
+    cdef int _trim(self, size_t spared) except -1
+    cdef int _disown(self, Shared shared) except -1
+
+
+cdef class PeerBlocks:
+    cdef dict _by_number
+    cdef list _held
+
+    cdef int adopt(self, uint64_t number, uint64_t nbytes, int descriptor) except -1
+    cdef Block part(self, uint64_t number, uint64_t offset, uint64_t nbytes)
+    cdef int forget(self, uint64_t number) except -1
+    cdef list unused(self)

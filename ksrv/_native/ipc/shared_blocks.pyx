@@ -1,0 +1,299 @@
+"""Blocks of memory that two processes share, and who may write to them when.
+
+Each side makes the blocks that it writes (`OwnBlocks`) and maps those of the other (`PeerBlocks`).
+A block's descriptor travels once, with the first message that refers to it; later messages name it
+by a number that is never used again. A block is leased anew only when nothing here refers to it
+and the other side has said that nothing there does: a handler may keep its inputs for ever, a
+client may read its answer slowly, and neither will see another request's bytes.
+
+Whether something refers to a block is asked of its reference counts: every array and memoryview
+over a block holds one of the object, and native code that reads from it without the GIL holds one
+of the memory. A block that the other side does not give back is disowned: this side unmaps it, and
+it lives for as long as it is used there.
+"""
+
+import fcntl
+import os
+import threading
+
+from cpython.ref cimport PyObject
+from libc.stdint cimport uint64_t
+
+from ksrv._native.memory.buffer_pool cimport Block, CBlock
+
+from ksrv._native.memory import buffer_pool as arena
+
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *object)
+
+cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
+    long holders_of(const CBlock *block)
+
+cdef size_t SMALLEST = 64 * 1024
+cdef size_t LENT_BLOCKS = 16
+cdef size_t IDLE_BLOCKS = 8
+cdef size_t IDLE_BYTES = 128 * 1024 * 1024
+cdef size_t PEER_BLOCKS = 1024
+
+
+class BlockError(Exception):
+    """The other side named a block, or a part of one, that does not exist."""
+
+
+cdef class Shared:
+    """A block and its number; on its own it is the only thing that refers to the block."""
+
+    def __cinit__(self, uint64_t number, Block block not None):
+        self.number = number
+        self.block = block
+
+
+cdef inline bint unreferenced(Shared shared) noexcept:
+    return Py_REFCNT(<PyObject *>shared.block) == 1 and holders_of(shared.block.block) == 1
+
+
+cdef size_t rounded(size_t nbytes) noexcept:
+    """Return the size of the block for `nbytes`: whole pages, in steps of at most an eighth."""
+    cdef size_t step = 4096
+    if nbytes <= SMALLEST:
+        return SMALLEST
+    while step * 16 < nbytes:
+        step *= 2
+    return (nbytes + step - 1) // step * step
+
+
+cdef Block make(size_t nbytes):
+    """Return a new block behind a memfd of its own.
+
+    Not a lease of the arena: its pool would hand the memory to others while a handler process
+    still has it mapped.
+    """
+    descriptor = os.memfd_create("ksrv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        # Taken now, so that a lack of memory is an error here and not a SIGBUS in whoever writes.
+        os.posix_fallocate(descriptor, 0, nbytes)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        return arena.adopt_fd(descriptor, nbytes)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+cdef class OwnBlocks:
+    """The blocks that this side makes and writes; safe to use from several threads."""
+
+    def __cinit__(self):
+        self._lock = threading.Lock()
+        self._shared = []  # in the order in which they were lent last
+        self._retired = []
+        self._next = 1
+
+    cpdef Block lease(self, size_t nbytes):
+        """Return a block of at least `nbytes` that nobody refers to.
+
+        Raises:
+            MemoryError: There is no memory for it.
+        """
+        with self._lock:
+            return self._leased(nbytes)
+
+    cdef Block _leased(self, size_t nbytes):
+        cdef Shared shared
+        cdef size_t size
+        for shared in self._shared:
+            size = shared.block.block.size
+            if (
+                not shared.lent
+                and nbytes <= size
+                and size // 4 <= nbytes + SMALLEST
+                and unreferenced(shared)
+            ):
+                return shared.block
+        self._trim(0)
+        try:
+            block = make(rounded(nbytes))
+        except OSError as error:
+            raise MemoryError(f"there is no memory for a block of {nbytes} bytes") from error
+        self._shared.append(Shared(self._next, block))
+        self._next += 1
+        return block
+
+    def number_of(self, Block block not None) -> int:
+        """Return the number of a block that `lease` returned.
+
+        Raises:
+            KeyError: It is none, or was disowned.
+        """
+        with self._lock:
+            return self.shared_of(block).number
+
+    def numbers(self) -> list:
+        """Return the numbers of the blocks that are kept."""
+        cdef Shared shared
+        with self._lock:
+            return [shared.number for shared in self._shared]
+
+    def clear(self) -> None:
+        """Disown every block, because the other side is gone; views that exist stay valid."""
+        with self._lock:
+            self._shared.clear()
+            self._retired.clear()
+
+    cdef Block containing(self, const void *data, size_t nbytes):
+        """Return the block that the bytes lie in, or None."""
+        cdef Shared shared
+        cdef const unsigned char *first = <const unsigned char *>data
+        with self._lock:
+            for shared in self._shared:
+                if (
+                    first >= shared.block.block.data
+                    and first + nbytes <= shared.block.block.data + shared.block.block.size
+                ):
+                    return shared.block
+        return None
+
+    cdef Shared shared_of(self, Block block):
+        cdef Shared shared
+        for shared in self._shared:
+            if shared.block is block:
+                return shared
+        raise KeyError("this block is not one of these")
+
+    cdef list lend(self, list blocks):
+        """Note that the next message refers to these blocks; return those not announced yet."""
+        cdef Block block
+        cdef Shared shared
+        cdef list unknown = []
+        with self._lock:
+            for block in blocks:
+                shared = self.shared_of(block)
+                if self._shared[len(self._shared) - 1] is not shared:
+                    self._shared.remove(shared)
+                    self._shared.append(shared)
+                shared.lent = True
+                if not shared.announced:
+                    shared.announced = True
+                    unknown.append(shared)
+        return unknown
+
+    cdef int returned(self, uint64_t number) except -1:
+        """Note that the other side no longer refers to a block."""
+        cdef Shared shared
+        if not 0 < number < self._next:
+            raise BlockError(f"block {number} was given back, and there is no such block")
+        with self._lock:
+            for shared in self._shared:
+                if shared.number == number:
+                    shared.lent = False
+        return 0  # not found: it was disowned while the message was on its way
+
+    cdef list retired(self):
+        """Disown what is held too long or not needed; return the numbers since the last call."""
+        cdef list numbers
+        cdef list lent
+        cdef Shared shared
+        with self._lock:
+            if len(self._shared) > <Py_ssize_t>IDLE_BLOCKS:
+                lent = [shared for shared in self._shared if shared.lent]
+                for shared in lent[: max(0, len(lent) - <Py_ssize_t>LENT_BLOCKS)]:
+                    # What the message in the making refers to is referred to by its maker as well.
+                    if unreferenced(shared):
+                        self._disown(shared)
+                self._trim(IDLE_BLOCKS)
+            numbers = self._retired
+            self._retired = []
+        return numbers
+
+    cdef int _trim(self, size_t spared) except -1:
+        """Disown what lies idle beyond the bounds, the longest idle first."""
+        cdef Shared shared
+        cdef size_t size = 0
+        cdef Py_ssize_t surplus = -<Py_ssize_t>IDLE_BLOCKS
+        cdef list idle = [shared for shared in self._shared if not shared.lent]
+        for shared in idle:
+            size += shared.block.block.size
+            surplus += 1
+        for shared in idle:
+            if surplus <= 0 and size <= IDLE_BYTES:
+                break
+            if unreferenced(shared):
+                surplus -= 1
+                size -= shared.block.block.size
+                self._disown(shared)
+        return 0
+
+    cdef int _disown(self, Shared shared) except -1:
+        self._shared.remove(shared)
+        if shared.announced:
+            self._retired.append(shared.number)
+        return 0
+
+
+cdef class PeerBlocks:
+    """The blocks of the other side that are mapped here; used by one thread at a time."""
+
+    def __cinit__(self):
+        self._by_number = {}
+        self._held = []
+
+    def numbers(self) -> list:
+        """Return the numbers of the blocks that are mapped."""
+        return list(self._by_number)
+
+    def held(self) -> list:
+        """Return the numbers of the blocks that messages named and that were not given back."""
+        cdef Shared shared
+        return [shared.number for shared in self._held]
+
+    def clear(self) -> None:
+        """Let go of every block; views that exist stay valid."""
+        self._by_number.clear()
+        self._held.clear()
+
+    cdef int adopt(self, uint64_t number, uint64_t nbytes, int descriptor) except -1:
+        """Map a block that was announced; its descriptor stays the caller's if that fails."""
+        cdef bint full = len(self._by_number) >= <Py_ssize_t>PEER_BLOCKS
+        if number in self._by_number or full or number == 0:
+            raise BlockError(f"block {number} was announced twice, or is one too many")
+        try:
+            block = arena.adopt_fd(descriptor, nbytes)
+        except (ValueError, OSError) as error:
+            raise BlockError(str(error)) from error
+        self._by_number[number] = Shared(number, block)
+        return 0
+
+    cdef Block part(self, uint64_t number, uint64_t offset, uint64_t nbytes):
+        """Return the block `number`, of which a message names `nbytes` from `offset` on."""
+        cdef Shared shared = self._by_number.get(number)
+        if shared is None:
+            raise BlockError(f"block {number} was named, and is not known")
+        if offset > shared.block.block.size or nbytes > shared.block.block.size - offset:
+            raise BlockError(
+                f"{nbytes} bytes from byte {offset} on of block {number} were named, which has"
+                f" {shared.block.block.size}"
+            )
+        if not shared.lent:  # here: named by a message and not given back
+            shared.lent = True
+            self._held.append(shared)
+        return shared.block
+
+    cdef int forget(self, uint64_t number) except -1:
+        """Let go of a block that the other side has disowned; it is unmapped with its last view."""
+        cdef Shared shared = self._by_number.pop(number, None)
+        if shared is not None and shared.lent:
+            self._held.remove(shared)
+        return 0
+
+    cdef list unused(self):
+        """Return the numbers of the blocks to give back: named, and referred to no longer."""
+        cdef Shared shared
+        cdef list numbers = []
+        for shared in self._held:
+            if unreferenced(shared):
+                shared.lent = False
+                numbers.append(shared.number)
+        if numbers:
+            self._held = [shared for shared in self._held if shared.lent]
+        return numbers

@@ -1,0 +1,1 @@
+"""Blocks of memory, the budget of bytes, and settings of malloc."""

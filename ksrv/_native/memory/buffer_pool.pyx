@@ -1,0 +1,364 @@
+"""Leased blocks as Python sees them: buffers whose memory returns to the pool with the last view.
+
+A `Block` owns one reference to its memory. Everything made from it (memoryviews, arrays, torch
+tensors) keeps the `Block` alive, so memory is never recycled under a view, however long a handler
+holds on to it; and no view reaches beyond the bytes that were asked for.
+"""
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from libc.stdint cimport uint64_t, uintptr_t
+
+import os
+
+import numpy
+
+
+cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
+    cdef enum AdoptError:
+        ADOPT_OK
+        ADOPT_STAT
+        ADOPT_SIZE
+        ADOPT_SEALS
+        ADOPT_MAP
+
+    cdef struct ArenaStatistics:
+        uint64_t leased_blocks
+        uint64_t leased_bytes
+        uint64_t pooled_blocks
+        uint64_t pooled_bytes
+        uint64_t cap_bytes
+        uint64_t hits
+        uint64_t misses
+
+    cdef cppclass AtomicCounter "std::atomic<std::uint64_t>":
+        uint64_t load()
+        void store(uint64_t value)
+        uint64_t fetch_add(uint64_t value)
+
+    cdef cppclass Arena:
+        AtomicCounter cap_bytes
+        AtomicCounter idle_nanoseconds
+        AtomicCounter copied_bytes
+        CBlock *lease(size_t nbytes, int backend, bint fresh) noexcept
+        CBlock *adopt(int fd, size_t nbytes, AdoptError *error) noexcept
+        void retain(CBlock *block) noexcept
+        void release(CBlock *block) noexcept
+        uint64_t trim(uint64_t idle) noexcept
+        ArenaStatistics statistics() noexcept
+
+    Arena &process_arena() noexcept
+    long holders_of(const CBlock *block) noexcept
+
+
+cdef extern from *:
+    """
+    #include <stdlib.h>
+    #if defined(__GLIBC__)
+    #include <malloc.h>
+    static int ksrv_tune_malloc(int keep, int no_mmap, int arenas) {
+        int done = mallopt(M_MMAP_THRESHOLD, 32 << 20) & mallopt(M_TRIM_THRESHOLD, keep);
+        done &= mallopt(M_ARENA_MAX, arenas);
+        if (no_mmap) done &= mallopt(M_MMAP_MAX, 0);
+        return done;
+    }
+    static int ksrv_keep_freed(int keep) { return mallopt(M_TRIM_THRESHOLD, keep); }
+    static int ksrv_trim_malloc(void) { return malloc_trim(0); }
+    #else
+    static int ksrv_tune_malloc(int keep, int no_mmap, int arenas) {
+        return 0 * keep * no_mmap * arenas;
+    }
+    static int ksrv_keep_freed(int keep) { (void)keep; return 0; }
+    static int ksrv_trim_malloc(void) { return 0; }
+    #endif
+    """
+    int ksrv_tune_malloc(int keep, int no_mmap, int arenas) noexcept nogil
+    int ksrv_keep_freed(int keep) noexcept nogil
+    int ksrv_trim_malloc() noexcept nogil
+
+cdef int _kept = 0            # as tune_malloc and keep_freed set it
+
+
+cdef CBlock *ksrv_lease(size_t nbytes, int backend) noexcept nogil:
+    return process_arena().lease(nbytes, backend, False)
+
+
+cdef void ksrv_retain(CBlock *block) noexcept nogil:
+    process_arena().retain(block)
+
+
+cdef void ksrv_release(CBlock *block) noexcept nogil:
+    process_arena().release(block)
+
+
+cdef void ksrv_count_copy(size_t nbytes) noexcept nogil:
+    process_arena().copied_bytes.fetch_add(nbytes)
+
+
+cdef Block ksrv_wrap(CBlock *block):
+    cdef Block wrapped = Block.__new__(Block)
+    wrapped.block = block
+    return wrapped
+
+
+cdef class Block:
+    """A leased piece of memory, 64-byte aligned; exports a writable buffer of the bytes asked for.
+
+    Made by `lease` and `adopt_fd` only.
+    """
+
+    def __dealloc__(self):
+        if self.block != NULL:
+            process_arena().release(self.block)
+
+    def __len__(self):
+        return self._leased().size
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        cdef CBlock *block = self._leased()
+        PyBuffer_FillInfo(buffer, self, block.data, <Py_ssize_t>block.size, 0, flags)
+
+    @property
+    def fd(self):
+        """The memfd behind the block, for sending to another process; -1 for heap memory."""
+        return self._leased().fd
+
+    @property
+    def capacity(self):
+        """Bytes that the block occupies; at least `len(block)`."""
+        return self._leased().capacity
+
+    @property
+    def address(self):
+        """The address of the first byte."""
+        return <uintptr_t>self._leased().data
+
+    @property
+    def holders(self):
+        """How many references to the memory there are: this object's, and those of native code."""
+        return holders_of(self._leased())
+
+    def offset_of(self, address) -> int:
+        """Return how far into the block an address lies.
+
+        Args:
+            address: A pointer as an int, for example `array.ctypes.data`.
+
+        Returns:
+            The offset in bytes, from 0 to `len(block)`.
+
+        Raises:
+            ValueError: The address lies outside of the bytes asked for.
+        """
+        cdef CBlock *block = self._leased()
+        cdef object offset = address - <uintptr_t>block.data
+        if not 0 <= offset <= block.size:
+            raise ValueError(f"the address lies outside of the block's {block.size} bytes")
+        return offset
+
+    cdef CBlock *_leased(self) except NULL:
+        if self.block == NULL:
+            raise TypeError("a Block is made by lease() or adopt_fd(), not by its class")
+        return self.block
+
+
+def lease(nbytes, *, bint memfd=False, bint fresh=False) -> Block:
+    """Take a block of at least `nbytes` from the pool, or a new one.
+
+    Args:
+        nbytes: How many bytes views of the block shall cover; 0 is allowed.
+        memfd: Whether another process must be able to map the block (see `Block.fd`).
+        fresh: Whether to take a new one, whose memory the system gives as it is written.
+
+    Returns:
+        The block. Its contents are undefined: whoever leases it writes before anybody reads.
+
+    Raises:
+        ValueError: `nbytes` is negative.
+        MemoryError: There is no memory of that size.
+    """
+    if nbytes < 0:
+        raise ValueError(f"a block has 0 bytes or more, not {nbytes}")
+    cdef CBlock *block = NULL
+    cdef size_t size
+    if nbytes < 2**60:
+        size = nbytes
+        with nogil:
+            block = process_arena().lease(
+                size, BACKEND_MEMFD if memfd else BACKEND_HEAP, fresh
+            )
+    if block == NULL:
+        raise MemoryError(f"there is no memory for a block of {nbytes} bytes")
+    return ksrv_wrap(block)
+
+
+def adopt_fd(int fd, size_t nbytes) -> Block:
+    """Map a memfd that another process sent, and take over its descriptor.
+
+    Args:
+        fd: The descriptor; closed with the block. It stays the caller's when this raises.
+        nbytes: How many bytes views of the block shall cover; at least 1.
+
+    Returns:
+        The block; when its last view dies it is unmapped, not pooled.
+
+    Raises:
+        ValueError: The descriptor is no memfd sealed against shrinking, or is too short.
+        OSError: It is not a descriptor, or cannot be mapped.
+    """
+    cdef AdoptError error = ADOPT_OK
+    cdef CBlock *block
+    with nogil:
+        block = process_arena().adopt(fd, nbytes, &error)
+    if block != NULL:
+        return ksrv_wrap(block)
+    if error == ADOPT_SIZE:
+        raise ValueError(f"the shared block is empty or shorter than the {nbytes} bytes announced")
+    if error == ADOPT_SEALS:
+        raise ValueError("the shared block is not a memfd sealed against shrinking")
+    raise OSError(f"descriptor {fd} cannot be mapped as a shared block")
+
+
+def array(Block block not None, dtype, shape, Py_ssize_t offset=0):
+    """View part of a block as a C-ordered, writable array.
+
+    Args:
+        block: The block; it is the array's base and lives as long as any view of the array.
+        dtype: A numpy dtype or its string, such as "<f4".
+        shape: The array's shape.
+        offset: Where in the block the array begins, in bytes.
+
+    Returns:
+        The array. Writing to it writes to the block.
+
+    Raises:
+        TypeError: The array does not fit into the block.
+        ValueError: The shape or the offset is negative.
+    """
+    if offset < 0:
+        raise ValueError(f"an array begins at offset 0 or later, not {offset}")
+    for entry in shape:
+        if entry < 0:  # numpy would take -1 as "the rest"
+            raise ValueError(f"a dimension is 0 or more, not {entry}")
+    return numpy.ndarray(shape, dtype, block, offset)
+
+
+def count_copy(size_t nbytes) -> None:
+    """Note that tensor bytes were copied; tests hold the ways that promise not to."""
+    process_arena().copied_bytes.fetch_add(nbytes)
+
+
+def copied_bytes() -> int:
+    """Return the tensor bytes that the process has copied so far."""
+    return process_arena().copied_bytes.load()
+
+
+def statistics() -> dict:
+    """Return the arena's counters.
+
+    Returns:
+        `leased` and `pooled` (blocks), `leased_bytes` and `pooled_bytes` (their capacities), `cap`
+        (the most bytes that are pooled), `hits` and `misses` (leases served from the pool or not),
+        `copied_bytes`.
+    """
+    cdef ArenaStatistics s = process_arena().statistics()
+    return {
+        "leased": s.leased_blocks,
+        "leased_bytes": s.leased_bytes,
+        "pooled": s.pooled_blocks,
+        "pooled_bytes": s.pooled_bytes,
+        "cap": s.cap_bytes,
+        "hits": s.hits,
+        "misses": s.misses,
+        "copied_bytes": process_arena().copied_bytes.load(),
+    }
+
+
+def configure(*, cap_bytes=None, idle_seconds=None) -> None:
+    """Set the pool's bounds; None leaves one as it is.
+
+    Args:
+        cap_bytes: The most bytes that wait in the pool (256 MiB unless set); 0 turns pooling off.
+        idle_seconds: How long a block waits before the next one to come back frees it (30 unless
+            set).
+
+    Raises:
+        ValueError: A bound is negative.
+    """
+    for bound in (cap_bytes, idle_seconds):
+        if bound is not None and bound < 0:
+            raise ValueError(f"a bound of the arena is 0 or more, not {bound}")
+    if cap_bytes is not None:
+        process_arena().cap_bytes.store(cap_bytes)
+        if process_arena().statistics().pooled_bytes > cap_bytes:
+            process_arena().trim(0)
+    if idle_seconds is not None:
+        process_arena().idle_nanoseconds.store(<uint64_t>(idle_seconds * 1e9))
+
+
+def trim(double idle_seconds=0.0) -> int:
+    """Free pooled blocks that nobody has used for a while; for an engine that has nothing to do.
+
+    Args:
+        idle_seconds: How long a block must have waited; 0 frees every pooled block.
+
+    Returns:
+        The bytes that were freed.
+    """
+    cdef uint64_t idle = <uint64_t>(idle_seconds * 1e9) if idle_seconds > 0 else 0
+    cdef uint64_t freed
+    with nogil:
+        freed = process_arena().trim(idle)
+    return freed
+
+
+def tune_malloc(*, int keep=48 << 20, bint no_mmap=False) -> bool:
+    """Stop glibc from giving every image-sized buffer back to the kernel.
+
+    A decoded image is a fresh allocation of a megabyte or more, and so is what each layer of a
+    network returns. By default glibc maps such memory anew each time, and the page faults cost up
+    to as much as decoding. This raises the size from which malloc maps to 32 MiB, the greatest that
+    it takes. It also bounds the heaps, of which glibc makes eight for each core: what is freed in
+    one is no use to the threads of another. A process that ksrv owns calls it once, when it starts
+    and before it has threads; nothing else should.
+
+    Args:
+        keep: The free bytes that a heap keeps at its end, for the whole process. From 64 MiB on,
+            which is all that the heap of a thread may have, those keep everything, also the pieces
+            of which large gRPC messages are made.
+        no_mmap: Never map single allocations, which also helps buffers above 32 MiB (images of more
+            than 11 megapixels) but keeps freed memory in the process for good.
+
+    Returns:
+        Whether the C library took the settings; False for any but glibc.
+    """
+    global _kept
+    _kept = keep
+    return ksrv_tune_malloc(keep, no_mmap, max(2, len(os.sched_getaffinity(0)) // 2)) == 1
+
+
+def keep_freed(int keep) -> bool:
+    """Raise what a heap keeps at its end, where `tune_malloc` was called; elsewhere do nothing.
+
+    Args:
+        keep: See `tune_malloc`.
+
+    Returns:
+        Whether it was raised.
+    """
+    global _kept
+    if not 0 < _kept < keep:
+        return False
+    _kept = keep
+    return ksrv_keep_freed(keep) == 1
+
+
+def trim_malloc() -> bool:
+    """Give the free memory in all arenas of the C library back to the system.
+
+    Returns:
+        Whether there was any; always False where the C library is not glibc.
+    """
+    cdef int done
+    with nogil:
+        done = ksrv_trim_malloc()
+    return done == 1

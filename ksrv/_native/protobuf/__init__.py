@@ -1,0 +1,1 @@
+"""The infer request and response as protobuf messages."""

@@ -1,0 +1,479 @@
+"""The wire form of ModelInferRequest, as Python sees it.
+
+`scan` notes what a received message holds and where; tensors stay in the message's own bytes until
+somebody asks for their values. The reading itself lives in infer_request.hpp, the wire
+format below it in wire_format.hpp; answers are written by infer_response.pyx.
+"""
+
+cimport cython
+from cpython.buffer cimport (
+    Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from ksrv._native.tensor.datatype cimport (
+    DT_BOOL, DT_INT8, DT_INT16, DT_INT32, DT_INT64, DT_UINT8,
+    DT_UINT16, DT_UINT32, DT_UINT64, Datatype, datatype_of,
+)
+
+cdef extern from *:
+    ctypedef bint bint_t "bool"
+
+cdef extern from "protobuf/wire_format.hpp" namespace "ksrv::protobuf" nogil:
+    cdef struct Span:
+        size_t offset
+        size_t length
+
+    size_t decode_varints[Wire, Item](
+        const unsigned char *p, size_t count, Item *out, int64_t *value
+    )
+
+cdef extern from "protobuf/infer_request.hpp" namespace "ksrv::message" nogil:
+    cdef enum Outcome:
+        OUTCOME_OK "ksrv::message::OK"
+        OUTCOME_MALFORMED "ksrv::message::MALFORMED"
+        OUTCOME_INPUTS "ksrv::message::INPUTS"
+        OUTCOME_RANK "ksrv::message::RANK"
+        OUTCOME_PARAMETERS "ksrv::message::PARAMETERS"
+        OUTCOME_TEXT "ksrv::message::TEXT"
+        OUTCOME_MEMORY "ksrv::message::MEMORY"
+
+    cdef enum Choice:
+        NO_CHOICE
+        BOOL_PARAM
+        INT64_PARAM
+        STRING_PARAM
+        DOUBLE_PARAM
+        UINT64_PARAM
+
+    cdef struct CParameter "ksrv::message::Parameter":
+        Span key
+        Span text
+        uint64_t bits
+        unsigned choice
+
+    cdef struct CInput "ksrv::message::Input":
+        Span name
+        Span datatype
+        Span contents
+        Span packed
+        int64_t shape[32]
+        size_t rank
+        size_t first_parameter
+        size_t parameters
+        uint64_t elements
+        unsigned fields
+        bint has_contents
+
+    cdef struct COutput "ksrv::message::Output":
+        Span name
+        size_t first_parameter
+        size_t parameters
+
+    cdef struct CLimits "ksrv::message::Limits":
+        size_t inputs
+        size_t rank
+        size_t parameters
+        size_t text
+
+    cdef cppclass ParameterNotes "ksrv::message::Notes<ksrv::message::Parameter, 4>":
+        const CParameter &operator[](size_t i)
+        size_t size()
+
+    cdef cppclass InputNotes "ksrv::message::Notes<ksrv::message::Input, 2>":
+        const CInput &operator[](size_t i)
+        size_t size()
+
+    cdef cppclass OutputNotes "ksrv::message::Notes<ksrv::message::Output, 4>":
+        const COutput &operator[](size_t i)
+        size_t size()
+
+    cdef cppclass SpanNotes "ksrv::message::Notes<ksrv::protobuf::Span, 4>":
+        const Span &operator[](size_t i)
+        size_t size()
+
+    cdef cppclass CRequest "ksrv::message::Request":
+        CRequest()
+        Span model_name
+        Span model_version
+        Span id
+        ParameterNotes parameters
+        ParameterNotes inner_parameters
+        InputNotes inputs
+        OutputNotes outputs
+        SpanNotes raw
+        size_t failed_at
+        uint64_t counted
+        bint unsure
+
+    Outcome c_scan "ksrv::message::scan"(
+        const unsigned char *message, size_t size, const CLimits &limits, CRequest &request
+    )
+    bint next_element(const unsigned char *base, size_t *at, size_t end, Span *element)
+
+BOOL_CONTENTS = 1
+INT_CONTENTS = 2
+INT64_CONTENTS = 3
+UINT_CONTENTS = 4
+UINT64_CONTENTS = 5
+FP32_CONTENTS = 6
+FP64_CONTENTS = 7
+BYTES_CONTENTS = 8
+
+VIEW_BYTES = 65536
+
+cdef enum:
+    VIEW_FROM = 65536
+    RELEASE_FROM = 65536  # bytes from which packed values may take long enough to leave the GIL
+    RANK = 32
+    BYTES_FIELD = 8
+
+# The one field of InferTensorContents that belongs to a datatype; the others have none.
+_FIELDS = {
+    "BOOL": BOOL_CONTENTS,
+    "INT8": INT_CONTENTS, "INT16": INT_CONTENTS, "INT32": INT_CONTENTS, "INT64": INT64_CONTENTS,
+    "UINT8": UINT_CONTENTS, "UINT16": UINT_CONTENTS, "UINT32": UINT_CONTENTS,
+    "UINT64": UINT64_CONTENTS,
+    "FP32": FP32_CONTENTS, "FP64": FP64_CONTENTS, "BYTES": BYTES_CONTENTS,
+}
+
+
+class MessageError(ValueError):
+    """The bytes are not a request that ksrv reads; the text is meant for the client."""
+
+
+class MessageLimit(MessageError):
+    """A count in the message is above a limit.
+
+    Attributes:
+        limit: The name of the limit.
+    """
+
+    def __init__(self, str message, str limit):
+        super().__init__(message)
+        self.limit = limit
+
+
+class ValueOutOfRange(MessageError):
+    """A typed value does not fit its tensor's datatype.
+
+    Attributes:
+        index: Its place in the flat tensor.
+        value: The value.
+    """
+
+    def __init__(self, str message, index, value):
+        super().__init__(message)
+        self.index = index
+        self.value = value
+
+
+def contents_field(str datatype not None) -> int:
+    """Return the number of the typed field that holds this datatype; 0 where there is none."""
+    return _FIELDS.get(datatype, 0)
+
+
+@cython.final
+cdef class Input:
+    """One entry of a request's `inputs`, its values still in the message.
+
+    Attributes:
+        fields: The typed fields with values, as bits `1 << number`.
+        elements: How many values the only typed field has.
+        has_contents: Whether `contents` is present, even if empty.
+        packed: Offset and length of the packed values of a typed field that is not BYTES.
+    """
+
+    cdef readonly str name
+    cdef readonly str datatype
+    cdef readonly tuple shape
+    cdef readonly dict parameters
+    cdef readonly unsigned fields
+    cdef readonly uint64_t elements
+    cdef readonly bint has_contents
+    cdef readonly tuple packed
+    cdef Span _packed
+    cdef Span _contents
+
+
+@cython.final
+cdef class Output:
+    """One entry of a request's `outputs`."""
+
+    cdef readonly str name
+    cdef readonly dict parameters
+
+
+@cython.final
+cdef class Request:
+    """What one scan found.
+
+    Attributes:
+        raw: Offset and length of every entry of raw_input_contents.
+    """
+
+    cdef readonly bytes message
+    cdef readonly str model_name
+    cdef readonly str model_version
+    cdef readonly str id
+    cdef readonly dict parameters
+    cdef readonly list inputs
+    cdef readonly list outputs
+    cdef readonly list raw
+
+    def decode(self, Input entry not None, out not None) -> None:
+        """Write the packed varints of an input into a buffer of its datatype.
+
+        Args:
+            entry: One of this request's inputs, whose only typed field is an integer or BOOL field
+                that belongs to its datatype.
+            out: A writable C-contiguous buffer for exactly `entry.elements` items.
+
+        Raises:
+            ValueOutOfRange: A value does not fit the datatype.
+            ValueError: The buffer has another size, or the datatype has no such field.
+        """
+        cdef bytes encoded = entry.datatype.encode()
+        cdef Datatype datatype = datatype_of(encoded, <size_t>len(encoded))
+        cdef const unsigned char *p = (
+            <const unsigned char *>PyBytes_AS_STRING(self.message) + entry._packed.offset
+        )
+        cdef Py_buffer target
+        cdef size_t done
+        cdef size_t count = entry.elements
+        cdef int64_t value = 0
+        cdef size_t width = 0
+        if datatype == DT_BOOL or datatype == DT_INT8 or datatype == DT_UINT8:
+            width = 1
+        elif datatype == DT_INT16 or datatype == DT_UINT16:
+            width = 2
+        elif datatype == DT_INT32 or datatype == DT_UINT32:
+            width = 4
+        elif datatype == DT_INT64 or datatype == DT_UINT64:
+            width = 8
+        if width == 0 or entry.fields != <unsigned>(1 << <int>_FIELDS[entry.datatype]):
+            raise ValueError(f"an input of {entry.datatype} has no packed varints to decode")
+        PyObject_GetBuffer(out, &target, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        try:
+            if <size_t>target.len != count * width:
+                raise ValueError(f"{count} values of {width} bytes do not fill {target.len} bytes")
+            with nogil:
+                done = _decode(datatype, p, count, target.buf, &value)
+        finally:
+            PyBuffer_Release(&target)
+        if done != count:
+            raise ValueOutOfRange(
+                f"value {value} at index {done} does not fit {entry.datatype}", done, value
+            )
+
+    def elements(self, Input entry not None, bint views=False) -> list:
+        """Return the elements of an input's bytes_contents, in order.
+
+        Args:
+            entry: One of this request's inputs.
+            views: Whether all elements are memoryviews, rather than those of 64 KiB or more.
+        """
+        cdef const unsigned char *base = <const unsigned char *>PyBytes_AS_STRING(self.message)
+        cdef size_t at = entry._contents.offset
+        cdef size_t end = at + entry._contents.length
+        cdef Span part
+        cdef uint64_t count = 0
+        cdef object element
+        cdef object whole = memoryview(self.message)
+        cdef uint64_t expected = (
+            entry.elements if entry.fields == <unsigned>(1 << BYTES_FIELD) else 0
+        )
+        cdef list found = PyList_New(<Py_ssize_t>expected)
+        while count < expected and next_element(base, &at, end, &part):
+            if views or part.length >= VIEW_FROM:
+                element = whole[part.offset:part.offset + part.length]
+            else:
+                element = PyBytes_FromStringAndSize(
+                    <const char *>base + part.offset, <Py_ssize_t>part.length
+                )
+            Py_INCREF(element)
+            PyList_SET_ITEM(found, <Py_ssize_t>count, element)
+            count += 1
+        if count != expected:
+            raise RuntimeError(f"{count} elements where the scan had counted {expected}")
+        return found
+
+
+cdef size_t _decode(
+    Datatype datatype, const unsigned char *p, size_t count, void *out, int64_t *value
+) noexcept nogil:
+    if datatype == DT_BOOL:
+        return decode_varints[bint_t, uint8_t](p, count, <uint8_t *>out, value)
+    if datatype == DT_INT8:
+        return decode_varints[int32_t, int8_t](p, count, <int8_t *>out, value)
+    if datatype == DT_INT16:
+        return decode_varints[int32_t, int16_t](p, count, <int16_t *>out, value)
+    if datatype == DT_INT32:
+        return decode_varints[int32_t, int32_t](p, count, <int32_t *>out, value)
+    if datatype == DT_INT64:
+        return decode_varints[int64_t, int64_t](p, count, <int64_t *>out, value)
+    if datatype == DT_UINT8:
+        return decode_varints[uint32_t, uint8_t](p, count, <uint8_t *>out, value)
+    if datatype == DT_UINT16:
+        return decode_varints[uint32_t, uint16_t](p, count, <uint16_t *>out, value)
+    if datatype == DT_UINT32:
+        return decode_varints[uint32_t, uint32_t](p, count, <uint32_t *>out, value)
+    return decode_varints[uint64_t, uint64_t](p, count, <uint64_t *>out, value)
+
+
+cdef inline str _text(const char *base, Span part):
+    return PyUnicode_DecodeUTF8(base + part.offset, <Py_ssize_t>part.length, "strict")
+
+
+cdef object _value(const char *base, const CParameter *parameter):
+    cdef double number
+    if parameter.choice == STRING_PARAM:
+        return _text(base, parameter.text)
+    if parameter.choice == BOOL_PARAM:
+        return parameter.bits != 0
+    if parameter.choice == INT64_PARAM:
+        return <int64_t>parameter.bits
+    if parameter.choice == UINT64_PARAM:
+        return parameter.bits
+    if parameter.choice == DOUBLE_PARAM:
+        memcpy(&number, &parameter.bits, sizeof(number))
+        return number
+    return None
+
+
+cdef dict _parameters(const char *base, const ParameterNotes &notes, size_t first, size_t count):
+    cdef dict found = {}
+    cdef size_t i
+    cdef const CParameter *parameter
+    for i in range(first, first + count):
+        parameter = &notes[i]
+        found[_text(base, parameter.key)] = _value(base, parameter)
+    return found
+
+
+cdef Input _input(const char *base, const CRequest &notes, const CInput *source):
+    cdef Input made = Input.__new__(Input)
+    cdef list shape = PyList_New(<Py_ssize_t>source.rank)
+    cdef object dimension
+    cdef size_t i
+    for i in range(source.rank):
+        dimension = source.shape[i]
+        Py_INCREF(dimension)
+        PyList_SET_ITEM(shape, <Py_ssize_t>i, dimension)
+    made.name = _text(base, source.name)
+    made.datatype = _text(base, source.datatype)
+    made.shape = tuple(shape)
+    made.parameters = _parameters(
+        base, notes.inner_parameters, source.first_parameter, source.parameters
+    )
+    made.fields = source.fields
+    made.elements = source.elements
+    made.has_contents = source.has_contents
+    made._packed = source.packed
+    made._contents = source.contents
+    made.packed = (source.packed.offset, source.packed.length)
+    return made
+
+
+cdef object _refusal(Outcome outcome, const CRequest &notes, const CLimits &limits):
+    if outcome == OUTCOME_MALFORMED:
+        return MessageError(
+            f"the request is not a ModelInferRequest: its bytes stop making sense at offset "
+            f"{notes.failed_at}"
+        )
+    if outcome == OUTCOME_INPUTS:
+        return MessageLimit(
+            f"the request has more than {limits.inputs} inputs, raw_input_contents or requested "
+            f"outputs, and the limit 'inputs' is {limits.inputs}",
+            "inputs",
+        )
+    if outcome == OUTCOME_RANK:
+        return MessageLimit(
+            f"a shape has {notes.counted} dimensions, and the limit 'rank' is {limits.rank}", "rank"
+        )
+    if outcome == OUTCOME_PARAMETERS:
+        return MessageLimit(
+            f"the request has more than {limits.parameters} parameters, and the limit 'parameters' "
+            f"is {limits.parameters}",
+            "parameters",
+        )
+    if outcome == OUTCOME_TEXT:
+        return MessageLimit(
+            f"the request's names and strings have {notes.counted} bytes or more, and the limit "
+            f"'json' is {limits.text}",
+            "json",
+        )
+    return MemoryError("no memory for the notes of a scan")
+
+
+def scan(
+    bytes message not None,
+    *,
+    size_t inputs=256,
+    size_t rank=32,
+    size_t parameters=1024,
+    size_t text=67108864,
+):
+    """Note what a serialized ModelInferRequest holds.
+
+    Args:
+        message: The bytes as received.
+        inputs: The most inputs, raw entries and requested outputs, each counted alone.
+        rank: The most dimensions of a shape; at most 32.
+        parameters: The most parameters, those of inputs and outputs included.
+        text: The most bytes of all names and strings together.
+
+    Returns:
+        The request, or None when the message is not in the ordinary form and the protobuf class
+        must rewrite it first. The limits hold in both cases.
+
+    Raises:
+        MessageError: The bytes are no such message.
+        MessageLimit: A limit is exceeded.
+    """
+    cdef CRequest notes
+    cdef CLimits limits
+    cdef const char *base = PyBytes_AS_STRING(message)
+    cdef Outcome outcome
+    cdef Request made
+    cdef Output output
+    cdef size_t i
+    limits.inputs = inputs
+    limits.rank = rank if rank < RANK else <size_t>RANK
+    limits.parameters = parameters
+    limits.text = text
+    cdef size_t size = <size_t>PyBytes_GET_SIZE(message)
+    if size >= RELEASE_FROM:
+        with nogil:
+            outcome = c_scan(<const unsigned char *>base, size, limits, notes)
+    else:
+        outcome = c_scan(<const unsigned char *>base, size, limits, notes)
+    if outcome != OUTCOME_OK:
+        raise _refusal(outcome, notes, limits)
+    if notes.unsure:
+        return None
+    made = Request.__new__(Request)
+    made.message = message
+    made.model_name = _text(base, notes.model_name)
+    made.model_version = _text(base, notes.model_version)
+    made.id = _text(base, notes.id)
+    made.parameters = _parameters(base, notes.parameters, 0, notes.parameters.size())
+    made.inputs = [_input(base, notes, &notes.inputs[i]) for i in range(notes.inputs.size())]
+    made.outputs = []
+    for i in range(notes.outputs.size()):
+        output = Output.__new__(Output)
+        output.name = _text(base, notes.outputs[i].name)
+        output.parameters = _parameters(
+            base,
+            notes.inner_parameters,
+            notes.outputs[i].first_parameter,
+            notes.outputs[i].parameters,
+        )
+        made.outputs.append(output)
+    made.raw = [(notes.raw[i].offset, notes.raw[i].length) for i in range(notes.raw.size())]
+    return made

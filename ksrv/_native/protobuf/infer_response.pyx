@@ -1,0 +1,242 @@
+"""ModelInferResponse messages, written with one copy of their tensors.
+
+The small fields are encoded first; then the message is allocated once, at its size, and every
+tensor is copied into its place in raw_output_contents. The wire format lives in wire_format.hpp.
+"""
+
+cimport cython
+from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
+cdef extern from "protobuf/wire_format.hpp" namespace "ksrv::protobuf" nogil:
+    cdef enum WireType:
+        WIRE_VARINT "ksrv::protobuf::VARINT"
+        WIRE_FIXED64 "ksrv::protobuf::FIXED64"
+        WIRE_BYTES "ksrv::protobuf::BYTES"
+
+    size_t varint_size(uint64_t value)
+    unsigned char *put_varint(unsigned char *out, uint64_t value)
+
+    cdef cppclass Writer:
+        const unsigned char *data()
+        size_t size()
+        bint failed()
+        void clear()
+        void varint(uint64_t value)
+        void tag(unsigned field, unsigned type)
+        void fixed64(uint64_t value)
+        void bytes(unsigned field, const void *source, size_t n)
+        void raw(const void *source, size_t n)
+
+MAX_MESSAGE = 2147483647
+
+cdef enum:
+    RELEASE_FROM = 65536  # bytes from which a copy is worth leaving the GIL for
+    # Fields of InferParameter.
+    BOOL_PARAM = 1
+    INT64_PARAM = 2
+    STRING_PARAM = 3
+    DOUBLE_PARAM = 4
+    UINT64_PARAM = 5
+
+
+cdef int _write_text(Writer &out, unsigned field, str text) except -1:
+    cdef Py_ssize_t size
+    cdef const char *encoded = PyUnicode_AsUTF8AndSize(text, &size)
+    if size:
+        out.bytes(field, encoded, <size_t>size)
+    return 0
+
+
+cdef int _write_parameters(Writer &out, unsigned field, parameters) except -1:
+    cdef Writer entry
+    cdef Writer choice
+    cdef Py_ssize_t size
+    cdef const char *encoded
+    cdef double number
+    cdef uint64_t bits
+    for key, value in parameters.items():
+        entry.clear()
+        choice.clear()
+        encoded = PyUnicode_AsUTF8AndSize(key, &size)
+        entry.bytes(1, encoded, <size_t>size)
+        if isinstance(value, bool):
+            choice.tag(BOOL_PARAM, WIRE_VARINT)
+            choice.varint(1 if value else 0)
+        elif isinstance(value, int):
+            if value > 0x7FFFFFFFFFFFFFFF:
+                bits = value
+                choice.tag(UINT64_PARAM, WIRE_VARINT)
+            else:
+                bits = <uint64_t><int64_t>value
+                choice.tag(INT64_PARAM, WIRE_VARINT)
+            choice.varint(bits)
+        elif isinstance(value, float):
+            number = value
+            memcpy(&bits, &number, sizeof(bits))
+            choice.tag(DOUBLE_PARAM, WIRE_FIXED64)
+            choice.fixed64(bits)
+        elif isinstance(value, str):
+            encoded = PyUnicode_AsUTF8AndSize(value, &size)
+            choice.bytes(STRING_PARAM, encoded, <size_t>size)
+        else:
+            raise TypeError(
+                f"parameter {key!r} is a {type(value).__name__}, not a bool, int, float or str"
+            )
+        entry.bytes(2, choice.data(), choice.size())
+        if entry.failed() or choice.failed():
+            raise MemoryError("no memory for a response's parameters")
+        out.bytes(field, entry.data(), entry.size())
+    return 0
+
+
+cdef int _write_output(
+    Writer &out, Writer &entry, Writer &shape, str name, str datatype, dimensions, parameters
+) except -1:
+    cdef int64_t dimension
+    entry.clear()
+    shape.clear()
+    _write_text(entry, 1, name)
+    _write_text(entry, 2, datatype)
+    for dimension in dimensions:
+        shape.varint(<uint64_t>dimension)
+    if shape.size():
+        entry.bytes(3, shape.data(), shape.size())
+    if parameters:
+        _write_parameters(entry, 4, parameters)
+    if entry.failed() or shape.failed():
+        raise MemoryError("no memory for a response's small fields")
+    out.bytes(5, entry.data(), entry.size())
+    return 0
+
+
+@cython.final
+cdef class _Payload:
+    """Owns the buffer exports of one output's data: one array, or the elements of BYTES."""
+
+    cdef Py_buffer *exports
+    cdef Py_ssize_t count
+    cdef bint elements
+    cdef size_t size
+
+    def __cinit__(self, data):
+        cdef object item
+        self.elements = isinstance(data, list)
+        cdef Py_ssize_t expected = len(data) if self.elements else 1
+        self.exports = <Py_buffer *>PyMem_Malloc(<size_t>expected * sizeof(Py_buffer))
+        if self.exports == NULL:
+            raise MemoryError("no memory for an output's buffers")
+        for item in data if self.elements else (data,):
+            if self.count == expected:
+                raise RuntimeError("an output's list of elements grew while it was read")
+            PyObject_GetBuffer(item, &self.exports[self.count], PyBUF_SIMPLE)
+            self.size += <size_t>self.exports[self.count].len
+            if self.elements:
+                self.size += 4
+                if <uint64_t>self.exports[self.count].len > 0xFFFFFFFF:
+                    self.count += 1
+                    raise ValueError("an element of 4 GiB or more has no length prefix")
+            self.count += 1
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        if self.exports != NULL:
+            for i in range(self.count):
+                PyBuffer_Release(&self.exports[i])
+            PyMem_Free(self.exports)
+
+    cdef unsigned char *copy(self, unsigned char *out) noexcept nogil:
+        cdef Py_ssize_t i
+        cdef uint32_t length
+        for i in range(self.count):
+            if self.elements:
+                length = <uint32_t>self.exports[i].len
+                memcpy(out, &length, 4)
+                out += 4
+            if self.exports[i].len:
+                memcpy(out, self.exports[i].buf, <size_t>self.exports[i].len)
+            out += self.exports[i].len
+        return out
+
+
+def render(
+    str model_name not None,
+    str model_version not None,
+    str id not None,
+    parameters not None,
+    outputs not None,
+    *,
+    bint stream=False,
+) -> bytes:
+    """Serialize a ModelInferResponse with its tensors in raw_output_contents.
+
+    Args:
+        model_name: The model's name.
+        model_version: Its version, or "".
+        id: The request's id, or "".
+        parameters: The response's parameters by name: bool, int, float or str.
+        outputs: For each output its name, datatype, shape, parameters and data: a C-contiguous
+            little-endian buffer, or the list of elements of a BYTES tensor.
+        stream: Whether the answer is wrapped into a ModelStreamInferResponse.
+
+    Returns:
+        The message. Tensors are copied once, into it.
+
+    Raises:
+        ValueError: The message would be longer than protobuf allows.
+        OverflowError: A parameter does not fit 64 bits.
+        TypeError: A parameter is not a scalar.
+        UnicodeEncodeError: A name or string parameter is not valid Unicode.
+        BufferError: A buffer is not contiguous.
+    """
+    cdef Writer head
+    cdef Writer entry
+    cdef Writer shape
+    cdef list payloads = []
+    cdef _Payload payload
+    cdef uint64_t total
+    cdef uint64_t wrapped = 0
+    cdef bytes message
+    cdef unsigned char *out
+    _write_text(head, 1, model_name)
+    _write_text(head, 2, model_version)
+    _write_text(head, 3, id)
+    if parameters:
+        _write_parameters(head, 4, parameters)
+    for name, datatype, dimensions, own, data in outputs:
+        _write_output(head, entry, shape, name, datatype, dimensions, own)
+        payloads.append(_Payload(data))
+    if head.failed():
+        raise MemoryError("no memory for a response's small fields")
+    total = head.size()
+    for payload in payloads:
+        total += 1 + varint_size(payload.size) + payload.size
+    if stream:
+        wrapped = total
+        total += 1 + varint_size(wrapped)
+    if total > <uint64_t>0x7FFFFFFF:
+        raise ValueError(
+            f"the answer has {total} bytes, and a gRPC message holds at most {0x7FFFFFFF}"
+        )
+    message = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
+    out = <unsigned char *>PyBytes_AS_STRING(message)
+    if stream:
+        out[0] = (2 << 3) | WIRE_BYTES
+        out = put_varint(out + 1, wrapped)
+    memcpy(out, head.data(), head.size())
+    out += head.size()
+    for payload in payloads:
+        out[0] = (6 << 3) | WIRE_BYTES
+        out = put_varint(out + 1, payload.size)
+        if payload.size >= RELEASE_FROM:
+            with nogil:
+                out = payload.copy(out)
+        else:
+            out = payload.copy(out)
+    return message

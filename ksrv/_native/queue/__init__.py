@@ -1,0 +1,1 @@
+"""Queues, batches, deadlines and statistics of requests."""

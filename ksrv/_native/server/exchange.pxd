@@ -1,0 +1,21 @@
+"""Exchanges for the other compiled modules."""
+
+from ksrv._native.server.server cimport CDoor, Turn
+
+
+cdef class Exchange:
+    cdef object owner  # keeps the door
+    cdef CDoor *door
+    cdef Turn turn  # its connection is NULL once the exchange was answered
+    cdef readonly str model
+    cdef readonly str version
+    cdef readonly str header_length
+    cdef readonly object body
+    cdef readonly object announced
+    cdef readonly bytes head
+
+
+cdef Exchange ksrv_exchange(object owner, CDoor *door, const Turn &turn)
+
+# Gives a request to `handler`, as an exchange; whatever that raises, the request is answered.
+cdef void ksrv_route(object owner, CDoor *door, const Turn &turn, object handler) noexcept

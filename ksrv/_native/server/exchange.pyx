@@ -1,0 +1,302 @@
+"""One infer request of the door's and its answer, as Python sees them."""
+
+import logging
+from collections.abc import Mapping
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_retain, ksrv_wrap
+from ksrv._native.server.server cimport (
+    ANSWER_BLOCKS, CDoor, Connection, Outgoing, Owners, READY_FAILED, READY_NO_ROOM, Turn, add_part,
+    forget_outgoing, put_head, reserve_parts,
+)
+from ksrv._native.queue.request_queue cimport Ticket
+
+log = logging.getLogger(__name__)
+
+# Below this many bytes an answer is sent with the GIL held: giving it up could cost 5 ms.
+cdef enum:
+    SENT_WITH_GIL = 65536
+    COUNTED = 65536  # a smaller answer is counted only while it waits for its reader
+
+
+cdef class HeadFields:
+    """The header fields of a request, read from its head when somebody first looks: a `Mapping`.
+
+    Names are in lower case; a field that occurs several times is joined with commas, as WSGI does.
+
+    Args:
+        head: The bytes of a complete head.
+    """
+
+    cdef bytes head
+    cdef dict fields
+
+    def __cinit__(self, bytes head not None):
+        self.head = head
+
+    cdef dict read(self):
+        cdef dict fields = self.fields
+        if fields is None:
+            fields = {}
+            lines = self.head.decode("latin-1").split("\r\n")
+            for line in lines[1:len(lines) - 2]:
+                name, _, value = line.partition(":")
+                name = name.lower()
+                value = value.strip(" \t")
+                fields[name] = f"{fields[name]},{value}" if name in fields else value
+            self.fields = fields
+        return fields
+
+    def __getitem__(self, name):
+        return self.read()[name]
+
+    def __contains__(self, name):
+        return name in self.read()
+
+    def __iter__(self):
+        return iter(self.read())
+
+    def __len__(self):
+        return len(self.read())
+
+    def __eq__(self, other):
+        return self.read() == other
+
+    def __repr__(self):
+        return f"HeadFields({self.read()!r})"
+
+    def get(self, name, default=None):
+        """Return a field's value, or `default` where it did not occur."""
+        return self.read().get(name, default)
+
+    def keys(self):
+        """Return the names."""
+        return self.read().keys()
+
+    def values(self):
+        """Return the values."""
+        return self.read().values()
+
+    def items(self):
+        """Return the pairs of names and values."""
+        return self.read().items()
+
+
+Mapping.register(HeadFields)
+
+
+cdef class Held:
+    """The buffers of one answer, kept until its last byte was sent."""
+
+    cdef Owners node
+    cdef Py_buffer *views
+    cdef int count
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(self.count):
+            PyBuffer_Release(&self.views[i])
+        free(self.views)
+
+
+cdef CBlock *_block_under(object thing, const Py_buffer *view) noexcept:
+    """The arena block that a part's bytes lie in, or NULL."""
+    cdef CBlock *block
+    cdef const unsigned char *start = <const unsigned char *>view.buf
+    for _ in range(8):
+        if isinstance(thing, Block):
+            block = (<Block>thing).block
+            if (block == NULL or start < block.data
+                    or start + view.len > block.data + block.size):
+                return NULL
+            return block
+        thing = thing.obj if isinstance(thing, memoryview) else getattr(thing, "base", None)
+        if thing is None:
+            return NULL
+    return NULL
+
+
+cdef void _hold_blocks(Held held, list parts, Outgoing *out) noexcept:
+    """Hold parts in arena blocks by the blocks alone.
+
+    They go back to the arena with the last byte, and not when Python next gets to run: the next
+    message of the same client finds them there.
+    """
+    cdef CBlock *block
+    cdef int i
+    for i in range(held.count):
+        if out.block_count == ANSWER_BLOCKS:
+            return
+        block = _block_under(parts[i], &held.views[i])
+        if block != NULL:
+            ksrv_retain(block)
+            out.blocks[out.block_count] = block
+            out.block_count += 1
+            PyBuffer_Release(&held.views[i])
+
+
+@cython.no_gc_clear  # the door is needed to the end: an unanswered exchange is answered there
+cdef class Exchange:
+    """One infer request that came in on the hot route, and the place for its answer.
+
+    An exchange is answered once, by any thread; one that is dropped unanswered answers 500.
+
+    Attributes:
+        model: The model's name from the target.
+        version: The version from the target, or "".
+        header_length: The `Inference-Header-Content-Length` as it was sent, or None.
+        body: The received bytes, writable, until the exchange is answered; the first tensor behind
+            the JSON is aligned.
+        announced: The Content-Length: more than the body holds where the peer broke off.
+        head: The bytes of the head.
+    """
+
+    def __dealloc__(self):
+        if self.turn.connection != NULL:
+            self.door.fail(self.turn)
+
+    @property
+    def headers(self):
+        """The request's header fields, names in lower case."""
+        return HeadFields.__new__(HeadFields, self.head)
+
+    def answer(self, int status, bytes status_line not None, bytes fields not None, list parts):
+        """Send the answer; what the socket does not take now follows by itself.
+
+        Args:
+            status: The status for the access log.
+            status_line: Status and phrase, such as `200 OK`.
+            fields: The application's header lines, each with its CRLF; they give the length.
+            parts: Contiguous buffers that make up the body. They are held until they were sent.
+
+        One for which the budget of bytes in flight has no room becomes a 503.
+
+        Raises:
+            RuntimeError: The exchange was answered before.
+            MemoryError: There is no memory for the answer; 500 was sent.
+        """
+        cdef Connection *connection
+        cdef CDoor *door = self.door
+        cdef Outgoing *out
+        cdef Held held = Held.__new__(Held)
+        cdef int count = <int>len(parts)
+        cdef uint64_t total = 0
+        cdef object part
+        cdef bint over
+        if self.turn.connection == NULL:
+            raise RuntimeError("the exchange was answered before")
+        held.views = <Py_buffer *>calloc(count if count else 1, sizeof(Py_buffer))
+        if held.views == NULL:
+            raise MemoryError()
+        for part in parts:
+            PyObject_GetBuffer(part, &held.views[held.count], PyBUF_SIMPLE)
+            total += <uint64_t>held.views[held.count].len
+            held.count += 1
+        connection = door.take_turn(self.turn)
+        self.turn.connection = NULL
+        if connection == NULL:
+            raise RuntimeError("the message was answered before")
+        self.body = None
+        if total > COUNTED and not door.reserve_answer(connection, total):
+            held = None
+            door.answer_ready(connection, READY_NO_ROOM)
+            return
+        out = &connection.out
+        forget_outgoing(out)
+        connection.close_after = (
+            connection.close_after or door.draining.load() or door.retiring.load()
+            or door.config.idle_ns == 0
+        )
+        connection.status = status
+        if not reserve_parts(out, count) or not put_head(
+            out, PyBytes_AS_STRING(status_line), PyBytes_GET_SIZE(status_line),
+            PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields),
+            door.config.server.data(), door.config.server.size(), connection.close_after,
+        ):
+            door.answer_ready(connection, READY_FAILED)
+            raise MemoryError()
+        for i in range(count):
+            add_part(out, held.views[i].buf, <size_t>held.views[i].len)
+        connection.answered_bytes = total
+        held.node.object = <void *>held
+        Py_INCREF(held)
+        if total > SENT_WITH_GIL:
+            _hold_blocks(held, parts, out)
+        if total <= SENT_WITH_GIL:
+            over = door.answer(connection, &held.node)
+        else:
+            with nogil:
+                over = door.answer(connection, &held.node)
+        if over:
+            Py_DECREF(held)
+
+    def give_back_bytes(self):
+        """Give the body's bytes back to the budget; from here on the queue counts the request."""
+        if self.turn.connection != NULL:
+            self.door.give_back(self.turn.connection)
+
+    def watch(self, Ticket ticket not None):
+        """Have the request cancelled if its client vanishes before it is answered.
+
+        Args:
+            ticket: The request, queued.
+        """
+        if self.turn.connection != NULL:
+            self.door.watch(self.turn.connection, ticket.entry)
+
+    def fail(self):
+        """Answer 500 without saying why; nothing happens when it was answered before."""
+        cdef Turn turn = self.turn
+        self.turn.connection = NULL
+        if turn.connection != NULL:
+            self.door.fail(turn)
+
+
+cdef str _text(const unsigned char *data, uint32_t length):
+    return (<const char *>data)[:length].decode("ascii") if length else ""
+
+
+cdef Exchange ksrv_exchange(object owner, CDoor *door, const Turn &turn):
+    """The exchange of a message that is with the engine, which still holds its block."""
+    cdef Connection *connection = turn.connection
+    cdef CBlock *block
+    cdef Exchange exchange = Exchange.__new__(Exchange)
+    exchange.owner = owner
+    exchange.door = door
+    exchange.model = _text(connection.buffer + connection.head.name.offset,
+                           connection.head.name.length)
+    exchange.version = _text(connection.buffer + connection.head.version.offset,
+                             connection.head.version.length)
+    exchange.head = PyBytes_FromStringAndSize(
+        <const char *>connection.buffer, connection.head.length
+    )
+    if connection.head.has_json_length:
+        exchange.header_length = str(connection.head.json_length)
+    exchange.announced = connection.head.content_length
+    block = connection.block
+    connection.block = NULL
+    if block != NULL:  # a plain request has taken its block along
+        exchange.body = memoryview(ksrv_wrap(block))[
+            connection.body_offset:connection.body_offset + connection.body_got
+        ]
+    exchange.turn = turn  # from here on it answers
+    return exchange
+
+
+cdef void ksrv_route(object owner, CDoor *door, const Turn &turn, object handler) noexcept:
+    cdef Exchange exchange = None
+    try:
+        exchange = ksrv_exchange(owner, door, turn)
+        handler(exchange)
+    except BaseException:
+        if exchange is None:
+            door.fail(turn)
+        else:
+            exchange.fail()
+        log.exception("a request on the hot route failed")

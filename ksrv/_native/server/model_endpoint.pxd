@@ -1,0 +1,21 @@
+"""What the door needs of lanes."""
+
+from ksrv._native.server.server cimport CDoor, Connection, Plan
+from ksrv._native.queue.request_queue cimport Entry, Queue
+
+
+cdef class Lane:
+    cdef Plan *plan
+    cdef readonly Queue queue
+    cdef object spec
+    cdef list inputs              # for each its name, datatype, dtype and further dimensions
+    cdef object route
+    cdef object run
+
+
+cdef void *ksrv_plain_taken(Entry *entry) except NULL
+cdef void ksrv_plain_answered(Entry *entry, void *answer) noexcept
+
+# Pushes a plain request and those behind it, and runs them where a seat is lent. Needs the GIL.
+# Each of them is answered, whatever fails.
+cdef void ksrv_serve_plain(CDoor *door, Connection *connection) noexcept

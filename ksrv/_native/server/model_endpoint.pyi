@@ -1,0 +1,43 @@
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ksrv._native.queue.request_queue import Queue, Ticket
+from ksrv._native.server.exchange import Exchange
+from ksrv._native.tensor.tensor import Tensor
+
+class Route(Protocol):
+    def __call__(self, exchange: Exchange) -> None: ...
+    def plain_request(
+        self, spec: Any, body: memoryview, header_length: str, head: bytes
+    ) -> Any: ...
+    def deliver(self, exchange: Exchange, request: Any, response: Any) -> None: ...
+    def refuse(self, exchange: Exchange, error: Exception) -> None: ...
+
+class PlainTicket(Ticket): ...
+
+class Lane:
+    queue: Queue
+    def __init__(
+        self,
+        queue: Queue,
+        spec: Any,
+        *,
+        timeout_ns: int,
+        route: Route,
+        run: Callable[[int, list[Any]], None],
+        late: tuple[bytes, bytes, bytes, bytes, bytes],
+        json_limit: int,
+        depth: int,
+    ) -> None: ...
+    @property
+    def unused(self) -> bool: ...
+
+def are_plain(tickets: list[Any]) -> bool: ...
+def inputs(tickets: list[Any], lease: Callable[[int], Any]) -> tuple[dict[str, Tensor], int]: ...
+def reply(
+    queue: Queue,
+    tickets: list[Any],
+    tensors: list[Tensor],
+    assemble_ns: int,
+    timings: dict[str, int],
+) -> list[bool] | None: ...

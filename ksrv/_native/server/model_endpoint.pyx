@@ -1,0 +1,493 @@
+"""Plain requests where Python meets them: their tickets, their batches and their answers.
+
+The door puts plain requests (v2/fast_request.hpp) into a model's queue by itself. Whoever takes
+them gets tickets like any other, whose request is made only when somebody looks at it. A batch of
+nothing but plain requests gets its arrays here, straight from the received blocks, and small
+answers are written into the connections here. Everything else about them is the general way's.
+"""
+
+import logging
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy
+from libcpp cimport bool as cbool
+from libcpp.vector cimport vector
+
+cimport cython
+cimport numpy as cnp
+
+import numpy as np
+
+from ksrv._native.memory.buffer_pool cimport Block, ksrv_count_copy, ksrv_retain, ksrv_wrap
+from ksrv._native.tensor.datatype cimport DT_BOOL, DT_BYTES, DT_INVALID, datatype_of, item_size_of
+from ksrv._native.server.server cimport CDoor, Connection, PlainEntry, PlainInput
+from ksrv._native.server.exchange cimport Exchange, ksrv_exchange, ksrv_route
+from ksrv._native.queue.request_queue cimport (
+    Entry, PUSH_LENT, PUSH_OK, Push, Queue, Ticket, ksrv_entry_release, ksrv_finish,
+    ksrv_publish, ksrv_push_some, ksrv_queue_release, ksrv_queue_retain, ksrv_return_seat,
+    ksrv_ticket_over,
+)
+from ksrv._native.tensor.tensor cimport ksrv_tensor
+
+from ksrv._native.tensor.datatype import NAMES as DATATYPE_NAMES
+from ksrv._native.tensor.datatype import dtype_string
+
+cnp.import_array()
+
+log = logging.getLogger(__name__)
+
+cdef extern from "server/fast_response.hpp" namespace "ksrv" nogil:
+    const size_t PLAIN_REPLY_ROOM
+    const size_t PLAIN_REPLY_TENSORS
+
+    cdef struct ReplyPart:
+        const char *name
+        const char *datatype
+        size_t name_length
+        size_t datatype_length
+        const unsigned char *data
+        const Py_ssize_t *shape
+        int rank
+        int64_t row_bytes
+
+    cdef struct ReplyStage:
+        const char *name
+        size_t length
+        uint64_t nanoseconds
+
+    void reply_plain(
+        PlainEntry *entry, const ReplyPart *parts, int part_count, int64_t row, cbool alone,
+        const ReplyStage *stages, int stage_count
+    ) noexcept
+
+cdef extern from "numpy/arrayobject.h":
+    cnp.ndarray PyArray_NewFromDescr(
+        PyTypeObject *subtype, cnp.dtype descr, int rank, const cnp.npy_intp *sizes,
+        const cnp.npy_intp *strides, void *data, int flags, PyObject *like
+    )
+
+cdef enum:
+    MAX_RANK = 32
+    TOGETHER = 64             # requests that one visit pushes together
+    INPUTS = 4                # as PLAIN_INPUTS
+    OUTPUTS = 8
+    STAGES = 16
+    WITHOUT_GIL = 131072      # bytes of rows that are copied without the GIL
+
+cdef object ndarray = np.ndarray
+cdef list NAMES = list(DATATYPE_NAMES)
+cdef list DTYPES = [None if name == "BYTES" else np.dtype(dtype_string(name)) for name in NAMES]
+
+
+@cython.final
+cdef class PlainTicket(Ticket):
+    """The ticket of a plain request."""
+
+    cdef object _make_request(self):
+        return _request_of(<PlainEntry *>self.entry)
+
+
+cdef object _request_of(PlainEntry *entry):
+    cdef Lane lane = <Lane>entry.plan.lane
+    ksrv_retain(entry.block)
+    body = memoryview(ksrv_wrap(entry.block))
+    return lane.route.plain_request(
+        lane.spec,
+        body[entry.body_offset:entry.body_offset + entry.body_length],
+        str(entry.json_length),
+        PyBytes_FromStringAndSize(entry.head(), <Py_ssize_t>entry.head_length),
+    )
+
+
+cdef void *ksrv_plain_taken(Entry *entry) except NULL:
+    cdef PlainTicket ticket = PlainTicket.__new__(PlainTicket)
+    ksrv_ticket_over(ticket, entry)
+    Py_INCREF(ticket)
+    return <void *>ticket
+
+
+cdef void ksrv_plain_answered(Entry *answered, void *answer) noexcept:
+    cdef PlainEntry *entry = <PlainEntry *>answered
+    cdef Lane lane = <Lane>entry.plan.lane
+    cdef Exchange exchange = None
+    try:
+        exchange = ksrv_exchange(lane, entry.door, entry.turn)
+        if isinstance(<object>answer, Exception):
+            lane.route.refuse(exchange, <object>answer)
+        else:
+            lane.route.deliver(exchange, _request_of(entry), <object>answer)
+    except BaseException:
+        if exchange is None:
+            entry.door.fail(entry.turn)
+        else:
+            exchange.fail()
+        log.exception("an answer on the hot route failed")
+
+
+cdef void ksrv_serve_plain(CDoor *door, Connection *connection) noexcept:
+    cdef Plan *plan = connection.plain.plan
+    cdef Lane lane = <Lane>plan.lane
+    cdef PlainEntry *plain[TOGETHER]
+    cdef Entry *entries[TOGETHER]
+    cdef Push results[TOGETHER]
+    cdef size_t room = 1, seat = 0, count, lent, i
+    if plan.max_rows:
+        room = <size_t>min(plan.max_rows, <uint64_t>TOGETHER)
+    count = door.take_plain(connection, plain, room)
+    for i in range(count):
+        entries[i] = plain[i]
+        # Now: once it is pushed, the timer may answer it.
+        door.watch(plain[i].turn.connection, entries[i])
+    lent = ksrv_push_some(plan.queue, entries, count, plan.max_rows, results, &seat)
+    for i in range(count):
+        if results[i] == PUSH_OK:
+            ksrv_entry_release(entries[i])
+        elif results[i] != PUSH_LENT:
+            door.unwatch(plain[i].turn.connection)
+            ksrv_route(lane, door, door.undo_plain(plain[i]), lane.route)
+    if lent:
+        _run_lent(lane, seat, entries, results, count)
+
+
+cdef void _run_lent(
+    Lane lane, size_t seat, Entry **entries, Push *results, size_t count
+) noexcept:
+    """Run the entries that were lent a seat. Whoever pushed them ends them, whatever fails."""
+    cdef PlainTicket ticket
+    cdef list tickets
+    cdef bint ours = True
+    cdef size_t i
+    try:
+        tickets = []
+        for i in range(count):
+            if results[i] == PUSH_LENT:
+                ticket = PlainTicket.__new__(PlainTicket)
+                ksrv_ticket_over(ticket, entries[i])
+                tickets.append(ticket)
+        ours = False  # the seat is the instance's to return
+        lane.run(seat, tickets)
+    except BaseException:
+        if ours:
+            ksrv_return_seat(lane.plan.queue, seat)
+        for i in range(count):
+            if results[i] == PUSH_LENT:
+                _fail(<PlainEntry *>entries[i])
+        log.exception("a batch on the hot route failed")
+    for i in range(count):
+        if results[i] == PUSH_LENT:
+            ksrv_entry_release(entries[i])
+
+
+cdef void _fail(PlainEntry *entry) noexcept:
+    cdef unsigned char won = 0
+    cdef Entry *only = entry
+    ksrv_finish(entry.plan.queue, &only, 1, &won)
+    if won:
+        entry.door.fail(entry.turn)
+        ksrv_publish(entry)
+        ksrv_entry_release(entry)
+
+
+cdef class Lane:
+    """What a door needs to serve plain requests to one version of a model.
+
+    Args:
+        queue: The model's.
+        spec: Its description; every input has fixed dimensions behind the first.
+        timeout_ns: How long a request may take; 0 for ever.
+        route: Makes the requests that somebody looks at, and gives the answers of the general form:
+            see `ksrv.server.hot.HotRoute`.
+        run: Called with the number of a lent seat and the tickets to be run on it.
+        late: The answer past the deadline: status line, header lines but for the length, and the
+            body in three parts: up to the milliseconds, behind them for a request that waited, and
+            for one that a handler had.
+        json_limit: Bytes of JSON in a request.
+        depth: Levels of nesting in it.
+
+    Raises:
+        ValueError: An input is not of that kind.
+    """
+
+    def __cinit__(
+        self, Queue queue not None, spec not None, *, int64_t timeout_ns, route, run, tuple late,
+        size_t json_limit, unsigned depth
+    ):
+        cdef PlainInput declared
+        cdef bytes kind
+        cdef uint64_t row
+        if not 0 < len(spec.inputs) <= INPUTS or len(spec.outputs) > 255:
+            raise ValueError(f"plain requests do not have {len(spec.inputs)} inputs")
+        self.plan = new Plan()
+        self.plan.lane = <void *>self
+        self.inputs = []
+        self.plan.queue = ksrv_queue_retain(queue)
+        self.plan.model = spec.name.encode()
+        self.plan.version = spec.version.encode()
+        self.plan.max_rows = spec.max_batch_size
+        self.plan.timeout_ns = timeout_ns
+        self.plan.json_limit = json_limit
+        self.plan.limits.depth = min(depth, 512)
+        for entry in spec.inputs:
+            kind = entry.datatype.encode()
+            declared.name = entry.name.encode()
+            declared.datatype = datatype_of(kind, <size_t>len(kind))
+            declared.tail.clear()
+            row = item_size_of(declared.datatype)
+            if (declared.datatype == DT_BYTES or declared.datatype == DT_BOOL
+                    or declared.datatype == DT_INVALID or not entry.batched):
+                raise ValueError(f"the input {entry.name} may need a look at its values")
+            for size in entry.shape[1:]:
+                if not isinstance(size, int) or size < 0:
+                    raise ValueError(f"the input {entry.name} has a variable dimension")
+                declared.tail.push_back(size)
+                row *= <uint64_t>size
+            declared.row_bytes = row
+            if declared.tail.size() >= MAX_RANK:
+                raise ValueError(f"the input {entry.name} has more than {MAX_RANK} dimensions")
+            self.plan.inputs.push_back(declared)
+            dtype = DTYPES[<int>declared.datatype]
+            self.inputs.append((entry.name, entry.datatype, dtype, tuple(entry.shape[1:])))
+        for entry in spec.outputs:
+            self.plan.outputs.push_back(<bytes>entry.name.encode())
+        (self.plan.late_status, self.plan.late_fields, self.plan.late_prefix,
+         self.plan.late_waiting, self.plan.late_running) = late
+        self.queue = queue
+        self.spec = spec
+        self.route = route
+        self.run = run
+
+    def __dealloc__(self):
+        if self.plan != NULL:
+            if self.plan.queue != NULL:
+                ksrv_queue_release(self.plan.queue)
+            self.plan.release()
+
+    @property
+    def unused(self):
+        """Whether neither a door's gates nor a request refers to it."""
+        return self.plan.refs.load() == 1
+
+
+def are_plain(list tickets not None) -> bool:
+    """Tell whether a batch holds plain requests only."""
+    for ticket in tickets:
+        if type(ticket) is not PlainTicket:
+            return False
+    return True
+
+
+def inputs(list tickets not None, lease):
+    """Return the arrays of a batch of plain requests.
+
+    One request alone is seen where it was received; several are copied once, into their rows.
+
+    Args:
+        tickets: The batch's requests; at least one.
+        lease: Returns a block of so many bytes.
+
+    Returns:
+        The inputs by name, and how many rows they have.
+    """
+    cdef PlainEntry *entry = <PlainEntry *>(<Ticket>tickets[0]).entry
+    cdef Plan *plan = entry.plan
+    cdef Lane lane = <Lane>plan.lane
+    cdef Block block
+    cdef dict found = {}
+    cdef uint64_t rows = 0, total = 0
+    cdef uint64_t starts[INPUTS]
+    cdef size_t i
+    cdef vector[PlainEntry *] entries
+    cdef Ticket ticket
+    if len(tickets) == 1:
+        ksrv_retain(entry.block)
+        block = ksrv_wrap(entry.block)
+        for i in range(plan.inputs.size()):
+            _add_input(
+                found, lane, i, entry.rows, block, entry.body_offset + entry.request.offsets[i]
+            )
+        return found, entry.rows
+    entries.reserve(len(tickets))
+    for ticket in tickets:
+        entries.push_back(<PlainEntry *>ticket.entry)
+        rows += ticket.entry.rows
+    for i in range(plan.inputs.size()):
+        starts[i] = total
+        total += (rows * plan.inputs[i].row_bytes + 63) & ~<uint64_t>63
+    block = lease(total)
+    if total > WITHOUT_GIL:
+        with nogil:
+            _copy_rows(plan, entries, block.block.data, starts)
+    else:
+        _copy_rows(plan, entries, block.block.data, starts)
+    for i in range(plan.inputs.size()):
+        _add_input(found, lane, i, rows, block, starts[i])
+        ksrv_count_copy(rows * plan.inputs[i].row_bytes)
+    return found, rows
+
+
+cdef int _add_input(
+    dict found, Lane lane, size_t place, uint64_t rows, Block block, uint64_t offset
+) except -1:
+    cdef PlainInput *declared = &lane.plan.inputs[place]
+    cdef cnp.npy_intp sizes[MAX_RANK]
+    cdef size_t i
+    name, datatype, dtype, tail = <tuple>lane.inputs[place]
+    sizes[0] = <cnp.npy_intp>rows
+    for i in range(declared.tail.size()):
+        sizes[i + 1] = declared.tail[i]
+    Py_INCREF(dtype)  # the array takes this reference, and below one to the block
+    array = PyArray_NewFromDescr(
+        <PyTypeObject *>ndarray, <cnp.dtype>dtype, <int>declared.tail.size() + 1, sizes, NULL,
+        block.block.data + offset, cnp.NPY_ARRAY_WRITEABLE, NULL,
+    )
+    Py_INCREF(block)
+    cnp.PyArray_SetBaseObject(array, block)
+    found[name] = ksrv_tensor(name, datatype, (sizes[0],) + <tuple>tail, array)
+    return 0
+
+
+cdef void _copy_rows(
+    Plan *plan, vector[PlainEntry *] &entries, unsigned char *target, uint64_t *starts
+) noexcept nogil:
+    cdef size_t i, k
+    cdef uint64_t nbytes
+    cdef unsigned char *at
+    for i in range(plan.inputs.size()):
+        at = target + starts[i]
+        for k in range(entries.size()):
+            nbytes = entries[k].rows * plan.inputs[i].row_bytes
+            memcpy(at, entries[k].body() + entries[k].request.offsets[i], nbytes)
+            at += nbytes
+
+
+cdef struct Parts:
+    # The outputs of a batch, as memory of arrays that somebody else holds.
+    ReplyPart parts[OUTPUTS]
+    int count
+
+
+cdef bint _add_part(Parts *parts, object tensor, int64_t rows, bint alone) except -1:
+    """Take one output; False where it cannot be cut into rows where it lies."""
+    cdef ReplyPart *part = &parts.parts[parts.count]
+    cdef Py_ssize_t length = 0
+    cdef object data = tensor.data
+    cdef cnp.ndarray array
+    cdef int64_t nbytes
+    if parts.count == OUTPUTS or tensor.parameters or not cnp.PyArray_CheckExact(data):
+        return False
+    array = <cnp.ndarray>data
+    if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):
+        return False
+    parts.count += 1
+    part.data = <const unsigned char *>cnp.PyArray_DATA(array)
+    part.shape = <const Py_ssize_t *>cnp.PyArray_DIMS(array)
+    part.rank = cnp.PyArray_NDIM(array)
+    if not alone and (part.rank == 0 or part.shape[0] != rows):
+        return False
+    nbytes = cnp.PyArray_NBYTES(array)
+    part.row_bytes = nbytes // rows
+    if part.row_bytes * rows != nbytes:
+        return False
+    part.name = PyUnicode_AsUTF8AndSize(tensor.name, &length)
+    part.name_length = <size_t>length
+    part.datatype = PyUnicode_AsUTF8AndSize(tensor.datatype, &length)
+    part.datatype_length = <size_t>length
+    return True
+
+
+cdef bint _fits(Plan *plan, Parts *parts, list tickets) except -1:
+    """Whether the outputs are those that the model declares, and every reply fits the room."""
+    cdef size_t bound = 512 + plan.model.size() + plan.version.size()
+    cdef size_t most = 0
+    cdef size_t tensors = 0
+    cdef int i
+    cdef ReplyPart *part
+    cdef Ticket ticket
+    cdef PlainEntry *entry
+    if plan.outputs.size() and plan.outputs.size() != <size_t>parts.count:
+        return False
+    for i in range(parts.count):
+        part = &parts.parts[i]
+        if plan.outputs.size() and (
+            plan.outputs[i].size() != part.name_length
+            or plan.outputs[i].compare(0, part.name_length, part.name, part.name_length) != 0
+        ):
+            return False
+        bound += 100 + part.name_length + 24 * <size_t>part.rank
+        tensors += <size_t>part.row_bytes
+    for ticket in tickets:
+        entry = <PlainEntry *>ticket.entry
+        most = max(most, entry.request.id_length + entry.rows * tensors)
+        if entry.rows * tensors > PLAIN_REPLY_TENSORS:
+            return False
+    return bound + most <= PLAIN_REPLY_ROOM
+
+
+def reply(Queue queue not None, list tickets not None, list tensors not None,
+          uint64_t assemble_ns, dict timings not None):
+    """Answer a batch of plain requests, where their answers are small.
+
+    What is sent is copied out of the outputs, so that nothing is shared with the handler.
+
+    Args:
+        queue: The queue that the requests came from.
+        tickets: The batch's requests, in row order.
+        tensors: The outputs.
+        assemble_ns: How long the batch took to be assembled.
+        timings: Nanoseconds by stage of the whole batch, as the handler's runner gave them.
+
+    Returns:
+        For each ticket whether it was answered now; False where it had expired. None, and nobody is
+        answered, where an answer is not of the common form or large.
+    """
+    cdef Plan *plan = (<PlainEntry *>(<Ticket>tickets[0]).entry).plan
+    cdef Parts parts
+    cdef ReplyStage stages[STAGES]
+    cdef int stage_count = 1
+    cdef int64_t rows = 0
+    cdef Ticket ticket
+    cdef Py_ssize_t length = 0
+    cdef size_t i
+    cdef vector[Entry *] entries
+    cdef vector[unsigned char] won
+    cdef list result = [False] * len(tickets)
+    entries.reserve(len(tickets))
+    for ticket in tickets:
+        entries.push_back(ticket.entry)
+        rows += ticket.entry.rows
+    if not tensors or len(timings) >= STAGES - 1:
+        return None
+    parts.count = 0
+    for tensor in tensors:
+        if not _add_part(&parts, tensor, rows, entries.size() == 1):
+            return None
+    if not _fits(plan, &parts, tickets):
+        return None
+    stages[0].name = b"assemble"
+    stages[0].length = 8
+    stages[0].nanoseconds = assemble_ns
+    for name, nanoseconds in timings.items():
+        stages[stage_count].name = PyUnicode_AsUTF8AndSize(name, &length)
+        stages[stage_count].length = <size_t>length
+        stages[stage_count].nanoseconds = nanoseconds
+        stage_count += 1
+    won.resize(entries.size())
+    # Nothing behind this raises: who wins a request answers it.
+    ksrv_finish(queue.queue, entries.data(), entries.size(), won.data())
+    rows = 0
+    for i in range(entries.size()):
+        if won[i]:
+            reply_plain(
+                <PlainEntry *>entries[i], parts.parts, parts.count, rows, entries.size() == 1,
+                stages, stage_count
+            )
+            ksrv_publish(entries[i])
+            result[i] = True
+        rows += entries[i].rows
+        if won[i]:
+            ksrv_entry_release(entries[i])
+    return result

@@ -1,0 +1,254 @@
+"""The door's C++ classes, for its Cython shell."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libcpp cimport bool as cbool
+from libcpp.atomic cimport atomic
+from libcpp.memory cimport shared_ptr
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+from posix.time cimport timespec
+
+from ksrv._native.memory.buffer_pool cimport CBlock
+from ksrv._native.v2.infer_body cimport HeaderLimits
+from ksrv._native.tensor.datatype cimport Datatype
+from ksrv._native.memory.memory_budget cimport CMemoryBudget
+from ksrv._native.queue.request_queue cimport CQueue, Entry
+from ksrv._native.http.request_head cimport Head, HeadLimits
+
+
+# These two are called with the GIL.
+ctypedef void *(*Taken)(Entry *entry) except NULL
+ctypedef void (*Answered)(Entry *entry, void *answer) noexcept
+
+
+cdef extern from "<sys/socket.h>" nogil:
+    ctypedef unsigned int socklen_t
+    cdef struct sockaddr_storage:
+        unsigned short ss_family
+
+
+cdef extern from "server/server.hpp" namespace "ksrv" nogil:
+    ctypedef GateTable const_table "const ksrv::GateTable"
+    ctypedef CReadyAnswer const_answer "const ksrv::ReadyAnswer"
+
+    cdef struct Owners:
+        Owners *next
+        void *object
+
+    const int ANSWER_BLOCKS
+
+    cdef struct Turn:
+        Connection *connection
+        uint64_t number
+
+    cdef struct Outgoing:
+        CBlock *blocks[4]
+        int block_count
+
+    cdef struct PlainInput:
+        string name
+        Datatype datatype
+        vector[int64_t] tail
+        uint64_t row_bytes
+
+    cdef cppclass PlanRefs "std::atomic<long>":
+        long load() noexcept
+
+    cdef cppclass Plan:
+        PlanRefs refs
+        CQueue *queue
+        void *lane
+        string model
+        string version
+        vector[PlainInput] inputs
+        vector[string] outputs
+        uint64_t max_rows
+        int64_t timeout_ns
+        HeaderLimits limits
+        size_t json_limit
+        string late_status
+        string late_fields
+        string late_prefix
+        string late_waiting
+        string late_running
+        void retain() noexcept
+        void release() noexcept
+
+    cdef struct PlainRequest:
+        size_t id_offset
+        size_t id_length
+        uint32_t rows
+        size_t offsets[4]
+        uint8_t wanted_count
+        uint8_t wanted[8]
+
+    cdef cppclass PlainEntry(Entry):
+        Plan *plan
+        CDoor *door
+        Turn turn
+        CBlock *block
+        size_t body_offset
+        size_t body_length
+        size_t json_length
+        size_t head_length
+        PlainRequest request
+        char *head() noexcept
+        const unsigned char *body() noexcept
+
+    cdef cppclass Connection:
+        uint32_t slot
+        int fd
+        uint16_t listener
+        cbool close_after
+        cbool checking
+        uint16_t status
+        unsigned char *buffer
+        size_t filled
+        size_t body_offset
+        size_t body_got
+        uint64_t answered_bytes
+        Head head
+        CBlock *block
+        PlainEntry *plain
+        Outgoing out
+        sockaddr_storage peer
+        socklen_t peer_length
+
+    cdef cppclass DoorConfig:
+        HeadLimits limits
+        int threads
+        uint32_t connections
+        uint64_t head_ns
+        uint64_t grace_ns
+        uint64_t rate
+        uint64_t idle_ns
+        uint64_t stop_idle_ns
+        uint64_t linger_ns
+        uint64_t room_ns
+        uint64_t transfer_s
+        cbool checks_callers
+        uint64_t most_requests
+        cbool shared
+        cbool log
+        string server
+
+    cdef cppclass DoorHooks:
+        void *owner
+        void (*serve)(void *owner) noexcept
+        CMemoryBudget *budget
+        CBlock *(*lease)(size_t nbytes, int backend) noexcept
+        void (*release)(CBlock *block) noexcept
+        cbool (*turns_away)(CQueue *queue) noexcept
+        cbool (*may_lend)(CQueue *queue) noexcept
+        cbool (*push)(CQueue *queue, Entry *entry) noexcept
+        void (*release_entry)(Entry *entry) noexcept
+        cbool (*cancel)(Entry *entry) noexcept
+        Taken plain_taken
+        Answered plain_answered
+
+    cdef cppclass CReadyAnswer "ksrv::ReadyAnswer":
+        uint16_t status
+        string status_line
+        string fields
+        string body
+
+    cdef cppclass UnreadyAnswer:
+        void replace(shared_ptr[const_answer] answer) noexcept
+
+    cdef cppclass Gate:
+        string name
+        string version
+        CQueue *queue
+        CReadyAnswer full
+        Plan *plan
+
+    cdef cppclass GateTable:
+        GateTable(
+            void (*release_queue)(CQueue *) noexcept, void (*release_plan)(Plan *) noexcept
+        ) except +
+        void add(Gate gate) except +
+        void sort() except +
+
+    cdef cppclass Gates:
+        void replace(shared_ptr[const_table] table) noexcept
+
+    cdef cppclass AccessRecord:
+        uint64_t duration_ns
+        uint64_t answered_bytes
+        uint16_t status
+        uint16_t listener
+        string head
+        sockaddr_storage peer
+        socklen_t peer_length
+        timespec at
+
+    cdef enum Ready:
+        READY_LIVE
+        READY_NOT_LIVE
+        READY_READY
+        READY_TOO_SLOW
+        READY_NO_ROOM
+        READY_FAILED
+        READY_ANSWERS
+
+    cdef enum DoorCounter:
+        DOOR_COUNTERS
+
+    const int LEAST_ERROR
+    const int STATUSES
+
+    cdef cppclass Connections:
+        uint32_t open()
+
+    cdef cppclass CDoor "ksrv::Door":
+        CDoor(const DoorConfig &config, const DoorHooks &hooks) except +
+        cbool listen_on(const int *listeners, size_t count) noexcept
+        void run(int index) noexcept
+        void stop() noexcept
+        void accept_enabled(cbool enabled) noexcept
+        void drain() noexcept
+        uint64_t stuck_ns() noexcept
+        cbool answer(Connection *connection, Owners *owners) noexcept
+        void answer_ready(Connection *connection, Ready which) noexcept
+        Turn turn_of(Connection *connection) noexcept
+        Connection *take_turn(const Turn &turn) noexcept
+        void fail(const Turn &turn) noexcept
+        void watch(Connection *connection, Entry *entry) noexcept
+        void give_back(Connection *connection) noexcept
+        cbool reserve_answer(Connection *connection, uint64_t nbytes) noexcept
+        void checked(Connection *connection, cbool admitted) noexcept
+        void unwatch(Connection *connection) noexcept
+        Connection *next_to_run() noexcept
+        size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept
+        Turn undo_plain(PlainEntry *entry) noexcept
+        cbool put_answer(
+            Connection *connection, uint16_t status, const char *line, size_t line_length,
+            const char *fields, size_t fields_length, const char *body, size_t body_length
+        ) noexcept
+        Connection *next_handed() noexcept
+        cbool adopt(uint32_t slot, int fd, cbool keep) noexcept
+        void release_handed(uint32_t slot) noexcept
+        Owners *take_buried() noexcept
+        void take_records(vector[AccessRecord] *out) except +
+        int notify_fd() noexcept
+        DoorConfig config
+        CReadyAnswer *ready_answers
+        UnreadyAnswer unready
+        atomic[cbool] live
+        atomic[cbool] ready
+        atomic[cbool] draining
+        atomic[cbool] retiring
+        atomic[uint64_t] *counters
+        atomic[uint64_t] *errors
+        atomic[uint64_t] open_plain
+        Connections connections
+        Gates gates
+
+    void forget_outgoing(Outgoing *out) noexcept
+    cbool reserve_parts(Outgoing *out, int count) noexcept
+    void add_part(Outgoing *out, const void *data, size_t length) noexcept
+    cbool put_head(
+        Outgoing *out, const char *status, size_t status_length, const char *fields,
+        size_t fields_length, const char *server, size_t server_length, cbool close
+    ) noexcept

@@ -1,0 +1,382 @@
+"""The door as the gunicorn worker sees it: I/O threads, requests that came in, answers to send."""
+
+import logging
+import os
+import socket
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stddef cimport size_t
+from libc.stdint cimport uint32_t, uint64_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport shared_ptr
+from libcpp.vector cimport vector
+
+from ksrv._native.memory.buffer_pool cimport ksrv_lease, ksrv_release
+from ksrv._native.server.exchange cimport ksrv_route
+from ksrv._native.server.model_endpoint cimport (
+    Lane, ksrv_plain_answered, ksrv_plain_taken, ksrv_serve_plain,
+)
+from ksrv._native.memory.memory_budget cimport ksrv_memory_budget
+from ksrv._native.queue.request_queue cimport (
+    CQueue, Entry, PUSH_OK, Queue, ksrv_cancel, ksrv_entry_release, ksrv_may_lend, ksrv_push,
+    ksrv_queue_release, ksrv_queue_retain, ksrv_turns_away,
+)
+from ksrv._native.http.request_head cimport HeadRules
+
+log = logging.getLogger(__name__)
+
+ReadyAnswer = tuple
+Address = tuple | str
+
+COUNTERS = (
+    "accepted", "infer", "health", "handed", "answered", "too_slow", "no_room", "queue_full",
+    "idle_closed", "vanished", "accept_paused", "plain", "recycled", "lost_records", "stray",
+)
+READY_ANSWERS_NEEDED = (
+    "live", "not_live", "ready", "too_slow", "no_room", "failed", "not_ready",
+)
+
+cdef void _serve(void *owner) noexcept with gil:
+    cdef Door self = <Door>owner
+    cdef Connection *connection
+    while True:
+        connection = self.door.next_to_run()
+        if connection == NULL:
+            return
+        if connection.checking:
+            _check(self, connection)
+        elif connection.plain != NULL:
+            ksrv_serve_plain(self.door, connection)
+        else:
+            ksrv_route(self, self.door, self.door.turn_of(connection), self.handler)
+
+
+cdef void _check(Door self, Connection *connection) noexcept:
+    """Ask whether a caller may send a body; the connection is the door's again."""
+    cdef cbool admitted
+    connection.checking = False
+    connection.close_after = True  # should this fail, the body stays unread
+    try:
+        admitted = self.check(PyBytes_FromStringAndSize(
+            <const char *>connection.buffer, connection.head.length
+        ))
+    except BaseException:
+        self.door.fail(self.door.turn_of(connection))
+        log.exception("the look at who calls failed")
+        return
+    connection.close_after = connection.head.close
+    with nogil:
+        self.door.checked(connection, admitted)
+
+
+cdef cbool _turns_away(CQueue *queue) noexcept nogil:
+    return ksrv_turns_away(queue)
+
+
+cdef cbool _may_lend(CQueue *queue) noexcept nogil:
+    return ksrv_may_lend(queue)
+
+
+cdef cbool _push(CQueue *queue, Entry *entry) noexcept nogil:
+    return ksrv_push(queue, entry, NULL) == PUSH_OK
+
+
+cdef cbool _cancel(Entry *entry) noexcept nogil:
+    return ksrv_cancel(entry)
+
+
+cdef void _release_plan(Plan *plan) noexcept nogil:
+    plan.release()
+
+
+cdef int _fill_answer(CReadyAnswer *made, tuple answer) except -1:
+    made.status = answer[0]
+    made.status_line = <bytes>answer[1]
+    made.fields = <bytes>answer[2]
+    made.body = <bytes>answer[3]
+    return 0
+
+
+cdef object _address(sockaddr_storage *storage, uint32_t length):
+    cdef const unsigned char *raw = <const unsigned char *>storage
+    if storage.ss_family == socket.AF_INET:
+        return socket.inet_ntop(socket.AF_INET, raw[4:8]), raw[2] << 8 | raw[3]
+    if storage.ss_family == socket.AF_INET6:
+        host = socket.inet_ntop(socket.AF_INET6, raw[8:24])
+        flow = int.from_bytes(raw[4:8], "big")
+        scope = int.from_bytes(raw[24:28], "little")
+        return host, raw[2] << 8 | raw[3], flow, scope
+    return ""
+
+
+cdef class Door:
+    """The I/O threads of one worker and the connections that they own.
+
+    Args:
+        rules: Which heads are plain.
+        handler: Called with an `Exchange` for each infer request; it must not wait.
+        answers: The ready-made answers by name: status, header lines and body.
+        threads: I/O threads; each is a call of `run`.
+        connections: Connections that are open at most, gunicorn's included.
+        head: Seconds for a request head.
+        grace: Seconds before the least rate of bodies and answers counts.
+        rate: Bytes per second that a body or an answer must make after that.
+        idle: Seconds between two messages; 0 closes behind every answer.
+        room: Seconds that a request waits for bytes in flight.
+        transfer: Seconds behind the grace in which a body or an answer of any size must have come.
+        check: Called with a head whose body has not come; whether its caller may send one. Who may
+            not is handed over. None lets everybody.
+        most_requests: Answers after which `retiring` is true; 0 for no such bound.
+        shared: Whether other processes accept from the same listeners; they take turns then.
+        log: Whether records for an access log are kept.
+        server: The `Server` header.
+
+    Raises:
+        KeyError: An answer is missing.
+        OSError: epoll could not be set up.
+    """
+
+    cdef CDoor *door
+    cdef object handler
+    cdef object check
+    cdef list lanes
+
+    def __cinit__(
+        self, HeadRules rules not None, handler, answers, *, int threads=2,
+        uint32_t connections=1000, double head=10.0, double grace=10.0, uint64_t rate=4096,
+        double idle=75.0, double room=1.0, uint64_t transfer=300, check=None, most_requests=0,
+        bint shared=False, bint log=False, str server="gunicorn"
+    ):
+        cdef DoorConfig config
+        cdef DoorHooks hooks
+        cdef int index = 0
+        if threads < 1 or connections < 1:
+            raise ValueError("a door has at least one thread and one connection")
+        config.limits = rules.limits
+        config.threads = threads
+        config.connections = connections
+        config.head_ns = <uint64_t>(head * 1e9)
+        config.grace_ns = <uint64_t>(grace * 1e9)
+        config.rate = rate
+        config.idle_ns = <uint64_t>(idle * 1e9)
+        config.room_ns = <uint64_t>(room * 1e9)
+        config.transfer_s = transfer
+        config.checks_callers = check is not None
+        if most_requests:
+            config.most_requests = most_requests
+        config.shared = shared
+        config.log = log
+        config.server = server.encode("ascii")
+        hooks.owner = <void *>self
+        hooks.serve = _serve
+        hooks.budget = ksrv_memory_budget()
+        hooks.lease = ksrv_lease
+        hooks.release = ksrv_release
+        hooks.turns_away = _turns_away
+        hooks.may_lend = _may_lend
+        hooks.push = _push
+        hooks.release_entry = ksrv_entry_release
+        hooks.cancel = _cancel
+        hooks.plain_taken = ksrv_plain_taken
+        hooks.plain_answered = ksrv_plain_answered
+        self.handler = handler
+        self.check = check
+        self.lanes = []
+        self.door = new CDoor(config, hooks)
+        for name in READY_ANSWERS_NEEDED[:READY_ANSWERS]:  # the last one changes
+            _fill_answer(&self.door.ready_answers[index], answers[name])
+            index += 1
+        self._set_unready(answers["not_ready"])
+
+    def __dealloc__(self):
+        if self.door != NULL and self.door.open_plain.load():
+            Py_INCREF(self.lanes)  # a queue still holds requests that refer to both
+        else:
+            del self.door
+
+    def listen(self, listeners):
+        """Watch listening sockets by their descriptors; accepting begins with `accept(True)`.
+
+        Raises:
+            OSError: epoll or an eventfd could not be set up.
+        """
+        cdef vector[int] fds = listeners
+        if not self.door.listen_on(fds.data(), fds.size()):
+            raise OSError("the door's epoll instance could not be set up")
+
+    def run(self, int index):
+        """Be I/O thread number `index`, without the GIL, until `stop` is called."""
+        with nogil:
+            self.door.run(index)
+
+    def stop(self):
+        """Have every call of `run` return."""
+        self.door.stop()
+
+    def accept(self, bint enabled):
+        """Begin or stop accepting connections."""
+        with nogil:
+            self.door.accept_enabled(enabled)
+
+    def drain(self):
+        """From now on answers close their connections, and idle ones end soon."""
+        self.door.drain()
+
+    cdef int _set_unready(self, tuple answer) except -1:
+        cdef CReadyAnswer *made = new CReadyAnswer()
+        cdef shared_ptr[const_answer] shared = shared_ptr[const_answer](<const_answer *>made)
+        _fill_answer(made, answer)
+        self.door.unready.replace(shared)
+        return 0
+
+    def set_health(self, *, bint live, bint ready, unready=None):
+        """Set what the health routes answer.
+
+        Args:
+            live: Whether the server lives.
+            ready: Whether it is ready.
+            unready: What is answered while it is not, which tells why; None leaves that as it is.
+        """
+        if unready is not None:
+            self._set_unready(unready)
+        self.door.live.store(live)
+        self.door.ready.store(ready)
+
+    def set_gates(self, gates):
+        """Say which queues requests reach, so that a full one is answered without Python.
+
+        Args:
+            gates: For each name and version in a target (name, version, queue, answer when full,
+                lane for plain requests or None).
+        """
+        cdef GateTable *table = new GateTable(ksrv_queue_release, _release_plan)
+        cdef shared_ptr[const_table] shared = shared_ptr[const_table](<const_table *>table)
+        cdef Gate gate
+        cdef Lane lane
+        for name, version, queue, answer, lane in gates:
+            gate.name = (<str>name).encode()
+            gate.version = (<str>version).encode()
+            _fill_answer(&gate.full, answer)
+            gate.queue = ksrv_queue_retain(<Queue?>queue)
+            gate.plan = NULL
+            if lane is not None:
+                gate.plan = lane.plan
+                lane.plan.retain()
+                if lane not in self.lanes:
+                    self.lanes.append(lane)
+            table.add(gate)
+        table.sort()
+        self.door.gates.replace(shared)
+        self.forget_lanes()
+
+    def forget_lanes(self):
+        """Let go of the lanes that neither gates nor requests refer to."""
+        self.lanes = [lane for lane in self.lanes if not lane.unused]
+
+    @property
+    def retiring(self):
+        """Whether the bound on requests was reached."""
+        return self.door.retiring.load()
+
+    @property
+    def open_connections(self):
+        """Connections that are open, with those that gunicorn has."""
+        return self.door.connections.open()
+
+    def stuck(self):
+        """Return for how many seconds the busiest I/O thread has not been back in epoll."""
+        return self.door.stuck_ns() / 1e9
+
+    def counters(self):
+        """Return what has happened so far, by name."""
+        return {name: self.door.counters[index].load() for index, name in enumerate(COUNTERS)}
+
+    def errors(self):
+        """Return how many answers told of an error, by status."""
+        cdef dict found = {}
+        cdef uint64_t count
+        for index in range(STATUSES):
+            count = self.door.errors[index].load()
+            if count:
+                found[LEAST_ERROR + index] = count
+        return found
+
+    def fileno(self):
+        """Return a descriptor that becomes readable when `collect` has something to do."""
+        return self.door.notify_fd()
+
+    def collect(self):
+        """Return the connections that are to be handed over, and give back what was sent.
+
+        A connection that cannot be described, because there is no memory, is closed.
+
+        Returns:
+            A list of (slot, descriptor, listener's index, peer's address, received bytes).
+        """
+        cdef Owners *owners
+        cdef Owners *following
+        cdef Connection *connection
+        cdef list handed = []
+        try:
+            os.read(self.door.notify_fd(), 8)
+        except BlockingIOError:
+            pass  # nobody notified; looking is harmless
+        owners = self.door.take_buried()
+        while owners != NULL:
+            following = owners.next
+            Py_DECREF(<object>owners.object)
+            owners = following
+        while True:
+            connection = self.door.next_handed()
+            if connection == NULL:
+                return handed
+            try:
+                handed.append((
+                    connection.slot, connection.fd, connection.listener,
+                    _address(&connection.peer, connection.peer_length),
+                    PyBytes_FromStringAndSize(<const char *>connection.buffer, connection.filled),
+                ))
+            except Exception:
+                log.exception("a connection could not be handed over")
+                self.door.release_handed(connection.slot)
+                continue
+            connection.fd = -1
+
+    def adopt(self, uint32_t slot, int fd, *, bint keep=True):
+        """Take a handed-over connection back between two messages.
+
+        Args:
+            slot: Its place.
+            fd: Its descriptor, which is the door's from now on.
+            keep: Whether it waits for another message; else the door closes it, once the peer has
+                taken the answer.
+
+        Raises:
+            ValueError: The slot was not handed over.
+        """
+        if not self.door.adopt(slot, fd, keep):
+            raise ValueError(f"slot {slot} was not handed over")
+
+    def release(self, uint32_t slot):
+        """Note that gunicorn has closed a handed-over connection."""
+        self.door.release_handed(slot)
+
+    def records(self):
+        """Return and forget what was answered since the last call, for the access log.
+
+        Returns:
+            A list of (time of the answer, seconds it took, status, bytes of the body, listener's
+            index, peer's address, head).
+        """
+        cdef vector[AccessRecord] taken
+        cdef size_t i
+        self.door.take_records(&taken)
+        return [
+            (
+                taken[i].at.tv_sec + taken[i].at.tv_nsec / 1e9, taken[i].duration_ns / 1e9,
+                taken[i].status, taken[i].answered_bytes, taken[i].listener,
+                _address(&taken[i].peer, taken[i].peer_length), <bytes>taken[i].head,
+            )
+            for i in range(taken.size())
+        ]

@@ -1,0 +1,1 @@
+"""Datatypes, BYTES tensors and what handlers return."""

@@ -1,0 +1,84 @@
+"""A handler's result that is just what the model declares: the common case, found without Python.
+
+Whatever is of another form (a tensor, a list, an array to be cast or copied) is read by
+`ksrv.handlers.outputs`, which also says what is wrong with it.
+"""
+
+from libc.stdint cimport int64_t
+from libcpp.vector cimport vector
+
+cimport cython
+cimport numpy as cnp
+
+from ksrv._native.tensor.tensor cimport ksrv_tensor
+
+cnp.import_array()
+
+
+@cython.final
+cdef class DeclaredOutputs:
+    """The outputs of one model, where all of them have fixed dimensions behind the first.
+
+    Args:
+        outputs: For each its name, datatype, dtype and the dimensions behind the first.
+    """
+
+    cdef list names
+    cdef list datatypes
+    cdef list dtypes
+    cdef vector[vector[int64_t]] tails
+
+    def __cinit__(self, list outputs not None):
+        cdef vector[int64_t] sizes
+        self.names = []
+        self.datatypes = []
+        self.dtypes = []
+        for name, kind, dtype, tail in outputs:
+            self.names.append(name)
+            self.datatypes.append(kind)
+            self.dtypes.append(dtype)
+            sizes.clear()
+            for size in tail:
+                sizes.push_back(size)
+            self.tails.push_back(sizes)
+
+    def read(self, result, int64_t rows):
+        """Return the tensors of a result that is just what is declared.
+
+        Args:
+            result: What the handler returned.
+            rows: The batch's rows.
+
+        Returns:
+            The tensors in the declared order; None where there is more to do than to name them.
+        """
+        cdef Py_ssize_t i, count = len(self.names)
+        cdef bint bare = cnp.PyArray_CheckExact(result)
+        cdef list tensors
+        if bare:
+            if count != 1:
+                return None
+        elif type(result) is not dict or len(<dict>result) != count:
+            return None
+        tensors = []
+        for i in range(count):
+            name = self.names[i]
+            value = result if bare else (<dict>result).get(name)
+            if not cnp.PyArray_CheckExact(value) or not self.fits(<cnp.ndarray>value, i, rows):
+                return None
+            tensors.append(ksrv_tensor(name, self.datatypes[i], value.shape, value))
+        return tensors
+
+    cdef bint fits(self, cnp.ndarray array, Py_ssize_t place, int64_t rows) noexcept:
+        cdef cnp.npy_intp *shape = cnp.PyArray_DIMS(array)
+        cdef size_t i, rank = <size_t>cnp.PyArray_NDIM(array)
+        cdef vector[int64_t] *tail = &self.tails[<size_t>place]
+        # Equal dtypes are nearly always one object.
+        if <object>cnp.PyArray_DESCR(array) is not <object>self.dtypes[place]:
+            return False
+        if rank != tail.size() + 1 or shape[0] != rows or not cnp.PyArray_IS_C_CONTIGUOUS(array):
+            return False
+        for i in range(tail.size()):
+            if shape[i + 1] != tail[0][i]:
+                return False
+        return True

@@ -1,0 +1,436 @@
+"""HTTP body to JSON header and tensor views: Python face of infer_header_reader.hpp.
+
+Tensors of fixed size become arrays over the body's own memory where they lie aligned to their item
+size; one that does not is copied, once, and counted. BYTES blocks and JSON data are left as offsets
+for the readers of those forms. What is wrong with a body is raised as numbers, not as a sentence.
+"""
+
+from cpython.buffer cimport (
+    Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+)
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from libc.stdint cimport uint64_t, uintptr_t
+from libc.string cimport memcpy
+from libcpp cimport bool as cbool
+
+cimport cython
+
+import numpy as np
+
+from ksrv._native.memory.buffer_pool cimport ksrv_count_copy
+from ksrv._native.tensor.datatype cimport (
+    DT_BOOL, DT_BYTES, DT_INVALID, Datatype, datatype_of, item_size_of,
+)
+
+from ksrv._native.tensor.datatype import NAMES as DATATYPE_NAMES
+from ksrv._native.tensor.datatype import dtype_string
+
+cdef extern from "Python.h":
+    object PyUnicode_DecodeUTF8(const char *text, Py_ssize_t size, const char *errors)
+
+cdef enum:
+    # Headers longer than this are read without the GIL; for shorter ones giving it up costs more.
+    WITHOUT_GIL = 32768
+
+cdef object ndarray = np.ndarray
+cdef object empty = np.empty
+
+cdef list NAMES = list(DATATYPE_NAMES)
+cdef list DTYPES = [None if name == "BYTES" else np.dtype(dtype_string(name)) for name in NAMES]
+
+cdef dict CODES = {
+    <int>HEADER_EMPTY: "empty",
+    <int>HEADER_END: "end",
+    <int>HEADER_SYNTAX: "syntax",
+    <int>HEADER_DEPTH: "depth",
+    <int>HEADER_CONTROL: "control",
+    <int>HEADER_ESCAPE: "escape",
+    <int>HEADER_UTF8: "utf8",
+    <int>HEADER_DATA_TYPE: "data_type",
+    <int>HEADER_TRAILING: "trailing",
+    <int>HEADER_TYPE: "type",
+    <int>HEADER_TWICE: "twice",
+    <int>HEADER_MISSING: "missing",
+    <int>HEADER_TOO_MANY: "too_many",
+    <int>HEADER_DATATYPE: "datatype",
+    <int>HEADER_DIMENSION: "dimension",
+    <int>HEADER_NEGATIVE: "negative",
+    <int>HEADER_OVERFLOW: "overflow",
+    <int>HEADER_NUMBER: "number",
+    <int>HEADER_RESERVED: "reserved",
+    <int>HEADER_DUPLICATE_NAME: "duplicate_name",
+    <int>HEADER_SIZE_INVALID: "size_invalid",
+    <int>HEADER_DATA_AND_SIZE: "data_and_size",
+    <int>HEADER_DATA_AND_SHARED: "data_and_shared",
+    <int>HEADER_SIZE_MISMATCH: "size_mismatch",
+    <int>HEADER_SIZE_LIST_COUNT: "size_list_count",
+    <int>HEADER_SIZE_ZERO: "size_zero",
+    <int>HEADER_BYTES_UNSIZED: "bytes_unsized",
+    <int>HEADER_NO_DATA: "no_data",
+    <int>HEADER_SHORT: "short",
+    <int>HEADER_SURPLUS: "surplus",
+}
+
+
+class BodyError(ValueError):
+    """What is wrong with a body, in numbers and names.
+
+    Attributes:
+        code: The kind of fault, such as "size_mismatch".
+        offset: The byte of the body at which it shows.
+        place: "request", "input" or "output".
+        index: Which input or output.
+        owner: Its name, or "" when the fault comes before the name.
+        field: The protocol's word for the part at fault, and `wanted` what it must be.
+        name: The client's word at fault.
+        expected: The number that was expected, and `received` the one that came.
+    """
+
+    def __init__(
+        self, code, offset, place="request", index=0, owner="", field="", wanted="", name="",
+        expected=0, received=0
+    ):
+        super().__init__(code)
+        self.code = code
+        self.offset = offset
+        self.place = place
+        self.index = index
+        self.owner = owner
+        self.field = field
+        self.wanted = wanted
+        self.name = name
+        self.expected = expected
+        self.received = received
+
+
+cdef class Bounds:
+    """The limits that a header is read within.
+
+    Args:
+        depth: Levels of nesting, at most 512.
+        rank: Dimensions of a tensor.
+        dimension: The largest dimension.
+        inputs: Inputs, and requested outputs.
+        parameters: Parameters of one object.
+        size_list: Sizes in the list form of binary_data_size.
+    """
+
+    cdef HeaderLimits limits
+
+    def __init__(
+        self, unsigned depth=64, size_t rank=32, int64_t dimension=2147483647, size_t inputs=256,
+        size_t parameters=256, size_t size_list=65536
+    ):
+        self.limits.depth = min(depth, 512)
+        self.limits.rank = rank
+        self.limits.dimension = dimension
+        self.limits.inputs = inputs
+        self.limits.parameters = parameters
+        self.limits.size_list = size_list
+
+
+cdef Bounds DEFAULT_BOUNDS = Bounds()
+
+
+@cython.final
+@cython.freelist(16)
+cdef class Input:
+    """One input of the header, with its place in the body.
+
+    Attributes:
+        elements: The product of the shape.
+        data: Begin and end of the JSON `data` array in the body, or None.
+        offset: The first byte of the binary block, whose size is `length`.
+        sizes: The list form of binary_data_size, or None.
+        shared_memory: Region, offset and size, or None.
+        array: The tensor, when it is binary and its datatype has a fixed size.
+    """
+
+    cdef readonly str name
+    cdef readonly str datatype
+    cdef readonly tuple shape
+    cdef readonly object elements
+    cdef readonly dict parameters
+    cdef readonly object data
+    cdef readonly size_t offset
+    cdef readonly size_t length
+    cdef readonly object sizes
+    cdef readonly object shared_memory
+    cdef readonly object array
+
+
+@cython.final
+@cython.freelist(16)
+cdef class Output:
+    """One requested output of the header."""
+
+    cdef readonly str name
+    cdef readonly object binary
+    cdef readonly object classification
+    cdef readonly dict parameters
+    cdef readonly object shared_memory
+
+
+@cython.final
+@cython.freelist(16)
+cdef class Header:
+    """The JSON header of an infer request.
+
+    Attributes:
+        binary_output: The parameter binary_data_output, or None.
+        mark_final: The parameter triton_enable_empty_final_response.
+        json_length: The bytes of the JSON object.
+    """
+
+    cdef readonly str id
+    cdef readonly dict parameters
+    cdef readonly object binary_output
+    cdef readonly bint mark_final
+    cdef readonly object timeout_us
+    cdef readonly object priority
+    cdef readonly size_t json_length
+    cdef readonly list inputs
+    cdef readonly list outputs
+
+
+cdef inline str _text(const Text &text):
+    if text.length == 0:
+        return ""
+    return PyUnicode_DecodeUTF8(text.data, <Py_ssize_t>text.length, NULL)
+
+
+cdef object _flag(int value):
+    return None if value < 0 else value == 1
+
+
+cdef object _value(const Parameter &parameter):
+    if parameter.kind == PARAM_STRING:
+        return _text(parameter.text)
+    if parameter.kind == PARAM_INT:
+        return parameter.integer
+    if parameter.kind == PARAM_UINT:
+        return parameter.unsigned_integer
+    if parameter.kind == PARAM_FLOAT:
+        return parameter.real
+    return parameter.integer == 1
+
+
+cdef dict _parameters(InferHeader &header, size_t first, size_t count):
+    cdef dict found = {}
+    cdef size_t i
+    for i in range(first, first + count):
+        found[_text(header.parameters[i].key)] = _value(header.parameters[i])
+    return found
+
+
+cdef object _shared(const SharedMemory &shared):
+    if not shared.given:
+        return None
+    return (_text(shared.region), shared.offset, shared.byte_size)
+
+
+cdef object _view(
+    object buffer, const Py_buffer *export, size_t offset, size_t length, Datatype datatype,
+    tuple shape, str name, size_t index
+):
+    cdef object array
+    cdef Py_buffer target
+    cdef size_t item = item_size_of(datatype)
+    cdef size_t bad
+    cdef const unsigned char *start = <const unsigned char *>export.buf + offset
+    if datatype == DT_BOOL:
+        bad = find_not_bool(start, length)
+        if bad != length:
+            raise BodyError(
+                "not_bool", offset + bad, "input", index, name, expected=bad, received=start[bad]
+            )
+    if length == 0:
+        return empty(shape, DTYPES[<int>datatype])
+    if <uintptr_t>start % item == 0:
+        return ndarray(shape, DTYPES[<int>datatype], buffer, offset)
+    array = empty(shape, DTYPES[<int>datatype])
+    PyObject_GetBuffer(array, &target, PyBUF_SIMPLE | PyBUF_WRITABLE)
+    memcpy(target.buf, start, length)
+    PyBuffer_Release(&target)
+    ksrv_count_copy(length)
+    return array
+
+
+cdef Input _input(object buffer, const Py_buffer *export, InferHeader &header, size_t index):
+    cdef const InputHeader *entry = &header.inputs[index]
+    cdef Input made = Input.__new__(Input)
+    cdef size_t i
+    cdef tuple shape
+    cdef object dimension
+    made.name = _text(entry.name)
+    made.datatype = NAMES[<int>entry.datatype]
+    shape = PyTuple_New(<Py_ssize_t>entry.rank)
+    for i in range(entry.rank):
+        dimension = header.shapes[entry.shape_first + i]
+        Py_INCREF(dimension)
+        PyTuple_SET_ITEM(shape, <Py_ssize_t>i, dimension)
+    made.shape = shape
+    made.elements = entry.elements
+    made.parameters = _parameters(header, entry.parameters_first, entry.parameters_count)
+    made.shared_memory = _shared(entry.shared)
+    if entry.has_data:
+        made.data = (entry.data_begin, entry.data_end)
+        return made
+    made.offset = entry.offset
+    made.length = entry.length
+    if entry.size_form == SIZE_LIST:
+        made.sizes = tuple([header.sizes[entry.sizes_first + i] for i in range(entry.sizes_count)])
+    if entry.datatype == DT_BYTES or entry.shared.given:
+        return made
+    made.array = _view(
+        buffer, export, entry.offset, entry.length, entry.datatype, shape, made.name, index
+    )
+    return made
+
+
+cdef Output _output(InferHeader &header, size_t index):
+    cdef const OutputHeader *entry = &header.outputs[index]
+    cdef Output made = Output.__new__(Output)
+    made.name = _text(entry.name)
+    made.binary = _flag(entry.binary)
+    made.classification = entry.classification
+    made.parameters = _parameters(header, entry.parameters_first, entry.parameters_count)
+    made.shared_memory = _shared(entry.shared)
+    return made
+
+
+cdef object _error(const HeaderFault &fault):
+    if fault.error == HEADER_MEMORY:
+        return MemoryError()
+    return BodyError(
+        CODES[<int>fault.error],
+        fault.offset,
+        ("request", "input", "output")[<int>fault.place],
+        fault.index,
+        _text(fault.owner),
+        fault.field.decode("ascii"),
+        fault.wanted.decode("ascii"),
+        _text(fault.name),
+        fault.expected,
+        fault.received,
+    )
+
+
+def digits(str text not None, uint64_t limit) -> int:
+    """Return the number that `text` writes in 1 to 10 ASCII digits and nothing else.
+
+    Args:
+        text: What the client sent.
+        limit: The largest number that is accepted.
+
+    Returns:
+        The number; -1 when the text is not of that form, -2 when it is longer or above the limit.
+    """
+    cdef bytes encoded = text.encode("utf-8", "surrogatepass")
+    cdef Cursor cursor
+    cdef uint64_t value = 0
+    cdef cbool too_large = False
+    cursor.at = encoded
+    cursor.end = cursor.at + len(encoded)
+    if parse_digits(cursor, 10, limit, &value, &too_large):
+        return value if cursor.at == cursor.end else -1
+    return -2 if too_large and encoded.isdigit() else -1
+
+
+def view(
+    buffer, size_t offset, str datatype not None, tuple shape not None, str name not None="",
+    size_t index=0
+):
+    """Return the tensor that begins at `offset` of the buffer.
+
+    Args:
+        buffer: Any C-contiguous buffer.
+        offset: The tensor's first byte.
+        datatype: A KServe v2 datatype of fixed size.
+        shape: Its dimensions.
+        name: The input's name, for the error.
+        index: The input's index, for the error.
+
+    Returns:
+        An array over the buffer's memory, or a counted copy where that is not aligned.
+
+    Raises:
+        BodyError: A BOOL byte is neither 0 nor 1.
+        ValueError: There is no such datatype, or the tensor does not lie within the buffer.
+    """
+    cdef bytes encoded = datatype.encode("utf-8", "surrogatepass")
+    cdef Datatype found = datatype_of(encoded, <size_t>len(encoded))
+    cdef Py_buffer export
+    cdef object elements = 1
+    if found == DT_INVALID or found == DT_BYTES:
+        raise ValueError(f"{datatype} is not a datatype of fixed size")
+    for dimension in shape:
+        elements *= dimension
+    PyObject_GetBuffer(buffer, &export, PyBUF_SIMPLE)
+    try:
+        nbytes = elements * item_size_of(found)
+        if nbytes < 0 or offset + nbytes > export.len:
+            raise ValueError(f"{nbytes} bytes at {offset} do not lie within {export.len} bytes")
+        return _view(buffer, &export, offset, nbytes, found, shape, name, index)
+    finally:
+        PyBuffer_Release(&export)
+
+
+def read(buffer, size_t json_length, Bounds bounds=None) -> Header:
+    """Return the JSON header that the body begins with, and where each tensor lies.
+
+    Args:
+        buffer: The whole body; any C-contiguous buffer.
+        json_length: The bytes of it that are JSON, at most the body's length.
+        bounds: The limits, by default those of the protocol notes.
+
+    Raises:
+        BodyError: The body is not a well-formed infer request.
+        ValueError: `json_length` exceeds the body.
+    """
+    cdef Py_buffer export
+    cdef InferHeader scanned
+    cdef HeaderFault fault
+    cdef HeaderError error
+    cdef Header header
+    cdef const HeaderLimits *limits
+    cdef size_t body_length, i
+    if bounds is None:
+        bounds = DEFAULT_BOUNDS
+    limits = &bounds.limits
+    PyObject_GetBuffer(buffer, &export, PyBUF_SIMPLE)
+    try:
+        body_length = <size_t>export.len
+        if json_length > body_length:
+            raise ValueError("the header is longer than the body")
+        if json_length > WITHOUT_GIL:
+            with nogil:
+                error = scan_infer_header(
+                    <const char *>export.buf, json_length, limits[0], &scanned, &fault
+                )
+        else:
+            error = scan_infer_header(
+                <const char *>export.buf, json_length, limits[0], &scanned, &fault
+            )
+        if error == HEADER_OK:
+            error = split_blocks(&scanned, json_length, body_length, &fault)
+        if error != HEADER_OK:
+            raise _error(fault)
+        header = Header.__new__(Header)
+        header.id = _text(scanned.id)
+        header.parameters = _parameters(
+            scanned, scanned.parameters_first, scanned.parameters_count
+        )
+        header.binary_output = _flag(scanned.binary_output)
+        header.mark_final = scanned.mark_final == 1
+        header.timeout_us = scanned.timeout_us
+        header.priority = scanned.priority
+        header.json_length = scanned.json_length
+        header.inputs = [
+            _input(buffer, &export, scanned, i) for i in range(scanned.inputs.size())
+        ]
+        header.outputs = [_output(scanned, i) for i in range(scanned.outputs.size())]
+        return header
+    finally:
+        PyBuffer_Release(&export)

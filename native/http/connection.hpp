@@ -1,0 +1,155 @@
+// A connection of the door.
+//
+// Strategy: a connection belongs to exactly one side at a time. While it is ARMED the kernel holds
+// it (epoll, one-shot) and either an I/O thread with its event or the sweep with its deadline takes
+// it by one compare-and-swap; while it is OWNED only that thread touches it. Connections are never
+// freed while the door lives, so a stale event may look at one: its generation tells.
+
+#pragma once
+
+#include <sched.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "http/outgoing.hpp"
+#include "http/request_head.hpp"
+#include "memory/memory_budget.hpp"
+
+namespace ksrv {
+
+enum class Phase : uint8_t {
+    free,
+    idle,    // between messages, nothing received
+    head,    // a head is incomplete
+    hold,    // not mine: waiting for the rest of a small body before the hand-over
+    room,    // plain, but there is no room for the next of its bytes
+    body,    // receiving into the block
+    run,     // a request is with the engine; not armed
+    send,    // an answer waits for the socket
+    linger,  // answered and shut down; what still comes is thrown away
+    handed,  // gunicorn has it
+};
+
+enum Claim : uint8_t { OWNED, ARMING, ARMED };
+
+constexpr size_t HEAD_BUFFER = 16384;
+constexpr size_t SHORT_LOOK = 2048;
+constexpr size_t LOW_WATER_LEAST = 65536, LOW_WATER_MOST = 524288;
+struct Entry;
+struct PlainEntry;
+struct Connection;
+
+// The right to answer one message, once. Whoever answers a message that is with the engine takes its
+// turn first, and finds it gone where it was answered before: the connection may be at another message
+// by then, or another client's.
+struct Turn {
+    Connection *connection = nullptr;
+    uint64_t number = 0;
+};
+
+struct Connection {
+    // Read by events that may be stale, hence atomic.
+    std::atomic<uint32_t> generation{0};
+    std::atomic<uint64_t> turn{0};  // odd while a message waits for its answer; never the same again
+    std::atomic<uint8_t> claim{OWNED};
+    std::atomic<Phase> phase{Phase::free};
+
+    uint32_t slot = 0;
+    int fd = -1;
+    uint16_t listener = 0;
+    bool registered = false;      // known to epoll
+    bool close_after = false;     // the answer says Connection: close
+    std::atomic<bool> touched{false};  // has sent at least one byte
+    bool large = false;           // its last body was larger than the buffer
+    bool trickles = false;        // its body comes slowly
+    bool checking = false;        // in the run queue: whether its caller may send a body
+    bool checked = false;         // and so it is
+    bool ahead = false;           // all of its body is counted, for its block's pages are there
+    int low_water = 1;            // the socket's SO_RCVLOWAT
+    uint16_t status = 0;
+
+    unsigned char *buffer = nullptr;  // HEAD_BUFFER bytes, more while holding
+    size_t capacity = 0;
+    size_t filled = 0;
+    size_t searched = 0;
+    size_t hold_until = 0;        // bytes in the buffer at which a held message is complete
+    Head head;
+
+    Block *block = nullptr;
+    size_t body_offset = 0;       // where the body begins in the block
+    size_t body_got = 0;
+    uint64_t counted = 0;         // bytes that the message holds of the budget
+    uint64_t answer_counted = 0;  // and its answer
+    AnswerRoom answer_room = AnswerRoom::none;
+    uint64_t message_ns = 0;      // when the message's first byte was seen
+    uint64_t stage_ns = 0;        // when head, body or answer began: what deadlines count from
+    uint64_t room_ns = 0;         // when it began to wait for room
+
+    Outgoing out;
+    uint64_t answered_bytes = 0;
+
+    // The request that waits for its model, while its client is watched; see disconnect_watch.hpp.
+    std::atomic<Entry *> waiting{nullptr};
+    bool probed = false;          // a client that may be gone has been sent an interim answer
+
+    PlainEntry *plain = nullptr;  // in the run queue: a plain request that is not in its model's yet
+    Connection *next = nullptr;   // in the run queue, the room queue or the hand-over queue
+    sockaddr_storage peer;
+    socklen_t peer_length = 0;
+
+    ~Connection() { free(buffer); }
+
+    bool claim_for_event() noexcept {
+        for (;;) {
+            uint8_t seen = ARMED;
+            if (claim.compare_exchange_strong(seen, OWNED, std::memory_order_acq_rel)) return true;
+            if (seen == OWNED) return false;
+            sched_yield();  // another thread is just arming it: the event came before it was done
+        }
+    }
+
+    // Between two messages, as far as anybody can tell who does not own it.
+    bool is_idle() const noexcept {
+        return phase.load(std::memory_order_relaxed) == Phase::idle &&
+               touched.load(std::memory_order_relaxed);
+    }
+
+    bool claim_for_sweep() noexcept {
+        uint8_t seen = ARMED;
+        return claim.compare_exchange_strong(seen, OWNED, std::memory_order_acq_rel);
+    }
+
+    bool reserve(size_t nbytes) noexcept {
+        if (nbytes <= capacity) return true;
+        void *grown = realloc(buffer, nbytes);
+        if (!grown) return false;
+        buffer = static_cast<unsigned char *>(grown);
+        capacity = nbytes;
+        return true;
+    }
+
+    void reset_message() noexcept {
+        head = Head{};
+        checked = false;
+        searched = 0;
+        hold_until = 0;
+        body_got = 0;
+        body_offset = 0;
+        status = 0;
+        answered_bytes = 0;
+    }
+
+    // Throws away the first `count` bytes of the buffer: a message that is done with.
+    void consume(size_t count) noexcept {
+        filled -= count;
+        if (filled) memmove(buffer, buffer + count, filled);
+        searched = 0;
+    }
+};
+
+}  // namespace ksrv

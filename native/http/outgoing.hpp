@@ -1,0 +1,103 @@
+// A message on its way out: its parts, and sending them without waiting.
+
+#pragma once
+
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+#include "memory/buffer_pool.hpp"
+
+namespace ksrv {
+
+constexpr size_t ANSWER_HEAD = 768;
+constexpr int ANSWER_PARTS = 64;
+constexpr int ANSWER_BLOCKS = 4;
+
+// What an answer's parts belong to; given back by whoever has the GIL once the last byte was sent.
+struct Owners {
+    Owners *next = nullptr;
+    void *object = nullptr;
+};
+
+// A message to be sent: iovecs, how far it has come, and what must live until then.
+struct Outgoing {
+    iovec *parts = nullptr;
+    int count = 0;
+    int at = 0;
+    iovec inline_parts[4];
+    iovec *spilled = nullptr;   // malloc'ed when there are more than fit inline
+    char head[ANSWER_HEAD];
+    char *long_head = nullptr;  // malloc'ed when the head is longer than `head`
+    Owners *owners = nullptr;
+    Block *blocks[ANSWER_BLOCKS];  // parts that lie in the arena need no Python object
+    int block_count = 0;
+    uint64_t total = 0;
+    // Of all answers on this connection: what the kernel holds is not only the last one's.
+    uint64_t sent = 0;
+    uint64_t taken = 0;         // of those, acknowledged by the peer when it was last looked at
+};
+
+inline void forget_outgoing(Outgoing *out) noexcept {
+    free(out->spilled);
+    free(out->long_head);
+    out->spilled = nullptr;
+    out->long_head = nullptr;
+    out->parts = out->inline_parts;
+    out->count = 0;
+    out->at = 0;
+    out->total = 0;
+}
+
+// Room for `count` parts behind the head; false when there is no memory.
+inline bool reserve_parts(Outgoing *out, int count) noexcept {
+    out->parts = out->inline_parts;
+    if (count + 1 <= static_cast<int>(sizeof out->inline_parts / sizeof(iovec))) return true;
+    out->spilled = static_cast<iovec *>(malloc(sizeof(iovec) * static_cast<size_t>(count + 1)));
+    if (!out->spilled) return false;
+    out->parts = out->spilled;
+    return true;
+}
+
+inline void add_part(Outgoing *out, const void *data, size_t length) noexcept {
+    if (length == 0) return;
+    out->parts[out->count].iov_base = const_cast<void *>(data);
+    out->parts[out->count].iov_len = length;
+    ++out->count;
+    out->total += length;
+}
+
+enum class Sent : uint8_t { all, blocked, broken };
+
+// Sends as much as the socket takes now.
+inline Sent send_now(int fd, Outgoing *out) noexcept {
+    while (out->at < out->count) {
+        msghdr message{};
+        message.msg_iov = out->parts + out->at;
+        const int left = out->count - out->at;
+        message.msg_iovlen = static_cast<size_t>(left < ANSWER_PARTS ? left : ANSWER_PARTS);
+        const ssize_t taken = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (taken < 0) {
+            if (errno == EINTR) continue;
+            if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) return Sent::blocked;
+            return Sent::broken;
+        }
+        size_t rest = static_cast<size_t>(taken);
+        out->sent += rest;
+        while (rest > 0) {
+            iovec *part = out->parts + out->at;
+            const size_t step = rest < part->iov_len ? rest : part->iov_len;
+            part->iov_base = static_cast<char *>(part->iov_base) + step;
+            part->iov_len -= step;
+            rest -= step;
+            if (part->iov_len == 0) ++out->at;
+        }
+    }
+    return Sent::all;
+}
+
+}  // namespace ksrv

@@ -1,0 +1,50 @@
+// Answers that need no Python.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace ksrv {
+
+// An answer that needs no Python: its status and its application headers, rendered when the worker
+// starts, and its body.
+struct ReadyAnswer {
+    uint16_t status = 0;
+    std::string status_line;  // "503 Service Unavailable"
+    std::string fields;       // "content-type: ...\r\ncontent-length: 20\r\n"
+    std::string body;
+};
+
+// What a health route says while the server is not ready. It tells why, so it changes while I/O
+// threads send it.
+class UnreadyAnswer {
+  public:
+    void replace(std::shared_ptr<const ReadyAnswer> answer) noexcept {
+        std::lock_guard<std::mutex> guard(mutex_);
+        answer_.swap(answer);
+    }
+
+    std::shared_ptr<const ReadyAnswer> answer() noexcept {
+        std::lock_guard<std::mutex> guard(mutex_);
+        return answer_;
+    }
+
+  private:
+    std::mutex mutex_;
+    std::shared_ptr<const ReadyAnswer> answer_ = std::make_shared<ReadyAnswer>();
+};
+
+enum Ready : int {
+    READY_LIVE,
+    READY_NOT_LIVE,
+    READY_READY,
+    READY_TOO_SLOW,      // the head or the body did not come in time
+    READY_NO_ROOM,       // the bytes in flight are at their bound
+    READY_FAILED,        // the server's own fault
+    READY_ANSWERS,
+};
+
+}  // namespace ksrv

@@ -1,0 +1,189 @@
+// How batches come about: which requests leave together, and who takes them when.
+
+#pragma once
+
+#include <algorithm>
+#include <mutex>
+
+#include "queue/request_queue.hpp"
+
+namespace ksrv {
+
+// ---- forming batches ------------------------------------------------------------------------
+
+// Takes entries of one group in order while they fit; the first one that does not fit fills the
+// batch. `taken` counts what the batch holds already: an empty one takes its first whatever its rows.
+inline std::size_t Queue::collect(std::uint64_t group, Entry **out, std::size_t room,
+                                  std::uint64_t rows_left, std::size_t taken,
+                                  bool *full) noexcept {
+    std::size_t count = 0;
+    *full = rows_left == 0 && taken > 0;
+    for (auto item = lines_.begin(); item != lines_.end() && !*full;) {
+        Line &line = item->second;
+        ++item;  // unlinking the last entry of a line may erase it
+        for (Entry *entry = line.first, *next; entry != nullptr; entry = next) {
+            next = entry->next;
+            if (entry->group != group) continue;
+            if (count == room || (entry->rows > rows_left && taken + count > 0)) {
+                *full = true;
+                break;
+            }
+            unlink(entry);
+            entry->state.store(STATE_TAKEN, std::memory_order_release);
+            entry->in_hand = true;
+            rows_left -= std::min<std::uint64_t>(entry->rows, rows_left);
+            out[count++] = entry;
+            if (rows_left == 0) {
+                *full = true;
+                break;
+            }
+            if (next == nullptr) break;  // the line may be gone
+        }
+    }
+    return count;
+}
+
+// The first group, in the order of its first request, that may leave now. Otherwise `*wake` is when
+// one may without another push.
+inline bool Queue::choose(std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t now,
+                          std::uint64_t *group, std::int64_t *wake) noexcept {
+    *wake = NEVER;
+    if (queued_ == 0) return false;
+    constexpr std::size_t GROUPS = 64;  // those beyond wait until one of these has left
+    Group groups[GROUPS];
+    std::size_t found = 0;
+    for (auto &item : lines_) {
+        for (Entry *entry = item.second.first; entry != nullptr; entry = entry->next) {
+            if (assembling_ && entry->group == assembling_group_) continue;
+            if (delay_ns == 0 || closed_) {
+                *group = entry->group;
+                return true;
+            }
+            Group *mine = std::find_if(groups, groups + found, [entry](const Group &other) {
+                return other.key == entry->group;
+            });
+            if (mine == groups + found) {
+                if (found == GROUPS) continue;
+                ++found;
+                *mine = {entry->group, 0, entry->enqueued_ns, false};
+            }
+            if (mine->full) continue;
+            mine->oldest_ns = std::min(mine->oldest_ns, entry->enqueued_ns);
+            mine->rows += entry->rows;
+            mine->full = mine->rows >= max_rows;
+        }
+    }
+    for (Group *mine = groups; mine != groups + found; ++mine) {
+        if (mine->full || now - mine->oldest_ns >= delay_ns) {
+            *group = mine->key;
+            return true;
+        }
+        *wake = std::min(*wake, mine->oldest_ns + delay_ns);
+    }
+    return false;
+}
+
+inline Take Queue::take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
+                        std::uint64_t max_rows, std::int64_t delay_ns) noexcept {
+    std::unique_lock<std::mutex> lock(mutex_);
+    *count = 0;
+    ++idle_;
+    seats_[seat].idle = true;
+    if (assembling_) assembler_.notify_one();
+    for (;;) {
+        std::int64_t wake = NEVER;
+        if (!seats_[seat].lent) {
+            const Take taken = try_take(seat, out, room, count, max_rows, delay_ns, &wake);
+            if (taken != TAKE_NOTHING) {
+                --idle_;
+                seats_[seat].idle = false;
+                // More may be there for another instance, or for the assembler.
+                if (queued_ > 0 || offered_ > 0) {
+                    if (idle_ > 0) {
+                        wake_instance();
+                    } else if (may_take_ahead.load(std::memory_order_relaxed)) {
+                        assembler_.notify_one();
+                    }
+                }
+                return taken;
+            }
+        }
+        wait_until(instances_, lock, wake);
+    }
+}
+
+// One look for work, by an instance whose seat is its own. The caller holds the mutex.
+inline Take Queue::try_take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
+                            std::uint64_t max_rows, std::int64_t delay_ns,
+                            std::int64_t *wake) noexcept {
+    if (seats_[seat].nudged) {
+        seats_[seat].nudged = false;
+        return TAKE_NUDGED;
+    }
+    if (offered_ > 0) {
+        --offered_;
+        return TAKE_OFFER;
+    }
+    std::uint64_t group = 0;
+    if (choose(max_rows, delay_ns, delay_ns > 0 ? now_ns() : 0, &group, wake)) {
+        bool full = false;
+        *count = collect(group, out, room, max_rows, 0, &full);
+        return TAKE_ENTRIES;
+    }
+    if (closed_ && queued_ == 0 && !assembling_) {
+        instances_.notify_all();
+        assembler_.notify_all();
+        return TAKE_CLOSED;
+    }
+    return TAKE_NOTHING;
+}
+
+inline Take Queue::take_ahead(Entry **out, std::size_t room, std::size_t *count,
+                              std::uint64_t max_rows, std::uint64_t rows, std::int64_t oldest_ns,
+                              std::int64_t delay_ns) noexcept {
+    std::unique_lock<std::mutex> lock(mutex_);
+    *count = 0;
+    for (;;) {
+        std::int64_t wake = NEVER;
+        if (!assembling_) {
+            if (idle_ == 0 && queued_ > 0 && offered_ == 0 &&
+                may_take_ahead.load(std::memory_order_relaxed)) {
+                Entry *leader = nullptr;
+                for (auto &item : lines_)
+                    if ((leader = item.second.first) != nullptr) break;
+                assembling_ = true;
+                assembling_group_ = leader->group;
+                bool full = false;
+                *count = collect(leader->group, out, room, max_rows, 0, &full);
+                return TAKE_ENTRIES;
+            }
+            if (closed_ && queued_ == 0) return TAKE_CLOSED;
+        } else {
+            bool full = rows >= max_rows;
+            if (!full) {
+                *count = collect(assembling_group_, out, room, max_rows - rows, 1, &full);
+                if (*count > 0) return TAKE_ENTRIES;
+            }
+            const std::int64_t ripe = oldest_ns + delay_ns;
+            const bool leaves = full || delay_ns == 0 || closed_ || now_ns() >= ripe;
+            if (idle_ > 0 && leaves) return TAKE_READY;
+            if (idle_ > 0) wake = ripe;
+        }
+        wait_until(assembler_, lock, wake);
+    }
+}
+
+inline void Queue::close_open_batch(bool offer) noexcept {
+    std::lock_guard<std::mutex> guard(mutex_);
+    assembling_ = false;
+    if (offer) ++offered_;
+    instances_.notify_all();  // entries of the batch's group may be waiting as well
+}
+
+inline void Queue::offer() noexcept {
+    std::lock_guard<std::mutex> guard(mutex_);
+    ++offered_;
+    wake_instance();
+}
+
+}  // namespace ksrv

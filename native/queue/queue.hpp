@@ -1,0 +1,385 @@
+// Bounded queues, deadlines and batch forming: one queue for each model version.
+//
+// Strategy: everything about a queue is guarded by its one mutex, which is held for a few list and
+// heap operations at a time. Waiting requests stand in one list for each priority, in order of
+// arrival. A batch takes the first request and, in the same order, those of equal group that fit.
+// All deadlines of a queue, of waiting and of running requests, stand in one heap; one timer thread
+// for the process sleeps until the earliest of all queues. A request ends once: its state leaves
+// the open ones under the mutex, and whoever moved it answers it, after the mutex is released.
+//
+// Two kinds of threads take requests. An instance takes a batch when it is idle. An assembler takes
+// requests ahead while every instance is busy, tops its open batch up as long as they are, and then
+// offers it; the queue knows only the batch's group and hands the offer over before anything else.
+//
+// Each instance has a seat. While it is idle and nothing waits, the seat may be lent to a thread that
+// pushes a request: that thread runs it on the instance itself, and no other thread is woken.
+//
+// Nothing here throws or knows Python. `push` may find no memory and says so.
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <new>
+
+#include "queue/deadline_timer.hpp"
+#include "queue/request.hpp"
+#include "queue/request_queue.hpp"
+#include "queue/batching.hpp"
+
+namespace ksrv {
+
+// ---- entering and leaving -------------------------------------------------------------------
+
+inline std::size_t Queue::add_seat() noexcept {
+    std::lock_guard<std::mutex> guard(mutex_);
+    try {
+        seats_.emplace_back();
+    } catch (const std::bad_alloc &) {
+        return SIZE_MAX;
+    }
+    return seats_.size() - 1;
+}
+
+// The entry becomes a running one without having waited. The caller holds the mutex.
+inline void Queue::run(Entry *entry, std::int64_t now) noexcept {
+    entry->started_ns = now;
+    entry->in_hand = true;
+    entry->state.store(STATE_RUNNING, std::memory_order_release);
+}
+
+// An idle instance's seat for the entry, which then runs. The caller holds the mutex.
+inline bool Queue::lend(Entry *entry, std::size_t *seat, std::int64_t now) noexcept {
+    if (idle_ == 0 || queued_ > 0 || offered_ > 0 || assembling_) return false;
+    for (std::size_t i = seats_.size(); i-- > 0;) {
+        if (!seats_[i].idle || seats_[i].lent || seats_[i].nudged) continue;
+        seats_[i].lent = true;
+        ++lent_;
+        --idle_;
+        run(entry, now);
+        *seat = i;
+        return true;
+    }
+    return false;
+}
+
+inline void Queue::return_seat(std::size_t seat) noexcept {
+    std::lock_guard<std::mutex> guard(mutex_);
+    seats_[seat].lent = false;
+    --lent_;
+    ++idle_;
+    if (assembling_) assembler_.notify_one();
+    if (queued_ > 0 || offered_ > 0 || closed_ || seats_[seat].nudged) instances_.notify_all();
+}
+
+inline void Queue::nudge(std::size_t seat) noexcept {
+    std::lock_guard<std::mutex> guard(mutex_);
+    seats_[seat].nudged = true;
+    instances_.notify_all();
+}
+
+// Makes the entry one of the queue's. The caller holds the mutex.
+inline Push Queue::admit(Entry *entry, Line **line, std::int64_t now) noexcept {
+    if (closed_) return PUSH_CLOSED;
+    if (places_ >= capacity_) return PUSH_FULL;
+    try {
+        *line = &lines_[level(entry)];
+        if (entry->deadline_ns != NEVER) deadlines_.push_back(entry);
+    } catch (const std::bad_alloc &) {
+        return PUSH_MEMORY;
+    }
+    if (entry->deadline_ns != NEVER) sift_up(deadlines_.size() - 1);
+    entry->enqueued_ns = now;
+    entry->queue = this;
+    retain(entry);
+    retain(this);  // until the entry is freed
+    ++open_;
+    counters[COUNT_PUSHED].fetch_add(1, std::memory_order_relaxed);
+    return PUSH_OK;
+}
+
+// Puts an entry into the lines, or lends it a seat. The caller holds the mutex.
+inline Push Queue::accept(Entry *entry, std::size_t *seat, std::int64_t now) noexcept {
+    Line *line = nullptr;
+    const Push admitted = admit(entry, &line, now);
+    if (admitted != PUSH_OK) return admitted;
+    if (seat != nullptr && lend(entry, seat, now)) return PUSH_LENT;
+    entry->previous = line->last;
+    entry->next = nullptr;
+    (line->last != nullptr ? line->last->next : line->first) = entry;
+    line->last = entry;
+    entry->placed = true;
+    entry->state.store(STATE_QUEUED, std::memory_order_release);
+    ++queued_;
+    ++places_;
+    if (idle_ > 0) wake_instance();
+    if (assembling_ || (idle_ == 0 && may_take_ahead.load(std::memory_order_relaxed)))
+        assembler_.notify_one();
+    return PUSH_OK;
+}
+
+// What the submitter has reserved stays the entry's when a push is refused.
+inline bool Queue::reserve(const Entry *entry) noexcept {
+    return entry->reserved ||
+           queue_budget->reserve(entry->nbytes, entry->nbytes <= MemoryBudget::SMALL_REQUEST);
+}
+
+inline void Queue::give_back(const Entry *entry) noexcept {
+    if (!entry->reserved) queue_budget->give_back(entry->nbytes);
+}
+
+inline Push Queue::push(Entry *entry, std::size_t *seat, bool waits) noexcept {
+    const std::int64_t now = now_ns();
+    if (entry->deadline_ns <= now) return PUSH_EXPIRED;
+    if (!reserve(entry)) return PUSH_BYTES;
+    Push pushed;
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        pushed = accept(entry, lends(waits) ? seat : nullptr, now);
+    }
+    if (pushed == PUSH_OK || pushed == PUSH_LENT) {
+        if (entry->deadline_ns != NEVER) process_timer().expect(entry->deadline_ns);
+    } else {
+        give_back(entry);
+    }
+    return pushed;
+}
+
+inline std::size_t Queue::push_some(Entry **entries, std::size_t count, std::uint64_t max_rows,
+                                    Push *results, std::size_t *seat) noexcept {
+    const std::int64_t now = now_ns();
+    std::int64_t soonest = NEVER;
+    std::size_t lent = 0;
+    std::uint64_t rows = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        results[i] = PUSH_OK;
+        if (entries[i]->deadline_ns <= now) {
+            results[i] = PUSH_EXPIRED;
+        } else if (!reserve(entries[i])) {
+            results[i] = PUSH_BYTES;
+        }
+    }
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        for (std::size_t i = 0; i < count; ++i) {
+            Entry *entry = entries[i];
+            if (results[i] != PUSH_OK) continue;
+            // The batch on the lent seat grows as one that an instance takes would.
+            if (lent > 0 && queued_ == 0 && entry->group == entries[0]->group &&
+                rows + entry->rows <= max_rows) {
+                Line *line = nullptr;
+                results[i] = admit(entry, &line, now);
+                if (results[i] == PUSH_OK) {
+                    run(entry, now);
+                    results[i] = PUSH_LENT;
+                }
+            } else {
+                results[i] = accept(entry, lends(false) && i == 0 ? seat : nullptr, now);
+            }
+            if (results[i] == PUSH_LENT) {
+                ++lent;
+                rows += entry->rows;
+            }
+            if (results[i] == PUSH_LENT || results[i] == PUSH_OK)
+                soonest = std::min(soonest, entry->deadline_ns);
+        }
+    }
+    if (soonest != NEVER) process_timer().expect(soonest);
+    for (std::size_t i = 0; i < count; ++i) {
+        const bool kept = results[i] == PUSH_OK || results[i] == PUSH_LENT;
+        const bool reserved = results[i] != PUSH_EXPIRED && results[i] != PUSH_BYTES;
+        if (!kept && reserved) give_back(entries[i]);
+    }
+    return lent;
+}
+
+inline void Queue::unlink(Entry *entry) noexcept {
+    const auto found = lines_.find(level(entry));
+    Line &line = found->second;
+    (entry->previous != nullptr ? entry->previous->next : line.first) = entry->next;
+    (entry->next != nullptr ? entry->next->previous : line.last) = entry->previous;
+    entry->previous = entry->next = nullptr;
+    --queued_;
+    // The common line stays; those of rare priorities go, so that clients cannot pile them up.
+    if (line.first == nullptr && found->first != UINT32_MAX) lines_.erase(found);
+}
+
+inline void Queue::leave_place(Entry *entry) noexcept {
+    if (!entry->placed) return;
+    entry->placed = false;
+    --places_;
+}
+
+// The queue's side is done with an entry that has ended and that no batch refers to. The caller
+// still holds the mutex; releasing the entry and the queue is left to it.
+inline void Queue::let_go(Entry *entry) noexcept {
+    queue_budget->give_back(entry->nbytes);
+    if (--open_ == 0) empty_.notify_all();
+}
+
+// True when this call ended the entry. It is then out of the lines and the deadlines.
+inline bool Queue::end(Entry *entry, State state, std::int64_t now) noexcept {
+    const std::int32_t before = entry->state.load(std::memory_order_relaxed);
+    if (before == STATE_NEW || is_final(before)) return false;
+    if (before == STATE_QUEUED) unlink(entry);
+    forget_deadline(entry);
+    leave_place(entry);
+    entry->ended_in = before;
+    entry->ended_ns = now;
+    entry->state.store(state, std::memory_order_release);
+    return true;
+}
+
+// ---- running and ending ---------------------------------------------------------------------
+
+inline void Queue::start(Entry **entries, std::size_t count, unsigned char *alive) noexcept {
+    const std::int64_t now = now_ns();
+    std::size_t gone = 0;
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        for (std::size_t i = 0; i < count; ++i) {
+            Entry *entry = entries[i];
+            alive[i] = 0;
+            if (!entry->in_hand) continue;
+            if (!is_final(entry->state.load(std::memory_order_relaxed))) {
+                alive[i] = 1;
+                entry->state.store(STATE_RUNNING, std::memory_order_release);
+                if (entry->started_ns == 0) entry->started_ns = now;
+                leave_place(entry);
+            } else {
+                alive[i] = PARTED;
+                part_with(entry);
+                ++gone;
+            }
+        }
+    }
+    if (gone != 0) release_parted(entries, count, alive);
+}
+
+// The batch does not refer to the entry any more. The caller holds the mutex.
+inline void Queue::part_with(Entry *entry) noexcept {
+    entry->in_hand = false;
+    let_go(entry);
+}
+
+inline void Queue::release_parted(Entry **entries, std::size_t count, unsigned char *marks) noexcept {
+    for (std::size_t i = 0; i < count; ++i) {
+        if (marks[i] != PARTED) continue;
+        marks[i] = 0;
+        release(entries[i]);
+    }
+}
+
+inline void Queue::finish(Entry **entries, std::size_t count, unsigned char *won) noexcept {
+    const std::int64_t now = now_ns();
+    std::size_t gone = 0;
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        for (std::size_t i = 0; i < count; ++i) {
+            won[i] = 0;
+            if (!entries[i]->in_hand) continue;
+            won[i] = end(entries[i], STATE_ANSWERED, now) ? 1 : PARTED;
+            part_with(entries[i]);
+            gone += won[i] == PARTED;
+        }
+    }
+    // The queue's references to those that were won pass to the caller, who publishes and releases them.
+    if (gone != 0) release_parted(entries, count, won);
+}
+
+inline bool Queue::cancel(Entry *entry) noexcept {
+    bool ended = false, free_now = false;
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        ended = end(entry, STATE_CANCELLED, now_ns());
+        free_now = ended && !entry->in_hand;
+        if (free_now) let_go(entry);
+    }
+    if (!ended) return false;
+    counters[COUNT_CANCELLED].fetch_add(1, std::memory_order_relaxed);
+    publish(entry);
+    if (entry->ended != nullptr) entry->ended(entry);
+    if (free_now) release(entry);
+    return true;
+}
+
+// Ends an entry as cancelled, in whichever queue it is. False when it had ended before, or was not
+// accepted by any.
+inline bool cancel(Entry *entry) noexcept {
+    // `queue` is written before the first state of an accepted entry: who sees that sees the queue.
+    if (entry->state.load(std::memory_order_acquire) == STATE_NEW) return false;
+    return entry->queue->cancel(entry);
+}
+
+inline std::int64_t Queue::expire(std::int64_t now) noexcept {
+    Entry *ended = nullptr;  // linked by `next`, which a final entry no longer needs
+    std::int64_t upcoming = NEVER;
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        while (!deadlines_.empty() && deadlines_.front()->deadline_ns <= now) {
+            Entry *entry = deadlines_.front();
+            const bool running = entry->state.load(std::memory_order_relaxed) == STATE_RUNNING;
+            end(entry, STATE_EXPIRED, now);
+            counters[running ? COUNT_EXPIRED_RUNNING : COUNT_EXPIRED_QUEUED].fetch_add(
+                1, std::memory_order_relaxed);
+            if (entry->in_hand) {
+                retain(entry);
+            } else {
+                let_go(entry);
+            }
+            entry->next = ended;
+            ended = entry;
+        }
+        if (!deadlines_.empty()) upcoming = deadlines_.front()->deadline_ns;
+    }
+    while (ended != nullptr) {
+        Entry *entry = ended;
+        ended = entry->next;
+        publish(entry);
+        if (entry->ended != nullptr) entry->ended(entry);
+        release(entry);
+    }
+    return upcoming;
+}
+
+inline void Queue::close() noexcept {
+    std::lock_guard<std::mutex> guard(mutex_);
+    closed_ = true;
+    instances_.notify_all();
+    assembler_.notify_all();
+    if (open_ == 0) empty_.notify_all();
+}
+
+inline std::size_t Queue::take_all(Entry **out, std::size_t room) noexcept {
+    std::lock_guard<std::mutex> guard(mutex_);
+    std::size_t count = 0;
+    while (queued_ > 0 && count < room) {
+        Entry *entry = nullptr;
+        for (auto &item : lines_)
+            if ((entry = item.second.first) != nullptr) break;
+        unlink(entry);
+        entry->state.store(STATE_TAKEN, std::memory_order_release);
+        entry->in_hand = true;
+        out[count++] = entry;
+    }
+    if (closed_ && queued_ == 0) instances_.notify_all();
+    return count;
+}
+
+inline bool Queue::wait_empty(std::int64_t until_ns) noexcept {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (open_ > 0) {
+        if (until_ns != NEVER && now_ns() >= until_ns) return false;
+        wait_until(empty_, lock, until_ns);
+    }
+    return true;
+}
+
+inline void Queue::wake_all() noexcept {
+    std::lock_guard<std::mutex> guard(mutex_);
+    instances_.notify_all();
+    assembler_.notify_all();
+}
+
+}  // namespace ksrv

@@ -1,0 +1,247 @@
+// The queue as a class: what it is asked, what it answers, and what it keeps.
+//
+// `queue.hpp` says how it works and holds the ways in and out, `batching.hpp` how batches come about,
+// `deadline_timer.hpp` how requests end in time.
+
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "queue/request.hpp"
+#include "memory/memory_budget.hpp"
+#include "base/monotonic_condition.hpp"
+
+namespace ksrv {
+
+// What all queues of the process take from; request_queue.pyx says which budget that is.
+inline MemoryBudget *queue_budget = new MemoryBudget;
+
+// ---- the queue ------------------------------------------------------------------------------
+
+enum Push : int {
+    PUSH_OK = 0,
+    PUSH_FULL,     // every place is taken
+    PUSH_BYTES,    // the bytes in flight are at their bound
+    PUSH_CLOSED,   // the version no longer accepts; look for its successor
+    PUSH_EXPIRED,  // the deadline had passed already
+    PUSH_MEMORY,
+    PUSH_LENT,     // nothing waits and an instance is idle: the caller runs the request on it
+};
+
+enum Take : int {
+    TAKE_ENTRIES = 0,
+    TAKE_OFFER,   // a batch that somebody assembled is there to be run
+    TAKE_CLOSED,  // closed, and nothing is left
+    TAKE_READY,   // (assembler) an instance is idle: offer the open batch now
+    TAKE_NUDGED,  // somebody wants the instance's thread to look at its executor
+    TAKE_NOTHING,
+};
+
+enum Counter : int {
+    COUNT_PUSHED = 0,
+    COUNT_FULL,
+    COUNT_BYTES,
+    COUNT_CANCELLED,
+    COUNT_EXPIRED_QUEUED,   // its handler never saw it
+    COUNT_EXPIRED_RUNNING,
+    COUNT_INVALID,          // refused before the queue: it does not fit the model
+    COUNTERS,
+};
+
+class Queue {
+  public:
+    explicit Queue(std::size_t capacity) noexcept : capacity_(capacity) {}
+
+    std::atomic<std::uint64_t> counters[COUNTERS] = {};
+    std::atomic<long> refs{1};
+    std::atomic<bool> may_take_ahead{false};
+    std::atomic<bool> may_lend{false};             // to any thread
+    std::atomic<bool> may_lend_to_waiting{false};  // to those that only wait for their request
+
+    // Makes a seat for an instance; SIZE_MAX when there is no memory.
+    std::size_t add_seat() noexcept;
+
+    // Counts a request that `push` refused, where that is the last word. The others do not count: who
+    // is refused there is asked for once more, the general way.
+    void refused(Push pushed) noexcept {
+        if (pushed == PUSH_FULL) counters[COUNT_FULL].fetch_add(1, std::memory_order_relaxed);
+        if (pushed == PUSH_BYTES) counters[COUNT_BYTES].fetch_add(1, std::memory_order_relaxed);
+        if (pushed == PUSH_EXPIRED)
+            counters[COUNT_EXPIRED_QUEUED].fetch_add(1, std::memory_order_relaxed);
+    }
+
+    // Accepts the entry, or says why not. An accepted entry is held by the queue as well. With
+    // `seat`, an idle instance's seat may be lent: the entry then runs already. `waits` tells that
+    // the caller has nothing else to do until the request has ended.
+    Push push(Entry *entry, std::size_t *seat = nullptr, bool waits = false) noexcept;
+
+    // Accepts entries that arrived together, each with its own result. Where an idle instance's seat may
+    // be lent to the first, those behind it that fit into its batch run with it. Returns how many do.
+    std::size_t push_some(Entry **entries, std::size_t count, std::uint64_t max_rows, Push *results,
+                          std::size_t *seat) noexcept;
+
+    // Takes a batch for an idle instance; blocks. At most `room` entries and `max_rows` rows, but
+    // one entry always. `delay_ns` is how long the oldest of a batch waits for a full one.
+    Take take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
+              std::uint64_t max_rows, std::int64_t delay_ns) noexcept;
+
+    // Has `take` return on the instance's own thread, once its seat is not lent.
+    void nudge(std::size_t seat) noexcept;
+
+    // The assembler's turn; blocks. `rows` are those already in its open batch (0: none is open)
+    // and `oldest_ns` is when the oldest of them arrived.
+    Take take_ahead(Entry **out, std::size_t room, std::size_t *count, std::uint64_t max_rows,
+                    std::uint64_t rows, std::int64_t oldest_ns, std::int64_t delay_ns) noexcept;
+
+    // The assembler's open batch is complete: an instance takes it (`offer`), or it came to nothing.
+    void close_open_batch(bool offer) noexcept;
+
+    // A batch that must be run again, or on another instance.
+    void offer() noexcept;
+
+    // Moves taken entries to running. `alive[i]` is 0 for one that ended meanwhile, or that `finish` had
+    // before; those are no longer the batch's.
+    void start(Entry **entries, std::size_t count, unsigned char *alive) noexcept;
+
+    // Ends a batch. `won[i]` is 1 where the caller now answers, publishes and releases the entry; the
+    // others had ended before. Who is in doubt whether a batch was finished may finish it again: that
+    // changes nothing about entries that were.
+    void finish(Entry **entries, std::size_t count, unsigned char *won) noexcept;
+
+    // Ends the lending of a seat.
+    void return_seat(std::size_t seat) noexcept;
+
+    // Ends one entry that is still open, as cancelled. False when it had ended before.
+    bool cancel(Entry *entry) noexcept;
+
+    // Ends what is past its deadline. Returns the next deadline, or NEVER.
+    std::int64_t expire(std::int64_t now) noexcept;
+
+    // No more pushes; what is queued is still served.
+    void close() noexcept;
+
+    // Takes out everything that still waits, as TAKEN; for a version that failed for good.
+    std::size_t take_all(Entry **out, std::size_t room) noexcept;
+
+    // Waits until nothing accepted is left, or the clock passes `until_ns`.
+    bool wait_empty(std::int64_t until_ns) noexcept;
+
+    void wake_all() noexcept;
+
+    std::size_t waiting() noexcept { return read(places_); }
+    std::size_t open() noexcept { return read(open_); }
+    std::size_t idle() noexcept { return read(idle_); }
+    bool closed() noexcept { return read(closed_); }
+    bool full() noexcept { return read(places_) >= capacity_; }
+
+  private:
+    struct Line {
+        Entry *first = nullptr, *last = nullptr;
+    };
+    struct Seat {
+        bool idle = false;  // its instance's thread is inside `take`
+        bool lent = false;
+        bool nudged = false;
+    };
+    struct Group {
+        std::uint64_t key, rows;
+        std::int64_t oldest_ns;
+        bool full;
+    };
+
+    template <typename T> T read(const T &field) noexcept {
+        std::lock_guard<std::mutex> guard(mutex_);
+        return field;
+    }
+
+    static std::uint32_t level(const Entry *entry) noexcept {
+        return entry->priority == 0 ? UINT32_MAX : entry->priority;
+    }
+
+    // A thread that sleeps on a lent seat would swallow a wake-up meant for another one.
+    void wake_instance() noexcept {
+        if (lent_ > 0) {
+            instances_.notify_all();
+        } else {
+            instances_.notify_one();
+        }
+    }
+    bool lends(bool waits) const noexcept {
+        return may_lend.load(std::memory_order_relaxed) ||
+               (waits && may_lend_to_waiting.load(std::memory_order_relaxed));
+    }
+    static bool reserve(const Entry *entry) noexcept;
+    static void give_back(const Entry *entry) noexcept;
+    Push accept(Entry *entry, std::size_t *seat, std::int64_t now) noexcept;
+    Push admit(Entry *entry, Line **line, std::int64_t now) noexcept;
+    void run(Entry *entry, std::int64_t now) noexcept;
+    bool lend(Entry *entry, std::size_t *seat, std::int64_t now) noexcept;
+    void unlink(Entry *entry) noexcept;
+    void leave_place(Entry *entry) noexcept;
+    void let_go(Entry *entry) noexcept;
+    // Between the two marks of `start` and `finish`: the queue's reference is to be let go of.
+    static constexpr unsigned char PARTED = 2;
+    void part_with(Entry *entry) noexcept;
+    void release_parted(Entry **entries, std::size_t count, unsigned char *marks) noexcept;
+    bool end(Entry *entry, State state, std::int64_t now) noexcept;
+    std::size_t collect(std::uint64_t group, Entry **out, std::size_t room,
+                        std::uint64_t rows_left, std::size_t taken, bool *full) noexcept;
+    bool choose(std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t now,
+                std::uint64_t *group, std::int64_t *wake) noexcept;
+
+    bool before(std::size_t a, std::size_t b) const noexcept {
+        return deadlines_[a]->deadline_ns < deadlines_[b]->deadline_ns;
+    }
+    void place(std::size_t index, Entry *entry) noexcept {
+        deadlines_[index] = entry;
+        entry->heap_index = index;
+    }
+    void sift_up(std::size_t index) noexcept;
+    void sift_down(std::size_t index) noexcept;
+    void forget_deadline(Entry *entry) noexcept;
+
+    Take try_take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
+                  std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t *wake) noexcept;
+
+    static void wait_until(MonotonicCondition &condition, std::unique_lock<std::mutex> &lock,
+                           std::int64_t until) noexcept {
+        if (until == NEVER) {
+            condition.wait(lock);
+        } else {
+            condition.wait_until(lock, until);
+        }
+    }
+
+    std::mutex mutex_;
+    MonotonicCondition instances_, assembler_, empty_;
+    std::map<std::uint32_t, Line> lines_;
+    std::vector<Entry *> deadlines_;
+    const std::size_t capacity_;
+    std::size_t queued_ = 0;   // in the lines
+    std::size_t places_ = 0;   // queued, or taken and not yet running
+    std::size_t open_ = 0;     // accepted, and still held by the queue or a batch
+    std::size_t idle_ = 0;     // instances inside `take` whose seats are not lent
+    std::size_t lent_ = 0;
+    std::vector<Seat> seats_;
+    std::size_t offered_ = 0;
+    bool closed_ = false;
+    bool assembling_ = false;
+    std::uint64_t assembling_group_ = 0;
+};
+
+inline void retain(Queue *queue) noexcept { queue->refs.fetch_add(1, std::memory_order_relaxed); }
+inline void release(Queue *queue) noexcept {
+    if (queue->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete queue;
+}
+
+inline void release(Entry *entry) noexcept {
+    if (entry->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    Queue *queue = entry->queue;
+    entry->freed(entry);
+    if (queue != nullptr) release(queue);
+}
+
+}  // namespace ksrv

@@ -1,0 +1,155 @@
+// Accepting connections, and what happens where there are too many.
+
+#pragma once
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/socket.h>
+
+#include "server/server.hpp"
+
+namespace ksrv {
+
+// Whoever switches accepting off may close the listeners when it has: from then on no thread uses their
+// descriptors' numbers, also one that holds an event from before.
+inline void Door::accept_some(uint16_t listener, uint64_t now) noexcept {
+    accepting_.fetch_add(1);
+    if (wanted_.load()) accept_from(listener, now);
+    accepting_.fetch_sub(1);
+}
+
+inline void Door::accept_from(uint16_t listener, uint64_t now) noexcept {
+    const int most = config.shared ? 1 : ACCEPTS;
+    for (int i = 0; i < most; ++i) {
+        Connection *connection = connections.take();
+        if (!connection && recycle_idle()) connection = connections.take();
+        if (!connection) {
+            pause_accept(Deadlines::NONE);
+            return;
+        }
+        connection->peer_length = sizeof connection->peer;
+        const int fd = accept4(listeners_[listener], reinterpret_cast<sockaddr *>(&connection->peer),
+                               &connection->peer_length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            const int error = errno;
+            deadlines.set(connection->slot, Deadlines::NONE);
+            connections.give_back(connection);
+            if (error == EINTR || error == ECONNABORTED || error == EPROTO) continue;
+            if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM)
+                pause_accept(now + DESCRIPTOR_PAUSE_NS);
+            return;
+        }
+        count(DOOR_ACCEPTED);
+        connection->fd = fd;
+        connection->low_water = 1;
+        connection->listener = listener;
+        connection->registered = false;
+        connection->close_after = connection->large = false;
+        connection->touched.store(false, std::memory_order_relaxed);
+        connection->filled = 0;
+        connection->block = nullptr;
+        connection->reset_message();
+        forget_outgoing(&connection->out);
+        connection->out.sent = connection->out.taken = 0;
+        connection->out.owners = nullptr;
+        connection->stage_ns = now;
+        connection->phase.store(Phase::idle, std::memory_order_release);
+        advance(connection, now);
+    }
+    if (config.shared) step_back(listener);
+}
+
+// The kernel wakes the first process in a listener's queue that waits, which would always be the same one
+// while little is to do, and it would get every connection that is kept open. So whoever accepted one
+// goes to the end of the queue.
+inline void Door::step_back(uint16_t listener) noexcept {
+    std::lock_guard<std::mutex> guard(accept_mutex_);
+    if (!watching_) return;
+    if (watch_listener(listener, false) && watch_listener(listener, true)) return;
+    watch_listeners(false);  // there is no memory: the sweep tries again
+    paused_until_ = door_clock() + DESCRIPTOR_PAUSE_NS;
+    paused_.store(true);
+}
+
+inline bool Door::watch_listeners(bool on) noexcept {
+    if (watching_ == on) return true;
+    watching_ = on;
+    bool done = true;
+    for (size_t i = 0; i < listeners_.size(); ++i) done &= watch_listener(i, on);
+    return done;
+}
+
+inline bool Door::watch_listener(size_t listener, bool on) noexcept {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLEXCLUSIVE;
+    event.data.u64 = LISTENER_TAG | static_cast<uint32_t>(listener);
+    return epoll_ctl(epoll_, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listeners_[listener], &event) == 0;
+}
+
+inline void Door::accept_enabled(bool enabled) noexcept {
+    {
+        std::lock_guard<std::mutex> guard(accept_mutex_);
+        wanted_.store(enabled);
+        if (!enabled || !paused_.load()) watch_listeners(enabled);
+    }
+    while (!enabled && accepting_.load() != 0) sched_yield();  // accepting never waits
+}
+
+inline void Door::pause_accept(uint64_t until) noexcept {
+    std::lock_guard<std::mutex> guard(accept_mutex_);
+    if (!paused_.load()) count(DOOR_ACCEPT_PAUSED);
+    paused_until_ = until;
+    paused_.store(true);
+    watch_listeners(false);
+}
+
+inline bool Door::somebody_waits() noexcept {
+    for (int fd : listeners_) {
+        pollfd look{fd, POLLIN, 0};
+        if (poll(&look, 1, 0) > 0 && look.revents & POLLIN) return true;
+    }
+    return false;
+}
+
+// Closes the connection that has been idle for longest between two messages, so that connections kept
+// open for nothing keep nobody out. One whose next message is on its way is left alone. The caller is
+// counted in `accepting_`.
+inline bool Door::recycle_idle() noexcept {
+    if (!somebody_waits()) return false;
+    uint64_t tried = 0;
+    for (int i = 0; i < RECYCLE_TRIES; ++i) {
+        Connection *oldest = nullptr;
+        uint64_t soonest = Deadlines::NONE;
+        for (uint32_t slot = 0; slot < connections.used(); ++slot) {
+            Connection *connection = connections.at(slot);
+            const uint64_t when = deadlines.at(slot);
+            if (when <= tried || when >= soonest || !connection->is_idle()) continue;
+            oldest = connection;
+            soonest = when;
+        }
+        if (!oldest) return false;
+        tried = soonest;
+        if (!oldest->claim_for_sweep()) continue;
+        char next;
+        const bool silent = recv(oldest->fd, &next, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+        if (oldest->is_idle() && silent) {
+            count(DOOR_RECYCLED);
+            drop(oldest);
+            return true;
+        }
+        arm_for_phase(oldest, door_clock());
+    }
+    return false;
+}
+
+// At the limit of connections the first one that closes resumes; without descriptors, the time.
+inline void Door::resume_accept(uint64_t now) noexcept {
+    std::lock_guard<std::mutex> guard(accept_mutex_);
+    if (!paused_.load() || connections.open() >= connections.most()) return;
+    if (paused_until_ != Deadlines::NONE && now < paused_until_) return;
+    paused_.store(false);
+    if (wanted_) watch_listeners(true);
+}
+
+}  // namespace ksrv

@@ -1,0 +1,83 @@
+// Requests whose client went away while they wait for their model: they are cancelled, and their place
+// is free.
+//
+// Strategy: a connection whose request is with the engine is not armed, so that nobody hears of its
+// end. The sweep asks the kernel about those that wait, ten times a second; a request that is run at
+// once costs nothing. `waiting` is the request's entry, held. The sweep puts LOOKING there while it
+// looks, and whoever answers waits for that, so that the descriptor is the connection's all the while.
+//
+// A peer that has reset the connection is gone. One that has closed its own direction may be gone as
+// well, or may read on: nobody can tell from what it sent. So it is sent an interim answer, which every
+// client of HTTP/1.1 skips; the system of one that is gone answers that with a reset.
+
+#pragma once
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/socket.h>
+
+#include "server/server.hpp"
+#include "queue/request.hpp"
+
+namespace ksrv {
+
+inline Entry *const LOOKING = reinterpret_cast<Entry *>(1);
+
+// Has the connection watched until it is answered or dropped. Before the entry is pushed, or with the
+// GIL where only a thread with the GIL answers.
+inline void Door::watch(Connection *connection, Entry *entry) noexcept {
+    retain(entry);
+    watched_.fetch_add(1, std::memory_order_relaxed);
+    connection->probed = false;
+    connection->waiting.store(entry, std::memory_order_release);
+}
+
+inline void Door::unwatch(Connection *connection) noexcept {
+    Entry *entry = connection->waiting.load(std::memory_order_acquire);
+    while (entry != nullptr) {
+        if (entry == LOOKING) {
+            sched_yield();
+            entry = connection->waiting.load(std::memory_order_acquire);
+        } else if (connection->waiting.compare_exchange_weak(entry, nullptr)) {
+            watched_.fetch_sub(1, std::memory_order_relaxed);
+            hooks.release_entry(entry);
+            return;
+        }
+    }
+}
+
+inline bool Door::has_vanished(Connection *connection) noexcept {
+    static constexpr char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    static constexpr ssize_t length = sizeof interim - 1;
+    pollfd asked{connection->fd, POLLRDHUP, 0};
+    if (poll(&asked, 1, 0) <= 0) return false;
+    if (asked.revents & (POLLERR | POLLHUP | POLLNVAL)) return true;
+    if (!(asked.revents & POLLRDHUP) || connection->probed) return false;
+    connection->probed = true;
+    return send(connection->fd, interim, length, MSG_NOSIGNAL | MSG_DONTWAIT) != length;
+}
+
+inline void Door::forsake(Connection *connection) noexcept {
+    count(DOOR_VANISHED);
+    drop(connection);
+}
+
+inline void Door::look_after_waiting() noexcept {
+    if (watched_.load(std::memory_order_relaxed) == 0) return;
+    for (uint32_t slot = 0; slot < connections.used(); ++slot) {
+        Connection *connection = connections.at(slot);
+        Entry *entry = connection->waiting.load(std::memory_order_acquire);
+        if (entry == nullptr || entry == LOOKING) continue;
+        if (!connection->waiting.compare_exchange_strong(entry, LOOKING)) continue;
+        // One that no queue has accepted yet cannot be cancelled: the next look is early enough.
+        const bool gone =
+            entry->state.load(std::memory_order_acquire) != STATE_NEW && has_vanished(connection);
+        connection->waiting.store(gone ? nullptr : entry, std::memory_order_release);
+        if (!gone) continue;
+        watched_.fetch_sub(1, std::memory_order_relaxed);
+        hooks.cancel(entry);
+        hooks.release_entry(entry);
+    }
+}
+
+}  // namespace ksrv

@@ -1,0 +1,334 @@
+// The door's threads: waiting in epoll, arming, deadlines.
+
+#pragma once
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include "server/server.hpp"
+
+namespace ksrv {
+
+inline Door::Door(const DoorConfig &wanted, const DoorHooks &with)
+    : config(wanted),
+      hooks(with),
+      connections(wanted.connections),
+      deadlines(wanted.connections),
+      threads_(new Thread[static_cast<size_t>(wanted.threads)]) {
+    epoll_ = epoll_create1(EPOLL_CLOEXEC);
+    wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    notify_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+}
+
+inline Door::~Door() {
+    for (uint32_t slot = 0; slot < connections.used(); ++slot) {
+        Connection *connection = connections.at(slot);
+        if (connection->phase.load() == Phase::free) continue;
+        unwatch(connection);
+        if (connection->fd >= 0) close(connection->fd);
+        let_go(connection);
+    }
+    for (int fd : {epoll_, wake_, notify_})
+        if (fd >= 0) close(fd);
+}
+
+inline bool Door::listen_on(const int *listeners, size_t count) noexcept {
+    if (epoll_ < 0 || wake_ < 0 || notify_ < 0 || !deadlines.made()) return false;
+    try {
+        listeners_.assign(listeners, listeners + count);
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
+    for (int fd : listeners_) {
+        const int on = 1;  // inherited by what is accepted; fails on unix sockets, which need none
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    }
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = WAKE_TAG;
+    return epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0;
+}
+
+inline void Door::run(int index) noexcept {
+    if (index >= config.threads) {
+        stand_by(index);
+        return;
+    }
+    Thread &self = threads_[static_cast<size_t>(index)];
+    epoll_event events[EVENTS];
+    uint64_t now = door_clock();
+    while (!stopping_.load(std::memory_order_acquire)) {
+        self.busy_since.store(0, std::memory_order_relaxed);
+        if (leader_.load(std::memory_order_acquire) != index) {
+            follow(index);
+            now = door_clock();
+            continue;
+        }
+        const bool timed = connections.open() != 0 || paused_.load(std::memory_order_relaxed);
+        const bool waiting = to_run_.load(std::memory_order_relaxed) != 0;  // for Python
+        const uint64_t sweep_in = next_sweep_.load(std::memory_order_relaxed) - now;
+        const int until_sweep = sweep_in < SWEEP_NS ? static_cast<int>(sweep_in / 1000000u) + 1 : 100;
+        const int patience = waiting ? 2 : timed ? until_sweep : 1000;
+        const int ready_count = epoll_wait(epoll_, events, EVENTS, patience);
+        now = door_clock();
+        self.busy_since.store(now, std::memory_order_relaxed);
+        for (int i = 0; i < ready_count; ++i) {
+            const uint32_t low = static_cast<uint32_t>(events[i].data.u64);
+            if (low == WAKE_TAG) continue;
+            if (low & LISTENER_TAG) {
+                accept_some(static_cast<uint16_t>(low & ~LISTENER_TAG), now);
+                continue;
+            }
+            Connection *connection = connections.at(low);
+            const uint32_t generation = static_cast<uint32_t>(events[i].data.u64 >> 32);
+            if (!connection || connection->generation.load(std::memory_order_acquire) != generation)
+                continue;
+            if (connection->claim_for_event()) on_event(connection, events[i].events, now);
+        }
+        uint64_t due = next_sweep_.load(std::memory_order_relaxed);
+        if (now >= due && next_sweep_.compare_exchange_strong(due, now + SWEEP_NS)) sweep(now);
+        serve(index);
+    }
+    self.busy_since.store(0, std::memory_order_relaxed);
+}
+
+inline void Door::stop() noexcept {
+    stopping_.store(true, std::memory_order_release);
+    const uint64_t one = 1;
+    while (write(wake_, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+    {
+        std::lock_guard<std::mutex> guard(follow_mutex_);
+        follow_.notify_all();
+    }
+    std::lock_guard<std::mutex> guard(relief_mutex_);
+    relief_.notify_all();
+}
+
+inline uint64_t Door::stuck_ns() noexcept {
+    const uint64_t now = door_clock();
+    uint64_t longest = 0;
+    for (int i = 0; i < config.threads; ++i) {
+        const uint64_t since = threads_[static_cast<size_t>(i)].busy_since.load();
+        if (since && now > since && now - since > longest) longest = now - since;
+    }
+    return longest;
+}
+
+inline void Door::notify() noexcept {
+    const uint64_t one = 1;
+    while (write(notify_, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+// ---- arming and dropping --------------------------------------------------------------------
+
+// Gives the connection to the kernel. Its deadline must be set; it must not be touched afterwards.
+inline void Door::arm(Connection *connection, uint32_t events) noexcept {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = (static_cast<uint64_t>(connection->generation.load(std::memory_order_relaxed)) << 32) |
+                     connection->slot;
+    const int operation = connection->registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+    connection->registered = true;
+    connection->claim.store(ARMING, std::memory_order_release);
+    if (epoll_ctl(epoll_, operation, connection->fd, &event) != 0) {
+        connection->claim.store(OWNED, std::memory_order_release);
+        drop(connection);
+        return;
+    }
+    connection->claim.store(ARMED, std::memory_order_release);
+}
+
+inline void Door::arm_for_phase(Connection *connection, uint64_t now) noexcept {
+    const uint32_t slot = connection->slot;
+    switch (connection->phase.load(std::memory_order_relaxed)) {
+    case Phase::idle: {
+        const bool stopping = draining.load(std::memory_order_relaxed);
+        const uint64_t patience = !connection->touched ? config.head_ns
+                                  : stopping && config.stop_idle_ns < config.idle_ns
+                                      ? config.stop_idle_ns
+                                      : config.idle_ns;
+        deadlines.set(slot, now + patience);
+        arm(connection, READING);
+        return;
+    }
+    case Phase::head: {
+        // Bytes that nobody looked at yet make no event: being writable stands in for it.
+        const bool unread = connection->searched != connection->filled;
+        deadlines.set(slot, connection->message_ns + config.head_ns);
+        arm(connection, unread ? READING | EPOLLOUT : READING);
+        return;
+    }
+    case Phase::hold:
+        deadlines.set(slot, rate_deadline(connection->stage_ns, connection->filled, connection->hold_until));
+        arm(connection, READING);
+        return;
+    case Phase::body:
+        deadlines.set(slot, connection->ahead
+                                ? connection->stage_ns + AHEAD_NS
+                                : rate_deadline(connection->stage_ns, connection->body_got,
+                                                connection->head.content_length));
+        arm(connection, READING);
+        return;
+    case Phase::room:  // the sweep meant an earlier deadline
+        connection->claim.store(ARMED, std::memory_order_release);
+        return;
+    case Phase::send:
+        deadlines.set(slot, connection->stage_ns + config.grace_ns);
+        arm(connection, EPOLLOUT | EPOLLONESHOT);
+        return;
+    case Phase::linger:
+        deadlines.set(slot, connection->stage_ns + config.linger_ns);
+        arm(connection, READING);
+        return;
+    default:
+        drop(connection);
+    }
+}
+
+// Gives back what the message and its answer held, but for Python's objects.
+inline void Door::let_go(Connection *connection) noexcept {
+    if (connection->block) hooks.release(connection->block);
+    connection->block = nullptr;
+    for (int i = 0; i < connection->out.block_count; ++i) hooks.release(connection->out.blocks[i]);
+    connection->out.block_count = 0;
+    give_back(connection);
+    hooks.budget->give_back_answer(connection->answer_counted, connection->answer_room);
+    connection->answer_room = AnswerRoom::none;
+    forget_outgoing(&connection->out);
+}
+
+inline void Door::drop(Connection *connection) noexcept {
+    if (connection->phase.exchange(Phase::free, std::memory_order_acq_rel) == Phase::free) {
+        count(DOOR_STRAY);  // a place that is given back twice would be given to two clients
+        return;
+    }
+    unwatch(connection);
+    deadlines.set(connection->slot, Deadlines::NONE);
+    if (connection->fd >= 0) close(connection->fd);
+    connection->fd = -1;
+    connection->registered = false;
+    let_go(connection);
+    bury(connection->out.owners);
+    connection->out.owners = nullptr;
+    if (connection->capacity > HEAD_BUFFER) {
+        free(connection->buffer);
+        connection->buffer = nullptr;
+        connection->capacity = 0;
+    }
+    connections.give_back(connection);
+    if (paused_.load(std::memory_order_relaxed)) resume_accept(door_clock());
+}
+
+// Python objects whose bytes were sent; the main thread gives them back, for this one has no GIL.
+inline void Door::bury(Owners *owners) noexcept {
+    if (!owners) return;
+    Owners *last = owners;
+    while (last->next) last = last->next;
+    Owners *seen = buried_.load(std::memory_order_relaxed);
+    do {
+        last->next = seen;
+    } while (!buried_.compare_exchange_weak(seen, owners, std::memory_order_release));
+    notify();
+}
+
+inline Owners *Door::take_buried() noexcept {
+    return buried_.exchange(nullptr, std::memory_order_acquire);
+}
+
+// ---- events and deadlines -------------------------------------------------------------------
+
+inline void Door::on_event(Connection *connection, uint32_t events, uint64_t now) noexcept {
+    switch (connection->phase.load(std::memory_order_relaxed)) {
+    case Phase::send: {
+        const Sent sent = flush(connection);
+        if (sent == Sent::blocked) {
+            arm_for_phase(connection, now);
+        } else if (sent == Sent::broken) {
+            count(DOOR_VANISHED);
+            drop(connection);
+        } else {
+            bury(connection->out.owners);
+            connection->out.owners = nullptr;
+            if (finish(connection, now)) advance(connection, now);
+        }
+        return;
+    }
+    case Phase::linger:
+        drain_lingering(connection, now);
+        return;
+    default:
+        (void)events;  // a reset or a half-closed peer shows in recv
+        advance(connection, now);
+    }
+}
+
+inline void Door::sweep(uint64_t now) noexcept {
+    if (paused_.load(std::memory_order_relaxed)) {
+        accepting_.fetch_add(1);
+        if (wanted_.load() && connections.open() >= connections.most()) recycle_idle();
+        accepting_.fetch_sub(1);
+        resume_accept(now);
+    }
+    look_after_waiting();
+    deadlines.sweep(connections.used(), now, [this, now](uint32_t slot) {
+        Connection *connection = connections.at(slot);
+        if (!connection || !connection->claim_for_sweep()) return;
+        if (!deadlines.due(slot, now)) {  // it moved on between the look and the claim
+            arm_for_phase(connection, now);
+            return;
+        }
+        expire(connection, now);
+    });
+}
+
+inline void Door::expire(Connection *connection, uint64_t now) noexcept {
+    switch (connection->phase.load(std::memory_order_relaxed)) {
+    case Phase::room:
+        look_for_room(connection, now);
+        return;
+    case Phase::body:
+        if (connection->ahead) {
+            count_what_came(connection);
+            receive_body(connection, now);
+            return;
+        }
+        if (connection->low_water > 1) {  // what has come below the mark counts as well
+            connection->trickles = true;
+            receive_body(connection, now);
+            return;
+        }
+        [[fallthrough]];
+    case Phase::head:
+    case Phase::hold:
+        refuse(connection, ready_answers[READY_TOO_SLOW], DOOR_TOO_SLOW);
+        return;
+    case Phase::idle:
+        count(DOOR_IDLE_CLOSED);
+        drop(connection);
+        return;
+    case Phase::send:
+        if (still_reading(connection, now)) {
+            arm_for_phase(connection, now);
+        } else {
+            count(DOOR_TOO_SLOW);
+            drop(connection);
+        }
+        return;
+    default:
+        drop(connection);
+    }
+}
+
+inline void Door::drain() noexcept {
+    draining.store(true, std::memory_order_release);
+    const uint64_t soon = door_clock() + config.stop_idle_ns;
+    for (uint32_t slot = 0; slot < connections.used(); ++slot)
+        if (connections.at(slot)->phase.load(std::memory_order_relaxed) == Phase::idle)
+            deadlines.lower(slot, soon);
+}
+
+}  // namespace ksrv

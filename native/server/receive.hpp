@@ -1,0 +1,390 @@
+// How messages come in: recognise, then receive into a block, or hand the connection to gunicorn.
+
+#pragma once
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include "server/server.hpp"
+
+namespace ksrv {
+
+// Goes on with an owned connection until it is armed, in the run queue, handed over or dropped.
+inline void Door::advance(Connection *connection, uint64_t now) noexcept {
+    int messages = 0;
+    bool drained = false;  // the last recv took everything there was
+    for (;;) {
+        const Phase phase = connection->phase.load(std::memory_order_relaxed);
+        if (phase == Phase::body) {
+            receive_body(connection, now);
+            return;
+        }
+        const bool holding = phase == Phase::hold;
+        Verdict verdict = Verdict::need_more;
+        if (holding) {
+            if (connection->filled >= connection->hold_until) {
+                hand_over(connection);
+                return;
+            }
+        } else if (connection->filled) {
+            verdict = recognise(connection->buffer, connection->filled, &connection->searched,
+                                config.limits, &connection->head);
+        }
+        if (verdict == Verdict::plain) {
+            if (connection->head.close) connection->close_after = true;
+            if (connection->head.route == Route::infer) {
+                if (!start_body(connection, now)) return;
+                continue;
+            }
+            count(DOOR_HEALTH);
+            bool put;
+            if (connection->head.route == Route::live) {
+                const bool good = live.load(std::memory_order_relaxed);
+                put = put_ready(connection, ready_answers[good ? READY_LIVE : READY_NOT_LIVE]);
+            } else if (ready.load(std::memory_order_relaxed)) {
+                put = put_ready(connection, ready_answers[READY_READY]);
+            } else {
+                put = put_ready(connection, *unready.answer());
+            }
+            if (!put) {
+                drop(connection);
+                return;
+            }
+            const Sent sent = flush(connection);
+            if (sent == Sent::broken) {
+                drop(connection);
+                return;
+            }
+            if (sent == Sent::blocked) {
+                wait_for_reader(connection, now);
+                return;
+            }
+            if (!finish(connection, now)) return;
+            if (++messages == MESSAGES) {
+                arm_for_phase(connection, now);  // the others first
+                return;
+            }
+            continue;
+        }
+        if (verdict == Verdict::not_mine) {
+            const uint64_t hold = connection->head.hold;
+            connection->hold_until = connection->head.length + hold;
+            if (hold == 0 || connection->filled >= connection->hold_until) {
+                hand_over(connection);
+                return;
+            }
+            if (check_first(connection)) return;
+            if (!hooks.budget->reserve(hold, true)) {  // the app says so, with 503
+                hand_over(connection);
+                return;
+            }
+            connection->counted = hold;
+            connection->stage_ns = now;
+            connection->phase.store(Phase::hold, std::memory_order_relaxed);
+            continue;
+        }
+        if (drained) {
+            arm_for_phase(connection, now);
+            return;
+        }
+        // Behind a large body, a short look for the next head leaves less to be moved into the block.
+        const size_t room = connection->large && connection->filled < SHORT_LOOK ? SHORT_LOOK : HEAD_BUFFER;
+        const size_t wanted = holding ? connection->hold_until : room;
+        if (!connection->reserve(wanted < HEAD_BUFFER ? HEAD_BUFFER : wanted)) {
+            drop(connection);
+            return;
+        }
+        const size_t space = wanted - connection->filled;
+        const ssize_t got = recv(connection->fd, connection->buffer + connection->filled, space, 0);
+        if (got < 0) {
+            if (errno == EINTR) continue;
+            if (errno != EAGAIN && errno != EWOULDBLOCK) {
+                drop(connection);
+                return;
+            }
+            arm_for_phase(connection, now);
+            return;
+        }
+        if (got == 0) {  // an unfinished message of a peer that will send no more
+            if (holding) {
+                hand_over(connection);
+            } else {
+                drop(connection);
+            }
+            return;
+        }
+        if (phase == Phase::idle) {
+            connection->phase.store(Phase::head, std::memory_order_relaxed);
+            connection->message_ns = now;
+            connection->touched = true;
+        }
+        connection->filled += static_cast<size_t>(got);
+        drained = static_cast<size_t>(got) < space;
+    }
+}
+
+// Has Python look at who calls, before a body is waited for. True: the connection is not the caller's.
+inline bool Door::check_first(Connection *connection) noexcept {
+    if (!config.checks_callers || connection->checked) return false;
+    deadlines.set(connection->slot, Deadlines::NONE);
+    connection->checking = true;
+    connection->phase.store(Phase::run, std::memory_order_relaxed);
+    queue_to_run(connection);
+    return true;
+}
+
+inline void Door::checked(Connection *connection, bool admitted) noexcept {
+    connection->checked = true;
+    if (!admitted) {
+        hand_over(connection);
+        return;
+    }
+    connection->phase.store(Phase::head, std::memory_order_relaxed);
+    advance(connection, door_clock());
+}
+
+// Takes the block for a plain infer request and moves what came with the head into it. False: the
+// connection is not the caller's any more.
+inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
+    const uint64_t need = connection->head.content_length;
+    const size_t with_head = connection->filled - connection->head.length;
+    const size_t taken = with_head < need ? with_head : static_cast<size_t>(need);
+    if (need > hooks.budget->most(need <= MemoryBudget::SMALL_REQUEST)) {  // the app says so, with 413
+        hand_over(connection);
+        return false;
+    }
+    if (taken < need && check_first(connection)) return false;
+    if (need > config.limits.hold + connection->filled && at_the_gate(connection, false)) return false;
+    // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
+    connection->body_offset =
+        connection->head.has_json_length ? (0 - connection->head.json_length) & 63 : 0;
+    connection->block = hooks.lease(connection->body_offset + need, BACKEND_HEAP);
+    if (!connection->block) {
+        refuse(connection, ready_answers[READY_NO_ROOM], DOOR_NO_ROOM);
+        return false;
+    }
+    connection->body_got = taken;
+    connection->ahead = connection->block->pooled_before && taken < need;
+    if (!count_body(connection)) {
+        connection->block->unwritten = !connection->block->pooled_before;
+        hooks.release(connection->block);
+        connection->block = nullptr;
+        await_room(connection, now);
+        return false;
+    }
+    connection->block->unwritten = !connection->block->pooled_before && taken < need;
+    memcpy(connection->block->data + connection->body_offset,
+           connection->buffer + connection->head.length, taken);
+    connection->large = need > HEAD_BUFFER;
+    connection->trickles = false;
+    connection->hold_until = connection->head.length + taken;  // to be consumed when answered
+    connection->stage_ns = now;
+    connection->phase.store(Phase::body, std::memory_order_relaxed);
+    return true;
+}
+
+// Counts what has come of a body and the next step of it: as much again, within bounds. A block that
+// was in use before is in memory already, so all of it is counted. False: there is no room.
+inline bool Door::count_body(Connection *connection) noexcept {
+    const uint64_t need = connection->head.content_length;
+    const uint64_t got = connection->body_got;
+    const uint64_t step = got < COUNTED_STEP ? COUNTED_STEP : got < TURN_BYTES ? got : TURN_BYTES;
+    const uint64_t wanted = connection->ahead || step > need - got ? need : got + step;
+    if (!hooks.budget->reserve(wanted - connection->counted, need <= MemoryBudget::SMALL_REQUEST))
+        return false;
+    connection->counted = wanted;
+    return true;
+}
+
+// A body that was counted before it came does not come quickly: what is missing is neither counted nor
+// kept in memory for it any longer.
+inline void Door::count_what_came(Connection *connection) noexcept {
+    connection->ahead = false;
+    connection->block->unwritten = true;
+    Arena::give_back_behind(connection->block, connection->body_offset + connection->body_got);
+    hooks.budget->give_back(connection->counted - connection->body_got);
+    connection->counted = connection->body_got;
+}
+
+inline void Door::give_back(Connection *connection) noexcept {
+    hooks.budget->give_back(connection->counted);
+    connection->counted = 0;
+}
+
+// Has the sweep look again soon; the connection is its.
+inline void Door::await_room(Connection *connection, uint64_t now) noexcept {
+    if (connection->phase.load(std::memory_order_relaxed) != Phase::room) {
+        connection->room_ns = now;
+        connection->phase.store(Phase::room, std::memory_order_relaxed);
+    } else if (now - connection->room_ns >= config.room_ns) {
+        refuse(connection, ready_answers[READY_NO_ROOM], DOOR_NO_ROOM);
+        return;
+    }
+    deadlines.set(connection->slot, now + ROOM_RETRY_NS);
+    if (next_sweep_.load(std::memory_order_relaxed) > now + ROOM_RETRY_NS)
+        next_sweep_.store(now + ROOM_RETRY_NS, std::memory_order_relaxed);
+    connection->claim.store(ARMED, std::memory_order_release);  // for the sweep alone
+}
+
+inline void Door::look_for_room(Connection *connection, uint64_t now) noexcept {
+    if (!connection->block) {
+        if (start_body(connection, now)) advance(connection, now);
+        return;
+    }
+    if (!count_body(connection)) {
+        await_room(connection, now);
+        return;
+    }
+    connection->stage_ns += now - connection->room_ns;  // the peer could do nothing meanwhile
+    connection->phase.store(Phase::body, std::memory_order_relaxed);
+    receive_body(connection, now);
+}
+
+// Answers 503 without Python where the model's queue is full. A body that is not `complete` stays
+// unread, and the connection closes behind the answer. A complete message that is plain goes into the
+// queue. True: the connection is not the caller's.
+inline bool Door::at_the_gate(Connection *connection, bool complete) noexcept {
+    const std::shared_ptr<const GateTable> table = gates.table();
+    if (!table) return false;
+    const char *head = reinterpret_cast<const char *>(connection->buffer);
+    const Gate *gate =
+        table->find(head + connection->head.name.offset, connection->head.name.length,
+                    head + connection->head.version.offset, connection->head.version.length);
+    if (!gate) return false;
+    if (!hooks.turns_away(gate->queue)) return complete && gate->plan && submit_plain(connection, *gate);
+    if (!complete) {
+        refuse(connection, gate->full, DOOR_QUEUE_FULL);
+        return true;
+    }
+    count(DOOR_QUEUE_FULL);
+    if (!put_ready(connection, gate->full)) {
+        drop(connection);
+    } else {
+        answer(connection, nullptr);
+    }
+    return true;
+}
+
+// Receives until the body is complete or cut short, the socket is empty, or it is the others' turn. A
+// request that has come to its end then goes into its model's queue, or waits for the GIL.
+inline void Door::receive_body(Connection *connection, uint64_t now) noexcept {
+    const size_t need = static_cast<size_t>(connection->head.content_length);
+    unsigned char *const body = connection->block->data + connection->body_offset;
+    size_t turn = 0;
+    while (connection->body_got < need) {
+        if (connection->counted == connection->body_got && !count_body(connection)) {
+            await_room(connection, now);
+            return;
+        }
+        const size_t left = static_cast<size_t>(connection->counted) - connection->body_got;
+        const ssize_t got = recv(connection->fd, body + connection->body_got, left, 0);
+        if (got < 0) {
+            if (errno == EINTR) continue;
+            if (errno != EAGAIN && errno != EWOULDBLOCK) {
+                drop(connection);
+                return;
+            }
+            await_more(connection, need - connection->body_got);
+            arm_for_phase(connection, now);
+            return;
+        }
+        if (got == 0) {  // the peer may still read: it is told, as on the slow route
+            connection->close_after = true;
+            break;
+        }
+        connection->body_got += static_cast<size_t>(got);
+        turn += static_cast<size_t>(got);
+        if (connection->body_got < need && turn >= TURN_BYTES) {  // the others first
+            await_more(connection, need - connection->body_got);
+            arm_for_phase(connection, now);
+            return;
+        }
+    }
+    set_low_water(connection, 1);
+    count(DOOR_INFER);
+    connection->ahead = false;
+    connection->block->unwritten = connection->block->unwritten && connection->body_got < need;
+    if (connection->body_got == need && at_the_gate(connection, true)) return;
+    deadlines.set(connection->slot, Deadlines::NONE);
+    connection->phase.store(Phase::run, std::memory_order_relaxed);
+    queue_to_run(connection);
+}
+
+// The kernel wakes nobody for less than this.
+inline void Door::set_low_water(Connection *connection, int bytes) noexcept {
+    if (connection->low_water == bytes) return;
+    if (setsockopt(connection->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)
+        connection->low_water = bytes;
+}
+
+// The rest of a large body is waited for in large pieces, unless the peer turned out to be slow.
+inline void Door::await_more(Connection *connection, size_t left) noexcept {
+    if (connection->trickles || left < LOW_WATER_LEAST) {
+        set_low_water(connection, 1);
+    } else {
+        set_low_water(connection, static_cast<int>(left < LOW_WATER_MOST ? left : LOW_WATER_MOST));
+    }
+}
+
+inline void Door::queue_to_run(Connection *connection) noexcept {
+    if (!connection->plain) begin_turn(connection);
+    std::lock_guard<std::mutex> guard(run_mutex_);
+    connection->next = nullptr;
+    (run_last_ ? run_last_->next : run_first_) = connection;
+    run_last_ = connection;
+    to_run_.fetch_add(1);
+}
+
+// ---- gunicorn's side ------------------------------------------------------------------------
+
+// Everything read since the message began goes along; epoll forgets the descriptor.
+inline void Door::hand_over(Connection *connection) noexcept {
+    count(DOOR_HANDED);
+    give_back(connection);  // who reads the body counts it
+    deadlines.set(connection->slot, Deadlines::NONE);
+    if (connection->registered) epoll_ctl(epoll_, EPOLL_CTL_DEL, connection->fd, nullptr);
+    connection->registered = false;
+    connection->phase.store(Phase::handed, std::memory_order_release);
+    {
+        std::lock_guard<std::mutex> guard(handed_mutex_);
+        connection->next = nullptr;
+        (handed_last_ ? handed_last_->next : handed_first_) = connection;
+        handed_last_ = connection;
+    }
+    notify();
+}
+
+inline Connection *Door::next_handed() noexcept {
+    std::lock_guard<std::mutex> guard(handed_mutex_);
+    Connection *connection = handed_first_;
+    if (!connection) return nullptr;
+    handed_first_ = connection->next;
+    if (!handed_first_) handed_last_ = nullptr;
+    connection->next = nullptr;
+    return connection;
+}
+
+// gunicorn has closed the connection, or keeps it for good.
+inline void Door::release_handed(uint32_t slot) noexcept {
+    Connection *connection = connections.at(slot);
+    if (connection && connection->phase.load(std::memory_order_acquire) == Phase::handed)
+        drop(connection);
+}
+
+// Takes a connection back between two messages, to keep it or to close it.
+inline bool Door::adopt(uint32_t slot, int fd, bool keep) noexcept {
+    Connection *connection = connections.at(slot);
+    if (!connection || connection->phase.load(std::memory_order_acquire) != Phase::handed) return false;
+    connection->fd = fd;
+    connection->filled = 0;
+    connection->close_after = false;
+    connection->touched = true;
+    connection->reset_message();
+    connection->stage_ns = door_clock();
+    if (!keep) shutdown(fd, SHUT_WR);
+    connection->phase.store(keep ? Phase::idle : Phase::linger, std::memory_order_relaxed);
+    arm_for_phase(connection, connection->stage_ns);
+    return true;
+}
+
+}  // namespace ksrv

@@ -1,0 +1,219 @@
+// How answers go out, and what happens to the connection behind them.
+
+#pragma once
+
+#include <errno.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include "server/server.hpp"
+
+namespace ksrv {
+
+inline Sent Door::flush(Connection *connection) noexcept {
+    return send_now(connection->fd, &connection->out);
+}
+
+inline bool Door::put_answer(Connection *connection, uint16_t status, const char *line,
+                             size_t line_length, const char *fields, size_t fields_length,
+                             const char *body, size_t body_length) noexcept {
+    Outgoing *out = &connection->out;
+    forget_outgoing(out);
+    if (!reserve_parts(out, 1)) return false;
+    connection->status = status;
+    connection->close_after = connection->close_after || draining.load(std::memory_order_relaxed) ||
+                              retiring.load(std::memory_order_relaxed) || config.idle_ns == 0;
+    if (!put_head(out, line, line_length, fields, fields_length, config.server.data(),
+                  config.server.size(), connection->close_after, body, body_length))
+        return false;
+    connection->answered_bytes = body_length;
+    return true;
+}
+
+// Sets up a ready-made answer; the connection closes behind it where it must.
+inline bool Door::put_ready(Connection *connection, const ReadyAnswer &made) noexcept {
+    return put_answer(connection, made.status, made.status_line.data(), made.status_line.size(),
+                      made.fields.data(), made.fields.size(), made.body.data(), made.body.size());
+}
+
+// Answers a message whose rest is not read, and closes.
+inline void Door::refuse(Connection *connection, const ReadyAnswer &made, DoorCounter counter) noexcept {
+    count(counter);
+    if (connection->block) hooks.release(connection->block);
+    connection->block = nullptr;
+    give_back(connection);
+    connection->close_after = true;
+    if (!put_ready(connection, made)) {
+        drop(connection);
+        return;
+    }
+    answer(connection, nullptr);
+}
+
+inline Turn Door::begin_turn(Connection *connection) noexcept {
+    const uint64_t number = (connection->turn.load(std::memory_order_relaxed) + 1) | 1;
+    connection->turn.store(number, std::memory_order_release);
+    return {connection, number};
+}
+
+inline Connection *Door::take_turn(const Turn &turn) noexcept {
+    uint64_t open = turn.number;
+    if (turn.connection && (open & 1) &&
+        turn.connection->turn.compare_exchange_strong(open, open + 1, std::memory_order_acq_rel))
+        return turn.connection;
+    count(DOOR_STRAY);
+    return nullptr;
+}
+
+inline void Door::fail(const Turn &turn) noexcept {
+    if (Connection *connection = take_turn(turn)) answer_ready(connection, READY_FAILED);
+}
+
+// The engine's answer, from whatever thread it comes.
+inline bool Door::answer(Connection *connection, Owners *owners) noexcept {
+    unwatch(connection);
+    const uint64_t now = door_clock();
+    const Sent sent = flush(connection);
+    if (sent == Sent::blocked) {
+        if (connection->answer_room == AnswerRoom::none) {  // a small one, or an error
+            hooks.budget->take(connection->out.total);
+            connection->answer_counted = connection->out.total;
+            connection->answer_room = AnswerRoom::shared;
+        }
+        connection->out.owners = owners;
+        wait_for_reader(connection, now);
+        return false;
+    }
+    if (sent == Sent::broken) {
+        count(DOOR_VANISHED);
+        drop(connection);
+        return true;
+    }
+    if (finish(connection, now)) arm_for_phase(connection, now);
+    return true;
+}
+
+inline bool Door::reserve_answer(Connection *connection, uint64_t nbytes) noexcept {
+    give_back(connection);
+    connection->answer_counted = nbytes;
+    connection->answer_room = hooks.budget->reserve_answer(nbytes);
+    if (connection->answer_room != AnswerRoom::none) return true;
+    count(DOOR_NO_ROOM);
+    return false;
+}
+
+inline void Door::answer_ready(Connection *connection, Ready which) noexcept {
+    if (!put_ready(connection, ready_answers[which])) {
+        drop(connection);
+        return;
+    }
+    answer(connection, nullptr);
+}
+
+// The answer is out: closes, or makes the connection ready for its next message. True: it is still
+// the caller's, in Phase::idle with what had come behind the message.
+inline bool Door::finish(Connection *connection, uint64_t now) noexcept {
+    const uint64_t answered = counters[DOOR_ANSWERED].fetch_add(1, std::memory_order_relaxed) + 1;
+    if (answered >= config.most_requests && !retiring.exchange(true)) notify();
+    const int status = connection->status;
+    if (status >= LEAST_ERROR && status < LEAST_ERROR + STATUSES)
+        errors[status - LEAST_ERROR].fetch_add(1, std::memory_order_relaxed);
+    if (config.log) record(connection, now);
+    let_go(connection);
+    if (connection->close_after) {
+        shutdown(connection->fd, SHUT_WR);
+        connection->filled = 0;
+        connection->stage_ns = now;
+        connection->phase.store(Phase::linger, std::memory_order_relaxed);
+        arm_for_phase(connection, now);
+        return false;
+    }
+    const bool infer = connection->head.route == Route::infer;
+    connection->consume(infer ? connection->hold_until : connection->head.length);
+    connection->reset_message();
+    connection->phase.store(Phase::idle, std::memory_order_relaxed);
+    if (connection->filled) {  // the next message was sent without waiting for this answer
+        connection->message_ns = now;
+        connection->phase.store(Phase::head, std::memory_order_relaxed);
+    }
+    return true;
+}
+
+// The bytes of all answers on this connection that the peer has taken. What the kernel has accepted
+// says little, for it buffers megabytes; what the peer has not acknowledged yet is subtracted.
+inline uint64_t Door::acknowledged(const Connection *connection) noexcept {
+    int unacknowledged = 0;
+    if (ioctl(connection->fd, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged < 0) unacknowledged = 0;
+    const uint64_t sent = connection->out.sent;
+    const uint64_t held = static_cast<uint64_t>(unacknowledged);
+    return sent > held ? sent - held : 0;
+}
+
+// The socket takes no more: the rest goes out when the peer has read.
+inline void Door::wait_for_reader(Connection *connection, uint64_t now) noexcept {
+    connection->stage_ns = now;
+    connection->out.taken = acknowledged(connection);
+    connection->phase.store(Phase::send, std::memory_order_relaxed);
+    arm_for_phase(connection, now);
+}
+
+// Whether the peer has taken enough since the last look.
+inline bool Door::still_reading(Connection *connection, uint64_t now) noexcept {
+    const uint64_t taken = acknowledged(connection);
+    const uint64_t since = taken > connection->out.taken ? taken - connection->out.taken : 0;
+    const uint64_t rate = least_rate(connection->out.total);
+    const uint64_t wanted = (now - connection->stage_ns) / 1000000u * rate / 1000u;
+    connection->out.taken = taken;
+    connection->stage_ns = now;
+    return since >= wanted;
+}
+
+// Closing while the peer still sends would reset the connection and could take the answer with it.
+inline void Door::drain_lingering(Connection *connection, uint64_t now) noexcept {
+    unsigned char waste[16384];
+    for (int turns = 0; turns < 16; ++turns) {
+        const ssize_t got = recv(connection->fd, waste, sizeof waste, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+        if (got <= 0) {
+            drop(connection);
+            return;
+        }
+    }
+    arm_for_phase(connection, now);
+}
+
+inline void Door::record(Connection *connection, uint64_t now) noexcept {
+    const size_t length =
+        connection->head.length < connection->filled ? connection->head.length : connection->filled;
+    try {
+        AccessRecord entry;
+        entry.duration_ns = now > connection->message_ns ? now - connection->message_ns : 0;
+        entry.answered_bytes = connection->answered_bytes;
+        entry.status = connection->status;
+        entry.listener = connection->listener;
+        entry.head.assign(reinterpret_cast<char *>(connection->buffer), length);
+        entry.peer = connection->peer;
+        entry.peer_length = connection->peer_length;
+        clock_gettime(CLOCK_REALTIME, &entry.at);
+        std::lock_guard<std::mutex> guard(records_mutex_);
+        if (record_bytes_ + sizeof entry + length <= RECORD_BYTES) {
+            records_.push_back(std::move(entry));
+            record_bytes_ += sizeof entry + length;
+            return;
+        }
+    } catch (const std::bad_alloc &) {
+        // A line of the access log is not worth a request.
+    }
+    count(DOOR_LOST_RECORDS);
+}
+
+inline void Door::take_records(std::vector<AccessRecord> *out) {
+    std::lock_guard<std::mutex> guard(records_mutex_);
+    out->swap(records_);
+    records_.clear();
+    record_bytes_ = 0;
+}
+
+}  // namespace ksrv

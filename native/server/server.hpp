@@ -1,0 +1,339 @@
+// The door: I/O threads that own a worker's connections, without Python and without the GIL.
+//
+// Strategy: one thread leads: it waits in epoll and runs each connection with an event to
+// completion, so that a request meets one thread and one warm cache. Complete infer requests wait in
+// the run queue; the leader takes them into Python itself. If it does not come back soon, because a
+// Python thread hogs the GIL or a handler takes its time, one of the followers takes the lead and
+// stays with the sockets. What is not plain goes to gunicorn.
+//
+// http/connection.hpp is what a connection is, receive.hpp how messages come in, send.hpp how answers go
+// out, route_table.hpp which queues are full, fast_path.hpp the requests that need no Python before their
+// handler, acceptor.hpp and event_loop.hpp the threads, accepting and deadlines, python_dispatch.hpp who
+// enters Python, disconnect_watch.hpp requests whose client is gone.
+
+#pragma once
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/monotonic_condition.hpp"
+#include "http/connection.hpp"
+#include "http/ready_answer.hpp"
+#include "http/response_head.hpp"
+#include "server/connection_deadlines.hpp"
+#include "server/connection_table.hpp"
+#include "server/route_table.hpp"
+
+namespace ksrv {
+
+struct Entry;
+struct PlainEntry;
+
+struct DoorConfig {
+    HeadLimits limits;
+    int threads = 2;
+    uint32_t connections = 1000;
+    uint64_t head_ns = 10000000000u;      // a head must be complete by then
+    uint64_t grace_ns = 10000000000u;     // bodies and answers: the rate counts from here on
+    uint64_t rate = 4096;                 // bytes per second, received or taken by the peer
+    uint64_t transfer_s = 300;            // behind the grace, for a body or an answer of any size
+    uint64_t idle_ns = 75000000000u;      // between messages; 0: every answer closes
+    uint64_t stop_idle_ns = 2000000000u;  // the same while draining
+    uint64_t linger_ns = 2000000000u;     // for the peer to take an answer that closes
+    uint64_t room_ns = 1000000000u;       // waiting for bytes in flight, before 503
+    bool checks_callers = false;          // before a body is waited for
+    uint64_t most_requests = UINT64_MAX;  // then `retiring` is set
+    bool shared = false;  // whether other processes accept from the same listeners
+    bool log = false;
+    std::string server = "gunicorn";
+};
+
+// What the door calls. `serve` takes the GIL and pops the run queue until it is empty.
+struct DoorHooks {
+    void *owner = nullptr;
+    void (*serve)(void *owner) = nullptr;
+    MemoryBudget *budget = nullptr;
+    Block *(*lease)(size_t nbytes, int backend) = nullptr;
+    void (*release)(Block *block) = nullptr;
+    bool (*turns_away)(Queue *queue) = nullptr;  // it is full, and has counted the request
+    // For plain requests; `push` says whether the queue accepted the entry.
+    bool (*may_lend)(Queue *queue) = nullptr;
+    bool (*push)(Queue *queue, Entry *entry) = nullptr;
+    void (*release_entry)(Entry *entry) = nullptr;
+    bool (*cancel)(Entry *entry) = nullptr;
+    void *(*plain_taken)(Entry *entry) = nullptr;
+    void (*plain_answered)(Entry *entry, void *answer) = nullptr;
+};
+
+// One answered request, for the access log.
+struct AccessRecord {
+    uint64_t duration_ns;
+    uint64_t answered_bytes;
+    uint16_t status;
+    uint16_t listener;
+    std::string head;
+    sockaddr_storage peer;
+    socklen_t peer_length;
+    timespec at;
+};
+
+enum DoorCounter : int {
+    DOOR_ACCEPTED,
+    DOOR_INFER,          // infer requests that took the hot route
+    DOOR_HEALTH,
+    DOOR_HANDED,
+    DOOR_ANSWERED,
+    DOOR_TOO_SLOW,
+    DOOR_NO_ROOM,
+    DOOR_QUEUE_FULL,
+    DOOR_IDLE_CLOSED,
+    DOOR_VANISHED,       // the peer went before its answer was sent
+    DOOR_ACCEPT_PAUSED,
+    DOOR_PLAIN,          // infer requests that were queued without Python
+    DOOR_RECYCLED,       // idle connections that made room for others
+    DOOR_LOST_RECORDS,   // of the access log, which was not read in time
+    DOOR_STRAY,          // second answers to a message, which were not sent: faults of this program
+    DOOR_COUNTERS,
+};
+
+// Statuses of answers that tell of an error: 400 to 599.
+constexpr int LEAST_ERROR = 400, STATUSES = 200;
+
+class Door {
+  public:
+    Door(const DoorConfig &config, const DoorHooks &hooks);
+    ~Door();
+
+    // ---- set up and the threads' life (server/event_loop.hpp) ----
+    bool listen_on(const int *listeners, size_t count) noexcept;
+    // One I/O thread, or from `config.threads` on one that stands by; returns after stop().
+    void run(int index) noexcept;
+    void stop() noexcept;
+    void accept_enabled(bool enabled) noexcept;
+    void drain() noexcept;         // answers close, idle connections end soon
+    uint64_t stuck_ns() noexcept;  // how long the busiest thread has not been back in epoll
+
+    // ---- answers ----
+    // Sends `connection->out`. True: it is over and `owners` are the caller's to give back; false:
+    // the socket is full, and the door keeps them. The connection is not the caller's any more.
+    bool answer(Connection *connection, Owners *owners) noexcept;
+    void answer_ready(Connection *connection, Ready which) noexcept;  // the same, ready-made
+    void drop(Connection *connection) noexcept;                       // no answer: closes
+    void forsake(Connection *connection) noexcept;  // the same for a client that is gone
+
+    // The bytes of a message go back to the budget: it was answered, or its queue counts it.
+    void give_back(Connection *connection) noexcept;
+    // Takes an answer's bytes in place of its message's; false where there is no room for it.
+    bool reserve_answer(Connection *connection, uint64_t nbytes) noexcept;
+    // Goes on with a connection that was `checking`: a caller who may not send is gunicorn's to refuse.
+    void checked(Connection *connection, bool admitted) noexcept;
+
+    // ---- turns: who may answer a message that is with the engine ----
+    Turn begin_turn(Connection *connection) noexcept;
+    Turn turn_of(Connection *connection) noexcept {
+        return {connection, connection->turn.load(std::memory_order_acquire)};
+    }
+    // The connection, for the caller to answer or drop. Null where the message was answered before;
+    // that is counted.
+    Connection *take_turn(const Turn &turn) noexcept;
+    void fail(const Turn &turn) noexcept;  // 500, where nobody has answered
+
+    // Renders an answer into `connection->out`; false when there is no memory.
+    bool put_answer(Connection *connection, uint16_t status, const char *line, size_t line_length,
+                    const char *fields, size_t fields_length, const char *body,
+                    size_t body_length) noexcept;
+
+    // ---- requests that wait ----
+    void watch(Connection *connection, Entry *entry) noexcept;  // server/disconnect_watch.hpp
+    void unwatch(Connection *connection) noexcept;
+    Connection *next_to_run() noexcept;
+    size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept;
+    Turn undo_plain(PlainEntry *entry) noexcept;
+    void answer_late(Connection *connection, const Plan &plan, int64_t waited_ms,
+                     bool running) noexcept;
+
+    // ---- gunicorn's side ----
+    Connection *next_handed() noexcept;
+    bool adopt(uint32_t slot, int fd, bool keep) noexcept;
+    void release_handed(uint32_t slot) noexcept;
+
+    Owners *take_buried() noexcept;
+    void take_records(std::vector<AccessRecord> *out);
+    int notify_fd() const noexcept { return notify_; }
+
+    DoorConfig config;
+    DoorHooks hooks;
+    ReadyAnswer ready_answers[READY_ANSWERS];
+    UnreadyAnswer unready;
+    std::atomic<bool> live{true}, ready{false};
+    std::atomic<bool> draining{false}, retiring{false};
+    std::atomic<uint64_t> counters[DOOR_COUNTERS] = {};
+    std::atomic<uint64_t> errors[STATUSES] = {};  // answers by status, from LEAST_ERROR on
+    Connections connections;
+    Deadlines deadlines;
+    Gates gates;
+    std::atomic<uint64_t> open_plain{0};  // entries that refer to this door
+
+  private:
+    static constexpr int EVENTS = 16;
+    static constexpr int ACCEPTS = 16;          // connections taken per wake-up
+    static constexpr int MESSAGES = 16;         // pipelined messages served per turn
+    static constexpr size_t TURN_BYTES = 8u << 20;  // received per turn of a huge body
+    static constexpr uint64_t SWEEP_NS = 100000000u;
+    // A leader has left when one request keeps it in Python for so long, or all that it took along.
+    static constexpr uint64_t REQUEST_NS = 500000u;
+    static constexpr uint64_t VISIT_NS = 2000000u;
+    static constexpr uint64_t STUCK_NS = 20000000u;  // another one serves when one request takes so long
+    static constexpr uint64_t WATCHED_NS = 20000000u;  // since Python was last entered
+    static constexpr uint64_t ROOM_RETRY_NS = 20000000u;
+    static constexpr size_t COUNTED_STEP = 65536;      // of a body, before it comes
+    static constexpr uint64_t AHEAD_NS = 1000000000u;  // that a body may be counted before it comes
+    static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
+    static constexpr int RECYCLE_TRIES = 8;
+    static constexpr size_t RECORD_BYTES = 16u << 20;  // of access records that wait to be read
+    static constexpr uint32_t LISTENER_TAG = 0x80000000u;
+    static constexpr uint32_t WAKE_TAG = 0xffffffffu;
+    static constexpr uint32_t READING = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT;
+
+    struct alignas(64) Thread {
+        std::atomic<uint64_t> busy_since{0};
+    };
+
+    void count(DoorCounter which) noexcept {
+        counters[which].fetch_add(1, std::memory_order_relaxed);
+    }
+
+    // server/acceptor.hpp
+    void accept_some(uint16_t listener, uint64_t now) noexcept;
+    void accept_from(uint16_t listener, uint64_t now) noexcept;
+    bool recycle_idle() noexcept;
+    bool somebody_waits() noexcept;
+    void step_back(uint16_t listener) noexcept;
+    void pause_accept(uint64_t until) noexcept;
+    void resume_accept(uint64_t now) noexcept;
+    bool watch_listeners(bool on) noexcept;
+    bool watch_listener(size_t listener, bool on) noexcept;
+
+    // server/event_loop.hpp
+    void on_event(Connection *connection, uint32_t events, uint64_t now) noexcept;
+    void sweep(uint64_t now) noexcept;
+    void expire(Connection *connection, uint64_t now) noexcept;
+    void arm(Connection *connection, uint32_t events) noexcept;
+    void arm_for_phase(Connection *connection, uint64_t now) noexcept;
+    void let_go(Connection *connection) noexcept;
+    void notify() noexcept;
+    void bury(Owners *owners) noexcept;
+
+    // server/disconnect_watch.hpp
+    bool has_vanished(Connection *connection) noexcept;
+    void look_after_waiting() noexcept;
+
+    // server/python_dispatch.hpp
+    void serve(int index) noexcept;
+    void visit_python(int index) noexcept;
+    void leave_python(int index) noexcept;
+    void call_relief() noexcept;
+    void stand_by(int index) noexcept;
+    void follow(int index) noexcept;
+    static bool late(uint64_t since, uint64_t allowed) noexcept {
+        const uint64_t now = door_clock();
+        return now > since && now - since >= allowed;
+    }
+
+    // server/receive.hpp
+    void advance(Connection *connection, uint64_t now) noexcept;
+    bool start_body(Connection *connection, uint64_t now) noexcept;
+    bool at_the_gate(Connection *connection, bool complete) noexcept;
+    void receive_body(Connection *connection, uint64_t now) noexcept;
+    void queue_to_run(Connection *connection) noexcept;
+    void set_low_water(Connection *connection, int bytes) noexcept;
+    void await_more(Connection *connection, size_t left) noexcept;
+    void hand_over(Connection *connection) noexcept;
+    bool check_first(Connection *connection) noexcept;
+    bool count_body(Connection *connection) noexcept;
+    void await_room(Connection *connection, uint64_t now) noexcept;
+    void look_for_room(Connection *connection, uint64_t now) noexcept;
+    void count_what_came(Connection *connection) noexcept;
+
+    // server/fast_path.hpp
+    PlainEntry *plain_entry(Connection *connection, Plan *plan, uint64_t now) noexcept;
+    bool submit_plain(Connection *connection, const Gate &gate) noexcept;
+
+    // server/send.hpp
+    bool put_ready(Connection *connection, const ReadyAnswer &made) noexcept;
+    void refuse(Connection *connection, const ReadyAnswer &made, DoorCounter counter) noexcept;
+    bool finish(Connection *connection, uint64_t now) noexcept;
+    Sent flush(Connection *connection) noexcept;
+    static uint64_t acknowledged(const Connection *connection) noexcept;
+    void wait_for_reader(Connection *connection, uint64_t now) noexcept;
+    bool still_reading(Connection *connection, uint64_t now) noexcept;
+    void drain_lingering(Connection *connection, uint64_t now) noexcept;
+    void record(Connection *connection, uint64_t now) noexcept;
+    // Bytes per second that are asked of a transfer of so many bytes.
+    uint64_t least_rate(uint64_t whole) const noexcept {
+        const uint64_t rate = whole / (config.transfer_s ? config.transfer_s : 1);
+        return rate > config.rate ? rate : config.rate ? config.rate : 1;
+    }
+    uint64_t rate_deadline(uint64_t since, uint64_t bytes, uint64_t whole) const noexcept {
+        return since + config.grace_ns + bytes * 1000000u / least_rate(whole) * 1000u;
+    }
+
+    int epoll_ = -1, wake_ = -1, notify_ = -1;
+    std::vector<int> listeners_;
+    std::unique_ptr<Thread[]> threads_;
+    std::atomic<bool> stopping_{false};
+    std::atomic<uint64_t> next_sweep_{0};
+
+    std::mutex accept_mutex_;
+    std::atomic<bool> wanted_{false};
+    std::atomic<int> accepting_{0};  // threads that use the listeners
+    bool watching_ = false;
+    std::atomic<bool> paused_{false};
+    uint64_t paused_until_ = 0;
+
+    std::mutex run_mutex_;
+    Connection *run_first_ = nullptr, *run_last_ = nullptr;
+    std::atomic<uint32_t> to_run_{0};
+    static constexpr int NOBODY = -1;
+    std::atomic<int> server_{NOBODY};          // who takes requests into Python
+    std::atomic<uint32_t> watched_{0};         // connections that are watched while they wait
+    std::atomic<int> away_{0};                 // I/O threads that are in Python
+    std::mutex relief_mutex_;
+    std::condition_variable relief_;
+    bool relief_called_ = false;
+
+    std::atomic<int> leader_{0};
+    std::atomic<int> in_python_{NOBODY};       // the thread that is there
+    std::atomic<uint64_t> python_since_{0};    // when it went in last,
+    std::atomic<uint64_t> request_since_{0};   // and when it took its last request there
+    std::mutex follow_mutex_;
+    MonotonicCondition follow_;
+    std::atomic<int> resting_{0};              // followers that sleep until they are woken
+
+    std::mutex handed_mutex_;
+    Connection *handed_first_ = nullptr, *handed_last_ = nullptr;
+    std::atomic<Owners *> buried_{nullptr};
+
+    std::mutex records_mutex_;
+    std::vector<AccessRecord> records_;
+    size_t record_bytes_ = 0;
+};
+
+}  // namespace ksrv
+
+#include "server/acceptor.hpp"
+#include "server/event_loop.hpp"
+#include "server/fast_path.hpp"
+#include "server/python_dispatch.hpp"
+#include "server/disconnect_watch.hpp"
+#include "server/receive.hpp"
+#include "server/send.hpp"

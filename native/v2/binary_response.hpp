@@ -1,0 +1,77 @@
+// The answer that nearly every binary infer request gets: its JSON and its header lines.
+//
+// The same text, byte for byte, as the general renderer writes. Plain C++ without Python.
+
+#pragma once
+
+#include "base/text_writer.hpp"
+
+namespace ksrv {
+
+// All but the outputs; false where a text needs an escape.
+inline bool begin_reply(TextWriter &out, const char *model, std::size_t model_length,
+                        const char *version, std::size_t version_length, const char *id,
+                        std::size_t id_length) noexcept {
+    out.put("{\"model_name\":");
+    if (!out.quoted(model, model_length)) return false;
+    if (version_length) {
+        out.put(",\"model_version\":");
+        if (!out.quoted(version, version_length)) return false;
+    }
+    if (id_length) {
+        out.put(",\"id\":");
+        if (!out.quoted(id, id_length)) return false;
+    }
+    out.put(",\"outputs\":[");
+    return true;
+}
+
+// `Size` is any integer type of dimensions. `rows` stands in for the first one where it is not negative.
+template <class Size>
+bool put_output(TextWriter &out, bool first, const char *name, std::size_t name_length,
+                const char *datatype, std::size_t datatype_length, const Size *shape, int rank,
+                std::int64_t rows, std::int64_t nbytes) noexcept {
+    if (!first) out.put(",");
+    out.put("{\"name\":");
+    if (!out.quoted(name, name_length)) return false;
+    out.put(",\"datatype\":\"");
+    out.put(datatype, datatype_length);
+    out.put("\",\"shape\":[");
+    for (int i = 0; i < rank; ++i) {
+        if (i) out.put(",");
+        out.number(i == 0 && rows >= 0 ? rows : static_cast<std::int64_t>(shape[i]));
+    }
+    out.put("],\"parameters\":{\"binary_data_size\":");
+    out.number(nbytes);
+    out.put("}}");
+    return true;
+}
+
+inline void end_reply(TextWriter &out) noexcept { out.put("]}"); }
+
+inline void begin_fields(TextWriter &fields, std::size_t json_length) noexcept {
+    fields.put("content-type: application/octet-stream\r\ninference-header-content-length: ");
+    fields.number(static_cast<std::int64_t>(json_length));
+    fields.put("\r\n");
+}
+
+inline void put_stage(TextWriter &fields, bool first, const char *stage, std::size_t length,
+                      std::uint64_t nanoseconds) noexcept {
+    if (first) {
+        fields.put("server-timing: ");
+    } else {
+        fields.put(", ");
+    }
+    fields.put(stage, length);
+    fields.put(";dur=");
+    fields.milliseconds(nanoseconds);
+}
+
+inline void end_fields(TextWriter &fields, bool timed, std::uint64_t content_length) noexcept {
+    if (timed) fields.put("\r\n");
+    fields.put("content-length: ");
+    fields.number(static_cast<std::int64_t>(content_length));
+    fields.put("\r\n");
+}
+
+}  // namespace ksrv

@@ -1,0 +1,115 @@
+// libFuzzer harness of native/http/request_head.hpp: whose the bytes at the start of a connection are.
+//
+// The first byte chooses how the bytes are cut into reads and which limits hold. The verdict must not
+// depend on the cuts, a plain head must be one that a naive reader calls plain in the points that
+// framing rests on, and everything that it points at must lie within it.
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "http/request_head.hpp"
+
+namespace {
+
+void require(bool condition) {
+    if (!condition) std::abort();
+}
+
+std::string lower(std::string text) {
+    for (char &c : text)
+        if (c >= 'A' && c <= 'Z') c = static_cast<char>(c | 0x20);
+    return text;
+}
+
+std::string without_blanks(std::string text) {
+    while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.pop_back();
+    text.erase(0, std::min(text.find_first_not_of(" \t"), text.size()));
+    return text;
+}
+
+// The values of a field, by the plainest reading of a head whose lines end in CRLF.
+std::vector<std::string> values(const std::string &head, const std::string &wanted) {
+    std::vector<std::string> found;
+    std::size_t at = head.find("\r\n") + 2;
+    while (at < head.size()) {
+        const std::size_t end = head.find("\r\n", at);
+        const std::string line = head.substr(at, end - at);
+        const std::size_t colon = line.find(':');
+        if (colon != std::string::npos && lower(line.substr(0, colon)) == wanted) {
+            std::string value = line.substr(colon + 1);
+            if (!value.empty() && value[0] == ' ') value.erase(0, 1);
+            found.push_back(value);
+        }
+        at = end + 2;
+    }
+    return found;
+}
+
+void check_plain(const std::string &head, const ksrv::Head &found, const ksrv::HeadLimits &limits) {
+    require(found.length == head.size() && found.length <= limits.head);
+    require(head.compare(head.size() - 4, 4, "\r\n\r\n") == 0);
+    require(head.find('\0') == std::string::npos && found.fields <= found.length);
+    require(values(head, "transfer-encoding").empty() && values(head, "expect").empty());
+    require(values(head, "upgrade").empty() && values(head, "content-encoding").empty());
+    require(values(head, "host").size() == 1);
+    const auto connection = values(head, "connection");
+    require(connection.size() <= 1);
+    const std::string asked = connection.empty() ? "keep-alive" : without_blanks(lower(connection[0]));
+    require(asked == "close" || asked == "keep-alive");
+    require(found.close == (asked == "close"));
+    const auto lengths = values(head, "content-length");
+    if (found.route != ksrv::Route::infer) {
+        require(lengths.empty() && head.compare(0, 15, "GET /v2/health/") == 0);
+        return;
+    }
+    require(lengths.size() == 1 && lengths[0] == std::to_string(found.content_length));
+    require(found.content_length > 0 && found.content_length <= limits.body);
+    const auto json = values(head, "inference-header-content-length");
+    require(json.size() == (found.has_json_length ? 1u : 0u));
+    require(json.empty() || json[0] == std::to_string(found.json_length));
+    require(found.json_length <= found.content_length);
+    std::string target = "POST /v2/models/" + head.substr(found.name.offset, found.name.length);
+    require(found.name.length >= 1 && found.name.length <= 63);
+    if (found.version.length != 0)
+        target += "/versions/" + head.substr(found.version.offset, found.version.length);
+    target += "/infer HTTP/1.1\r\n";
+    require(head.compare(0, target.size(), target) == 0);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
+    if (size < 2) return 0;
+    const std::size_t step = 1 + (data[0] & 31);
+    ksrv::HeadLimits limits;
+    limits.body = 1 << 20;
+    limits.fields = 16;
+    limits.head = data[0] & 32 ? 256 : 16384;
+    limits.compression = data[0] & 64;
+    limits.authorization = data[0] & 128;
+    limits.scheme_count = 1;
+    std::memcpy(limits.scheme[0], "x-forwarded-proto", 18);
+    // Copies of exactly these sizes, so that a read beyond an end is seen.
+    const std::vector<unsigned char> all(data + 1, data + size);
+    ksrv::Head whole, cut;
+    std::size_t searched = 0;
+    const ksrv::Verdict at_once =
+        ksrv::recognise(all.data(), all.size(), &searched, limits, &whole);
+    require(at_once != ksrv::Verdict::need_more || searched <= all.size());
+    ksrv::Verdict verdict = ksrv::Verdict::need_more;
+    searched = 0;
+    for (std::size_t filled = 0; filled < all.size() && verdict == ksrv::Verdict::need_more;) {
+        filled = filled + step < all.size() ? filled + step : all.size();
+        const std::vector<unsigned char> read(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(filled));
+        verdict = ksrv::recognise(read.data(), read.size(), &searched, limits, &cut);
+    }
+    require(verdict == at_once);
+    if (at_once != ksrv::Verdict::plain) return 0;
+    require(cut.length == whole.length && cut.content_length == whole.content_length);
+    require(cut.route == whole.route && cut.json_length == whole.json_length);
+    const std::string head(reinterpret_cast<const char *>(all.data()), whole.length);
+    check_plain(head, whole, limits);
+    return 0;
+}
