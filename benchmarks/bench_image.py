@@ -14,9 +14,9 @@ from sklearn.datasets import load_sample_image
 from ksrv._native.image import image_header as image
 from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.memory import buffer_pool as arena
-from ksrv.engine.images import ImagePreparer
 from ksrv.errors import InvalidRequest
 from ksrv.images import opencv
+from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.spec import ImageSpec, TensorSpec
 

@@ -511,7 +511,7 @@ def image_preparers(model: LoadedModel) -> dict[str, RowImages]:
     if not declared:
         return {}
     # Loads cv2, which other models do without.
-    from ksrv.engine.images import ImagePreparer, decode_pool
+    from ksrv.images.preparer import ImagePreparer, decode_pool
 
     settings = model._settings
     pool = decode_pool(settings.usable_cores())

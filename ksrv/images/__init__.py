@@ -1,1 +1,1 @@
-"""Encoded images before their pixels: what may be decoded, the memory that takes, and cv2 itself."""
+"""Encoded images into the rows of a batch: limits before decoding, OpenCV, geometry, conversion."""

@@ -19,8 +19,8 @@ from typing import Any
 from ksrv._native.image.image_header import Header
 from ksrv.handlers.gradients import integrated_gradients
 from ksrv.images import opencv
-from ksrv.images.checks import LimitPassed, checked_header, decoder_bytes, process_limits
-from ksrv.images.memory import NoRoom, TooLarge, decoding
+from ksrv.images.decode_limits import LimitPassed, checked_header, decoder_bytes, process_limits
+from ksrv.images.decode_memory import NoRoom, TooLarge, decoding
 from ksrv.torchserve.base_handler import BaseHandler
 from ksrv.torchserve.micro_batching import MicroBatching
 from ksrv.torchserve.prediction import PredictionException, map_class_to_label

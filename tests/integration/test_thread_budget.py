@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import requests
 
-from ksrv.engine import images
 from ksrv.engine.settings import EngineSettings
 from ksrv.server.lifecycle import engine_settings
 from ksrv.server.settings import ServerSettings
@@ -99,5 +98,5 @@ def test_images_are_decoded_on_the_same_cores(cores):
     image = TensorSpec("x", "UINT8", (-1, 2, 2, 3), ImageSpec())
     served = engine(source(inputs=(image,)), cores=cores)
     (preparer,) = served.loaded()[0]._images.values()
-    assert preparer._pool.threads == min(cores, images.MOST_THREADS)
+    assert preparer._pool.threads == min(cores, preparer.MOST_THREADS)
     served.close()

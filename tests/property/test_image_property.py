@@ -11,8 +11,8 @@ from PIL import Image
 from ksrv._native.image import convert_pixels as pixels
 from ksrv._native.image import image_header as image
 from ksrv._native.image.decode_pool import DecodePool
-from ksrv.engine.images import ImagePreparer
 from ksrv.errors import InvalidRequest
+from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.spec import ImageSpec, TensorSpec
 from tests import image_files as files

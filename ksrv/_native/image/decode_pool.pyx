@@ -1,6 +1,6 @@
 """The threads that decode a batch of images, of which the caller is one.
 
-The decoding itself is cv2's and is called from `ksrv.engine.images`; this module does not import
+The decoding itself is cv2's and is called from `ksrv.images.preparer`; this module does not import
 cv2.
 """
 

@@ -28,7 +28,7 @@ from ksrv.engine.memory import bytes_in_flight
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.metrics import MetricRecord
 from ksrv.handlers.runner import LoadFailed, Runner, make_runner
-from ksrv.images.checks import set_process_limits
+from ksrv.images.decode_limits import set_process_limits
 from ksrv.observe.log_text import RecordFormatter
 from ksrv.request import BatchOutputs
 from ksrv.source import ModelSource

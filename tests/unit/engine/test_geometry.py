@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ksrv.engine.geometry import (
+from ksrv.images.geometry import (
     Geometry,
     bounded,
     center_offset,

@@ -10,8 +10,8 @@ from sklearn.datasets import load_sample_image
 from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.tensor import datatype
-from ksrv.engine.images import ImagePreparer
 from ksrv.errors import InvalidRequest
+from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.spec import ImageSpec, TensorSpec
 from tests import image_files as files
@@ -508,7 +508,7 @@ def test_a_fault_of_our_own_is_raised_and_leaves_zeros(monkeypatch):
     def fail(*_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("ksrv.engine.geometry.Geometry.place", fail)
+    monkeypatch.setattr("ksrv.images.geometry.Geometry.place", fail)
     out = np.full((4, 80, 80, 3), 5, np.float32)
     with pytest.raises(RuntimeError, match="a bug"):
         preparer((80, 80, 3)).prepare([files.jpeg(300, 300)] * 4, out)

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from ksrv.engine.images import ImagePreparer
 from ksrv.handlers.runner import Runner
+from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.repository.config import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from ksrv._native.memory.memory_budget import PROCESS
-from ksrv.images.memory import DecodingMemory, NoRoom, TooLarge
+from ksrv.images.decode_memory import DecodingMemory, NoRoom, TooLarge
 from tests.until import until
 
 

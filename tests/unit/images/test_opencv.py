@@ -29,7 +29,7 @@ def run(script, **environment):
 def test_the_settings_are_there_before_the_first_import():
     script = """
 import os, sys
-import ksrv.engine.images
+import ksrv.images.preparer
 assert "cv2" not in sys.modules
 from ksrv.images import opencv
 cv2 = opencv.load()
@@ -57,7 +57,7 @@ def test_threads_are_limited_only_on_demand():
 from ksrv.images import opencv
 cv2 = opencv.load()
 cv2.setNumThreads(2)
-import ksrv.engine.images
+import ksrv.images.preparer
 assert cv2.getNumThreads() == 2
 opencv.own_process()
 assert cv2.getNumThreads() == 1

@@ -26,11 +26,11 @@ import numpy as np
 from ksrv._native.image.convert_pixels import Conversion
 from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.image.image_header import FORMATS, Header
-from ksrv.engine.geometry import Geometry, Size, bounded, scratch
 from ksrv.errors import BodyTooLarge, DeadlineExceeded, InvalidRequest, KsrvError, Overloaded
 from ksrv.images import opencv
-from ksrv.images.checks import ImageRefused, checked_header, decoder_bytes
-from ksrv.images.memory import NoRoom, TooLarge, decoding
+from ksrv.images.decode_limits import ImageRefused, checked_header, decoder_bytes
+from ksrv.images.decode_memory import NoRoom, TooLarge, decoding
+from ksrv.images.geometry import Geometry, Size, bounded, scratch
 from ksrv.limits import Limits
 from ksrv.request import Array, Element
 from ksrv.spec import Dimension, ImageSpec, TensorSpec
