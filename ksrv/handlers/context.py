@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ksrv.handlers.device import choose_device, choose_onnx_device
-from ksrv.handlers.folder_modules import FolderModules, HandlerError, resolve
 from ksrv.handlers.metrics import Metrics
+from ksrv.handlers.model_imports import FolderModules, HandlerError, resolve
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
 

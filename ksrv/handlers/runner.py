@@ -18,10 +18,10 @@ from ksrv.handlers.batch import Batch
 from ksrv.handlers.compile import CompileError
 from ksrv.handlers.context import Context
 from ksrv.handlers.device import DeviceError
-from ksrv.handlers.folder_modules import HandlerError, place_in
+from ksrv.handlers.loading import make_handler
 from ksrv.handlers.metrics import Emit, Metrics, discard
+from ksrv.handlers.model_imports import HandlerError, place_in
 from ksrv.handlers.outputs import OutputReader
-from ksrv.handlers.resolution import make_handler
 from ksrv.loaders.loaded import LoadedModel, LoadError
 from ksrv.request import BatchInputs, BatchOutputs, Tensor
 from ksrv.source import ModelConfig, ModelSource

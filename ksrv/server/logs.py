@@ -7,7 +7,7 @@ import time
 import orjson
 from gunicorn.glogging import Logger
 
-from ksrv.handlers.own_loggers import fields_of, label_of
+from ksrv.handlers.loggers import fields_of, label_of
 from ksrv.observe.log_text import RecordFormatter
 from ksrv.server.settings import ServerSettings
 

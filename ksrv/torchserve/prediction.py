@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import yaml
 
-from ksrv.handlers import text_cleaning
+from ksrv.handlers.builtin import tokenizer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-CLEANUP_REGEX = text_cleaning.CLEANUP_REGEX
+CLEANUP_REGEX = tokenizer.CLEANUP_REGEX
 
 
 class PT2Backend(StrEnum):
@@ -184,4 +184,4 @@ def deprecated(version: str, replacement: str) -> Callable[[F], F]:
 
 def ngrams_iterator(tokens: Sequence[str], ngrams: int) -> Any:
     """Yield the tokens, then their n-grams up to the given length, joined by blanks."""
-    return text_cleaning.ngrams(tokens, ngrams)
+    return tokenizer.ngrams(tokens, ngrams)

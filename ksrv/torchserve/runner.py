@@ -15,8 +15,8 @@ from typing import Any
 
 from ksrv.errors import HandlerFailed, InferenceError, quote
 from ksrv.handlers.device import choose_device
-from ksrv.handlers.folder_modules import place_in
 from ksrv.handlers.metrics import Emit, discard
+from ksrv.handlers.model_imports import place_in
 from ksrv.handlers.runner import LoadFailed
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Emitter, Tensor
 from ksrv.source import ModelSource

@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ksrv.handlers import text_cleaning
-from ksrv.handlers.text_cleaning import UNKNOWN, basic_english
+from ksrv.handlers.builtin import tokenizer
+from ksrv.handlers.builtin.tokenizer import UNKNOWN, basic_english
 from ksrv.torchserve.base_handler import BaseHandler
 from ksrv.torchserve.prediction import map_class_to_label, ngrams_iterator
 
@@ -44,16 +44,16 @@ class TextHandler(BaseHandler):
         self.initialized = True
 
     def _remove_html_tags(self, text: str) -> str:
-        return text_cleaning.remove_html(text)
+        return tokenizer.remove_html(text)
 
     def _expand_contractions(self, text: str) -> str:
-        return text_cleaning.expand_contractions(text)
+        return tokenizer.expand_contractions(text)
 
     def _remove_accented_characters(self, text: str) -> str:
-        return text_cleaning.remove_accents(text)
+        return tokenizer.remove_accents(text)
 
     def _remove_punctuation(self, text: str) -> str:
-        return text_cleaning.remove_punctuation(text)
+        return tokenizer.remove_punctuation(text)
 
     _remove_puncutation = _remove_punctuation  # the name that TorchServe's handlers know
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ksrv._native.image.image_header import Header
-from ksrv.handlers.gradients import integrated_gradients
+from ksrv.handlers.builtin.integrated_gradients import integrated_gradients
 from ksrv.images import opencv
 from ksrv.images.decode_limits import LimitPassed, checked_header, decoder_bytes, process_limits
 from ksrv.images.decode_memory import NoRoom, TooLarge, decoding

@@ -9,7 +9,7 @@ import logging
 import time
 
 from ksrv.engine.executors.payloads import LogNote
-from ksrv.handlers.own_loggers import label_of
+from ksrv.handlers.loggers import label_of
 from ksrv.observe.log_text import TRACEBACK_INDENT
 
 LOGGER = logging.getLogger("ksrv.handler")

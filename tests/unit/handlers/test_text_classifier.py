@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from ksrv.handlers.builtin.tokenizer import clean_words, ngrams, read_vocabulary
 from ksrv.handlers.runner import LoadFailed, Runner
-from ksrv.handlers.text_cleaning import clean_words, ngrams, read_vocabulary
 from ksrv.repository.config import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.source import ModelSource

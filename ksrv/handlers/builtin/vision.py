@@ -6,7 +6,7 @@ sees them: the `image:` section below says how. model.yaml may declare another i
 
 from dataclasses import replace
 
-from ksrv.handlers.offering import OfferingHandler
+from ksrv.handlers.builtin.optional_outputs import OfferingHandler
 from ksrv.spec import Dimension, ImageSpec, ModelSpec, TensorSpec
 
 INPUT = "image"

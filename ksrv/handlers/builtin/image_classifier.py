@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from ksrv.errors import InferenceError
-from ksrv.handlers import scores
 from ksrv.handlers.batch import Batch
+from ksrv.handlers.builtin import ranking
+from ksrv.handlers.builtin.integrated_gradients import integrated_gradients
+from ksrv.handlers.builtin.vision import VisionHandler
 from ksrv.handlers.context import Context
-from ksrv.handlers.gradients import integrated_gradients
-from ksrv.handlers.vision import VisionHandler
 from ksrv.request import Array
 from ksrv.spec import TensorSpec
 
@@ -57,8 +57,8 @@ class ImageClassifier(VisionHandler):
 
     def postprocess(self, outputs: Any) -> dict[str, Any]:
         """Rank the classes of each row."""
-        probabilities = scores.softmax(scores.main_output(outputs))
-        best, classes = scores.top(probabilities, min(self.topk, probabilities.shape[1]))
+        probabilities = ranking.softmax(ranking.main_output(outputs))
+        best, classes = ranking.top(probabilities, min(self.topk, probabilities.shape[1]))
         return self.choose(
             {
                 "output": lambda: [
@@ -78,12 +78,12 @@ class ImageClassifier(VisionHandler):
         Raises:
             InferenceError: The model has no gradients, or a request's `target` is no class of it.
         """
-        if not scores.is_tensor(inputs):
+        if not ranking.is_tensor(inputs):
             raise InferenceError("this model has no gradients to explain with")
         import torch
 
         with torch.no_grad():
-            ranked = scores.main_output(self.inference(inputs))
+            ranked = ranking.main_output(self.inference(inputs))
         targets = self._targets(batch, ranked.argmax(dim=1).tolist(), ranked.shape[1])
         return {"attributions": integrated_gradients(self.inference, inputs, targets)}
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.handlers import scores
 from ksrv.handlers.batch import Batch
+from ksrv.handlers.builtin import ranking
+from ksrv.handlers.builtin.optional_outputs import OfferingHandler
+from ksrv.handlers.builtin.tokenizer import UNKNOWN, clean_words, ngrams, read_vocabulary
 from ksrv.handlers.context import Context
-from ksrv.handlers.offering import OfferingHandler
-from ksrv.handlers.text_cleaning import UNKNOWN, clean_words, ngrams, read_vocabulary
 from ksrv.spec import ModelSpec, TensorSpec
 
 INPUT = TensorSpec("text", "BYTES", (-1,))
@@ -91,8 +91,8 @@ class TextClassifier(OfferingHandler):
 
     def postprocess(self, outputs: Any) -> dict[str, Any]:
         """Name the classes of each row."""
-        probabilities = scores.to_array(scores.softmax(scores.main_output(outputs)))
-        probability, classes = scores.best(probabilities)
+        probabilities = ranking.to_array(ranking.softmax(ranking.main_output(outputs)))
+        probability, classes = ranking.best(probabilities)
         return self.choose(
             {
                 "output": lambda: [

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.handlers import scores
-from ksrv.handlers.vision import VisionHandler
+from ksrv.handlers.builtin import ranking
+from ksrv.handlers.builtin.vision import VisionHandler
 from ksrv.spec import TensorSpec
 
 
@@ -30,8 +30,8 @@ class ImageSegmenter(VisionHandler):
 
     def postprocess(self, outputs: Any) -> dict[str, Any]:
         """Find the likeliest class of each pixel."""
-        probabilities = scores.softmax(scores.main_output(outputs, "out"))
-        probability, classes = scores.best(probabilities)
+        probabilities = ranking.softmax(ranking.main_output(outputs, "out"))
+        probability, classes = ranking.best(probabilities)
         return self.choose(
             {
                 "class": lambda: classes,

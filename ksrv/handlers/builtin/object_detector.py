@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.handlers import scores
+from ksrv.handlers.builtin import ranking
+from ksrv.handlers.builtin.vision import VisionHandler
 from ksrv.handlers.context import Context
-from ksrv.handlers.vision import VisionHandler
 from ksrv.request import Array
 from ksrv.spec import Dimension, ImageSpec, TensorSpec
 
@@ -98,14 +98,14 @@ class ObjectDetector(VisionHandler):
         if isinstance(outputs, tuple) and len(outputs) == 2:
             outputs = outputs[1]  # scripted detectors give their losses first
         if isinstance(outputs, Mapping):
-            parts = [scores.to_array(outputs[name]) for name in PARTS]
+            parts = [ranking.to_array(outputs[name]) for name in PARTS]
             if parts[2].ndim == 1:
                 return [dict(zip(PARTS, parts, strict=True))]
             return [dict(zip(PARTS, row, strict=True)) for row in zip(*parts, strict=True)]
         return list(outputs)
 
     def _kept(self, found: Mapping[str, Any]) -> tuple[Array, Array, Array]:
-        boxes, labels, marks = (scores.to_array(found[name]) for name in PARTS)
+        boxes, labels, marks = (ranking.to_array(found[name]) for name in PARTS)
         kept = marks >= np.float32(self.threshold)
         return boxes[kept], labels[kept], marks[kept]
 

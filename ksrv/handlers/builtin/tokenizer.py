@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from ksrv.handlers.contractions import CONTRACTION_MAP
+from ksrv.handlers.builtin.contractions import CONTRACTION_MAP
 
 UNKNOWN = "<unk>"
 CLEANUP_REGEX = r"<.*?>|&([a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});"

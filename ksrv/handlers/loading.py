@@ -14,7 +14,7 @@ from typing import Any
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
-from ksrv.handlers.folder_modules import FolderModules, HandlerError, resolve
+from ksrv.handlers.model_imports import FolderModules, HandlerError, resolve
 
 BUILT_IN = {
     "image_classifier": "ImageClassifier",
@@ -64,7 +64,7 @@ def make_handler(target: str | None, modules: FolderModules) -> Any:
     if target is None:
         return BaseHandler()
     if target in BUILT_IN:
-        module = import_module(f"ksrv.handlers.{target}")
+        module = import_module(f"ksrv.handlers.builtin.{target}")
         return getattr(module, BUILT_IN[target])()
     found = resolve(target, modules)
     if isinstance(found, ModuleType):
