@@ -27,7 +27,7 @@ from ksrv.repository.archive import (
 from ksrv.repository.document import check_aliases, describe
 from ksrv.repository.layout import ModelEntry, is_model_name
 from ksrv.source import Batching, ModelConfig, ModelSource
-from ksrv.torchserve.envelopes import KSERVE_V2
+from ksrv.torchserve.api.envelopes import KSERVE_V2
 
 log = logging.getLogger("ksrv.repository")
 

@@ -14,7 +14,7 @@ import orjson
 
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.request import Element
-from ksrv.torchserve.prediction import PredictionException
+from ksrv.torchserve.api.util import PredictionException
 
 OUTPUT = "output"
 PREDICTION_FAILED = "Prediction failed"

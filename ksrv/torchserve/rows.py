@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ksrv.request import Array, BatchInputs, BatchRequest, Element, Tensor
-from ksrv.torchserve.context import RequestHeaders
+from ksrv.torchserve.api.context import RequestHeaders
 
 SURFACE = ":surface"
 URL_PATH = ":url_path"

@@ -21,12 +21,14 @@ from ksrv.handlers.runner import LoadFailed
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Emitter, Tensor
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec, TensorSpec
-from ksrv.torchserve import answers, rows, streaming, surface, torchvision_stand_in
-from ksrv.torchserve.context import DEFAULT_STATUS, Context, RequestProcessor
+from ksrv.torchserve import answers, rows
+from ksrv.torchserve.api import streaming
+from ksrv.torchserve.api.context import DEFAULT_STATUS, Context, RequestProcessor
+from ksrv.torchserve.api.envelopes import BARE_ENVELOPES, KSERVE_V2, find_envelope
+from ksrv.torchserve.api.frames import read_answers
+from ksrv.torchserve.api.metrics import Metrics
 from ksrv.torchserve.entry import Entry, find_entry
-from ksrv.torchserve.envelopes import BARE_ENVELOPES, KSERVE_V2, find_envelope
-from ksrv.torchserve.frames import read_answers
-from ksrv.torchserve.metrics import Metrics
+from ksrv.torchserve.shims import torchvision, ts
 from ksrv.torchserve.wire_outputs import wire_tensors
 
 log = logging.getLogger("ksrv.torchserve")
@@ -80,9 +82,9 @@ class TorchServeRunner:
         self._envelope = config.envelope or ""
         folder = self.source.folder
         try:
-            surface.install(self.source.name)
+            ts.install(self.source.name)
             if self._archive.get("torchvision", True):
-                torchvision_stand_in.install(self.source.name)
+                torchvision.install(self.source.name)
             if str(folder) not in sys.path:
                 sys.path.insert(0, str(folder))
             if self._threads and config.model and not config.model.endswith(".onnx"):
@@ -117,7 +119,7 @@ class TorchServeRunner:
             manifest=self._archive["manifest"],
             batch_size=self._archive.get("batch_size", 1),
             gpu=gpu,
-            mms_version=surface.VERSION,
+            mms_version=ts.VERSION,
             metrics=Metrics(self.source.name, self._emit),
             model_yaml_config=self._archive.get("config") or {},
         )

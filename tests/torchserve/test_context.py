@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ksrv.torchserve.context import Context, RequestHeaders, RequestProcessor
+from ksrv.torchserve.api.context import Context, RequestHeaders, RequestProcessor
 
 
 def context(**headers):

@@ -14,7 +14,7 @@ from archives import archive
 from golden_models import GOLDEN, encoded, golden_classifier, picture, recorded
 
 from ksrv.testing import Server
-from ksrv.torchserve.vision_handler import ImageClassifier, decode_image
+from ksrv.torchserve.api.vision_handler import ImageClassifier, decode_image
 
 PREDICTIONS = recorded("predictions.json")
 BUILT_IN = recorded("builtin-handlers.json")

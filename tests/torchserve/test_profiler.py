@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.torchserve.profiling import VARIABLE, trace_folder
+from ksrv.torchserve.api.profiling import VARIABLE, trace_folder
 
 HANDLER = """
 from ts.handler_utils.micro_batching import MicroBatching

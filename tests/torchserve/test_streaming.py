@@ -3,9 +3,9 @@
 import pytest
 
 from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.torchserve.frames import create_predict_response, read_answers
+from ksrv.torchserve.api.frames import create_predict_response, read_answers
+from ksrv.torchserve.api.streaming import send_intermediate_predict_response
 from ksrv.torchserve.runner import _distinct
-from ksrv.torchserve.streaming import send_intermediate_predict_response
 
 
 class Socket:

@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 INSTALL = """
-from ksrv.torchserve import surface, torchvision_stand_in
-assert surface.install("cats") and torchvision_stand_in.install("cats")
+from ksrv.torchserve.shims import torchvision, ts
+assert ts.install("cats") and torchvision.install("cats")
 """
 
 
@@ -26,7 +26,7 @@ def test_every_name_of_the_table_is_there_and_imports_no_framework():
     done = run(
         "import sys\n"
         "from importlib import import_module\n"
-        "for module, names in surface.TABLE.items():\n"
+        "for module, names in ts.TABLE.items():\n"
         "    for name in names:\n"
         "        assert getattr(import_module(module), name) is not None\n"
         "import ts\n"

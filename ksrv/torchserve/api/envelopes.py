@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ksrv.torchserve.answers import checked_items
-from ksrv.torchserve.prediction import list_classes_from_module
+from ksrv.torchserve.api.util import list_classes_from_module
 
 HandleFunction = Callable[[Any, Any], Any]
 

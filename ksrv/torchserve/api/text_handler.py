@@ -11,8 +11,8 @@ from typing import Any
 
 from ksrv.handlers.builtin import tokenizer
 from ksrv.handlers.builtin.tokenizer import UNKNOWN, basic_english
-from ksrv.torchserve.base_handler import BaseHandler
-from ksrv.torchserve.prediction import map_class_to_label, ngrams_iterator
+from ksrv.torchserve.api.base_handler import BaseHandler
+from ksrv.torchserve.api.util import map_class_to_label, ngrams_iterator
 
 
 def get_tokenizer(name: str | None, language: str = "en") -> Callable[[str], list[str]]:

@@ -1,19 +1,19 @@
 """Lets `from torchvision import transforms` work in handlers when torchvision is not installed.
 
-Only the transforms of `ksrv.torchserve.transforms` are there; any other name is an ImportError that says
+Only the transforms of `ksrv.torchserve.shims.transforms` are there; any other name is an ImportError that says
 so. An installed torchvision is always found first and left alone.
 """
 
 from types import ModuleType
 
-from ksrv.torchserve import stand_in, transforms
+from ksrv.torchserve.shims import finder, transforms
 
 NAMES = ("Compose", "Resize", "CenterCrop", "ToTensor", "Normalize", "InterpolationMode")
 PACKAGE = "torchvision"
 MODULES = (PACKAGE, f"{PACKAGE}.transforms")
 
 
-class TorchvisionFinder(stand_in.StandInFinder):
+class TorchvisionFinder(finder.StandInFinder):
     """Finds `torchvision` and `torchvision.transforms`.
 
     Args:
@@ -43,4 +43,4 @@ def install(wanted_by: str) -> bool:
     Returns:
         False when the real torchvision is installed.
     """
-    return stand_in.install(TorchvisionFinder(wanted_by))
+    return finder.install(TorchvisionFinder(wanted_by))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
-from ksrv.torchserve import profiling
+from ksrv.torchserve.api import profiling
 
 STAGES = ("preprocess", "inference", "postprocess")
 

@@ -7,7 +7,7 @@ One `Context` lives as long as its handler, because handlers keep the reference 
 import os
 from typing import Any
 
-from ksrv.torchserve.metrics import Metrics
+from ksrv.torchserve.api.metrics import Metrics
 
 DEFAULT_STATUS = 200
 

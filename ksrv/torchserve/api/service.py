@@ -12,19 +12,19 @@ from typing import Any
 import msgspec
 
 from ksrv.handlers.metrics import discard
-from ksrv.torchserve import surface
 from ksrv.torchserve.answers import (
     OUT_OF_RESOURCES,
     PREDICTION_FAILED,
     AnswerError,
     checked_items,
 )
-from ksrv.torchserve.context import Context, RequestProcessor
+from ksrv.torchserve.api.context import Context, RequestProcessor
+from ksrv.torchserve.api.envelopes import ENVELOPES
+from ksrv.torchserve.api.frames import create_predict_response
+from ksrv.torchserve.api.metrics import Metrics
+from ksrv.torchserve.api.util import PredictionException, get_yaml_config
 from ksrv.torchserve.entry import Entry, find_entry
-from ksrv.torchserve.envelopes import ENVELOPES
-from ksrv.torchserve.frames import create_predict_response
-from ksrv.torchserve.metrics import Metrics
-from ksrv.torchserve.prediction import PredictionException, get_yaml_config
+from ksrv.torchserve.shims import ts
 
 logger = logging.getLogger("ksrv.torchserve")
 
@@ -48,7 +48,7 @@ class Service:
         return self._context
 
     def set_cl_socket(self, cl_socket: Any) -> None:
-        """Take what intermediate answers go to; see `ksrv.torchserve.streaming`."""
+        """Take what intermediate answers go to; see `ksrv.torchserve.api.streaming`."""
         self._context.cl_socket = cl_socket
 
     def predict(self, batch: Sequence[dict[str, Any]]) -> bytearray:
@@ -59,7 +59,7 @@ class Service:
                 dicts, and `headers`: a list of {name, value} dicts.
 
         Returns:
-            The answers as a frame; see `ksrv.torchserve.frames`.
+            The answers as a frame; see `ksrv.torchserve.api.frames`.
         """
         context = self._context
         rows = [
@@ -143,7 +143,7 @@ class ModelLoader:
         config_file = manifest.get("model", {}).get("configFile")
         config = get_yaml_config(str(folder / config_file)) if config_file else {}
         context = Context(
-            model_name, model_dir, manifest, batch_size, gpu_id, surface.VERSION,
+            model_name, model_dir, manifest, batch_size, gpu_id, ts.VERSION,
             limit_max_image_pixels, metrics_cache or Metrics(model_name, discard), config,
         )  # fmt: skip
         entry, _ = find_entry(handler, folder, context)

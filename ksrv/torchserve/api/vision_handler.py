@@ -21,10 +21,17 @@ from ksrv.handlers.builtin.integrated_gradients import integrated_gradients
 from ksrv.images import opencv
 from ksrv.images.decode_limits import LimitPassed, checked_header, decoder_bytes, process_limits
 from ksrv.images.decode_memory import NoRoom, TooLarge, decoding
-from ksrv.torchserve.base_handler import BaseHandler
-from ksrv.torchserve.micro_batching import MicroBatching
-from ksrv.torchserve.prediction import PredictionException, map_class_to_label
-from ksrv.torchserve.transforms import CenterCrop, Compose, Normalize, Pixels, Resize, ToTensor
+from ksrv.torchserve.api.base_handler import BaseHandler
+from ksrv.torchserve.api.micro_batching import MicroBatching
+from ksrv.torchserve.api.util import PredictionException, map_class_to_label
+from ksrv.torchserve.shims.transforms import (
+    CenterCrop,
+    Compose,
+    Normalize,
+    Pixels,
+    Resize,
+    ToTensor,
+)
 
 MEAN = [0.485, 0.456, 0.406]
 STD = [0.229, 0.224, 0.225]

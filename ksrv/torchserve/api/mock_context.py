@@ -4,8 +4,8 @@ import os
 from typing import Any
 
 from ksrv.handlers.metrics import discard
-from ksrv.torchserve.metrics import Metrics
-from ksrv.torchserve.prediction import get_yaml_config
+from ksrv.torchserve.api.metrics import Metrics
+from ksrv.torchserve.api.util import get_yaml_config
 
 
 class MockContext:

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from ksrv.loaders import package
 from ksrv.loaders.eager import read_state
 from ksrv.loaders.loaded import LoadRequest
-from ksrv.torchserve import profiling
-from ksrv.torchserve.prediction import (
+from ksrv.torchserve.api import profiling
+from ksrv.torchserve.api.util import (
     check_valid_pt2_backend,
     list_classes_from_module,
     load_label_mapping,

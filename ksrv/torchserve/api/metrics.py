@@ -13,7 +13,7 @@ from functools import cache
 
 from ksrv.handlers.metrics import Emit, MetricRecord, discard
 
-logger = logging.getLogger("ksrv.torchserve.metrics")
+logger = logging.getLogger("ksrv.torchserve.api.metrics")
 
 
 class MetricTypes(Enum):

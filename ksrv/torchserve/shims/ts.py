@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
 
-from ksrv.torchserve import stand_in
+from ksrv.torchserve.shims import finder
 
 VERSION = "0.12.0"
-HERE = "ksrv.torchserve"
+HERE = "ksrv.torchserve.api"
 
 _BASE = {"BaseHandler": "base_handler", "setup_ort_session": "base_handler"}
 _VISION = {"VisionHandler": "vision_handler", "ImageClassifier": "vision_handler"}
-_PREDICTION = dict.fromkeys(("PredictionException", "map_class_to_label", "load_label_mapping", "list_classes_from_module", "check_valid_pt2_backend", "get_yaml_config", "deprecated", "CLEANUP_REGEX", "PT2Backend"), "prediction")  # fmt: skip
+_UTIL = dict.fromkeys(("PredictionException", "map_class_to_label", "load_label_mapping", "list_classes_from_module", "check_valid_pt2_backend", "get_yaml_config", "deprecated", "CLEANUP_REGEX", "PT2Backend"), "util")  # fmt: skip
 _STREAMING = {"send_intermediate_predict_response": "streaming"}
 
 TABLE: Mapping[str, Mapping[str, str]] = {
@@ -47,7 +47,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "ts.torch_handler.unit_tests.test_utils.mock_context": {"MockContext": "mock_context"},
     "ts.handler_utils": {},
     "ts.handler_utils.timer": {"timed": "base_handler"},
-    "ts.handler_utils.utils": {**_STREAMING, "import_class": "prediction"},
+    "ts.handler_utils.utils": {**_STREAMING, "import_class": "util"},
     "ts.handler_utils.micro_batching": {
         "MicroBatching": "micro_batching",
         "get_micro_batch_idx": "micro_batching",
@@ -55,10 +55,10 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "ts.handler_utils.hf_batch_streamer": {"TextIteratorStreamerBatch": "batch_streamer"},
     "ts.handler_utils.text_utils": {
         "get_tokenizer": "text_handler",
-        "ngrams_iterator": "prediction",
+        "ngrams_iterator": "util",
     },
     "ts.utils": {},
-    "ts.utils.util": _PREDICTION,
+    "ts.utils.util": _UTIL,
     "ts.utils.timeit_decorator": {"timeit": "base_handler"},
     "ts.metrics": {},
     "ts.metrics.dimension": {"Dimension": "metrics"},
@@ -73,7 +73,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
 """The modules of `ts`, and in which module of this package each of their names is at home."""
 
 
-class SurfaceFinder(stand_in.StandInFinder):
+class SurfaceFinder(finder.StandInFinder):
     """Finds `ts` and its modules in the table.
 
     Args:
@@ -101,4 +101,4 @@ def install(wanted_by: str) -> bool:
     Returns:
         False when the real torchserve is installed, which then serves the imports.
     """
-    return stand_in.install(SurfaceFinder(wanted_by))
+    return finder.install(SurfaceFinder(wanted_by))

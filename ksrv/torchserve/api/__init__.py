@@ -1,0 +1,1 @@
+"""The names that the package `ts` exports to handlers written for TorchServe."""
