@@ -24,7 +24,7 @@ def import_archive(archive: Path, repository: Path | None, install_requirements:
     With --to it becomes a folder with a model.yaml that serves the same.
     """
     from ksrv.repository import importing
-    from ksrv.repository.archive import ArchiveError
+    from ksrv.repository.torchserve.archive import ArchiveError
 
     if install_requirements and repository is None:
         raise click.UsageError("--install-requirements needs --to: it installs into the new folder")

@@ -1,6 +1,6 @@
 """The `image:` section of an input: its keys, their defaults, and what may stand together."""
 
-from ksrv.repository.document import Fields
+from ksrv.repository.yaml_document import Fields
 from ksrv.spec import Dimension, ImageSpec
 
 DATATYPES = ("FP32", "FP16", "FP64", "BF16", "UINT8", "INT8", "UINT16", "INT16", "INT32")

@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from ksrv.repository.archive import ArchiveError, open_archive, read_manifest
-from ksrv.repository.archived_model import Report, archived_config
-from ksrv.repository.config import CONFIG_NAME
+from ksrv.repository.model_yaml import CONFIG_NAME
+from ksrv.repository.torchserve.archive import ArchiveError, open_archive, read_manifest
+from ksrv.repository.torchserve.model_config import Report, archived_config
 from ksrv.source import ModelConfig
 
 INSTALL_SECONDS = 3600

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ksrv.errors import quote
-from ksrv.repository.config import (
+from ksrv.repository.model_yaml import (
     CONFIG_NAME,
     MODEL_SUFFIXES,
     ConfigError,
@@ -20,7 +20,7 @@ from ksrv.repository.config import (
     load_version_policy,
     unread_settings,
 )
-from ksrv.repository.trust import doubts
+from ksrv.repository.permissions import doubts
 from ksrv.source import ModelConfig, ModelSource, VersionPolicy
 
 __all__ = ["ModelEntry", "ModelSource", "Repository", "RepositoryError", "is_model_name"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from gunicorn.app.base import BaseApplication
 
-from ksrv.repository.archived_model import archive_readers
 from ksrv.repository.layout import Repository
+from ksrv.repository.torchserve.model_config import archive_readers
 from ksrv.server.lifecycle import Service
 from ksrv.server.master import Master
 from ksrv.server.settings import ServerSettings

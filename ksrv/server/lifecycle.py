@@ -127,8 +127,8 @@ class Service:
         from ksrv._native.memory import pymalloc
         from ksrv.engine.engine import Engine, EngineSettings
         from ksrv.images import opencv
-        from ksrv.repository.archived_model import archive_readers
         from ksrv.repository.layout import Repository
+        from ksrv.repository.torchserve.model_config import archive_readers
         from ksrv.server.app import make_app
 
         # Settings for the whole process: they are made here, where the process is ksrv's own.

@@ -7,8 +7,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ksrv.repository.config import ConfigError, load_model_config
-from ksrv.repository.document import Document
+from ksrv.repository.model_yaml import ConfigError, load_model_config
+from ksrv.repository.yaml_document import Document
 from ksrv.source import ModelConfig, ModelSource
 
 KEYS = [

@@ -5,8 +5,8 @@ import torch
 from archives import archive
 
 from ksrv.handlers.runner import LoadFailed, make_runner
-from ksrv.repository.archived_model import ArchiveDefaults, archive_readers
 from ksrv.repository.layout import Repository
+from ksrv.repository.torchserve.model_config import ArchiveDefaults, archive_readers
 
 BASE = (
     "from ts.torch_handler.base_handler import BaseHandler\n\n\nclass Own(BaseHandler):\n    pass\n"

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from test_handler_behaviours import ANSWER, ONE_TO_FOUR, predict, settle
 
 from ksrv.cli.main import main
-from ksrv.repository.archived_model import ArchiveDefaults, archive_readers, read_archive
 from ksrv.repository.layout import Repository
+from ksrv.repository.torchserve.model_config import ArchiveDefaults, archive_readers, read_archive
 from ksrv.server.settings import SettingsError, resolve
 from ksrv.server.torchserve_config import translate
 from ksrv.testing import Server

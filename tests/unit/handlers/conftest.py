@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ksrv.handlers.runner import Runner
-from ksrv.repository.config import load_model_config
+from ksrv.repository.model_yaml import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.source import ModelSource
 

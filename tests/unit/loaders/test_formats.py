@@ -8,7 +8,7 @@ import pytest
 
 from ksrv.errors import InferenceError
 from ksrv.handlers.runner import LoadFailed, Runner
-from ksrv.repository.config import load_model_config
+from ksrv.repository.model_yaml import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.source import ModelSource
 from tests.format_files import (

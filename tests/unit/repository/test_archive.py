@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ksrv.repository.archive import (
+from ksrv.repository.torchserve.archive import (
     ArchiveError,
     ArchiveLimits,
     is_archive,

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from ksrv.repository.archive import open_archive
-from ksrv.repository.archive_cache import ABANDONED_DAYS, KEPT_DAYS, hold, prune
+from ksrv.repository.torchserve.archive import open_archive
+from ksrv.repository.torchserve.cache import ABANDONED_DAYS, KEPT_DAYS, hold, prune
 from tests.unit.repository.test_archive import FILES, write_zip
 
 DAY = 24 * 3600
@@ -55,7 +55,7 @@ def test_unpacking_prunes_and_opening_counts_as_use(tmp_path):
 def test_archive_that_another_process_uses_stays(tmp_path):
     place = folder(tmp_path, "c" * 64, 0)
     code = (
-        "import sys; from pathlib import Path; from ksrv.repository.archive_cache import hold\n"
+        "import sys; from pathlib import Path; from ksrv.repository.torchserve.cache import hold\n"
         "assert hold(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(place)]

@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from ksrv.repository.config import ConfigError, load_model_config
+from ksrv.repository.model_yaml import ConfigError, load_model_config
 from ksrv.source import Batching, ModelSource, VersionPolicy
 from ksrv.spec import ImageSpec, TensorSpec
 

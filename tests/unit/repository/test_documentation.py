@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 from ksrv.handlers.runner import Runner
-from ksrv.repository import config, unpacked
-from ksrv.repository.config import load_model_config
+from ksrv.repository import model_yaml
+from ksrv.repository.model_yaml import load_model_config
+from ksrv.repository.torchserve import unpacked
 from ksrv.source import ModelSource
 from ksrv.spec import ImageSpec
 
@@ -23,7 +24,7 @@ def test_the_documented_settings_are_valid_and_complete(tmp_path):
     loaded = load_model_config(tmp_path)
     assert loaded.inputs[0].image.shorter_side == 256
     shown = set(re.findall(r"^(\w+):", SETTINGS, re.MULTILINE))
-    assert shown == set(config._KEYS)
+    assert shown == set(model_yaml._KEYS)
     image = SETTINGS.partition("    image:")[2].partition("outputs:")[0]
     assert set(re.findall(r"^      (\w+):", image, re.MULTILINE)) == set(ImageSpec.__slots__)
 

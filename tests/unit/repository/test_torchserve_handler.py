@@ -6,7 +6,7 @@ import pytest
 
 from ksrv.handlers.runner import Runner, make_runner
 from ksrv.repository.layout import Repository
-from ksrv.repository.torchserve_handler import imports_ts
+from ksrv.repository.torchserve.detection import imports_ts
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 
 HANDLER = """

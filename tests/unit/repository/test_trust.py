@@ -6,7 +6,7 @@ import os
 import pytest
 
 from ksrv.repository.layout import Repository
-from ksrv.repository.trust import doubts
+from ksrv.repository.permissions import doubts
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 import msgspec
 import yaml
 
-from ksrv.repository.archive import (
+from ksrv.repository.layout import ModelEntry, is_model_name
+from ksrv.repository.torchserve.archive import (
     ARCHIVE_SUFFIXES,
     MANIFEST,
     ArchiveError,
@@ -24,8 +25,7 @@ from ksrv.repository.archive import (
     open_archive,
     read_manifest,
 )
-from ksrv.repository.document import check_aliases, describe
-from ksrv.repository.layout import ModelEntry, is_model_name
+from ksrv.repository.yaml_document import check_aliases, describe
 from ksrv.source import Batching, ModelConfig, ModelSource
 from ksrv.torchserve.api.envelopes import KSERVE_V2
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ksrv.repository.archive import ArchiveError, read_manifest
-from ksrv.repository.archived_model import archived_config
-from ksrv.repository.document import ConfigError, Fields
+from ksrv.repository.torchserve.archive import ArchiveError, read_manifest
+from ksrv.repository.torchserve.model_config import archived_config
+from ksrv.repository.yaml_document import ConfigError, Fields
 from ksrv.source import ModelConfig
 
 KEYS = (

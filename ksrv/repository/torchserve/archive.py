@@ -21,7 +21,7 @@ from typing import IO
 
 import msgspec
 
-from ksrv.repository.archive_cache import PARTIAL, hold, prune
+from ksrv.repository.torchserve.cache import PARTIAL, hold, prune
 
 MANIFEST = PurePosixPath("MAR-INF/MANIFEST.json")
 ARCHIVE_SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz")

@@ -13,10 +13,10 @@ from typing import Any
 
 from ksrv._native.tensor import datatype
 from ksrv.handlers.compile import CompileError, read_plan
-from ksrv.repository.document import ConfigError, Document, Fields, describe
 from ksrv.repository.image_section import default_image, read_image
 from ksrv.repository.labels import LabelError, read_labels
-from ksrv.repository.torchserve_handler import as_torchserve
+from ksrv.repository.torchserve.detection import as_torchserve
+from ksrv.repository.yaml_document import ConfigError, Document, Fields, describe
 from ksrv.source import Batching, ModelConfig, VersionPolicy
 from ksrv.spec import Dimension, TensorSpec
 
@@ -127,7 +127,9 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
     document = Document.read(path)
     fields = Fields(document, {} if document.value is None else document.value)
     if "torchserve" in fields:
-        from ksrv.repository.unpacked import read_unpacked  # stands on this module's errors
+        from ksrv.repository.torchserve.unpacked import (
+            read_unpacked,  # stands on this module's errors
+        )
 
         readers = {
             "device": _read_device,

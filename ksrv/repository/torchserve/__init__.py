@@ -1,0 +1,1 @@
+"""TorchServe's archives (.mar): opening, caching, and their configuration as a model's source."""
