@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "ksrv"
 
-FOUNDATION = {"errors", "limits", "request", "source", "spec", "_native"}
+FOUNDATION = {"errors", "limits", "request", "source", "spec", "statistics", "_native"}
 ARROWS = {
     "_native": set(),
     "errors": set(),
@@ -17,6 +17,7 @@ ARROWS = {
     "spec": set(),
     "request": {"errors", "_native"},
     "source": {"spec"},
+    "statistics": {"_native"},
     "protocol": FOUNDATION,
     "loaders": FOUNDATION,
     "images": FOUNDATION,

@@ -13,7 +13,7 @@ from ksrv._native.queue import request_queue as native
 from ksrv.engine.executors import Executor
 from ksrv.engine.executors.inline import InlineExecutor
 from ksrv.engine.model import ExecutorFactory, LoadedModel, Retired
-from ksrv.engine.served import ModelState, Served, ServedModels
+from ksrv.engine.registry import ModelState, Served, ServedModels
 from ksrv.engine.settings import EngineSettings
 from ksrv.engine.ticket import Ticket
 from ksrv.errors import NotFound, NotReady, cut
@@ -23,12 +23,12 @@ from ksrv.observe.colleagues import Colleagues, Counts
 from ksrv.observe.handler_metrics import HandlerMetrics
 from ksrv.observe.process import ProcessValues, process_values
 from ksrv.observe.server_values import ServerValues
-from ksrv.observe.statistics import ModelStatistics, add_counts
 from ksrv.observe.traffic import Traffic, own_traffic
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, InferResponse
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec
+from ksrv.statistics import ModelStatistics, add_counts
 
 __all__ = ["Engine", "EngineSettings", "ModelState"]
 

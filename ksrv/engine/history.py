@@ -5,7 +5,7 @@ from typing import Protocol
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Tally
-from ksrv.observe.statistics import ModelStatistics, total
+from ksrv.statistics import ModelStatistics, total
 
 
 class Counted(Protocol):

@@ -23,14 +23,14 @@ from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.stats import Tally
 from ksrv._native.server import model_endpoint as lane
 from ksrv._native.tensor import aliasing_check as ownership
-from ksrv.engine.admission import APART
-from ksrv.engine.assemble import Assembly
-from ksrv.engine.assembler import fill
-from ksrv.engine.chunks import chunk_sender
+from ksrv.engine.batches.batch import Assembly
+from ksrv.engine.batches.fast_batch import PlainBatch
+from ksrv.engine.batches.prefetch import fill
+from ksrv.engine.batches.split import split
+from ksrv.engine.batches.streaming import chunk_sender
 from ksrv.engine.executors import Executor, ExecutorDied
-from ksrv.engine.plain import PlainBatch
-from ksrv.engine.split import split
 from ksrv.engine.ticket import QueuedTicket
+from ksrv.engine.validation import APART
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.request import Array, BatchInputs, BatchOutputs, InferResponse
 from ksrv.source import ModelConfig

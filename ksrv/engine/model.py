@@ -13,16 +13,16 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.stats import Tally
 from ksrv.engine import warmup
-from ksrv.engine.admission import Admission
-from ksrv.engine.apart import Apart
-from ksrv.engine.assemble import Assembly, RowImages
-from ksrv.engine.assembler import Assembler
+from ksrv.engine.batches.batch import Assembly, RowImages
+from ksrv.engine.batches.prefetch import Assembler
+from ksrv.engine.batches.split import join
+from ksrv.engine.decode_thread import Apart
 from ksrv.engine.executors import Executor
 from ksrv.engine.history import History
 from ksrv.engine.instance import Instance
 from ksrv.engine.settings import EngineSettings
-from ksrv.engine.split import join
 from ksrv.engine.ticket import JoinedTicket, QueuedTicket, Ticket, late
+from ksrv.engine.validation import Admission
 from ksrv.errors import (
     BodyTooLarge,
     DeadlineExceeded,
@@ -34,9 +34,9 @@ from ksrv.errors import (
     PromiseBroken,
     without_paths,
 )
-from ksrv.observe.statistics import ModelStatistics
 from ksrv.request import InferRequest, InferResponse, Tensor
 from ksrv.source import ModelConfig, ModelSource
+from ksrv.statistics import ModelStatistics
 
 log = logging.getLogger("ksrv.engine")
 

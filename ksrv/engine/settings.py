@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from ksrv.engine.memory import bytes_in_flight
+from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.limits import Limits
 
 

@@ -17,8 +17,8 @@ import msgspec
 
 from ksrv.observe.handler_metrics import Family, HandlerMetrics
 from ksrv.observe.process import ProcessValues, process_values
-from ksrv.observe.statistics import ModelStatistics, add_counts
 from ksrv.observe.traffic import Traffic, own_traffic
+from ksrv.statistics import ModelStatistics, add_counts
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from ksrv._native.queue.stats import BOUNDS_NS
 from ksrv.observe.process import ProcessValues
 from ksrv.observe.server_values import ServerValues
-from ksrv.observe.statistics import ModelStatistics, StageTimes
 from ksrv.observe.traffic import Traffic
+from ksrv.statistics import ModelStatistics, StageTimes
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

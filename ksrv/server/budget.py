@@ -7,7 +7,7 @@ end. What is announced holds nothing; bytes are taken as they come.
 from types import TracebackType
 
 from ksrv._native.memory.memory_budget import PROCESS, SMALL_REQUEST, AnswerBytes, MemoryBudget
-from ksrv.engine.memory import bytes_in_flight
+from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import BodyTooLarge, Overloaded
 from ksrv.limits import Limits
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from ksrv.engine.memory import bytes_in_flight
+from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.limits import Limits
 from tests.integration.door_server import (
     DoorServer,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ksrv._native.ipc import tensor_descriptors as records
 from ksrv._native.ipc.channel import Channel, ChannelError, Link
 from ksrv._native.memory import buffer_pool as arena
-from ksrv.engine.executors import payloads
+from ksrv.engine.executors import messages
 from ksrv.engine.executors.kinds import Kind
 from ksrv.request import BatchOutputs, Tensor
 
@@ -50,10 +50,10 @@ class Sides:
         tensors = [self.tensor(sender, size, step, pattern) for size in step["sizes"]]
         outputs = BatchOutputs(tensors)
         written, blocks = records.write(outputs.tensors, sender.own)
-        payload, lenient = payloads.pack_answer(outputs, written)
+        payload, lenient = messages.pack_answer(outputs, written)
         sender.send(Kind.ANSWER, payload, blocks=blocks, lenient=lenient)
         del blocks
-        received = payloads.unpack_answer(receiver.receive(), receiver.peer, 1)
+        received = messages.unpack_answer(receiver.receive(), receiver.peer, 1)
         self.check([(tensor.data, pattern) for tensor in received.tensors])
         if step["keep"]:
             self.held += [(tensor.data, pattern) for tensor in received.tensors]
@@ -116,7 +116,7 @@ def test_a_mutated_message_is_read_or_refused(mutations, cut, elements):
             Tensor("t", "BYTES", (2,), data) if elements else Tensor("t", "UINT8", (200,), data)
         )
         written, blocks = records.write([tensor], sender.own)
-        payload, _ = payloads.pack_answer(BatchOutputs([tensor]), written)
+        payload, _ = messages.pack_answer(BatchOutputs([tensor]), written)
         sender.send(Kind.ANSWER, payload, blocks=blocks)
         message, descriptors, _, _ = socket.recv_fds(tap, 100_000, 8)
         changed = bytearray(message)
@@ -127,7 +127,7 @@ def test_a_mutated_message_is_read_or_refused(mutations, cut, elements):
         for descriptor in descriptors:
             os.close(descriptor)
         try:
-            answer = payloads.unpack_answer(receiver.receive(0), receiver.peer, 1)
+            answer = messages.unpack_answer(receiver.receive(0), receiver.peer, 1)
         except ChannelError:
             return
         for one in answer.tensors:

@@ -21,10 +21,10 @@ from ksrv._native.ipc import tensor_descriptors as records
 from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Frame, Link
 from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.memory.memory_budget import PROCESS
-from ksrv.engine.executors import payloads
+from ksrv.engine.available_memory import bytes_in_flight
+from ksrv.engine.executors import messages
 from ksrv.engine.executors.kinds import Kind
-from ksrv.engine.executors.payloads import LoadNote, LogNote
-from ksrv.engine.memory import bytes_in_flight
+from ksrv.engine.executors.messages import LoadNote, LogNote
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.metrics import MetricRecord
 from ksrv.handlers.runner import LoadFailed, Runner, make_runner
@@ -58,7 +58,7 @@ class Events:
 
     def metrics(self, records: list[MetricRecord]) -> None:
         """Send values that the handler reported."""
-        self.send(Kind.METRICS, *payloads.pack_metrics(records))
+        self.send(Kind.METRICS, *messages.pack_metrics(records))
 
 
 class EventLogHandler(logging.Handler):
@@ -77,7 +77,7 @@ class EventLogHandler(logging.Handler):
         """Send one record."""
         text = self.format(record)[:_MESSAGE_CHARACTERS]
         note = LogNote(record.name, record.levelno, text)
-        self._events.send(Kind.LOG, *payloads.dump(note))
+        self._events.send(Kind.LOG, *messages.dump(note))
 
 
 def send_answer(link: Link, kind: Kind, sequence: int, outputs: BatchOutputs) -> None:
@@ -90,7 +90,7 @@ def send_answer(link: Link, kind: Kind, sequence: int, outputs: BatchOutputs) ->
         outputs: What the handler answered.
     """
     written, blocks = records.write(outputs.tensors, link.own)
-    payload, lenient = payloads.pack_answer(outputs, written)
+    payload, lenient = messages.pack_answer(outputs, written)
     # Emptied before sending, because the message says which input blocks nobody refers to, and
     # an output may be a view of an input.
     outputs.tensors.clear()
@@ -129,7 +129,7 @@ class Chunks:
             frame = self._link.receive()
             if frame.kind != Kind.LISTENING:
                 raise ChannelError(f"a message was {frame.kind}, not LISTENING")
-            note = payloads.load(payloads.ListeningNote, frame.payload, frame.lenient)
+            note = messages.load(messages.ListeningNote, frame.payload, frame.lenient)
             return frozenset(note.places)
 
     def end(self) -> None:
@@ -160,7 +160,7 @@ class Child:
         frame = self._link.receive()
         if frame.kind != Kind.LOAD:
             raise ChannelError(f"the first message was {frame.kind}, not LOAD")
-        note = payloads.load(LoadNote, frame.payload, frame.lenient)
+        note = messages.load(LoadNote, frame.payload, frame.lenient)
         root = logging.getLogger()
         root.setLevel(note.level)
         root.addHandler(EventLogHandler(self._events))
@@ -190,7 +190,7 @@ class Child:
             )
             spec = runner.load()
             arena.trim_malloc()  # reading a model may take twice its size
-            payload = payloads.pack_spec(spec)
+            payload = messages.pack_spec(spec)
         except BaseException as error:  # the worker is told, whatever it is
             log.exception("the model cannot be loaded")
             failure = error if isinstance(error, KsrvError) else HandlerFailed(_load_text(error))
@@ -224,7 +224,7 @@ class Child:
 
     def _run(self, runner: Runner, frame: Frame) -> None:
         chunks = Chunks(self._link, self._sequence)
-        batch = payloads.unpack_batch(frame, self._link.peer, lambda: chunks)
+        batch = messages.unpack_batch(frame, self._link.peer, lambda: chunks)
         try:
             outputs = runner.run(batch)
         finally:
@@ -233,7 +233,7 @@ class Child:
         send_answer(self._link, Kind.ANSWER, self._sequence, outputs)
 
     def _fail(self, error: KsrvError) -> None:
-        payload, lenient = payloads.dump(payloads.fault_of(error))
+        payload, lenient = messages.dump(messages.fault_of(error))
         self._link.send(Kind.FAILED, payload, sequence=self._sequence, lenient=lenient)
 
 

@@ -16,13 +16,13 @@ from ksrv._native.ipc import tensor_descriptors as records
 from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Frame, Link
 from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.memory.buffer_pool import Block
-from ksrv.engine.executors import ExecutorDied, payloads
+from ksrv.engine.executors import ExecutorDied, messages
 from ksrv.engine.executors.backoff import Backoff
 from ksrv.engine.executors.environment import handler_environment
 from ksrv.engine.executors.kinds import Kind
-from ksrv.engine.executors.output import ProcessLog
-from ksrv.engine.executors.payloads import Fault, LoadNote, LogNote
-from ksrv.engine.executors.supervision import Ending, HandlerProcess
+from ksrv.engine.executors.messages import Fault, LoadNote, LogNote
+from ksrv.engine.executors.process_log import ProcessLog
+from ksrv.engine.executors.watcher import Ending, HandlerProcess
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, NotReady, Overloaded, quote
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.limits import Limits
@@ -165,11 +165,11 @@ class ProcessExecutor:
         )
         deadline_ns = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
         try:
-            payload, lenient = payloads.dump(note)
+            payload, lenient = messages.dump(note)
             link.send(Kind.LOAD, payload, lenient=lenient)
             frame = link.receive(deadline_ns)
             if frame.kind == Kind.LOADED:
-                return payloads.unpack_spec(frame)
+                return messages.unpack_spec(frame)
             raise self._failure(frame)
         except TimeoutError as error:
             process.kill()
@@ -219,7 +219,7 @@ class ProcessExecutor:
             link, process = self._living()
             try:
                 written, blocks = records.write(batch.tensors.values(), link.own)
-                payload, lenient = payloads.pack_batch(batch, written)
+                payload, lenient = messages.pack_batch(batch, written)
             except MemoryError as error:
                 raise Overloaded(str(error), "memory") from error
             self._backoff.served()
@@ -260,13 +260,13 @@ class ProcessExecutor:
             if frame.sequence != self._sequence:
                 raise ChannelError(f"it answered batch {frame.sequence}, not {self._sequence}")
             if frame.kind == Kind.ANSWER:
-                return payloads.unpack_answer(frame, link.peer, len(batch.requests))
+                return messages.unpack_answer(frame, link.peer, len(batch.requests))
             if frame.kind == Kind.ASK:
                 self._tell_listening(link, batch)
                 continue
             if frame.kind != Kind.CHUNK:
                 return self._failure(frame)
-            chunk = payloads.unpack_answer(frame, link.peer, len(batch.requests))
+            chunk = messages.unpack_answer(frame, link.peer, len(batch.requests))
             if batch.emit is not None:
                 batch.emit(chunk)
 
@@ -275,7 +275,7 @@ class ProcessExecutor:
         emit = batch.emit
         if emit is None:
             raise ChannelError("it asked for listeners, and nobody wants intermediate answers")
-        payload, lenient = payloads.dump(payloads.ListeningNote(sorted(emit.listening())))
+        payload, lenient = messages.dump(messages.ListeningNote(sorted(emit.listening())))
         link.send(Kind.LISTENING, payload, sequence=self._sequence, lenient=lenient, wait=False)
 
     def close(self) -> None:
@@ -339,13 +339,13 @@ class ProcessExecutor:
     def _failure(self, frame: Frame) -> KsrvError:
         if frame.kind != Kind.FAILED:
             raise ChannelError(f"a message of the kind {frame.kind} has no place here")
-        return payloads.error_of(payloads.load(Fault, frame.payload, frame.lenient))
+        return messages.error_of(messages.load(Fault, frame.payload, frame.lenient))
 
     def _take_event(self, frame: Frame) -> None:
         if frame.kind == Kind.LOG:
-            self._log.record(payloads.load(LogNote, frame.payload, frame.lenient))
+            self._log.record(messages.load(LogNote, frame.payload, frame.lenient))
         elif frame.kind == Kind.METRICS:
-            for record in payloads.unpack_metrics(frame):
+            for record in messages.unpack_metrics(frame):
                 self._emit(record)
         else:
             raise ChannelError(f"a message of the kind {frame.kind} is no event")

@@ -9,7 +9,7 @@ import pytest
 
 from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.memory.memory_budget import PROCESS
-from ksrv.engine import admission
+from ksrv.engine import validation
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded
 from ksrv.images import opencv
 from ksrv.request import InferRequest, Tensor
@@ -235,7 +235,7 @@ def test_an_image_without_room_fails_its_own_request(monkeypatch):
 @pytest.fixture
 def heavy(monkeypatch):
     """A picture that counts as one that takes long, and a decoder that holds it back."""
-    monkeypatch.setattr(admission, "APART_NS", 1_000_000)  # some 250,000 pixels
+    monkeypatch.setattr(validation, "APART_NS", 1_000_000)  # some 250,000 pixels
     return Decoder(monkeypatch, held=7), png(7, 600, 600)
 
 

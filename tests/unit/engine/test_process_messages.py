@@ -11,7 +11,7 @@ import pytest
 
 from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Link
 from ksrv._native.tensor import datatype
-from ksrv.engine.executors import payloads
+from ksrv.engine.executors import messages
 from ksrv.engine.executors.kinds import Kind
 
 FP32 = datatype.NAMES.index("FP32")
@@ -175,13 +175,13 @@ def liar():
 def test_a_message_that_does_not_add_up_is_refused(liar, lie):
     LIES[lie](liar)
     with pytest.raises(ChannelError):
-        payloads.unpack_answer(liar.near.receive(), liar.near.peer, 1)
+        messages.unpack_answer(liar.near.receive(), liar.near.peer, 1)
 
 
 def test_the_liar_can_also_tell_the_truth(liar):
     number = liar.own(40, 1)
     liar.answer(records(number=number, nbytes=40, shape=(5, 2), order=(1, 0)), names=["y"])
-    answer = payloads.unpack_answer(liar.near.receive(), liar.near.peer, 1)
+    answer = messages.unpack_answer(liar.near.receive(), liar.near.peer, 1)
     assert answer.tensors[0].shape == (2, 5)
     assert (np.ascontiguousarray(answer.tensors[0].data).view("u4") == 0x01010101).all()
 

@@ -8,7 +8,7 @@ from ksrv.observe import colleagues
 from ksrv.observe.colleagues import Colleagues, Counts, CountsFile
 from ksrv.observe.handler_metrics import HandlerMetrics
 from ksrv.observe.process import ProcessValues
-from ksrv.observe.statistics import add_counts
+from ksrv.statistics import add_counts
 from tests.unit.engine.engine_models import engine, request, source
 
 

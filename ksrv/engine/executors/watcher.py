@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame, Link
-from ksrv.engine.executors.output import LineSplitter, ProcessLog
+from ksrv.engine.executors.process_log import LineSplitter, ProcessLog
 
 _PIPE_BYTES = 64 * 1024
 

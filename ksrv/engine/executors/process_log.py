@@ -8,7 +8,7 @@ are logged; how many were left out is logged with the next one.
 import logging
 import time
 
-from ksrv.engine.executors.payloads import LogNote
+from ksrv.engine.executors.messages import LogNote
 from ksrv.handlers.loggers import label_of
 from ksrv.observe.log_text import TRACEBACK_INDENT
 

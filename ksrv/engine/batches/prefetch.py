@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.stats import Tally
-from ksrv.engine.assemble import Assembly
+from ksrv.engine.batches.batch import Assembly
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.spec import ModelSpec

@@ -7,7 +7,7 @@ the values that disagree.
 Requests of equal group can be joined: their inputs have the same names, datatypes and shapes past
 the first dimension, and they ask for the same mode. Groups are numbers that are handed out here, so
 that no client can make two different shapes look equal. A request whose images take long to decode has
-a group to itself, so that nobody waits for it in a batch; see `ksrv.engine.apart`.
+a group to itself, so that nobody waits for it in a batch; see `ksrv.engine.decode_thread`.
 """
 
 import itertools

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.stats import Tally
-from ksrv.engine.assemble import Assembly
-from ksrv.engine.assembler import fill
+from ksrv.engine.batches.batch import Assembly
+from ksrv.engine.batches.prefetch import fill
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.errors import Overloaded
 from ksrv.source import ModelConfig

@@ -8,7 +8,7 @@ has ended, because its client left or its deadline passed, is skipped.
 import logging
 from collections.abc import Sequence
 
-from ksrv.engine.split import split
+from ksrv.engine.batches.split import split
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.request import BatchOutputs, InferResponse
 from ksrv.spec import ModelSpec

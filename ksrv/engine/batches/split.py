@@ -12,7 +12,7 @@ import numpy as np
 
 from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.tensor import aliasing_check as ownership
-from ksrv.engine.classification import classify
+from ksrv.engine.batches.classification import classify
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, quote
 from ksrv.request import Array, BatchOutputs, InferRequest, InferResponse, Tensor

@@ -16,8 +16,8 @@ import numpy as np
 
 from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.tensor import datatype
-from ksrv.engine.admission import Images
 from ksrv.engine.ticket import QueuedTicket
+from ksrv.engine.validation import Images
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.request import (
     Array,

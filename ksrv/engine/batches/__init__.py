@@ -1,0 +1,1 @@
+"""One batch: assembling it from requests, prefetching, splitting its outputs into answers."""
