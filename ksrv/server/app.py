@@ -13,33 +13,33 @@ import falcon
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import HandlerFailed, KsrvError, cut, quote
 from ksrv.observe.traffic import count_status
-from ksrv.server import inference
 from ksrv.server.access import Access
-from ksrv.server.body import Bound, read_body
-from ksrv.server.budget import Reservation, process_budget
-from ksrv.server.documents import DOCUMENT_BYTES, document_too_large, parse_document
-from ksrv.server.extensions import extensions_of
-from ksrv.server.guard import Guard, GuardedRouter, Needs
-from ksrv.server.health import LiveResource, ModelReadyResource, ReadyResource
-from ksrv.server.metrics import MetricsResource
-from ksrv.server.models import (
+from ksrv.server.http.body import Bound, read_body
+from ksrv.server.http.byte_budget import Reservation, process_budget
+from ksrv.server.http.json_body import DOCUMENT_BYTES, document_too_large, parse_document
+from ksrv.server.rest.extensions import extensions_of
+from ksrv.server.rest.health import LiveResource, ModelReadyResource, ReadyResource
+from ksrv.server.rest.infer import InferResource, Run
+from ksrv.server.rest.metadata import (
     ConfigResource,
     ModelListResource,
     ModelResource,
     ServerResource,
     StatisticsResource,
 )
-from ksrv.server.repository import (
+from ksrv.server.rest.metrics import MetricsResource
+from ksrv.server.rest.repository import (
     IndexResource,
     LoadResource,
     OvmsConfigResource,
     OvmsReloadResource,
     UnloadResource,
 )
-from ksrv.server.responses import send_error, send_json, status_line
+from ksrv.server.rest.responses import send_error, send_json, status_line
+from ksrv.server.rest.route_guard import Guard, GuardedRouter, Needs
+from ksrv.server.rest.shared_memory import add_routes
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
-from ksrv.server.shared_memory_routes import add_routes
 from ksrv.server.torchserve_routes import TorchServeSurface
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def make_app(
     *,
     access: Access | None = None,
     budget: MemoryBudget | None = None,
-    run: inference.Run | None = None,
+    run: Run | None = None,
     shared_memory: SharedMemory | None = None,
 ) -> falcon.App[Any, Any]:
     """Return the WSGI app for an engine.
@@ -158,7 +158,7 @@ def make_app(
 
     model = "/v2/models/{name}"
     version = model + "/versions/{version}"
-    infer = inference.InferResource(
+    infer = InferResource(
         engine,
         settings,
         budget,

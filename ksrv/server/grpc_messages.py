@@ -13,10 +13,10 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError
 from ksrv.limits import Limits
 from ksrv.observe.traffic import count_refusal
-from ksrv.server.body import COMPRESSED_STEP, inflated
-from ksrv.server.budget import Reservation
 from ksrv.server.grpc_calls import Context
 from ksrv.server.grpc_waiting import Awaited, GiveUp, Waiting
+from ksrv.server.http.body import COMPRESSED_STEP, inflated
+from ksrv.server.http.byte_budget import Reservation
 
 _GZIP = b"\x1f\x8b\x08"
 _ZLIB = b"\x78"

@@ -32,8 +32,6 @@ from ksrv.protocol.messages import (
 )
 from ksrv.protocol.shared_memory import Regions
 from ksrv.server.access import Access
-from ksrv.server.budget import process_budget
-from ksrv.server.extensions import extensions_of
 from ksrv.server.grpc_calls import (
     Check,
     Context,
@@ -55,6 +53,8 @@ from ksrv.server.grpc_reflection import reflection
 from ksrv.server.grpc_servicer import CONTROL, OPEN, Servicer
 from ksrv.server.grpc_stream import StreamCalls
 from ksrv.server.grpc_waiting import SMALL, Waiting
+from ksrv.server.http.byte_budget import process_budget
+from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import GuardedRegions, SharedMemory, shared_memory_of
 

@@ -24,14 +24,14 @@ from ksrv.observe.colleagues import Colleagues, CountsFile
 from ksrv.server.access import Access
 from ksrv.server.addresses import Address
 from ksrv.server.banner import print_models
-from ksrv.server.budget import process_budget
 from ksrv.server.changes import ChangesFile, Follower
 from ksrv.server.given_files import GivenFiles
+from ksrv.server.http.byte_budget import process_budget
+from ksrv.server.http.client_watch import chosen_run
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
 from ksrv.server.slots import CAPACITY, State, WorkerSlots
 from ksrv.server.stop_signals import StopSignals
-from ksrv.server.waiting import chosen_run
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

@@ -17,9 +17,9 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse
-from ksrv.server.responses import send_parts, status_line, usable_headers
+from ksrv.server.http.client_watch import LOOK_NS, Blocking, Client
+from ksrv.server.rest.responses import send_parts, status_line, usable_headers
 from ksrv.server.torchserve_errors import INVALID_KEY, JSON, TorchServeError, render
-from ksrv.server.waiting import LOOK_NS, Blocking, Client
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

@@ -9,7 +9,7 @@ worker's state is touched outside the main thread.
 
 Where the door may not stand in front (TLS, the PROXY protocol, HTTP/2 in cleartext, request hooks of
 the user's, another app than ksrv's) or gunicorn is not one that this module knows, the worker is a
-plain threaded worker, whose connections `ksrv.server.threaded` looks after.
+plain threaded worker, whose connections `ksrv.server.http.threaded_server` looks after.
 """
 
 import errno
@@ -31,11 +31,17 @@ from gunicorn.workers import gthread
 from ksrv._native.http.request_head import HeadRules
 from ksrv._native.server.server import Door
 from ksrv.observe.traffic import Traffic, watch_connections
-from ksrv.server.access_log import AccessLog
-from ksrv.server.handed import HandedConnection, HandedSocket, Patience
-from ksrv.server.hot import HotRoute, lane_for, ready_answers, render_error, render_unready
-from ksrv.server.invited import invite_late
-from ksrv.server.threaded import ThreadedFront
+from ksrv.server.http.access_log import AccessLog
+from ksrv.server.http.expect_continue import invite_late
+from ksrv.server.http.fast_path import (
+    HotRoute,
+    lane_for,
+    ready_answers,
+    render_error,
+    render_unready,
+)
+from ksrv.server.http.handoff import HandedConnection, HandedSocket, Patience
+from ksrv.server.http.threaded_server import ThreadedFront
 
 KNOWN_MAJOR = 27
 """The gunicorn release whose internals this module was written against."""

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 
 CONFIGURATION = """
-from ksrv.server.invited import invite_late as pre_request
+from ksrv.server.http.expect_continue import invite_late as pre_request
 from tests.integration.door_service import post_worker_init
 http_parser = "python"
 control_socket_disable = True

@@ -14,7 +14,7 @@ from integration_models import write_double
 
 from ksrv.server.access import Access
 from ksrv.server.app import make_app
-from ksrv.server.guard import GuardedRouter
+from ksrv.server.rest.route_guard import GuardedRouter
 from ksrv.server.settings import ServerSettings
 from ksrv.testing import Server
 

@@ -200,7 +200,7 @@ cdef class Lane:
         spec: Its description; every input has fixed dimensions behind the first.
         timeout_ns: How long a request may take; 0 for ever.
         route: Makes the requests that somebody looks at, and gives the answers of the general form:
-            see `ksrv.server.hot.HotRoute`.
+            see `ksrv.server.http.fast_path.HotRoute`.
         run: Called with the number of a lent seat and the tickets to be run on it.
         late: The answer past the deadline: status line, header lines but for the length, and the
             body in three parts: up to the milliseconds, behind them for a request that waited, and

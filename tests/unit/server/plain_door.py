@@ -16,7 +16,7 @@ from ksrv._native.server.server import Door
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.limits import Limits
 from ksrv.repository.layout import Repository
-from ksrv.server.hot import HotRoute, lane_for, ready_answers, render_error
+from ksrv.server.http.fast_path import HotRoute, lane_for, ready_answers, render_error
 from tests.integration.door_server import read_answer
 
 PAIR = """

@@ -9,8 +9,8 @@ from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded, UnsupportedEncoding
 from ksrv.limits import Limits
-from ksrv.server.body import padding, read_body
-from ksrv.server.budget import Reservation
+from ksrv.server.http.body import padding, read_body
+from ksrv.server.http.byte_budget import Reservation
 
 MIB = 1024 * 1024
 

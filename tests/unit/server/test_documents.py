@@ -2,7 +2,7 @@ import pytest
 
 from ksrv.errors import BodyTooLarge, InvalidRequest
 from ksrv.limits import Limits
-from ksrv.server.documents import DOCUMENT_BYTES, parse_document
+from ksrv.server.http.json_body import DOCUMENT_BYTES, parse_document
 
 
 def parse(text: bytes):

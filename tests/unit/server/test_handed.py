@@ -8,7 +8,7 @@ import pytest
 from gunicorn.config import Config
 
 from ksrv.server import worker
-from ksrv.server.handed import HandedSocket, Patience, is_question
+from ksrv.server.http.handoff import HandedSocket, Patience, is_question
 from tests.heads import with_fields
 from tests.unit.native.test_door import opened
 from tests.until import until

@@ -20,7 +20,7 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instance import Instance
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
-from ksrv.server.hot import PLAIN_JSON
+from ksrv.server.http.fast_path import PLAIN_JSON
 from tests.integration.door_server import read_answer
 from tests.unit.server.plain_door import (
     MODELS,

@@ -5,8 +5,8 @@ import pytest
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import InferenceError, NotReady, Unauthenticated, UnsupportedEncoding
 from ksrv.request import InferResponse
-from ksrv.server.budget import SMALL_ANSWER
-from ksrv.server.responses import (
+from ksrv.server.http.byte_budget import SMALL_ANSWER
+from ksrv.server.rest.responses import (
     JOINED,
     chosen_encoding,
     send_error,

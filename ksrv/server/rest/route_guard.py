@@ -16,9 +16,9 @@ from falcon.routing import CompiledRouter
 
 from ksrv.errors import HeadTooLarge, InvalidRequest, NotFound, quote
 from ksrv.server.access import Access
-from ksrv.server.body import Environ
-from ksrv.server.chunk_framing import check_transfer_coding
-from ksrv.server.inference import check_control
+from ksrv.server.http.body import Environ
+from ksrv.server.http.chunk_framing import check_transfer_coding
+from ksrv.server.rest.infer import check_control
 
 _AUTHORITY = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import falcon
 
 from ksrv.errors import cut
-from ksrv.server.responses import send_json
+from ksrv.server.rest.responses import send_json
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

@@ -19,8 +19,8 @@ from ksrv.errors import KsrvError, UnsupportedEncoding
 from ksrv.limits import MIB
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferResponse
-from ksrv.server.budget import hold_answer
-from ksrv.server.transfer import begin_transfer
+from ksrv.server.http.byte_budget import hold_answer
+from ksrv.server.http.transfer import begin_transfer
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from typing import Any
 import falcon
 
 from ksrv.errors import InvalidRequest, quote
-from ksrv.server.guard import Needs
-from ksrv.server.repository import ReadDocument
-from ksrv.server.responses import send_json
+from ksrv.server.rest.repository import ReadDocument
+from ksrv.server.rest.responses import send_json
+from ksrv.server.rest.route_guard import Needs
 from ksrv.server.shared_memory import SharedMemory, unsigned
 
 PREFIX = "/v2/systemsharedmemory"

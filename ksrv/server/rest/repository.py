@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import falcon
 
 from ksrv.errors import InvalidRequest, quote
-from ksrv.server.responses import send_json
+from ksrv.server.rest.responses import send_json
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

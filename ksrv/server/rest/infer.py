@@ -1,7 +1,7 @@
 """The infer and explain routes: body to request, request through the engine, answer to parts.
 
 `answer` is the whole way for a body that has been received. The door goes the same way without waiting
-(`ksrv.server.hot`), with the same parser, engine and renderer.
+(`ksrv.server.http.fast_path`), with the same parser, engine and renderer.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,12 +18,12 @@ from ksrv.protocol.header_errors import json_too_large
 from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.access import Access
-from ksrv.server.body import DIGITS, Bound, Environ, content_length, padding, read_body
-from ksrv.server.budget import Reservation
-from ksrv.server.responses import send_parts, server_timing, set_handler_headers
+from ksrv.server.http.body import DIGITS, Bound, Environ, content_length, padding, read_body
+from ksrv.server.http.byte_budget import Reservation
+from ksrv.server.http.client_watch import client_of, run_for
+from ksrv.server.rest.responses import send_parts, server_timing, set_handler_headers
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import GuardedRegions
-from ksrv.server.waiting import client_of, run_for
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

@@ -23,8 +23,8 @@ from typing import Any
 from gunicorn import http
 from gunicorn.workers.gthread import TConn
 
-from ksrv.server.framing_errors import render_error
-from ksrv.server.handed import HandedSocket, Patience, PatientSocket, TlsSocket
+from ksrv.server.http.gunicorn_errors import render_error
+from ksrv.server.http.handoff import HandedSocket, Patience, PatientSocket, TlsSocket
 
 TICK_SECONDS = 0.25
 READ_BYTES = 16384

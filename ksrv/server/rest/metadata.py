@@ -6,7 +6,7 @@ import falcon
 
 from ksrv.limits import Limits
 from ksrv.protocol import metadata
-from ksrv.server.responses import send_json
+from ksrv.server.rest.responses import send_json
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

@@ -25,10 +25,10 @@ from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.memory.memory_budget import SMALL_REQUEST
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, UnsupportedEncoding, quote
 from ksrv.limits import MIB, Limits
-from ksrv.server.budget import Reservation
-from ksrv.server.chunk_framing import read_strictly
-from ksrv.server.invited import invited
-from ksrv.server.transfer import begin_transfer
+from ksrv.server.http.byte_budget import Reservation
+from ksrv.server.http.chunk_framing import read_strictly
+from ksrv.server.http.expect_continue import invited
+from ksrv.server.http.transfer import begin_transfer
 
 ALIGNMENT = 64
 STEP = MIB

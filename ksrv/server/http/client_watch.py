@@ -22,7 +22,7 @@ from ksrv.request import InferRequest, InferResponse
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
-    from ksrv.server.inference import Run
+    from ksrv.server.rest.infer import Run
 
 
 Result = TypeVar("Result")

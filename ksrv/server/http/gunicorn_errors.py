@@ -12,7 +12,7 @@ import orjson
 from gunicorn import util
 
 from ksrv.observe.traffic import count_status
-from ksrv.server.responses import status_line
+from ksrv.server.rest.responses import status_line
 
 _CLIENTS_OWN = re.compile(r"['\":(]")
 """Where in gunicorn's sentence the client's own text begins."""

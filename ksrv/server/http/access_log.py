@@ -12,7 +12,7 @@ from typing import Any
 
 from ksrv._native.server.exchange import HeadFields
 from ksrv._native.server.server import Address, Door
-from ksrv.server.responses import status_line
+from ksrv.server.rest.responses import status_line
 
 BATCH_SECONDS = 0.25
 

@@ -25,9 +25,9 @@ from ksrv.observe.traffic import count_refusal
 from ksrv.protocol import rest
 from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest, InferResponse
-from ksrv.server.body import ended_early
-from ksrv.server.health import unready
-from ksrv.server.responses import error_headers, server_timing, status_line, usable_headers
+from ksrv.server.http.body import ended_early
+from ksrv.server.rest.health import unready
+from ksrv.server.rest.responses import error_headers, server_timing, status_line, usable_headers
 from ksrv.server.shared_memory import GuardedRegions
 from ksrv.spec import ModelSpec
 

@@ -1,0 +1,1 @@
+"""HTTP itself: bodies and their framing, the memory they hold, the fast path, gunicorn's threads."""
