@@ -37,9 +37,9 @@ from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.messages import message_class
 from ksrv.request import InferRequest, InferResponse, Tensor
-from ksrv.server.grpc_calls import open_to_all
-from ksrv.server.grpc_direct import DirectCalls, Unary
-from ksrv.server.grpc_waiting import Waiting
+from ksrv.server.grpc.calls import open_to_all
+from ksrv.server.grpc.completion_queue import DirectCalls, Unary
+from ksrv.server.grpc.unfinished_calls import Waiting
 from ksrv.spec import ModelSpec
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"

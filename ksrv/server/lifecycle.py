@@ -35,7 +35,7 @@ from ksrv.server.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
-    from ksrv.server.grpc_server import GrpcServer
+    from ksrv.server.grpc.server import GrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class Service:
         if not worker.alive:
             sys.exit(0)  # told to leave before it served; a worker's loop would accept once more
         if self.grpc_address is not None:
-            from ksrv.server.grpc_server import GrpcServer
+            from ksrv.server.grpc.server import GrpcServer
 
             certificates = self.files.certificates
             credentials = None if certificates is None else certificates.grpc_credentials()

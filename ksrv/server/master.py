@@ -24,7 +24,7 @@ from ksrv.server.addresses import (
 from ksrv.server.arbiter import adopt
 from ksrv.server.banner import print_addresses
 from ksrv.server.given_files import read_files
-from ksrv.server.grpc_port import reserve
+from ksrv.server.grpc.port import reserve
 from ksrv.server.http.client_watch import keep_threads_real
 from ksrv.server.http.expect_continue import invite_late
 from ksrv.server.http.gunicorn_errors import speak_json

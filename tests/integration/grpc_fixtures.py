@@ -6,7 +6,7 @@ import grpc
 
 from ksrv.limits import Limits
 from ksrv.protocol.messages import INFERENCE, message_class, methods
-from ksrv.server.grpc_server import GrpcServer
+from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
 
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]

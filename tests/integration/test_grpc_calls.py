@@ -20,9 +20,9 @@ from ksrv.protocol.messages import (
     message_class,
     methods,
 )
-from ksrv.server import grpc_server
-from ksrv.server.grpc_server import GrpcServer
-from ksrv.server.grpc_servicer import REFUSED
+from ksrv.server.grpc import server as grpc_server
+from ksrv.server.grpc.server import GrpcServer
+from ksrv.server.grpc.servicer import REFUSED
 from ksrv.server.settings import ServerSettings
 
 

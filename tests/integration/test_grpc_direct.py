@@ -11,8 +11,9 @@ from engine_stand_in import StandInEngine, Ticket
 from grpc_fixtures import call, connect, infer_request, running, stub_infer
 
 from ksrv.errors import DeadlineExceeded
-from ksrv.server import grpc_direct, grpc_server
-from ksrv.server.grpc_server import GrpcServer
+from ksrv.server.grpc import completion_queue
+from ksrv.server.grpc import server as grpc_server
+from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
 
 ROW = np.arange(4, dtype=np.float32).reshape(1, 4)
@@ -71,7 +72,7 @@ def test_another_release_of_grpcio_serves_the_public_way_and_the_log_says_so(
     engine, monkeypatch, caplog, lacking
 ):
     if lacking == "NotThere":
-        monkeypatch.setattr(grpc_direct, "_NAMES", (*grpc_direct._NAMES, lacking))
+        monkeypatch.setattr(completion_queue, "_NAMES", (*completion_queue._NAMES, lacking))
     else:
         for own in ("grpc._channel", "grpc._server"):
             importlib.import_module(own)  # they import it themselves, once they are used
@@ -134,8 +135,8 @@ def test_a_call_without_a_message_is_refused(engine):
 
 def test_a_deep_message_is_let_go_and_answered(engine, monkeypatch):
     trimmed = []
-    monkeypatch.setattr(grpc_direct, "TRIM_FROM", 1 << 20)
-    monkeypatch.setattr(grpc_direct.arena, "trim_malloc", lambda: trimmed.append(True))
+    monkeypatch.setattr(completion_queue, "TRIM_FROM", 1 << 20)
+    monkeypatch.setattr(completion_queue.arena, "trim_malloc", lambda: trimmed.append(True))
     array = np.arange(1 << 20, dtype=np.float32)
     request = infer_request("add", ("x", "FP32", [1, 1 << 20]), raw=[array.tobytes()])
     with running(engine) as address, connect(address) as channel:

@@ -13,8 +13,8 @@ from engine_stand_in import StandInEngine
 from grpc_fixtures import connect, infer_request, running, small_limits, stub_infer
 
 from ksrv.protocol.messages import INFERENCE, message_class
-from ksrv.server import grpc_direct
-from ksrv.server.grpc_server import GrpcServer
+from ksrv.server.grpc import completion_queue
+from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
 
 
@@ -27,7 +27,7 @@ def engine():
 def way(request, monkeypatch):
     """Whether ModelInfer is taken from grpcio's queue, or in the public way."""
     if request.param == "public":
-        monkeypatch.setattr(grpc_direct, "_NAMES", (*grpc_direct._NAMES, "NotThere"))
+        monkeypatch.setattr(completion_queue, "_NAMES", (*completion_queue._NAMES, "NotThere"))
     return request.param
 
 
@@ -270,7 +270,7 @@ def test_concurrent_clients_get_their_own_answers(channel):
 
 def test_importing_the_front_end_does_not_import_grpc():
     code = (
-        "import sys; import ksrv.server.grpc_server;"
+        "import sys; import ksrv.server.grpc.server;"
         "assert 'grpc' not in sys.modules and 'google.protobuf' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -18,9 +18,9 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import RequestTooSlow, Unauthenticated
 from ksrv.limits import MIB
 from ksrv.protocol.messages import HEALTH, INFERENCE, REFLECTION, methods
-from ksrv.server import grpc_server
-from ksrv.server.grpc_messages import encoding_of
-from ksrv.server.grpc_waiting import Awaited, Waiting
+from ksrv.server.grpc import server as grpc_server
+from ksrv.server.grpc.messages import encoding_of
+from ksrv.server.grpc.unfinished_calls import Awaited, Waiting
 from ksrv.testing import Server
 from tests.until import until
 
@@ -366,7 +366,7 @@ class Named(Awaited):
 
 
 def test_a_stream_is_not_idle_while_something_is_under_way(monkeypatch):
-    monkeypatch.setattr("ksrv.server.grpc_waiting.LONGEST_SECONDS", 0.0)
+    monkeypatch.setattr("ksrv.server.grpc.unfinished_calls.LONGEST_SECONDS", 0.0)
     waiting = Waiting(MemoryBudget(1), head=60, rate=1, most=10)
     ended = []
     stream = Named(patience=0.1)

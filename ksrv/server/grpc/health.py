@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ksrv.errors import KsrvError, NotFound, quote
 from ksrv.protocol.messages import HEALTH, INFERENCE, REFLECTION, message_class
-from ksrv.server.grpc_calls import Check, Context
+from ksrv.server.grpc.calls import Check, Context
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

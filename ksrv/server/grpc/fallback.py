@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ksrv._native.memory.memory_budget import MemoryBudget
-from ksrv.server.grpc_calls import Context, abort, failure_of
-from ksrv.server.grpc_direct import Unary
-from ksrv.server.grpc_infer import InferCalls, Place, Places, Send
-from ksrv.server.grpc_messages import Messages, admitted
-from ksrv.server.grpc_waiting import Waiting
+from ksrv.server.grpc.calls import Context, abort, failure_of
+from ksrv.server.grpc.completion_queue import Unary
+from ksrv.server.grpc.infer import InferCalls, Place, Places, Send
+from ksrv.server.grpc.messages import Messages, admitted
+from ksrv.server.grpc.unfinished_calls import Waiting
 
 
 def fallback(

@@ -32,7 +32,7 @@ from ksrv.protocol.messages import (
 )
 from ksrv.protocol.shared_memory import Regions
 from ksrv.server.access import Access
-from ksrv.server.grpc_calls import (
+from ksrv.server.grpc.calls import (
     Check,
     Context,
     Gate,
@@ -43,16 +43,16 @@ from ksrv.server.grpc_calls import (
     parsed,
     streaming,
 )
-from ksrv.server.grpc_direct import DirectCalls, Unary
-from ksrv.server.grpc_fallback import fallback
-from ksrv.server.grpc_health import Health
-from ksrv.server.grpc_infer import InferCalls
-from ksrv.server.grpc_messages import Messages, admitted
-from ksrv.server.grpc_port import listeners, stop_listening
-from ksrv.server.grpc_reflection import reflection
-from ksrv.server.grpc_servicer import CONTROL, OPEN, Servicer
-from ksrv.server.grpc_stream import StreamCalls
-from ksrv.server.grpc_waiting import SMALL, Waiting
+from ksrv.server.grpc.completion_queue import DirectCalls, Unary
+from ksrv.server.grpc.fallback import fallback
+from ksrv.server.grpc.health import Health
+from ksrv.server.grpc.infer import InferCalls
+from ksrv.server.grpc.messages import Messages, admitted
+from ksrv.server.grpc.port import listeners, stop_listening
+from ksrv.server.grpc.reflection import reflection
+from ksrv.server.grpc.servicer import CONTROL, OPEN, Servicer
+from ksrv.server.grpc.stream import StreamCalls
+from ksrv.server.grpc.unfinished_calls import SMALL, Waiting
 from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.settings import ServerSettings

@@ -21,7 +21,7 @@ from typing import Any
 
 from ksrv._native.memory.memory_budget import SMALL_REQUEST, MemoryBudget
 from ksrv.errors import BodyTooLarge, KsrvError, Overloaded, RequestTooSlow
-from ksrv.server.grpc_port import duplicate
+from ksrv.server.grpc.port import duplicate
 from ksrv.server.http.byte_budget import no_room
 
 SWEEP_SECONDS = 0.1

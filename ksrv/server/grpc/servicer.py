@@ -10,7 +10,7 @@ from ksrv.errors import InvalidRequest, NotImplementedByKsrv, quote
 from ksrv.limits import Limits
 from ksrv.protocol import metadata
 from ksrv.protocol.messages import message_class
-from ksrv.server.grpc_calls import Behavior, Context
+from ksrv.server.grpc.calls import Behavior, Context
 from ksrv.server.shared_memory import SharedMemory
 
 if TYPE_CHECKING:

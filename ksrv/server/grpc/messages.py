@@ -13,8 +13,8 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError
 from ksrv.limits import Limits
 from ksrv.observe.traffic import count_refusal
-from ksrv.server.grpc_calls import Context
-from ksrv.server.grpc_waiting import Awaited, GiveUp, Waiting
+from ksrv.server.grpc.calls import Context
+from ksrv.server.grpc.unfinished_calls import Awaited, GiveUp, Waiting
 from ksrv.server.http.body import COMPRESSED_STEP, inflated
 from ksrv.server.http.byte_budget import Reservation
 

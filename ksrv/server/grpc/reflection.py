@@ -9,7 +9,7 @@ from typing import Any
 
 from ksrv.errors import quote
 from ksrv.protocol import messages
-from ksrv.server.grpc_calls import Context, parsed
+from ksrv.server.grpc.calls import Context, parsed
 
 SERVICES = (messages.HEALTH, messages.INFERENCE, messages.REFLECTION, messages.REFLECTION_ALPHA)
 

@@ -19,10 +19,10 @@ from ksrv.errors import KsrvError, NotReady
 from ksrv.limits import Limits
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse, Parameter
-from ksrv.server.grpc_calls import Context, failure_of
-from ksrv.server.grpc_infer import InferCalls, stream_error
-from ksrv.server.grpc_messages import Messages, admitted
-from ksrv.server.grpc_waiting import Awaited, Waiting
+from ksrv.server.grpc.calls import Context, failure_of
+from ksrv.server.grpc.infer import InferCalls, stream_error
+from ksrv.server.grpc.messages import Messages, admitted
+from ksrv.server.grpc.unfinished_calls import Awaited, Waiting
 
 if TYPE_CHECKING:
     from ksrv.engine.ticket import Ticket

@@ -32,10 +32,10 @@ from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import InvalidRequest, KsrvError, Overloaded
 from ksrv.limits import Limits
-from ksrv.server.grpc_calls import Check, Context, failure_of, set_status
-from ksrv.server.grpc_infer import InferCalls
-from ksrv.server.grpc_messages import as_written, encoding_of
-from ksrv.server.grpc_waiting import SMALL, Awaited, Waiting
+from ksrv.server.grpc.calls import Check, Context, failure_of, set_status
+from ksrv.server.grpc.infer import InferCalls
+from ksrv.server.grpc.messages import as_written, encoding_of
+from ksrv.server.grpc.unfinished_calls import SMALL, Awaited, Waiting
 from ksrv.server.http.byte_budget import Reservation
 
 if TYPE_CHECKING:

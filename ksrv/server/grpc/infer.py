@@ -18,7 +18,7 @@ from ksrv.observe.traffic import count_error
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest, InferResponse, Parameter
-from ksrv.server.grpc_calls import (
+from ksrv.server.grpc.calls import (
     Context,
     abort,
     deadline_of,

@@ -1,0 +1,1 @@
+"""gRPC: the server, its services and its calls."""
