@@ -40,7 +40,7 @@ from ksrv.server.rest.route_guard import Guard, GuardedRouter, Needs
 from ksrv.server.rest.shared_memory import add_routes
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
-from ksrv.server.torchserve_routes import TorchServeSurface
+from ksrv.server.torchserve.routes import TorchServeSurface
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ksrv.server.access import Access
+from ksrv.server.config_properties import ConfigPropertiesError, Translated, translate
 from ksrv.server.settings import ServerSettings, SettingsError
 from ksrv.server.tls import Certificates, read_certificates
-from ksrv.server.torchserve_config import ConfigPropertiesError, Translated, translate
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import msgspec
 import yaml
 
 from ksrv.limits import Limits
-from ksrv.server.torchserve_config import ConfigPropertiesError, translate
+from ksrv.server.config_properties import ConfigPropertiesError, translate
 
 DEFAULT_WORKER_CLASS = "ksrv.server.worker:KsrvWorker"
 """The gunicorn worker of `ksrv serve`; the one place that names it."""

@@ -12,8 +12,8 @@ from test_handler_behaviours import ANSWER, ONE_TO_FOUR, predict, settle
 from ksrv.cli.main import main
 from ksrv.repository.layout import Repository
 from ksrv.repository.torchserve.model_config import ArchiveDefaults, archive_readers, read_archive
+from ksrv.server.config_properties import translate
 from ksrv.server.settings import SettingsError, resolve
-from ksrv.server.torchserve_config import translate
 from ksrv.testing import Server
 from tests.integration.certificates import self_signed
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksrv.errors import InvalidRequest
-from ksrv.server import torchserve_bodies
-from ksrv.server.torchserve_bodies import PART_HEAD, PARTS, read_parts
+from ksrv.server.torchserve import multipart as multipart_module
+from ksrv.server.torchserve.multipart import PART_HEAD, PARTS, read_parts
 
 KIND = 'multipart/form-data; boundary="b1"'
 
@@ -96,7 +96,7 @@ def test_boundary_is_bounded(boundary):
 
 
 def test_large_parts_are_views():
-    content = b"z" * torchserve_bodies._VIEWED
+    content = b"z" * multipart_module._VIEWED
     (part,) = read_parts(memoryview(multipart((named(b"a"), content))), KIND)
     assert isinstance(part.value, memoryview)
     assert bytes(part.value) == content

@@ -19,7 +19,7 @@ from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.http.client_watch import LOOK_NS, Blocking, Client
 from ksrv.server.rest.responses import send_parts, status_line, usable_headers
-from ksrv.server.torchserve_errors import INVALID_KEY, JSON, TorchServeError, render
+from ksrv.server.torchserve.errors import INVALID_KEY, JSON, TorchServeError, render
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

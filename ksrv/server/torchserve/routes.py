@@ -15,16 +15,16 @@ import falcon
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError, NotFound, Overloaded
 from ksrv.request import InferRequest, Tensor
-from ksrv.server import torchserve_answers as answers
-from ksrv.server import torchserve_errors as errors
 from ksrv.server.http.body import Environ, read_body
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.client_watch import chosen_blocking, client_of
 from ksrv.server.rest.route_guard import Needs
 from ksrv.server.settings import ServerSettings
-from ksrv.server.torchserve_bodies import Part, read_parts
-from ksrv.server.torchserve_describe import description
-from ksrv.server.torchserve_errors import TorchServeError
+from ksrv.server.torchserve import errors
+from ksrv.server.torchserve import responses as answers
+from ksrv.server.torchserve.describe import description
+from ksrv.server.torchserve.errors import TorchServeError
+from ksrv.server.torchserve.multipart import Part, read_parts
 from ksrv.torchserve import rows
 
 if TYPE_CHECKING:
