@@ -80,7 +80,7 @@ def serve(paths: tuple[Path, ...], config: str | None, print_config: bool, **giv
     if not settings.models:
         raise click.UsageError("give at least one model repository, model folder or model file")
     from ksrv.repository.layout import RepositoryError
-    from ksrv.server.application import serve as run
+    from ksrv.server.workers.application import serve as run
 
     try:
         run(settings)

@@ -6,8 +6,8 @@ The settings come from `KSRV_*` variables and the file that `KSRV_CONFIG` names;
 
 import sys
 
-from ksrv.server.master import Master
 from ksrv.server.settings import resolve
+from ksrv.server.workers.master import Master
 
 _RESOLVED = resolve()
 for _warning in _RESOLVED.warnings:

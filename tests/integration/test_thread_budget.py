@@ -8,8 +8,8 @@ import pytest
 import requests
 
 from ksrv.engine.settings import EngineSettings
-from ksrv.server.lifecycle import engine_settings
 from ksrv.server.settings import ServerSettings
+from ksrv.server.workers.lifecycle import engine_settings
 from ksrv.spec import ImageSpec, TensorSpec
 from ksrv.testing import Server
 from tests.unit.engine.engine_models import engine, source

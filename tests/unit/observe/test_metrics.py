@@ -10,7 +10,7 @@ from ksrv.errors import DeadlineExceeded, InferenceError, InvalidRequest, NotFou
 from ksrv.observe.metrics import exposition
 from ksrv.observe.traffic import count_error, count_refusal
 from ksrv.request import BatchOutputs
-from ksrv.server.slots import State, WorkerSlots
+from ksrv.server.workers.worker_table import State, WorkerSlots
 from tests.unit.engine.engine_models import engine, request, source, tensor
 
 

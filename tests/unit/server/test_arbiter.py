@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from gunicorn.errors import HaltServer
 
-from ksrv.server import arbiter
-from ksrv.server.slots import State, WorkerSlots
+from ksrv.server.workers import arbiter
+from ksrv.server.workers.worker_table import State, WorkerSlots
 
 
 @pytest.fixture

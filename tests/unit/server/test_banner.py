@@ -4,7 +4,7 @@ import shlex
 import pytest
 
 from ksrv.server.addresses import Address
-from ksrv.server.banner import (
+from ksrv.server.workers.banner import (
     COLUMNS,
     Row,
     example_line,

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from ksrv.server.slots import CAPACITY, State, Stop, WorkerSlots
+from ksrv.server.workers.worker_table import CAPACITY, State, Stop, WorkerSlots
 
 
 @pytest.fixture

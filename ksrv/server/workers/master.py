@@ -21,19 +21,19 @@ from ksrv.server.addresses import (
     parse_address,
     unusable,
 )
-from ksrv.server.arbiter import adopt
-from ksrv.server.banner import print_addresses
-from ksrv.server.given_files import read_files
 from ksrv.server.grpc.port import reserve
 from ksrv.server.http.client_watch import keep_threads_real
 from ksrv.server.http.expect_continue import invite_late
 from ksrv.server.http.gunicorn_errors import speak_json
-from ksrv.server.lifecycle import Service
 from ksrv.server.logs import configure, gunicorn_logger
 from ksrv.server.settings import ServerSettings, SettingsError
 from ksrv.server.shared_memory import check_shared_memory
-from ksrv.server.slots import State, WorkerSlots
-from ksrv.server.worker_end import leave_handlers_behind
+from ksrv.server.workers.arbiter import adopt
+from ksrv.server.workers.banner import print_addresses
+from ksrv.server.workers.hard_exit import leave_handlers_behind
+from ksrv.server.workers.lifecycle import Service
+from ksrv.server.workers.startup_files import read_files
+from ksrv.server.workers.worker_table import State, WorkerSlots
 
 log = logging.getLogger(__name__)
 

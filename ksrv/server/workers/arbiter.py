@@ -13,11 +13,11 @@ from gunicorn import arbiter
 from gunicorn.errors import HaltServer
 
 from ksrv.server.settings import SettingsError
-from ksrv.server.slots import State, Stop
-from ksrv.server.stop_signals import STOP_SIGNALS, end_with_own_status
+from ksrv.server.workers.stop_signals import STOP_SIGNALS, end_with_own_status
+from ksrv.server.workers.worker_table import State, Stop
 
 if TYPE_CHECKING:
-    from ksrv.server.slots import WorkerSlots
+    from ksrv.server.workers.worker_table import WorkerSlots
 
 RETRY_SECONDS = 5.0
 """Before the next try to start workers, where one of them could not be started."""

@@ -11,7 +11,7 @@ from collections import Counter
 from queue import Empty, SimpleQueue
 from types import FrameType
 
-from ksrv.server.slots import Stop, WorkerSlots
+from ksrv.server.workers.worker_table import Stop, WorkerSlots
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 

@@ -23,15 +23,15 @@ from ksrv.errors import KsrvError
 from ksrv.observe.colleagues import Colleagues, CountsFile
 from ksrv.server.access import Access
 from ksrv.server.addresses import Address
-from ksrv.server.banner import print_models
-from ksrv.server.changes import ChangesFile, Follower
-from ksrv.server.given_files import GivenFiles
 from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.http.client_watch import chosen_run
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
-from ksrv.server.slots import CAPACITY, State, WorkerSlots
-from ksrv.server.stop_signals import StopSignals
+from ksrv.server.workers.banner import print_models
+from ksrv.server.workers.repository_changes import ChangesFile, Follower
+from ksrv.server.workers.startup_files import GivenFiles
+from ksrv.server.workers.stop_signals import StopSignals
+from ksrv.server.workers.worker_table import CAPACITY, State, WorkerSlots
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine

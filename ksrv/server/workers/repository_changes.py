@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ksrv.errors import KsrvError, quote
-from ksrv.server.slots import WorkerSlots
+from ksrv.server.workers.worker_table import WorkerSlots
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
