@@ -13,7 +13,7 @@ from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.protobuf import infer_request as native
 from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol
-from ksrv.protocol.messages import message_class
+from ksrv.protocol.protobuf import message_class
 from ksrv.protocol.tensors import measure, view
 from ksrv.request import InferRequest, InferResponse, Tensor
 from ksrv.spec import ModelSpec

@@ -35,7 +35,7 @@ import numpy as np
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol
-from ksrv.protocol.messages import message_class
+from ksrv.protocol.protobuf import message_class
 from ksrv.request import InferRequest, InferResponse, Tensor
 from ksrv.server.grpc.calls import open_to_all
 from ksrv.server.grpc.completion_queue import DirectCalls, Unary

@@ -35,7 +35,7 @@ import numpy as np
 from grpc_servers import METHOD, OPTIONS
 from load.servers import write_models
 
-from ksrv.protocol.messages import message_class
+from ksrv.protocol.protobuf import message_class
 from ksrv.testing import Server
 
 SHAPES = {"W1": (1, 16), "W2": (1, 224, 224, 3), "W4": (1, 16 * 1024 * 1024)}

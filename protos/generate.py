@@ -3,7 +3,7 @@
 Usage: python protos/generate.py [OUTPUT]
 
 A descriptor set rather than generated modules: the server builds its message classes from it in a
-private pool (`ksrv/protocol/messages.py`), so that they never meet those of a client library in the
+private pool (`ksrv/protocol/protobuf.py`), so that they never meet those of a client library in the
 same process. Needs grpcio-tools, which the `test` extra brings.
 """
 

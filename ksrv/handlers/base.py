@@ -17,7 +17,7 @@ from ksrv.errors import InferenceError
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.compile import compile_model
 from ksrv.handlers.context import Context
-from ksrv.loaders.torch_device import torch_device
+from ksrv.loaders.device import torch_device
 from ksrv.spec import ModelSpec
 
 

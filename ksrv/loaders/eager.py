@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ksrv.loaders.arguments import NamedArguments
+from ksrv.loaders.device import torch_device
 from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest, need
-from ksrv.loaders.torch_device import torch_device
 
 PLATFORM = "pytorch_eager"
 

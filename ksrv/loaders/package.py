@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ksrv.loaders.arguments import PositionalCall
+from ksrv.loaders.device import torch_device
 from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest, need
-from ksrv.loaders.torch_device import torch_device
 from ksrv.spec import Dimension, TensorSpec
 
 DATATYPES = {

@@ -3,8 +3,8 @@
 from typing import Any
 
 from ksrv.loaders.arguments import NamedArguments
+from ksrv.loaders.device import torch_device
 from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest, need
-from ksrv.loaders.torch_device import torch_device
 
 NOTE = "TorchScript is deprecated in torch; torch.export (.pt2) or ONNX is the format to move to"
 

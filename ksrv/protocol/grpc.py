@@ -27,7 +27,7 @@ from ksrv._native.tensor import bytes_tensor as elements
 from ksrv._native.tensor.datatype import ShapeError, sizes
 from ksrv.errors import HandlerFailed, InvalidRequest, quote
 from ksrv.limits import Limits
-from ksrv.protocol import messages
+from ksrv.protocol import protobuf
 from ksrv.protocol.parameters import (
     take_input_parameters,
     take_request_parameters,
@@ -115,7 +115,7 @@ def _ordinary(message: bytes) -> bytes:
     from google.protobuf.message import DecodeError
 
     try:
-        parsed = messages.message_class("inference.ModelInferRequest").FromString(message)
+        parsed = protobuf.message_class("inference.ModelInferRequest").FromString(message)
     except DecodeError as error:
         raise InvalidRequest(f"the request is not a ModelInferRequest: {error}") from error
     parsed.DiscardUnknownFields()

@@ -11,7 +11,7 @@ from ksrv._native.json import number_array as numbers
 from ksrv._native.json.number_array import NumbersError
 from ksrv._native.v2.infer_body import Input
 from ksrv.errors import InvalidRequest, quote
-from ksrv.protocol.header_errors import numbers_fault
+from ksrv.protocol.error_texts import numbers_fault
 from ksrv.request import Array, Element
 
 _BINARY_ONLY = frozenset(("FP16", "BF16"))

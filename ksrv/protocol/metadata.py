@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ksrv import __version__
 from ksrv.limits import Limits
-from ksrv.protocol.messages import message_class
+from ksrv.protocol.protobuf import message_class
 from ksrv.spec import Dimension, ImageSpec, ModelSpec, TensorSpec
 
 SERVER_NAME = "ksrv"

@@ -24,7 +24,7 @@ from ksrv._native.v2 import infer_body as native
 from ksrv._native.v2.infer_body import BodyError, Bounds, Input, Output
 from ksrv.errors import BodyTooLarge, InvalidRequest, quote
 from ksrv.limits import Limits
-from ksrv.protocol.header_errors import body_fault, json_too_large
+from ksrv.protocol.error_texts import body_fault, json_too_large
 from ksrv.protocol.json_data import read_data
 from ksrv.protocol.parameters import check_priority
 from ksrv.protocol.shared_memory import DISABLED, Regions, check_total, read_tensor, write_tensor

@@ -5,7 +5,7 @@ import contextlib
 import grpc
 
 from ksrv.limits import Limits
-from ksrv.protocol.messages import INFERENCE, message_class, methods
+from ksrv.protocol.protobuf import INFERENCE, message_class, methods
 from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
 

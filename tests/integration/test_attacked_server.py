@@ -26,7 +26,7 @@ import tritonclient.grpc as grpcclient
 from certificates import self_signed
 from test_soak_server import descendants, held
 
-from ksrv.protocol.messages import HEALTH, INFERENCE, methods
+from ksrv.protocol.protobuf import HEALTH, INFERENCE, methods
 from ksrv.testing import Server
 from tests.image_files import jpeg
 

@@ -12,7 +12,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_fixtures import call, connect, infer_request, running, stub_infer
 
 from ksrv.errors import Forbidden, InvalidRequest
-from ksrv.protocol.messages import (
+from ksrv.protocol.protobuf import (
     HEALTH,
     INFERENCE,
     REFLECTION,

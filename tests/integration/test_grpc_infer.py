@@ -12,7 +12,7 @@ import pytest
 from engine_stand_in import StandInEngine
 from grpc_fixtures import connect, infer_request, running, small_limits, stub_infer
 
-from ksrv.protocol.messages import INFERENCE, message_class
+from ksrv.protocol.protobuf import INFERENCE, message_class
 from ksrv.server.grpc import completion_queue
 from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings

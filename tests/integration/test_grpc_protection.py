@@ -17,7 +17,7 @@ from http2_wire import Wire
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import RequestTooSlow, Unauthenticated
 from ksrv.limits import MIB
-from ksrv.protocol.messages import HEALTH, INFERENCE, REFLECTION, methods
+from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, methods
 from ksrv.server.grpc import server as grpc_server
 from ksrv.server.grpc.messages import encoding_of
 from ksrv.server.grpc.unfinished_calls import Awaited, Waiting

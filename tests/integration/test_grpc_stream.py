@@ -9,7 +9,7 @@ import pytest
 from engine_stand_in import StandInEngine
 from grpc_fixtures import connect, infer_request, running
 
-from ksrv.protocol.messages import INFERENCE, methods
+from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
 

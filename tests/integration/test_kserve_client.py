@@ -52,7 +52,7 @@ def test_messages_do_not_clash_with_its_own(tmp_path, order):
     root = Path(__file__).parents[2]
     (tmp_path / "ksrv_messages.py").write_text(
         "import importlib.util, pathlib\n"
-        f"path = pathlib.Path({str(root)!r}) / 'ksrv/protocol/messages.py'\n"
+        f"path = pathlib.Path({str(root)!r}) / 'ksrv/protocol/protobuf.py'\n"
         "spec = importlib.util.spec_from_file_location('messages', path)\n"
         "module = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(module)\n"

@@ -11,7 +11,7 @@ from ksrv._native.protobuf import infer_request as native
 from ksrv.errors import InvalidRequest
 from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol
-from ksrv.protocol.messages import message_class
+from ksrv.protocol.protobuf import message_class
 
 DecodeError = pytest.importorskip("google.protobuf.message").DecodeError
 LIMITS = Limits()

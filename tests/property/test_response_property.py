@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksrv._native.protobuf import infer_response as response
-from ksrv.protocol.messages import message_class
+from ksrv.protocol.protobuf import message_class
 
 TEXT = st.text(max_size=200).filter(lambda text: text.encode("utf-8", "replace").decode() == text)
 PARAMETERS = st.dictionaries(

@@ -18,7 +18,7 @@ from test_handler_behaviours import (
     wait_for,
 )
 
-from ksrv.protocol.messages import INFERENCE, message_class, methods
+from ksrv.protocol.protobuf import INFERENCE, message_class, methods
 from tests.until import until
 
 

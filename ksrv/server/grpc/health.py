@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ksrv.errors import KsrvError, NotFound, quote
-from ksrv.protocol.messages import HEALTH, INFERENCE, REFLECTION, message_class
+from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, message_class
 from ksrv.server.grpc.calls import Check, Context
 
 if TYPE_CHECKING:

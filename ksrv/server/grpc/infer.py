@@ -246,7 +246,7 @@ def cancel_with(context: Context, ticket: "Ticket") -> None:
 
 def stream_error(error: KsrvError, id: str, parameters: Mapping[str, Parameter]) -> bytes:
     """Serialize and count an error for a stream; it carries the request's id where that was readable."""
-    from ksrv.protocol.messages import message_class
+    from ksrv.protocol.protobuf import message_class
 
     count_error(error)
     made = message_class("inference.ModelStreamInferResponse")(error_message=error.message)

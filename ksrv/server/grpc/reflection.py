@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ksrv.errors import quote
-from ksrv.protocol import messages
+from ksrv.protocol import protobuf
 from ksrv.server.grpc.calls import Context, parsed
 
-SERVICES = (messages.HEALTH, messages.INFERENCE, messages.REFLECTION, messages.REFLECTION_ALPHA)
+SERVICES = (protobuf.HEALTH, protobuf.INFERENCE, protobuf.REFLECTION, protobuf.REFLECTION_ALPHA)
 
 NOT_FOUND = 5  # grpc.StatusCode.NOT_FOUND as the number that this protocol carries
 INVALID_ARGUMENT = 3
@@ -23,7 +23,7 @@ def reflection(service: str) -> Callable[[Iterator[bytes], Context], Iterator[An
     Args:
         service: Its full name, which says the version.
     """
-    kind, _ = messages.methods(service)["ServerReflectionInfo"]
+    kind, _ = protobuf.methods(service)["ServerReflectionInfo"]
 
     def reflect(questions: Iterator[bytes], context: Context) -> Iterator[Any]:
         for question in questions:
@@ -42,7 +42,7 @@ def answer(request: Any) -> Any:
         A ServerReflectionResponse of the same version; what is unknown is an `error_response`.
     """
     package = request.DESCRIPTOR.file.package
-    made = messages.message_class(f"{package}.ServerReflectionResponse")(
+    made = protobuf.message_class(f"{package}.ServerReflectionResponse")(
         valid_host=request.host, original_request=request
     )
     match request.WhichOneof("message_request"):
@@ -70,21 +70,21 @@ def answer(request: Any) -> Any:
 
 def _file_of(symbol: str) -> str:
     try:
-        return str(messages.pool().FindFileContainingSymbol(symbol).name)
+        return str(protobuf.pool().FindFileContainingSymbol(symbol).name)
     except KeyError:
         return ""
 
 
 def _is_message(name: str) -> bool:
     try:
-        messages.message_class(name)
+        protobuf.message_class(name)
     except KeyError:
         return False
     return True
 
 
 def _put_files(made: Any, name: str, asked: str) -> None:
-    files = messages.files()
+    files = protobuf.files()
     if name not in files:
         _put_error(made, NOT_FOUND, f"no file describes {quote(asked)}")
         return

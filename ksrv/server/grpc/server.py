@@ -23,7 +23,7 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import KsrvError
-from ksrv.protocol.messages import (
+from ksrv.protocol.protobuf import (
     HEALTH,
     INFERENCE,
     REFLECTION,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ksrv.errors import InvalidRequest, NotImplementedByKsrv, quote
 from ksrv.limits import Limits
 from ksrv.protocol import metadata
-from ksrv.protocol.messages import message_class
+from ksrv.protocol.protobuf import message_class
 from ksrv.server.grpc.calls import Behavior, Context
 from ksrv.server.shared_memory import SharedMemory
 

@@ -14,7 +14,7 @@ import falcon
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.limits import Limits
 from ksrv.protocol import rest
-from ksrv.protocol.header_errors import json_too_large
+from ksrv.protocol.error_texts import json_too_large
 from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.access import Access

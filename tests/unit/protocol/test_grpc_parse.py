@@ -10,7 +10,7 @@ from ksrv._native.memory import buffer_pool as arena
 from ksrv.errors import InvalidRequest, NotFound
 from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol
-from ksrv.protocol.messages import message_class
+from ksrv.protocol.protobuf import message_class
 from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
 
 LIMITS = Limits()

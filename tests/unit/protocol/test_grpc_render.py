@@ -9,7 +9,7 @@ import pytest
 from ksrv._native.protobuf import infer_response as response
 from ksrv.errors import HandlerFailed
 from ksrv.protocol import grpc as protocol
-from ksrv.protocol.messages import message_class
+from ksrv.protocol.protobuf import message_class
 from ksrv.request import InferRequest, InferResponse, Tensor
 
 

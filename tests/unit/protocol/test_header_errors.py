@@ -7,7 +7,7 @@ import pytest
 
 from ksrv._native.json.number_array import NumbersError
 from ksrv._native.v2.infer_body import BodyError
-from ksrv.protocol.header_errors import body_fault, numbers_fault
+from ksrv.protocol.error_texts import body_fault, numbers_fault
 
 ROOT = Path(__file__).parents[3]
 BODY = memoryview(b'{"inputs":[] }')

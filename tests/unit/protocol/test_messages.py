@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from ksrv.protocol import messages
+from ksrv.protocol import protobuf
 
 ROOT = Path(__file__).parents[3]
 
@@ -19,7 +19,7 @@ def test_descriptor_set_is_what_the_sources_compile_to(tmp_path):
     spec.loader.exec_module(generate)
     generate.generate(tmp_path / "fresh.binpb")
     fresh = FileDescriptorSet.FromString((tmp_path / "fresh.binpb").read_bytes())
-    stored = FileDescriptorSet.FromString(messages.DESCRIPTORS.read_bytes())
+    stored = FileDescriptorSet.FromString(protobuf.DESCRIPTORS.read_bytes())
     assert stored == fresh, "run python protos/generate.py"
 
 
@@ -37,7 +37,7 @@ def test_every_field_agrees_with_the_triton_client(module):
     theirs = {
         found.full_name: found for found in descriptors_of(getattr(tritonclient, module).DESCRIPTOR)
     }
-    ours = messages.pool().FindFileByName(
+    ours = protobuf.pool().FindFileByName(
         "inference.proto" if module == "service_pb2" else "model_config.proto"
     )
     compared = 0
@@ -62,22 +62,22 @@ def test_every_field_agrees_with_the_triton_client(module):
 def test_every_call_of_the_triton_client_exists():
     tritonclient = pytest.importorskip("tritonclient.grpc")
     theirs = tritonclient.service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
-    assert set(messages.methods(messages.INFERENCE)) == {method.name for method in theirs.methods}
+    assert set(protobuf.methods(protobuf.INFERENCE)) == {method.name for method in theirs.methods}
 
 
 def test_unknown_message_is_a_key_error():
     with pytest.raises(KeyError):
-        messages.message_class("inference.Nothing")
+        protobuf.message_class("inference.Nothing")
     with pytest.raises(AttributeError, match="Nothing"):
-        _ = messages.Nothing
+        _ = protobuf.Nothing
 
 
 def test_inference_messages_are_attributes():
-    assert messages.ModelInferRequest is messages.message_class("inference.ModelInferRequest")
+    assert protobuf.ModelInferRequest is protobuf.message_class("inference.ModelInferRequest")
 
 
 OURS = (
-    "from ksrv.protocol import messages; m = messages.message_class('inference.ModelInferRequest')"
+    "from ksrv.protocol import protobuf; m = protobuf.message_class('inference.ModelInferRequest')"
 )
 THEIRS = "import tritonclient.grpc as t; c = t.service_pb2.ModelInferRequest"
 SAME = "assert m(id='x').SerializeToString() == c(id='x').SerializeToString()"
@@ -91,7 +91,7 @@ def test_lives_beside_the_triton_client_in_either_order(order):
 
 def test_importing_the_module_does_not_import_protobuf():
     code = (
-        "import sys; import ksrv.protocol.messages;"
+        "import sys; import ksrv.protocol.protobuf;"
         "assert not [name for name in sys.modules if name.startswith('google.protobuf')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)

@@ -7,7 +7,7 @@ import pytest
 
 from ksrv.limits import Limits
 from ksrv.protocol import metadata
-from ksrv.protocol.messages import message_class
+from ksrv.protocol.protobuf import message_class
 from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
 
 IMAGE = ImageSpec(color="RGB", resize="pillow", shorter_side=256, scale=255.0, mean=(0.5,) * 3)
