@@ -151,7 +151,7 @@ def make_app(
                 settings.limits,
                 reservation,
                 bound=Bound(DOCUMENT_BYTES, document_too_large),
-                inflate=settings.inflate,
+                decompress=settings.decompress_requests,
                 on_read=req.context.mark_reading,
             )
             return parse_document(body, settings.limits)

@@ -69,7 +69,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         int, msgspec.Meta(ge=1, description="Threads of a worker for requests in Python.")
     ] = 16
     worker_class: Annotated[str, _says("gunicorn worker class.")] = DEFAULT_WORKER_CLASS
-    connections: Annotated[
+    max_connections: Annotated[
         int, msgspec.Meta(ge=1, description="Connections that one worker holds open at most.")
     ] = 4096
     backlog: Annotated[
@@ -92,13 +92,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     transfer_grace: Annotated[
         float, msgspec.Meta(gt=0, description="Seconds of a transfer before its rate counts.")
     ] = 10.0
-    least_rate: Annotated[
+    min_transfer_rate: Annotated[
         int, msgspec.Meta(ge=1, description="Bytes per second that a transfer must make.")
     ] = 4096
     transfer_timeout: Annotated[
         int,
         msgspec.Meta(
-            ge=1, description="Seconds for a transfer of any size, which raise its least rate."
+            ge=1, description="Seconds for a transfer of any size, which raises its minimum rate."
         ),
     ] = 300
     drain_delay: Annotated[
@@ -132,15 +132,15 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     allowed_origins: Annotated[
         tuple[str, ...], _says("Web origins whose pages may call the routes that change things.")
     ] = ()
-    keep_memory: Annotated[
+    retain_freed_memory: Annotated[
         bool,
         _says(
             "Take large buffers from the heap and keep them when freed: faster for images above"
             " 11 megapixels, for memory that is never given back."
         ),
     ] = False
-    inflate: Annotated[bool, _says("Accept gzip and deflate request bodies.")] = True
-    compress: Annotated[
+    decompress_requests: Annotated[bool, _says("Accept gzip and deflate request bodies.")] = True
+    compress_responses: Annotated[
         bool, _says("Compress answers for clients that accept it; most clients always do.")
     ] = False
     nan_literals: Annotated[
@@ -154,7 +154,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     torchserve_config: Annotated[
         str | None, _says("A TorchServe config.properties for archives that expect one.")
     ] = None
-    watch: Annotated[
+    poll_interval: Annotated[
         float,
         msgspec.Meta(ge=0, description="Seconds between looks for changed models; 0 never looks."),
     ] = 0.0

@@ -172,7 +172,7 @@ def _patience(settings: Any) -> Patience:
     return Patience(
         settings.head_timeout,
         settings.transfer_grace,
-        settings.least_rate,
+        settings.min_transfer_rate,
         settings.transfer_timeout,
     )
 
@@ -222,7 +222,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         settings = service.settings
         limits = settings.limits
         logs = bool(getattr(self.log, "access_log_enabled", False))
-        compression = bool(settings.compress)
+        compression = bool(settings.compress_responses)
         # Connections still come from the door when the listeners are closed.
         self._servers = [(listener.family, listener.getsockname()) for listener in self.sockets]
         self._patience = _patience(settings)
@@ -248,7 +248,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             connections=self.worker_connections,
             head=settings.head_timeout,
             grace=settings.transfer_grace,
-            rate=settings.least_rate,
+            rate=settings.min_transfer_rate,
             idle=self.cfg.keepalive,
             transfer=settings.transfer_timeout,
             check=self._route.admits if service.access.needs_token else None,

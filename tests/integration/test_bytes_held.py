@@ -231,7 +231,7 @@ def test_an_answer_whose_reader_leaves_holds_nothing(server, way):
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory):
     """A server that takes any rate of small transfers, but large ones must be quick."""
-    rates = {"transfer_grace": 0.5, "least_rate": 1, "transfer_timeout": 1}
+    rates = {"transfer_grace": 0.5, "min_transfer_rate": 1, "transfer_timeout": 1}
     with Server(write(tmp_path_factory.mktemp("impatient")), grpc="off", **rates) as running:
         yield running
 

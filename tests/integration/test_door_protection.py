@@ -22,7 +22,7 @@ from tests.integration.door_server import (
 from tests.integration.gil import held_gil
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
-SHORT = {"head_timeout": 0.5, "transfer_grace": 0.5, "least_rate": 1000}
+SHORT = {"head_timeout": 0.5, "transfer_grace": 0.5, "min_transfer_rate": 1000}
 LONG = {"head_timeout": 60, "transfer_grace": 60}
 
 

@@ -273,7 +273,7 @@ def read_steadily(server):
 
 def test_a_slow_reader_of_many_short_answers_is_not_taken_for_one_that_stopped(tmp_path):
     """Each answer is a fraction of what the kernel holds for the peer, which reads steadily."""
-    settings = {"transfer_grace": 0.3, "least_rate": 10_000}
+    settings = {"transfer_grace": 0.3, "min_transfer_rate": 10_000}
     with DoorServer(tmp_path, settings=settings) as server:
         give_up = time.monotonic() + 60
         while True:

@@ -95,7 +95,7 @@ def test_calls_without_a_message_do_not_take_the_places_of_others(engine, monkey
 def test_a_call_has_a_limited_time_for_its_message(engine):
     with running(engine, head_timeout=0.3) as address, connect(address) as channel:
         future, feed = silent(channel)
-        assert "least_rate" in refused("DEADLINE_EXCEEDED", future.result)
+        assert "min_transfer_rate" in refused("DEADLINE_EXCEEDED", future.result)
         feed.put(None)
 
 
@@ -116,7 +116,7 @@ def test_calls_without_a_message_hold_no_thread(engine, path):
 def test_a_message_that_goes_on_is_waited_for(engine):
     message = ADD.SerializeToString()
     head = b"\x00" + len(message).to_bytes(4, "big") + message[:-1]
-    with running(engine, head_timeout=0.2, least_rate=1) as address, Wire(address) as slow:
+    with running(engine, head_timeout=0.2, min_transfer_rate=1) as address, Wire(address) as slow:
         stream = slow.call(INFER)
         assert slow.send(stream, head) == len(head)
         begun = time.monotonic()
@@ -243,7 +243,7 @@ def test_compressed_messages_are_read_by_every_call(engine, compression):
 
 def test_compressed_messages_are_refused_where_inflating_is_off(engine):
     zeros = infer_request("echo", ("x", "FP32", [1000]), raw=[bytes(4000)], id="z")
-    with running(engine, inflate=False) as address, connect(address) as channel:
+    with running(engine, decompress_requests=False) as address, connect(address) as channel:
         infer = stub_infer(channel)
         refused("UNIMPLEMENTED", lambda: infer(zeros, timeout=60, compression=COMPRESSIONS[0]))
         assert infer(zeros, timeout=60).id == "z"

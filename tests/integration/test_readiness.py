@@ -85,7 +85,7 @@ def test_a_model_is_ready_once_it_is_warm_at_every_size(tmp_path, executor):
 
 def test_a_watching_server_follows_the_disk(tmp_path):
     folder = write_model(tmp_path, "m", ADDS.replace("NUMBER", "1"), VECTOR)
-    with Server(tmp_path, watch=0.1) as server:
+    with Server(tmp_path, poll_interval=0.1) as server:
         assert infer(server, "m") == [2.0, 3.0, 4.0, 5.0]
         (folder / "handler.py").write_text(ADDS.replace("NUMBER", "10"))
         until(lambda: infer(server, "m") == [11.0, 12.0, 13.0, 14.0])

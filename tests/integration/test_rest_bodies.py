@@ -180,7 +180,7 @@ def test_answers_are_compressed_only_where_the_server_is_told_to(url, repository
     headers = {HEADER_LENGTH: str(len(header)), "Accept-Encoding": "gzip"}
     plain = requests.post(url, data=header + block, headers=headers)
     assert "Content-Encoding" not in plain.headers
-    with Server(repository, compress=True) as server:
+    with Server(repository, compress_responses=True) as server:
         url = f"{server.url}/v2/models/echo/infer"
         for accept, encoding in [
             ("gzip", "gzip"),

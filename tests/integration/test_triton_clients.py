@@ -57,7 +57,7 @@ def server(tmp_path_factory):
             root, f"versioned/{version}", handler, yaml.replace("version_policy: all\n", "")
         )
     (root / "versioned" / "model.yaml").write_text("handler: handler.py\nversion_policy: all\n")
-    with Server(root, compress=True) as running:
+    with Server(root, compress_responses=True) as running:
         yield running
 
 

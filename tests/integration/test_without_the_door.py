@@ -201,7 +201,7 @@ def test_a_session_is_resumed(patient):
 
 def test_silent_connections_give_way_where_there_is_room_for_no_more(models, certificate):
     with (
-        tls_server(models, certificate, connections=8, threads=2) as server,
+        tls_server(models, certificate, max_connections=8, threads=2) as server,
         contextlib.ExitStack() as idle,
     ):
         for _ in range(24):

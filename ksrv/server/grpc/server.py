@@ -116,7 +116,7 @@ def channel_options(settings: ServerSettings, *, shared: bool) -> list[tuple[str
         ("grpc.max_concurrent_streams", 128),
         ("grpc.max_metadata_size", limits.head),
         ("grpc.absolute_max_metadata_size", limits.head),
-        ("grpc.max_allowed_incoming_connections", most_connections(settings.connections)),
+        ("grpc.max_allowed_incoming_connections", most_connections(settings.max_connections)),
         ("grpc.server_handshake_timeout_ms", max(1, int(settings.head_timeout * 1000))),
         ("grpc.max_connection_idle_ms", IDLE_CONNECTION_MS),
         # Without this a second server would share the port silently.
@@ -129,7 +129,9 @@ def channel_options(settings: ServerSettings, *, shared: bool) -> list[tuple[str
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.http2.max_ping_strikes", 2),
     ]
-    if not settings.inflate:  # grpcio then refuses what is compressed, and says what it accepts
+    if (
+        not settings.decompress_requests
+    ):  # grpcio then refuses what is compressed, and says what it accepts
         options.append(("grpc.compression_enabled_algorithms_bitset", 1))
     return options
 
@@ -175,7 +177,10 @@ class GrpcServer:
             settings.limits, body=min(SMALL, settings.limits.body)
         )
         self._waiting = Waiting(
-            self._budget, head=settings.head_timeout, rate=settings.least_rate, most=MAX_CALLS
+            self._budget,
+            head=settings.head_timeout,
+            rate=settings.min_transfer_rate,
+            most=MAX_CALLS,
         )
         self._closing = threading.Event()
         self._places = threading.BoundedSemaphore(MAX_STREAMS)
@@ -354,7 +359,7 @@ class GrpcServer:
             self._budget,
             threads=settings.threads,
             most=MAX_CALLS,
-            trims=not settings.keep_memory,
+            trims=not settings.retain_freed_memory,
         )
         if self._direct is None:
             others = fallback(

@@ -267,7 +267,7 @@ class Waiting:
             return None
         return RequestTooSlow(
             f"no whole request message arrived within {allowed:.3g} s; it must begin in time and "
-            f"make {self._rate} bytes a second, which setting 'least_rate' asks for"
+            f"make {self._rate} bytes a second, which setting 'min_transfer_rate' asks for"
         )
 
     def _find_sockets(self, connections: Iterable[tuple[str, _Connection]]) -> None:

@@ -271,7 +271,9 @@ def _encoding(environ: Environ, allowed: bool) -> str:
         return encoding
     if encoding in _WINDOW_BITS and allowed:
         return encoding
-    accepted = "identity, gzip or deflate" if allowed else "identity only (setting 'inflate')"
+    accepted = (
+        "identity, gzip or deflate" if allowed else "identity only (setting 'decompress_requests')"
+    )
     raise UnsupportedEncoding(
         f"Content-Encoding {quote(encoding)} is not supported; expected {accepted}"
     )
@@ -284,7 +286,7 @@ def read_body(
     *,
     offset: int = 0,
     bound: Bound | None = None,
-    inflate: bool = True,
+    decompress: bool = True,
     on_read: Callable[[bool], None] = lambda reading: None,
 ) -> memoryview:
     """Read a request's whole body into one block.
@@ -295,7 +297,7 @@ def read_body(
         reservation: Takes the bytes out of the budget of those in flight.
         offset: How far into its block the body begins; see `padding`.
         bound: The route's own limit.
-        inflate: Whether compressed bodies are accepted.
+        decompress: Whether compressed bodies are accepted.
         on_read: Told True before the body is read and False behind it.
 
     Returns:
@@ -307,7 +309,7 @@ def read_body(
         Overloaded: The bytes in flight are at their bound.
         UnsupportedEncoding: The body's `Content-Encoding` is not accepted.
     """
-    encoding = _encoding(environ, inflate)
+    encoding = _encoding(environ, decompress)
     length = content_length(environ)
     if length is not None and length > limits.body:
         raise BodyTooLarge(

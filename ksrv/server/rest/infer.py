@@ -210,7 +210,7 @@ class InferResource:
                 reservation,
                 offset=padding(header_length),
                 bound=json_bound(header_length, content_length(req.env), settings.limits),
-                inflate=settings.inflate,
+                decompress=settings.decompress_requests,
                 on_read=req.context.mark_reading,
             )
             run = self._run_for(req) or self._engine.infer
@@ -238,7 +238,7 @@ class InferResource:
             resp.set_header(HEADER_LENGTH, str(done.body.header_length))
         if done.response.timings:
             resp.set_header("Server-Timing", server_timing(done.response))
-        accept = req.get_header("Accept-Encoding") if settings.compress else None
+        accept = req.get_header("Accept-Encoding") if settings.compress_responses else None
         send_parts(
             resp,
             done.body.parts,

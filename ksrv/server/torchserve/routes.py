@@ -186,7 +186,7 @@ class TorchServeSurface:
                     req.env,
                     self._settings.limits,
                     reservation,
-                    inflate=self._settings.inflate,
+                    decompress=self._settings.decompress_requests,
                     on_read=req.context.mark_reading,
                 )
                 parts = read_parts(body, req.content_type, query)

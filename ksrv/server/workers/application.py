@@ -48,5 +48,5 @@ def serve(settings: ServerSettings) -> None:
     application: Any = ServerApplication(settings)
     logging.getLogger("ksrv").addHandler(logging.NullHandler())  # what is raised says it all
     repository = Repository(settings.models, archive_readers())
-    repository.check(may_be_empty=settings.watch > 0)
+    repository.check(may_be_empty=settings.poll_interval > 0)
     application.run()

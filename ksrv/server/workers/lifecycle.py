@@ -133,7 +133,7 @@ class Service:
 
         # Settings for the whole process: they are made here, where the process is ksrv's own.
         settings = self.settings
-        if settings.keep_memory:
+        if settings.retain_freed_memory:
             arena.tune_malloc(keep=256 << 20, no_mmap=True)
         else:
             arena.tune_malloc()
@@ -304,6 +304,6 @@ def engine_settings(settings: ServerSettings, kind: type[Any]) -> Any:
         limits=settings.limits,
         cores=max(1, len(os.sched_getaffinity(0)) // settings.workers),
         ready_when=settings.ready_when,
-        watch_seconds=settings.watch,
+        watch_seconds=settings.poll_interval,
         drain_seconds=settings.stop_timeout,
     )

@@ -94,7 +94,7 @@ class Master:
             "workers": settings.workers,
             "worker_class": settings.worker_class,
             "threads": settings.threads,
-            "worker_connections": settings.connections,
+            "worker_connections": settings.max_connections,
             "backlog": settings.backlog,
             "keepalive": math.ceil(settings.keepalive),
             "timeout": settings.worker_timeout,

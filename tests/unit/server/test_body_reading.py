@@ -148,8 +148,8 @@ def test_other_encodings_are_unsupported(encoding):
 
 def test_inflating_can_be_switched_off():
     with pytest.raises(UnsupportedEncoding, match="identity only"):
-        read(gzip.compress(b"x"), encoding="gzip", inflate=False)
-    assert bytes(read(b"x", encoding="identity", inflate=False)) == b"x"
+        read(gzip.compress(b"x"), encoding="gzip", decompress=False)
+    assert bytes(read(b"x", encoding="identity", decompress=False)) == b"x"
 
 
 @pytest.mark.parametrize("chunked", [False, True])

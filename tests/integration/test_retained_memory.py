@@ -51,7 +51,7 @@ def test_a_large_buffer_is_mapped_unless_memory_is_kept(tmp_path, executor, keep
     (model / "handler.py").write_text(HANDLER)
     (model / "model.yaml").write_text(f"{MODEL}executor: {executor}\n")
     tensor = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [0]}
-    with Server(tmp_path, grpc="off", keep_memory=keep) as server:
+    with Server(tmp_path, grpc="off", retain_freed_memory=keep) as server:
         request = urllib.request.Request(
             f"{server.url}/v2/models/mapped/infer", json.dumps({"inputs": [tensor]}).encode()
         )
