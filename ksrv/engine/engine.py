@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -19,16 +19,12 @@ from ksrv.engine.ticket import Ticket
 from ksrv.errors import NotFound, NotReady, cut
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.limits import Limits
-from ksrv.observe.colleagues import Colleagues, Counts
 from ksrv.observe.handler_metrics import HandlerMetrics
-from ksrv.observe.process import ProcessValues, process_values
-from ksrv.observe.server_values import ServerValues
-from ksrv.observe.traffic import Traffic, own_traffic
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, InferResponse
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec
-from ksrv.statistics import ModelStatistics, add_counts
+from ksrv.statistics import ModelStatistics
 
 __all__ = ["Engine", "EngineSettings", "ModelState"]
 
@@ -56,10 +52,7 @@ class Engine:
 
     Attributes:
         handler_metrics: The values that handlers report.
-        unknown: How many requests named no model or version that there is.
-        colleagues: The other workers that serve the same models, for the counts of all; None where
-            there are none.
-        server_values: What the server that it is part of tells of itself; None without one.
+        unknown_requests: How many requests named an unknown model or version.
         on_change: Called with what was done and the model's name after a load or an unload that was
             asked for here; it may wait until other workers have done the same.
     """
@@ -87,9 +80,7 @@ class Engine:
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
         self._counting = threading.Lock()
-        self.unknown = 0
-        self.colleagues: Colleagues | None = None
-        self.server_values: ServerValues | None = None
+        self.unknown_requests = 0
         self.on_change: Callable[[Change, str], None] | None = None
 
     # ---- life -------------------------------------------------------------------------------
@@ -240,7 +231,7 @@ class Engine:
             return self._models.find(name, version)
         except NotFound:
             with self._counting:
-                self.unknown += 1
+                self.unknown_requests += 1
             raise
 
     def _check_successor(self, model: LoadedModel, request: InferRequest) -> None:
@@ -361,7 +352,7 @@ class Engine:
         return self._models.models()
 
     def statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
-        """Return counts and times of the versions that serve, those of other workers included.
+        """Return counts and times of the versions that serve.
 
         Args:
             name: A model's name, or "" for all.
@@ -371,51 +362,7 @@ class Engine:
             NotFound: There is no such model or version.
             NotReady: The version named does not serve.
         """
-        found = self.own_statistics(name, version)
-        by_name = {(one.name, one.version): one for one in found}
-        for counts, lives in self._others():
-            for other in counts.models:
-                if (mine := by_name.get((other.name, other.version))) is None:
-                    continue
-                add_counts(mine, other)
-                if lives:
-                    mine.pending += other.pending
-                    mine.ready = mine.ready and other.ready
-        return found
-
-    def own_statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
-        """Return what `statistics` does, without other workers.
-
-        Args:
-            name: A model's name, or "" for all.
-            version: A version's, or "" for all.
-        """
         return [model.statistics() for model in self._models.models(name, version)]
-
-    def unknown_requests(self) -> int:
-        """Return how many requests named no model or version that there is."""
-        return self.unknown + sum(counts.unknown for counts, _ in self._others())
-
-    def process_values(self) -> ProcessValues:
-        """Return what this process holds, and the other workers with it."""
-        values = process_values()
-        for counts, lives in self._others():
-            values.add(counts.process, lives=lives)
-        return values
-
-    def traffic(self) -> Traffic:
-        """Return what the front ends of this process and of the other workers told their clients."""
-        traffic = own_traffic()
-        for counts, lives in self._others():
-            traffic.add(counts.traffic, lives=lives)
-        return traffic
-
-    def handler_page(self) -> bytes:
-        """Return the values that handlers report, as text for the metrics page."""
-        return self.handler_metrics.exposition(counts.handlers for counts, _ in self._others())
-
-    def _others(self) -> Iterable[tuple[Counts, bool]]:
-        return () if self.colleagues is None else self.colleagues.others()
 
     # ---- the repository ---------------------------------------------------------------------
 

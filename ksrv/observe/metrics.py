@@ -1,4 +1,4 @@
-"""The metrics of an engine for Prometheus, put together from its statistics when somebody scrapes.
+"""The metrics of a server for Prometheus, put together from its statistics when it is scraped.
 
 Names begin with `ksrv_` and use base units; labels are `model` and `version`, and their values come
 only from loaded models. Nothing here is on a request's path.
@@ -18,7 +18,6 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from ksrv._native.queue.stats import BOUNDS_NS
 from ksrv.observe.process import ProcessValues
-from ksrv.observe.server_values import ServerValues
 from ksrv.observe.traffic import Traffic
 from ksrv.statistics import ModelStatistics, StageTimes
 
@@ -33,49 +32,69 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _BOUNDS = [repr(bound / 1e9) for bound in BOUNDS_NS]
 
 
+class ServerValues(Protocol):
+    """Restarts, reloads and certificates of the whole server; times are seconds since 1970."""
+
+    @property
+    def restarts(self) -> int:
+        """How many workers ended without having been told to."""
+
+    @property
+    def last_reload(self) -> int:
+        """When the last reload was asked for; 0 for never."""
+
+    @property
+    def last_reload_successful(self) -> bool:
+        """Whether every worker of the last reload got ready; true before the first."""
+
+    @property
+    def certificate_expiry(self) -> int:
+        """When the served certificate ends; 0 without TLS."""
+
+
 class Source(Protocol):
-    """What has statistics: an engine."""
-
-    def statistics(self) -> list[ModelStatistics]:
-        """Return the statistics of every version that serves."""
-
-    def unknown_requests(self) -> int:
-        """Return how many requests named no model or version that there is."""
-
-    def process_values(self) -> ProcessValues:
-        """Return what the workers hold."""
-
-    def traffic(self) -> Traffic:
-        """Return what the front ends told their clients."""
+    """The statistics of a server; see `ksrv.server.workers.shared_statistics`."""
 
     @property
     def server_values(self) -> ServerValues | None:
-        """What is true of the whole server; None where the engine is no server's."""
+        """The values of the whole server; None without a master process."""
+
+    def models(self) -> list[ModelStatistics]:
+        """Return the statistics of every version that serves."""
+
+    def unknown_requests(self) -> int:
+        """Return how many requests named an unknown model or version."""
+
+    def process_values(self) -> ProcessValues:
+        """Return the bytes that the workers hold."""
+
+    def traffic(self) -> Traffic:
+        """Return the connections, refusals and error answers of all workers."""
 
     def handler_page(self) -> bytes:
         """Return the values that handlers report, as text."""
 
 
-class EngineCollector(Collector):
-    """Tells an engine's statistics to a Prometheus registry.
+class StatisticsCollector(Collector):
+    """Gives a server's statistics to a Prometheus registry.
 
     Args:
-        engine: The engine.
+        source: The statistics.
     """
 
-    def __init__(self, engine: Source) -> None:
-        self._engine = engine
+    def __init__(self, source: Source) -> None:
+        self._source = source
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics as they are now."""
-        models = self._engine.statistics()
+        models = self._source.models()
         yield from self._requests(models)
         yield from _times(models)
         yield from _states(models)
-        yield from _process(self._engine.process_values())
-        yield from _traffic(self._engine.traffic())
-        if self._engine.server_values is not None:
-            yield from _server(self._engine.server_values)
+        yield from _process(self._source.process_values())
+        yield from _traffic(self._source.traffic())
+        if self._source.server_values is not None:
+            yield from _server(self._source.server_values)
 
     def _requests(self, models: Sequence[ModelStatistics]) -> Iterator[Metric]:
         requests = CounterMetricFamily(
@@ -105,7 +124,7 @@ class EngineCollector(Collector):
         unknown = CounterMetricFamily(
             "ksrv_unknown_model_requests",
             "Requests for a model or version that there is not.",
-            self._engine.unknown_requests(),
+            self._source.unknown_requests(),
         )
         return iter((requests, rejected, rows, unknown))
 
@@ -254,12 +273,12 @@ def _server(values: ServerValues) -> Iterator[Metric]:
         )
 
 
-def exposition(engine: Source) -> bytes:
-    """Return the metrics page of an engine, as text.
+def exposition(source: Source) -> bytes:
+    """Return the metrics page of a server, as text.
 
     Args:
-        engine: The engine.
+        source: The server's statistics.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(EngineCollector(engine))
-    return generate_latest(registry) + engine.handler_page()
+    registry.register(StatisticsCollector(source))
+    return generate_latest(registry) + source.handler_page()

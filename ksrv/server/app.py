@@ -41,6 +41,7 @@ from ksrv.server.rest.shared_memory import add_routes
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
 from ksrv.server.torchserve.routes import TorchServeSurface
+from ksrv.server.workers.shared_statistics import ServerStatistics
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -122,6 +123,7 @@ def make_app(
     budget: MemoryBudget | None = None,
     run: Run | None = None,
     shared_memory: SharedMemory | None = None,
+    statistics: ServerStatistics | None = None,
 ) -> falcon.App[Any, Any]:
     """Return the WSGI app for an engine.
 
@@ -132,7 +134,9 @@ def make_app(
         budget: The bytes in flight to share with another front end.
         run: What runs a request; the engine itself if left out.
         shared_memory: The clients' regions to share with another front end.
+        statistics: The statistics of all workers; those of the engine if left out.
     """
+    statistics = statistics or ServerStatistics(engine)
     access = access or Access(settings)
     shared_memory = shared_memory or shared_memory_of(settings)
     budget = budget or process_budget(settings.limits)
@@ -166,23 +170,23 @@ def make_app(
         run=run,
         shared_memory=shared_memory,
     )
-    statistics = StatisticsResource(engine)
+    stats = StatisticsResource(statistics)
     app.add_route("/v2/health/live", LiveResource(), needs=Needs.NOTHING)
     app.add_route(
         "/v2/health/ready", ReadyResource(engine, names=not access.needs_token), needs=Needs.NOTHING
     )
     app.add_route("/v2", ServerResource(extensions_of(settings)), needs=Needs.TOKEN)
     app.add_route("/v2/models", ModelListResource(engine), needs=Needs.TOKEN)
-    app.add_route("/v2/models/stats", statistics, needs=Needs.TOKEN)
+    app.add_route("/v2/models/stats", stats, needs=Needs.TOKEN)
     for prefix in (model, version):
         app.add_route(prefix, ModelResource(engine, settings.limits), needs=Needs.TOKEN)
         app.add_route(prefix + "/ready", ModelReadyResource(engine), needs=Needs.TOKEN)
         app.add_route(prefix + "/config", ConfigResource(engine), needs=Needs.TOKEN)
-        app.add_route(prefix + "/stats", statistics, needs=Needs.TOKEN)
+        app.add_route(prefix + "/stats", stats, needs=Needs.TOKEN)
         app.add_route(prefix + "/infer", infer, needs=Needs.TOKEN)
         app.add_route(prefix + "/explain", infer, suffix="explain", needs=Needs.TOKEN)
     if settings.metrics:
-        app.add_route("/metrics", MetricsResource(engine), needs=Needs.TOKEN)
+        app.add_route("/metrics", MetricsResource(statistics), needs=Needs.TOKEN)
     index = IndexResource(engine, read_document)
     app.add_route("/v2/repository/index", index, needs=Needs.TOKEN)
     load, unload = LoadResource(engine, read_document), UnloadResource(engine, read_document)

@@ -57,6 +57,7 @@ from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import GuardedRegions, SharedMemory, shared_memory_of
+from ksrv.server.workers.shared_statistics import ServerStatistics
 
 if TYPE_CHECKING:
     import grpc
@@ -157,6 +158,7 @@ class GrpcServer:
         access: Who may call; made from the settings if left out.
         shared_memory: The clients' regions to share with another front end.
         budget: The bytes that requests may hold together, to share with another front end.
+        statistics: The statistics of all workers; those of the engine if left out.
     """
 
     def __init__(
@@ -167,8 +169,10 @@ class GrpcServer:
         access: Gate | None = None,
         shared_memory: SharedMemory | None = None,
         budget: MemoryBudget | None = None,
+        statistics: ServerStatistics | None = None,
     ) -> None:
         self._engine = engine
+        self._statistics = statistics or ServerStatistics(engine)
         self._settings = settings
         self._gate = access if access is not None else Access(settings)
         self._shared_memory = shared_memory or shared_memory_of(settings)
@@ -302,7 +306,11 @@ class GrpcServer:
         control = self._pool("control", CONTROL_THREADS)
         limits = self._settings.limits
         servicer = Servicer(
-            self._engine, limits, extensions_of(self._settings), self._shared_memory
+            self._engine,
+            self._statistics,
+            limits,
+            extensions_of(self._settings),
+            self._shared_memory,
         )
         found = {}
         for name, behavior in servicer.behaviors().items():

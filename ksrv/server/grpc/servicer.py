@@ -12,6 +12,7 @@ from ksrv.protocol import metadata
 from ksrv.protocol.protobuf import message_class
 from ksrv.server.grpc.calls import Behavior, Context
 from ksrv.server.shared_memory import SharedMemory
+from ksrv.server.workers.shared_statistics import ServerStatistics
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -47,7 +48,8 @@ class Servicer:
     """The answers of one server.
 
     Args:
-        engine: What is asked.
+        engine: The engine that the calls describe and change.
+        statistics: The statistics of all workers.
         limits: What clients may send; told in model metadata.
         extensions: The protocol's extensions that work here.
         shared_memory: The clients' regions; None where shared memory is off.
@@ -56,11 +58,13 @@ class Servicer:
     def __init__(
         self,
         engine: "Engine",
+        statistics: ServerStatistics,
         limits: Limits,
         extensions: tuple[str, ...],
         shared_memory: SharedMemory | None = None,
     ) -> None:
         self._engine = engine
+        self._statistics = statistics
         self._limits = limits
         self._extensions = extensions
         self._regions = shared_memory
@@ -109,7 +113,7 @@ class Servicer:
         return metadata.to_message("inference.ModelConfigResponse", {"config": document})
 
     def _model_statistics(self, request: Any, context: Context) -> Any:
-        found = self._engine.statistics(request.name, request.version)
+        found = self._statistics.models(request.name, request.version)
         return metadata.to_message(
             "inference.ModelStatisticsResponse", metadata.model_statistics(found)
         )

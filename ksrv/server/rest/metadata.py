@@ -10,6 +10,7 @@ from ksrv.server.rest.responses import send_json
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
+    from ksrv.server.workers.shared_statistics import ServerStatistics
 
 
 class ServerResource:
@@ -61,11 +62,14 @@ class ConfigResource(_EngineResource):
         send_json(resp, metadata.model_config(self._engine.spec(name, version)))
 
 
-class StatisticsResource(_EngineResource):
+class StatisticsResource:
     """GET /v2/models/stats and /v2/models/{name}[/versions/{version}]/stats."""
+
+    def __init__(self, statistics: "ServerStatistics") -> None:
+        self._statistics = statistics
 
     def on_get(
         self, req: falcon.Request, resp: falcon.Response, name: str = "", version: str = ""
     ) -> None:
         """Answer what the models have done since they were loaded."""
-        send_json(resp, metadata.model_statistics(self._engine.statistics(name, version)))
+        send_json(resp, metadata.model_statistics(self._statistics.models(name, version)))

@@ -7,20 +7,20 @@ import falcon
 from ksrv.observe.metrics import CONTENT_TYPE, exposition
 
 if TYPE_CHECKING:
-    from ksrv.engine.engine import Engine
+    from ksrv.server.workers.shared_statistics import ServerStatistics
 
 
 class MetricsResource:
-    """GET /metrics: what this worker's engine has done, as Prometheus text.
+    """GET /metrics: the statistics of all workers, as Prometheus text.
 
     Args:
-        engine: The worker's engine.
+        statistics: The server's statistics.
     """
 
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
+    def __init__(self, statistics: "ServerStatistics") -> None:
+        self._statistics = statistics
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer the metrics as they are now."""
         resp.content_type = CONTENT_TYPE
-        resp.data = exposition(self._engine)
+        resp.data = exposition(self._statistics)

@@ -20,7 +20,6 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ksrv.errors import KsrvError
-from ksrv.observe.colleagues import Colleagues, CountsFile
 from ksrv.server.access import Access
 from ksrv.server.addresses import Address
 from ksrv.server.http.byte_budget import process_budget
@@ -29,6 +28,11 @@ from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
 from ksrv.server.workers.banner import print_models
 from ksrv.server.workers.repository_changes import ChangesFile, Follower
+from ksrv.server.workers.shared_statistics import (
+    PeerStatistics,
+    ServerStatistics,
+    StatisticsFile,
+)
 from ksrv.server.workers.startup_files import GivenFiles
 from ksrv.server.workers.stop_signals import StopSignals
 from ksrv.server.workers.worker_table import CAPACITY, State, WorkerSlots
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
-COUNTS_SECONDS = 1.0
+STATISTICS_SECONDS = 1.0
 IMPATIENT_SECONDS = 1.0
 """What a worker that is asked to stop once more gets to end in order; less than the master gives."""
 
@@ -60,7 +64,8 @@ class Service:
 
     def __init__(self, settings: ServerSettings, slots: WorkerSlots) -> None:
         self.settings = settings
-        self._counts = CountsFile(CAPACITY)
+        self._statistics_file = StatisticsFile(CAPACITY)
+        self._peers: PeerStatistics | None = None
         self._changes = ChangesFile()
         self.grpc_address: Address | None = None
         self._slots = slots
@@ -144,8 +149,9 @@ class Service:
             defaults = self.files.torchserve.defaults
         repository = Repository(settings.models, archive_readers(defaults))
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))
-        self._engine.server_values = self._slots
-        self._engine.colleagues = Colleagues(self._counts, self._slot, self._slots.lives)
+        peers = PeerStatistics(self._statistics_file, self._slot, self._slots.lives)
+        self._peers = peers
+        statistics = ServerStatistics(self._engine, peers, self._slots)
         follower = Follower(self._changes, self._slots, self._slot)
         self._engine.on_change = follower.tell
         self._unloaded = follower.unloaded
@@ -155,7 +161,7 @@ class Service:
             name="ksrv-follow",
             daemon=True,
         ).start()
-        threading.Thread(target=self._share_counts, name="ksrv-counts", daemon=True).start()
+        threading.Thread(target=self._share_statistics, name="ksrv-statistics", daemon=True).start()
         access = self._access = self.files.access
         budget = process_budget(settings.limits)
         self.shared_memory = shared_memory_of(settings)
@@ -166,6 +172,7 @@ class Service:
             budget=budget,
             run=chosen_run(self._engine),
             shared_memory=self.shared_memory,
+            statistics=statistics,
         )
         threading.Thread(target=self._load, name="ksrv-load", daemon=True).start()
         accepts = self._slots.accepting(self._slot)
@@ -185,24 +192,24 @@ class Service:
                 access=access,
                 shared_memory=self.shared_memory,
                 budget=budget,
+                statistics=statistics,
             )
             self._grpc.start(str(self.grpc_address), shared=True, credentials=credentials)
         # Only now may a worker that this one replaces leave: both front ends are there.
         self._slots.set_accepting(self._slot, True)
         self._slots.set_served()
 
-    def _share_counts(self) -> None:
-        while not self._ending.wait(COUNTS_SECONDS):
-            self._publish_counts()
+    def _share_statistics(self) -> None:
+        while not self._ending.wait(STATISTICS_SECONDS):
+            self._publish_statistics()
 
-    def _publish_counts(self) -> None:
-        colleagues = self.engine.colleagues
-        if colleagues is None or self._slots.wanted == 1:
+    def _publish_statistics(self) -> None:
+        if self._peers is None or self._slots.wanted == 1:
             return
         try:
-            colleagues.publish(self.engine)
+            self._peers.publish(self.engine)
         except Exception:
-            log.exception("the counts of this worker cannot be shared")
+            log.exception("the statistics of this worker cannot be shared")
 
     def _load(self) -> None:
         from ksrv.repository.layout import RepositoryError
@@ -234,7 +241,7 @@ class Service:
         time.sleep(IMPATIENT_SECONDS)
         log.warning("asked to stop once more: what still runs is cut off")
         if self._engine is not None:
-            self._publish_counts()
+            self._publish_statistics()
         logging.shutdown()
         os._exit(0)
 
@@ -290,7 +297,7 @@ class Service:
                 self._engine.close(timeout)
             except KsrvError as error:
                 log.error("the engine did not close cleanly: %s", error.message)
-            self._publish_counts()
+            self._publish_statistics()
 
 
 def engine_settings(settings: ServerSettings, kind: type[Any]) -> Any:

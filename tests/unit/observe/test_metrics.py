@@ -10,6 +10,7 @@ from ksrv.errors import DeadlineExceeded, InferenceError, InvalidRequest, NotFou
 from ksrv.observe.metrics import exposition
 from ksrv.observe.traffic import count_error, count_refusal
 from ksrv.request import BatchOutputs
+from ksrv.server.workers.shared_statistics import ServerStatistics
 from ksrv.server.workers.worker_table import State, WorkerSlots
 from tests.unit.engine.engine_models import engine, request, source, tensor
 
@@ -83,10 +84,12 @@ def test_counts_survive_a_reload(served):
     assert served.statistics()[0].success.count == after.success.count
 
 
-def samples(served):
+def samples(served, server_values=None):
     return {
         (sample.name, *sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(exposition(served).decode())
+        for family in text_string_to_metric_families(
+            exposition(ServerStatistics(served, server_values=server_values)).decode()
+        )
         for sample in family.samples
     }
 
@@ -157,21 +160,21 @@ def test_what_clients_were_told_is_on_the_page(served):
 
 def test_the_servers_own_values_are_on_the_page(served):
     assert not any(name[0].startswith("ksrv_last_reload") for name in samples(served))
-    values = served.server_values = WorkerSlots()
+    values = WorkerSlots()
     values.count_restart()
-    found = samples(served)
+    found = samples(served, values)
     assert found[("ksrv_server_worker_restarts_total",)] == 1
     assert found[("ksrv_last_reload_successful",)] == 1
     assert ("ksrv_last_reload_timestamp_seconds",) not in found
     assert ("ksrv_certificate_expiry_timestamp_seconds",) not in found
     values.note_reload(accepted=False)
     values.certificate_expiry = 1_900_000_000
-    found = samples(served)
+    found = samples(served, values)
     assert found[("ksrv_last_reload_successful",)] == 0
     assert found[("ksrv_last_reload_timestamp_seconds",)] > time.time() - 3600
     assert found[("ksrv_certificate_expiry_timestamp_seconds",)] == 1_900_000_000
     values.note_reload(accepted=True)
-    assert samples(served)[("ksrv_last_reload_successful",)] == 0
+    assert samples(served, values)[("ksrv_last_reload_successful",)] == 0
     values.mark(values.take(), State.READY)
     values.end_reload()
-    assert samples(served)[("ksrv_last_reload_successful",)] == 1
+    assert samples(served, values)[("ksrv_last_reload_successful",)] == 1

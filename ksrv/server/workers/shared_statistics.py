@@ -1,0 +1,228 @@
+"""The statistics of all workers, so that whichever worker is asked answers for the whole server.
+
+Each worker writes its statistics into its slot of a file in memory, about once a second and when it
+leaves; nothing is shared on a request's path. The counts of a worker outlive it: the next worker in
+its slot goes on from them, so that no total goes down. Only the last second of a worker that was
+killed is lost: a slot holds two copies, so that one copy is whole while the other is written.
+"""
+
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ksrv.observe.handler_metrics import Family
+from ksrv.observe.metrics import ServerValues
+from ksrv.observe.process import ProcessValues, process_values
+from ksrv.observe.traffic import Traffic, own_traffic
+from ksrv.statistics import ModelStatistics, add_counts
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+log = logging.getLogger(__name__)
+
+COPY_BYTES = 4 << 20
+_COPIES = 2
+_HEADER = struct.Struct("=QQQ")
+_TRIES = 20
+
+
+def _checksum(number: int, text: bytes) -> int:
+    return zlib.crc32(text, number & 0xFFFFFFFF)
+
+
+class WorkerStatistics(msgspec.Struct):
+    """The statistics of one worker, and of the workers that had its slot before it.
+
+    Attributes:
+        models: The statistics of each model version.
+        unknown: How many requests named an unknown model or version.
+        process: The bytes that the process holds.
+        traffic: Connections, refusals and error answers.
+        handlers: The values that handlers report, by name.
+    """
+
+    models: list[ModelStatistics] = []
+    unknown: int = 0
+    process: ProcessValues = msgspec.field(default_factory=ProcessValues)
+    traffic: Traffic = msgspec.field(default_factory=Traffic)
+    handlers: dict[str, Family] = {}
+
+
+class StatisticsFile:
+    """The file in memory; the master makes it before it forks, and workers inherit it.
+
+    Args:
+        slots: How many workers may live at a time.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._file = os.memfd_create("ksrv-statistics")
+
+    def write(self, slot: int, statistics: WorkerStatistics) -> None:
+        """Replace the older copy in a slot; only the slot's own worker may.
+
+        Args:
+            slot: The slot.
+            statistics: The text to write; one longer than a copy may be is logged, not written.
+        """
+        text = msgspec.json.encode(statistics)
+        if len(text) + _HEADER.size > COPY_BYTES:
+            log.warning("the statistics of this worker take %d bytes and are not shared", len(text))
+            return
+        number = 1 + max((number for number, _ in self._copies(slot)), default=0)
+        head = _HEADER.pack(number, len(text), _checksum(number, text))
+        os.pwrite(self._file, head + text, self._offset(slot, number))
+
+    def read(self, slot: int) -> WorkerStatistics | None:
+        """Return the newer copy of a slot, or None for an empty slot.
+
+        Args:
+            slot: The slot.
+        """
+        for _ in range(_TRIES):  # its worker may write both copies while this one reads
+            if copies := self._copies(slot):
+                return msgspec.json.decode(max(copies)[1], type=WorkerStatistics)
+        return None
+
+    def _offset(self, slot: int, number: int) -> int:
+        return (slot * _COPIES + number % _COPIES) * COPY_BYTES
+
+    def _copies(self, slot: int) -> list[tuple[int, bytes]]:
+        """The copies of a slot that are whole, each with its number."""
+        found = []
+        for copy in range(_COPIES):
+            offset = self._offset(slot, copy)
+            head = os.pread(self._file, _HEADER.size, offset)
+            if len(head) < _HEADER.size:
+                continue
+            number, length, checksum = _HEADER.unpack(head)
+            text = os.pread(self._file, length, offset + _HEADER.size)
+            if number and _checksum(number, text) == checksum:
+                found.append((number, text))
+        return found
+
+
+class PeerStatistics:
+    """The statistics of the other workers, as one worker sees them.
+
+    Args:
+        file: The file that all share.
+        slot: This worker's slot.
+        lives: Tells whether a slot's worker is alive.
+    """
+
+    def __init__(self, file: StatisticsFile, slot: int, lives: Callable[[int], bool]) -> None:
+        self._file = file
+        self._slot = slot
+        self._lives = lives
+        self._inherited = file.read(slot) or WorkerStatistics()
+
+    def publish(self, engine: "Engine") -> None:
+        """Let the other workers see this worker's statistics.
+
+        Args:
+            engine: This worker's engine.
+        """
+        inherited = self._inherited
+        models = {(one.name, one.version): one for one in engine.statistics()}
+        for old in inherited.models:
+            mine = models.setdefault(
+                (old.name, old.version), ModelStatistics(old.name, old.version)
+            )
+            add_counts(mine, old)
+        process = process_values()
+        process.add(inherited.process, lives=False)
+        traffic = own_traffic()
+        traffic.add(inherited.traffic, lives=False)
+        handlers = engine.handler_metrics.families([inherited.handlers])
+        unknown = engine.unknown_requests + inherited.unknown
+        self._file.write(
+            self._slot,
+            WorkerStatistics(list(models.values()), unknown, process, traffic, handlers),
+        )
+
+    def others(self) -> Iterator[tuple[WorkerStatistics, bool]]:
+        """Return the statistics of all other workers and of this slot's earlier workers.
+
+        Each comes with whether its worker is alive.
+        """
+        yield self._inherited, False
+        for slot in range(self._file.slots):
+            if slot != self._slot and (found := self._file.read(slot)) is not None:
+                yield found, self._lives(slot)
+
+
+class ServerStatistics:
+    """The statistics of the whole server, for its statistics routes and its metrics page.
+
+    Args:
+        engine: This worker's engine.
+        peers: The other workers; None for a server of one process.
+        server_values: Restarts, reloads and certificates; None without a master process.
+    """
+
+    def __init__(
+        self,
+        engine: "Engine",
+        peers: PeerStatistics | None = None,
+        server_values: ServerValues | None = None,
+    ) -> None:
+        self._engine = engine
+        self._peers = peers
+        self.server_values = server_values
+
+    def _others(self) -> Iterable[tuple[WorkerStatistics, bool]]:
+        return () if self._peers is None else self._peers.others()
+
+    def models(self, name: str = "", version: str = "") -> list[ModelStatistics]:
+        """Return counts and times of the versions that serve, summed over all workers.
+
+        Args:
+            name: A model's name, or "" for all.
+            version: A version's, or "" for all.
+
+        Raises:
+            NotFound: There is no such model or version.
+            NotReady: The version named does not serve.
+        """
+        found = self._engine.statistics(name, version)
+        by_name = {(one.name, one.version): one for one in found}
+        for worker, lives in self._others():
+            for other in worker.models:
+                if (mine := by_name.get((other.name, other.version))) is None:
+                    continue
+                add_counts(mine, other)
+                if lives:
+                    mine.pending += other.pending
+                    mine.ready = mine.ready and other.ready
+        return found
+
+    def unknown_requests(self) -> int:
+        """Return how many requests named an unknown model or version."""
+        return self._engine.unknown_requests + sum(one.unknown for one, _ in self._others())
+
+    def process_values(self) -> ProcessValues:
+        """Return the bytes that the workers hold."""
+        values = process_values()
+        for worker, lives in self._others():
+            values.add(worker.process, lives=lives)
+        return values
+
+    def traffic(self) -> Traffic:
+        """Return the connections, refusals and error answers of all workers."""
+        traffic = own_traffic()
+        for worker, lives in self._others():
+            traffic.add(worker.traffic, lives=lives)
+        return traffic
+
+    def handler_page(self) -> bytes:
+        """Return the values that handlers report, as text for the metrics page."""
+        others = (worker.handlers for worker, _ in self._others())
+        return self._engine.handler_metrics.exposition(others)
