@@ -73,12 +73,18 @@ class Repository:
     Args:
         paths: Model repositories, single models' folders, and single model files.
         archives: Readers of archives by suffix, such as ".mar".
+        model_name: The name of the one model that the paths hold, in place of its folder's or
+            file's name.
     """
 
     def __init__(
-        self, paths: Sequence[Path | str], archives: dict[str, ArchiveReader] | None = None
+        self,
+        paths: Sequence[Path | str],
+        archives: dict[str, ArchiveReader] | None = None,
+        model_name: str | None = None,
     ) -> None:
         self.paths = tuple(Path(path) for path in paths)
+        self._model_name = model_name
         self._looked_at: set[Path] = set()
         self._archives = archives or {}
 
@@ -101,7 +107,7 @@ class Repository:
                 elif _are_versions(earlier, found):
                     entries[found.name] = _joined(earlier, found)
                 else:
-                    text = f"two models are called {found.name}: {earlier.path} and {found.path}."
+                    text = self._two_models(found.name, earlier.path, found.path)
                     entries[found.name] = ModelEntry(found.name, error=text, path=earlier.path)
         return entries
 
@@ -123,6 +129,18 @@ class Repository:
             else:
                 if not may_be_empty:
                     raise RepositoryError(_nothing_in(path, entries, self._suffixes()))
+        if self._model_name is not None:
+            error = next((entry.error for entry in self.scan().values()), None)
+            if error:
+                raise RepositoryError(error)
+
+    def _two_models(self, name: str, one: Path, other: Path) -> str:
+        if self._model_name is None:
+            return f"two models are called {name}: {one} and {other}."
+        return (
+            f"setting 'model_name' ({name}) is the name of one model, but there are {one} and "
+            f"{other}; without the setting each is served under its own name."
+        )
 
     def _suffixes(self) -> str:
         return ", ".join((*BARE_SUFFIXES, *self._archives))
@@ -182,6 +200,7 @@ class Repository:
         return next((suffix for suffix in known if path.name.endswith(suffix)), "")
 
     def _entry(self, path: Path, name: str) -> ModelEntry:
+        name = self._model_name or name
         if not is_model_name(name):
             error = (
                 f"{path}: {quote(name)} is no model name; it takes 1 to 128 letters, digits, "

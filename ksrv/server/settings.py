@@ -56,6 +56,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     models: Annotated[
         tuple[str, ...], _says("Model repositories, model folders or model files to serve.")
     ] = ()
+    model_name: Annotated[
+        str | None, _says("Name of the one model at PATHS, instead of its folder's or file's.")
+    ] = None
     http: Annotated[str, _says("HTTP address HOST:PORT, unix:PATH or off; port 0 picks one.")] = (
         "127.0.0.1:8080"
     )

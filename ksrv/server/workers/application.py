@@ -47,6 +47,6 @@ def serve(settings: ServerSettings) -> None:
     """
     application: Any = ServerApplication(settings)
     logging.getLogger("ksrv").addHandler(logging.NullHandler())  # what is raised says it all
-    repository = Repository(settings.models, archive_readers())
+    repository = Repository(settings.models, archive_readers(), settings.model_name)
     repository.check(may_be_empty=settings.poll_interval > 0)
     application.run()

@@ -147,7 +147,7 @@ class Service:
         defaults = None
         if self.files.torchserve is not None:
             defaults = self.files.torchserve.defaults
-        repository = Repository(settings.models, archive_readers(defaults))
+        repository = Repository(settings.models, archive_readers(defaults), settings.model_name)
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))
         peers = PeerStatistics(self._statistics_file, self._slot, self._slots.lives)
         self._peers = peers

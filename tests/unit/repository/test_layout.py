@@ -221,3 +221,33 @@ def test_settings_that_are_not_read_are_named(tmp_path, caplog, name):
     (said,) = [record.getMessage() for record in caplog.records]
     assert "the model m:" in said and f"{Path(name).name} is not read" in said
     assert "model.yaml" in said
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"handler.py": HANDLER},
+        {"1/model.onnx": "", "2/model.onnx": ""},
+        {"resnet.onnx": ""},
+        {"resnet/model.yaml": "handler: handler.py\n", "resnet/handler.py": HANDLER},
+    ],
+)
+def test_the_one_model_of_a_folder_takes_the_name_that_is_given(tmp_path, files):
+    make(tmp_path, files)
+    repository = Repository([tmp_path], model_name="cats")
+    repository.check()
+    [entry] = repository.scan().values()
+    assert (entry.name, entry.error) == ("cats", None)
+    assert {source.name for source in entry.versions.values()} == {"cats"}
+
+
+def test_a_given_name_is_for_one_model_only(tmp_path):
+    make(tmp_path, {"a.onnx": "", "b.onnx": ""})
+    with pytest.raises(RepositoryError, match=r"model_name.*a\.onnx and .*b\.onnx; without"):
+        Repository([tmp_path], model_name="cats").check()
+
+
+def test_a_given_name_must_be_a_name(tmp_path):
+    make(tmp_path, {"a.onnx": ""})
+    with pytest.raises(RepositoryError, match="'no name' is no model name"):
+        Repository([tmp_path], model_name="no name").check()
