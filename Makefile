@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-NATIVE := $(wildcard native/*/*.hpp ksrv/_native/*/*.p*)
+NATIVE := setup.py tools/native_build.py $(wildcard native/*/*.?pp ksrv/_native/*/*.p*)
 MODELS ?= demo-models
 JOBS ?= 2
 
@@ -17,12 +17,16 @@ $(VENV)/.python: constraints.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -U pip setuptools wheel Cython numpy
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.python pyproject.toml
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[torch,onnx,rich,test]'
-	@touch $@ $(VENV)/.built
-
-$(VENV)/.built: $(VENV)/.installed setup.py $(NATIVE)
+# The native core is compiled here; the installation below finds it built.
+$(VENV)/.core: $(VENV)/.python $(NATIVE)
 	$(BIN)/python setup.py -q build_ext --inplace -j $(JOBS)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.python pyproject.toml | $(VENV)/.core
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[torch,onnx,rich,test]'
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.core $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.built
@@ -97,29 +101,27 @@ NATIVE_TESTS := tests/unit/native tests/unit/protocol tests/property tests/unit/
 
 # The sanitizer's own handler turns a signal that a test sends on purpose into an abort: -k.
 asan: $(VENV)/.built ## run the native parts' tests under the address and UB sanitizers
-	KSRV_SANITIZE=1 $(BIN)/python setup.py -q build -j $(JOBS) --build-lib $(ASAN)/lib --build-temp $(ASAN)/temp
+	KSRV_SANITIZE=1 $(BIN)/python setup.py -q build -j $(JOBS) --build-lib $(ASAN)/lib
 	$(SANITIZED) $(BIN)/python -c 'from ksrv._native.v2 import infer_body; assert "$(ASAN)" in infer_body.__file__'
 	$(SANITIZED) $(BIN)/pytest --timeout 900 -m 'not slow' -k 'not SIGSEGV' $(NATIVE_TESTS)
 
-coverage: $(VENV)/.built ## line coverage of ksrv/ and of native/, its .pyx and .hpp files
+coverage: $(VENV)/.built ## line coverage of ksrv/ and of the native core
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt coverage
-	KSRV_TRACE=1 $(BIN)/python setup.py -q build -j $(JOBS) --build-lib $(TRACE)/lib --build-temp $(TRACE)/temp
-	find $(TRACE) -name '*.gcda' -delete
+	KSRV_TRACE=1 $(BIN)/python setup.py -q build -j $(JOBS) --build-lib $(TRACE)/lib
+	find build/native/trace -name '*.gcda' -delete
 	$(TRACED) $(BIN)/coverage run --source ksrv -m pytest --timeout 900 -m 'not slow'
 	$(BIN)/coverage report --skip-covered
-	$(BIN)/python tests/native_coverage.py $(TRACE)/temp --least 95
+	$(BIN)/python tools/native_coverage.py build/native/trace --least 95
 
 FUZZ_SECONDS ?= 80
 FUZZERS := $(wildcard tests/fuzz/*.cpp)
 
 fuzz: ## drive the native parsers with libFuzzer, FUZZ_SECONDS each; needs clang++
 	@command -v clang++ >/dev/null || { echo "make fuzz needs clang++ with libFuzzer (Debian: clang)"; exit 1; }
-	@mkdir -p build/fuzz
+	@CXX=clang++ $(PYTHON) tools/native_build.py fuzz $(FUZZERS) --into build/fuzz >/dev/null
 	@set -e; for source in $(FUZZERS); do \
 		name=$$(basename $$source .cpp); mkdir -p build/fuzz/corpus/$$name; \
 		echo "== $$name"; \
-		clang++ -std=c++17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-			-Inative $$source -o build/fuzz/$$name; \
 		build/fuzz/$$name -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=2048 \
 			-artifact_prefix=build/fuzz/ -print_final_stats=1 build/fuzz/corpus/$$name \
 			$$(ls -d tests/fuzz/seeds/$$name 2>/dev/null) > build/fuzz/$$name.log 2>&1 \

@@ -1,1 +1,33 @@
-"""The compiled core. Sources are in `native/`; each module here has one job and imports no other package of ksrv."""
+"""The native core. Its modules are compiled into one file, so that what they share exists once."""
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+_FILES = [Path(__file__).parent / f"_core{suffix}" for suffix in EXTENSION_SUFFIXES]
+
+
+class CompiledModules:
+    """Tells Python's import that `ksrv._native.<folder>.<module>` lies in the one file."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where a compiled module is, or None for any other module."""
+        if not name.startswith(f"{__name__}.") or name.count(".") != 3:
+            return None
+        for file in _FILES:
+            if file.exists():
+                loader = ExtensionFileLoader(name, str(file))
+                return spec_from_file_location(name, file, loader=loader)
+        raise ImportError(
+            f"the native core is not built for this Python: there is no {_FILES[0]}; build it"
+            " with `python setup.py build_ext --inplace`"
+        )
+
+
+sys.meta_path.insert(0, CompiledModules)

@@ -1,3 +1,5 @@
+# Rules and results are written by the call that makes them.
+# cython: freethreading_compatible = True
 """The recogniser of plain request heads, as Python and the tests see it."""
 
 from libc.stddef cimport size_t

@@ -1,3 +1,5 @@
+# Its state is the thread's; the redirection is behind a mutex.
+# cython: freethreading_compatible = True
 """Keeps the lines that image codecs print about damaged files; `codec_stderr.hpp` says how."""
 
 cdef extern from "image/codec_stderr.hpp" namespace "ksrv" nogil:

@@ -1,3 +1,5 @@
+# A Conversion is written by its initialiser alone.
+# cython: freethreading_compatible = True
 """Pixels to model numbers, and Pillow's resize: the native loops behind array-like arguments.
 
 Every function takes C-ordered pixels of numpy arrays (rows may have gaps), writes into memory that

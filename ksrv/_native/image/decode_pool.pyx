@@ -1,3 +1,5 @@
+# The pool's tasks are behind a mutex.
+# cython: freethreading_compatible = True
 """The threads that decode a batch of images, of which the caller is one.
 
 The decoding itself is cv2's and is called from `ksrv.images.preparer`; this module does not import

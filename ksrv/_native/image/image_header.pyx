@@ -1,3 +1,5 @@
+# Locals.
+# cython: freethreading_compatible = True
 """Headers of encoded images, read before any decoder sees the file."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

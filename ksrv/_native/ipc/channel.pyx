@@ -1,3 +1,4 @@
+# It relies on the GIL: lists and a buffer of a Link are used by one thread after the other.
 """The messages between a worker and its handler process, over a socket that carries descriptors.
 
 A sequenced packet socket keeps the bounds of messages, so nothing is ever read in part. A message

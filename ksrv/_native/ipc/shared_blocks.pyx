@@ -1,3 +1,4 @@
+# It relies on the GIL: the books of lent and returned blocks are written when arrays die.
 """Blocks of memory that two processes share, and who may write to them when.
 
 Each side makes the blocks that it writes (`OwnBlocks`) and maps those of the other (`PeerBlocks`).

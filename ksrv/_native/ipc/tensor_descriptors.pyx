@@ -1,3 +1,4 @@
+# It relies on the GIL: the books of shared_blocks.
 """Tensors in shared blocks: written once on one side, viewed on the other.
 
 A record names the block, the place in it, the datatype and the shape. An array that already lies in

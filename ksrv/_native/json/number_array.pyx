@@ -1,3 +1,5 @@
+# Locals.
+# cython: freethreading_compatible = True
 """The numbers of a JSON tensor, straight into an array: Python face of number_array.hpp."""
 
 from cpython.buffer cimport (

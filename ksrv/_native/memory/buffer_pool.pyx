@@ -1,3 +1,5 @@
+# One pool behind mutexes, counts that are atomic; a Block's pointer is set once.
+# cython: freethreading_compatible = True
 """Leased blocks as Python sees them: buffers whose memory returns to the pool with the last view.
 
 A `Block` owns one reference to its memory. Everything made from it (memoryviews, arrays, torch

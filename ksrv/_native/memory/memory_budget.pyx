@@ -1,3 +1,5 @@
+# Counts that are atomic.
+# cython: freethreading_compatible = True
 """The process's one budget of bytes, for Python and for the other compiled modules."""
 
 from libc.stdint cimport uint64_t

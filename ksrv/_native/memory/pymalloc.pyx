@@ -1,3 +1,4 @@
+# It relies on the GIL: whether the store is in place. Without the GIL there is no pymalloc.
 """CPython's memory for small objects, kept in the process between requests.
 
 pymalloc takes memory from the kernel in arenas of 1 MiB and unmaps each as soon as no object is

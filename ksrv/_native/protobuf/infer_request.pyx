@@ -1,3 +1,5 @@
+# Headers are written by the call that makes them.
+# cython: freethreading_compatible = True
 """The wire form of ModelInferRequest, as Python sees it.
 
 `scan` notes what a received message holds and where; tensors stay in the message's own bytes until

@@ -1,3 +1,5 @@
+# Locals.
+# cython: freethreading_compatible = True
 """ModelInferResponse messages, written with one copy of their tensors.
 
 The small fields are encoded first; then the message is allocated once, at its size, and every

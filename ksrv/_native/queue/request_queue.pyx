@@ -1,3 +1,4 @@
+# It relies on the GIL: a ticket's answer and callbacks are plain attributes.
 """The native queues as Python sees them: tickets go in, batches of tickets come out.
 
 A `Ticket` owns one reference to its entry. While the queue holds the ticket, the entry in turn owns

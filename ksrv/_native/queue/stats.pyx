@@ -1,3 +1,4 @@
+# It relies on the GIL: sums that are plain numbers.
 """What one instance has done: a few additions for each request, summed over instances when read."""
 
 from libc.stdint cimport int64_t, uint64_t

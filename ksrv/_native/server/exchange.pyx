@@ -1,3 +1,4 @@
+# It relies on the GIL: Python objects change hands between threads, and are freed in turn.
 """One infer request of the door's and its answer, as Python sees them."""
 
 import logging

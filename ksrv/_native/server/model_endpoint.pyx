@@ -1,3 +1,4 @@
+# It relies on the GIL: Python objects change hands between threads, and are freed in turn.
 """Plain requests where Python meets them: their tickets, their batches and their answers.
 
 The door puts plain requests (v2/fast_request.hpp) into a model's queue by itself. Whoever takes

@@ -1,3 +1,4 @@
+# It relies on the GIL: Python objects change hands between threads, and are freed in turn.
 """The door as the gunicorn worker sees it: I/O threads, requests that came in, answers to send."""
 
 import logging

@@ -1,3 +1,4 @@
+# It relies on the GIL: it reads reference counts, which mean something else without the GIL.
 """Tells whether memory can still be written by somebody else, by counting references.
 
 An answer may be sent from where the handler left it only where nobody else holds the array or

@@ -1,3 +1,5 @@
+# Locals; what is exported cannot be resized, and a second pass checks for room.
+# cython: freethreading_compatible = True
 """BYTES tensors in both directions: received bytes to a list of elements, and back.
 
 An element of 64 KiB or more, and every image, is a memoryview into the received buffer; smaller

@@ -1,3 +1,5 @@
+# Constants.
+# cython: freethreading_compatible = True
 """The datatype table and the checked size computation, as Python sees them."""
 
 from libc.stdint cimport int64_t, uint64_t

@@ -1,3 +1,5 @@
+# What an object holds is set once.
+# cython: freethreading_compatible = True
 """A handler's result that is just what the model declares: the common case, found without Python.
 
 Whatever is of another form (a tensor, a list, an array to be cast or copied) is read by

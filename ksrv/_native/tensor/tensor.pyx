@@ -1,3 +1,4 @@
+# It relies on the GIL: attributes that are plain.
 """A named tensor: what requests, batches and answers are made of."""
 
 cimport cython

@@ -1,3 +1,4 @@
+# It relies on the GIL: Python objects change hands between threads.
 """The answer that nearly every binary request gets, written without a JSON library.
 
 It is the same text, byte for byte, as the general renderer writes. What is not of the common form

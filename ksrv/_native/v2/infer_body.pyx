@@ -1,3 +1,5 @@
+# Headers are written by the call that makes them.
+# cython: freethreading_compatible = True
 """HTTP body to JSON header and tensor views: Python face of infer_header_reader.hpp.
 
 Tensors of fixed size become arrays over the body's own memory where they lie aligned to their item

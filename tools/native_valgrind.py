@@ -1,6 +1,6 @@
 """Drives the parsers with whole, cut and damaged requests, for a run under valgrind.
 
-    PYTHONMALLOC=malloc valgrind --quiet python tests/native_valgrind.py [rounds]
+    PYTHONMALLOC=malloc valgrind --quiet python tools/native_valgrind.py [rounds]
 
 Each body lies in heap memory of exactly its size, so that valgrind sees a read of one byte too far, as
 it sees a branch on a byte that was never written. `docs/native.md` says how to read what it prints.

@@ -1,8 +1,8 @@
-"""Prints which lines of `native/` were run, by module, from what gcov counted.
+"""Prints which lines of the native core were run, by file, from what gcov counted.
 
-    python tests/native_coverage.py build/trace/temp [--least 95] [--missing]
+    python tools/native_coverage.py build/native/trace [--least 95] [--missing]
 
-Lines of the C++ headers are gcov's own. For a .pyx file gcov counts lines of the C++ that Cython made
+Lines of the core's own C++ are gcov's. For a .pyx file gcov counts lines of the C++ that Cython made
 of it, which names the line of the .pyx before each statement: a line of the .pyx was run when one of
 its C++ lines was. C++ that belongs to no line of the .pyx, Cython's own support code, is not counted.
 """
@@ -50,7 +50,7 @@ def origins(generated: Path) -> dict[int, tuple[str, int]]:
 
 
 def counts(temp: Path) -> Counts:
-    """Return how often each countable line of `native/` was run."""
+    """Return how often each countable line was run."""
     total: Counts = {}
 
     def add(name: str, line: int, times: int) -> None:
@@ -64,12 +64,10 @@ def counts(temp: Path) -> Counts:
             if not path.is_relative_to(ROOT):
                 continue
             name = path.relative_to(ROOT).as_posix()
-            # Cython copies the headers beside its output and compiles those.
-            name = name.removeprefix("build/cython/")
-            if name.startswith("native/") and name.endswith(".hpp"):
+            if name.startswith("native/"):
                 for line in entry["lines"]:
                     add(name, line["line_number"], line["count"])
-            elif name.startswith("ksrv/_native/") and name.endswith(".cpp"):
+            elif name.startswith("build/native/cython-"):
                 origin = origins(path)
                 for line in entry["lines"]:
                     if line["line_number"] in origin:
@@ -90,7 +88,7 @@ def ranges(lines: list[int]) -> str:
 
 def main() -> int:
     """Print the table; 1 where the whole is below `--least`."""
-    parser = argparse.ArgumentParser(description="Line coverage of native/.")
+    parser = argparse.ArgumentParser(description="Line coverage of the native core.")
     parser.add_argument("temp", type=Path, help="the build's folder of object files")
     parser.add_argument("--least", type=float, default=0.0, help="percent of all lines")
     parser.add_argument("--missing", action="store_true", help="name the lines that were not run")
@@ -99,7 +97,7 @@ def main() -> int:
     if not found:
         print(f"no counters below {given.temp}: build with KSRV_TRACE=1 and run tests first")
         return 1
-    print(f"{'file':<32} {'lines':>6} {'run':>6} {'%':>6}")
+    print(f"{'file':<48} {'lines':>6} {'run':>6} {'%':>6}")
     all_lines = all_run = 0
     for name, lines in sorted(found.items()):
         missed = sorted(line for line, times in lines.items() if times == 0)
@@ -107,10 +105,10 @@ def main() -> int:
         all_lines, all_run = all_lines + len(lines), all_run + run
         shown = ranges(missed) if given.missing else ""
         print(
-            f"{name:<32} {len(lines):>6} {run:>6} {100 * run / len(lines):>6.1f}  {shown}".rstrip()
+            f"{name:<48} {len(lines):>6} {run:>6} {100 * run / len(lines):>6.1f}  {shown}".rstrip()
         )
     percent = 100 * all_run / all_lines
-    print(f"{'native/':<32} {all_lines:>6} {all_run:>6} {percent:>6.1f}")
+    print(f"{'all':<48} {all_lines:>6} {all_run:>6} {percent:>6.1f}")
     return 1 if percent < given.least else 0
 
 

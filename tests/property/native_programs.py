@@ -1,0 +1,28 @@
+"""C++ programs over the native core, built with a sanitizer."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+BUILD = HERE.parent.parent / "tools" / "native_build.py"
+
+
+def run_program(folder: Path, flavour: str, name: str, *arguments: str) -> str:
+    """Build a program of this folder and return what it printed; fail where a sanitizer found anything.
+
+    Args:
+        folder: Where the program is put.
+        flavour: How it is built; see `tools/native_build.py`.
+        name: Its source file.
+        arguments: What it is called with.
+    """
+    command = [sys.executable, BUILD, flavour, HERE / name, "--into", folder]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    program = built.stdout.strip()
+    ran = subprocess.run(
+        [program, *arguments], capture_output=True, text=True, timeout=500, check=False
+    )
+    assert ran.returncode == 0 and "WARNING" not in ran.stderr, ran.stdout + ran.stderr
+    return ran.stdout
