@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ksrv.handlers.device import choose_device, choose_onnx_device
 from ksrv.handlers.metrics import Metrics
-from ksrv.handlers.model_imports import FolderModules, HandlerError, resolve
+from ksrv.handlers.model_imports import HandlerError, ModelImporter, resolve
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
 
@@ -80,7 +80,7 @@ class Context:
         self._inputs: BatchInputs | None = None
         self._batch: Batch | None = None
         self.loaded: LoadedModel | None = None
-        self.modules = FolderModules(
+        self.modules = ModelImporter(
             source.name, (source.folder, source.root), version=source.version, instance=instance
         )
         self.stage = ""

@@ -14,7 +14,7 @@ from typing import Any
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
-from ksrv.handlers.model_imports import FolderModules, HandlerError, resolve
+from ksrv.handlers.model_imports import HandlerError, ModelImporter, resolve
 
 BUILT_IN = {
     "image_classifier": "ImageClassifier",
@@ -48,7 +48,7 @@ class HandleFunction(BaseHandler):
         return self._function(batch, context)
 
 
-def make_handler(target: str | None, modules: FolderModules) -> Any:
+def make_handler(target: str | None, modules: ModelImporter) -> Any:
     """Return the handler object of a model.
 
     Args:

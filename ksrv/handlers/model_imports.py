@@ -29,7 +29,7 @@ class HandlerError(Exception):
     """`handler:` or `class:` names something that cannot be used."""
 
 
-class FolderModules:
+class ModelImporter:
     """The modules of one handler's folders.
 
     Args:
@@ -111,7 +111,7 @@ class FolderModules:
             return name not in sys.modules and find_spec(name) is None
         return False
 
-    def _holds_once(self, name: str) -> bool:
+    def _contains_cached(self, name: str) -> bool:
         held = self._held.get(name)
         if held is None:
             held = self._held[name] = self.holds(name)
@@ -126,7 +126,7 @@ class FolderModules:
         level: int = 0,
     ) -> Any:
         top = name.partition(".")[0]
-        if level == 0 and self._open and self._holds_once(top):
+        if level == 0 and self._open and self._contains_cached(top):
             module = importlib.import_module(f"{self.package}.{name}")
             if not fromlist:
                 return sys.modules[f"{self.package}.{top}"]
@@ -134,7 +134,7 @@ class FolderModules:
         return builtins.__import__(name, globals, locals, fromlist, level)
 
 
-def resolve(target: str, modules: FolderModules) -> Any:
+def resolve(target: str, modules: ModelImporter) -> Any:
     """Return what `FILE.py[:NAME]` or `package.module[:NAME]` names.
 
     Args:
@@ -183,7 +183,7 @@ class _Finder:
     """Finds the modules of all open folders; on `sys.meta_path` once there is one."""
 
     def __init__(self) -> None:
-        self.packages: dict[str, FolderModules] = {}
+        self.packages: dict[str, ModelImporter] = {}
 
     def install(self) -> None:
         if self not in sys.meta_path:

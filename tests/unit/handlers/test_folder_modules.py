@@ -4,12 +4,12 @@ import sys
 from types import ModuleType
 
 from ksrv.handlers import model_imports
-from ksrv.handlers.model_imports import FolderModules
+from ksrv.handlers.model_imports import ModelImporter
 
 
 def test_modules_are_forgotten_while_another_thread_imports(tmp_path, monkeypatch):
     (tmp_path / "handler.py").write_text("answer = 42\n")
-    modules = FolderModules("m", (tmp_path, tmp_path))
+    modules = ModelImporter("m", (tmp_path, tmp_path))
     loaded = modules.load(tmp_path / "handler.py")
     assert loaded.answer == 42 and loaded.__name__ in sys.modules
     within = model_imports._within
