@@ -208,7 +208,7 @@ def _within(name: str, package: str) -> bool:
 _finder = _Finder()
 
 
-def place_in(folder: Path, error: BaseException) -> str:
+def error_location(folder: Path, error: BaseException) -> str:
     """Return where in a model's own files an error came up: " (handler.py, line 3)".
 
     Args:

@@ -20,7 +20,7 @@ from ksrv.handlers.context import Context
 from ksrv.handlers.device import DeviceError
 from ksrv.handlers.loading import make_handler
 from ksrv.handlers.metrics import Emit, Metrics, discard
-from ksrv.handlers.model_imports import HandlerError, place_in
+from ksrv.handlers.model_imports import HandlerError, error_location
 from ksrv.handlers.outputs import OutputReader
 from ksrv.loaders.loaded import LoadedModel, LoadError
 from ksrv.request import BatchInputs, BatchOutputs, Tensor
@@ -129,7 +129,7 @@ class Runner:
                 log.error("%s cannot be loaded", self._shown(), exc_info=error)
             raise LoadFailed(
                 f"{self._shown()} cannot be loaded: {type(error).__name__}: {error}"
-                f"{place_in(self.source.root, error)}"
+                f"{error_location(self.source.root, error)}"
             ) from error
         self._handler = handler
         self._context = context

@@ -16,7 +16,7 @@ from typing import Any
 from ksrv.errors import HandlerFailed, InferenceError, quote
 from ksrv.handlers.device import choose_device
 from ksrv.handlers.metrics import Emit, discard
-from ksrv.handlers.model_imports import place_in
+from ksrv.handlers.model_imports import error_location
 from ksrv.handlers.runner import LoadFailed
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Emitter, Tensor
 from ksrv.source import ModelSource
@@ -103,7 +103,7 @@ class TorchServeRunner:
             text = " ".join(str(error).split())
             raise LoadFailed(
                 f"the model {self.source.name} cannot be loaded: {type(error).__name__}: {text}"
-                f"{place_in(folder, error)}"
+                f"{error_location(folder, error)}"
             ) from error
         return self._spec()
 
