@@ -122,10 +122,10 @@ class Context:
             The model, or None where model.yaml names neither.
 
         Raises:
-            LoadError: It cannot be loaded.
+            ModelLoadError: It cannot be loaded.
         """
         from ksrv.loaders.choice import load_model
-        from ksrv.loaders.loaded import LoadError, LoadRequest
+        from ksrv.loaders.loaded import LoadRequest, ModelLoadError
 
         if self.model_file is None and self.config.model_class is None:
             return None
@@ -139,7 +139,7 @@ class Context:
         )
         try:
             self.loaded = load_model(request)
-        except LoadError as error:
+        except ModelLoadError as error:
             if not self._is_onnx or self.config.device != "auto" or self.device == "cpu":
                 raise
             # A GPU whose libraries do not fit this ONNX Runtime shows only now.

@@ -22,7 +22,7 @@ from ksrv.handlers.loading import make_handler
 from ksrv.handlers.metrics import Emit, Metrics, discard
 from ksrv.handlers.model_imports import HandlerError, error_location
 from ksrv.handlers.outputs import OutputReader
-from ksrv.loaders.loaded import LoadedModel, LoadError
+from ksrv.loaders.loaded import LoadedModel, ModelLoadError
 from ksrv.request import BatchInputs, BatchOutputs, Tensor
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
@@ -31,10 +31,10 @@ log = logging.getLogger("ksrv.handlers")
 
 SHOWN_IDS = 8
 # Errors whose text says all; a traceback would show ksrv's own code only.
-EXPECTED = (LoadError, HandlerError, DeviceError, CompileError)
+EXPECTED = (ModelLoadError, HandlerError, DeviceError, CompileError)
 
 
-class LoadFailed(Exception):
+class HandlerLoadError(Exception):
     """A handler or model that could not be loaded; the text says what and why."""
 
 
@@ -50,14 +50,14 @@ def make_runner(
         emit: Takes the values that the handler reports.
 
     Raises:
-        LoadFailed: There is no such runner.
+        HandlerLoadError: There is no such runner.
     """
     named = source.config.runner if source.config else ModelConfig().runner
     module, _, name = named.partition(":")
     try:
         make = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise LoadFailed(f"the runner {named} cannot be imported: {error}") from error
+        raise HandlerLoadError(f"the runner {named} cannot be imported: {error}") from error
     runner: Runner = make(source, instance=instance, threads=threads, emit=emit)
     return runner
 
@@ -102,11 +102,11 @@ class Runner:
             The model's spec, completed by what the model file declares.
 
         Raises:
-            LoadFailed: Settings, handler or model file are at fault; the cause is chained.
+            HandlerLoadError: Settings, handler or model file are at fault; the cause is chained.
         """
         config = self.source.config
         if config is None or self.source.error:
-            raise LoadFailed(self.source.error or f"{self.source.folder} has no settings")
+            raise HandlerLoadError(self.source.error or f"{self.source.folder} has no settings")
         context = Context(
             self.source,
             config,
@@ -127,7 +127,7 @@ class Runner:
             context.modules.close()
             if not isinstance(error, EXPECTED):
                 log.error("%s cannot be loaded", self._shown(), exc_info=error)
-            raise LoadFailed(
+            raise HandlerLoadError(
                 f"{self._shown()} cannot be loaded: {type(error).__name__}: {error}"
                 f"{error_location(self.source.root, error)}"
             ) from error
@@ -292,12 +292,12 @@ def check_inputs(spec: ModelSpec, loaded: LoadedModel) -> None:
         loaded: What the loader learnt.
 
     Raises:
-        LoadError: The number of inputs or a datatype differs.
+        ModelLoadError: The number of inputs or a datatype differs.
     """
     if not (spec.inputs and loaded.inputs):
         return
     if len(spec.inputs) != len(loaded.inputs):
-        raise LoadError(
+        raise ModelLoadError(
             f"model.yaml declares the inputs {', '.join(one.name for one in spec.inputs)}; "
             f"the model file has {', '.join(one.name for one in loaded.inputs)}"
         )
@@ -309,7 +309,7 @@ def check_inputs(spec: ModelSpec, loaded: LoadedModel) -> None:
             loaded.inputs[place],
         )
         if own.datatype != declared.datatype:
-            raise LoadError(
+            raise ModelLoadError(
                 f"model.yaml declares the input {declared.name!r} as {declared.datatype}; "
                 f"in the model file {own.name!r} is {own.datatype}"
             )

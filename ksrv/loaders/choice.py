@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib import import_module
 
-from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError
 
 _MODULES = {
     ".pt": "torchscript",
@@ -25,12 +25,12 @@ def load_model(request: LoadRequest) -> LoadedModel:
         The model.
 
     Raises:
-        LoadError: The file cannot be loaded, or no loader knows its suffix.
+        ModelLoadError: The file cannot be loaded, or no loader knows its suffix.
     """
     suffix = request.path.suffix if request.path is not None else ""
     name = "eager" if request.model_class is not None else _MODULES.get(suffix)
     if name is None:
-        raise LoadError(
+        raise ModelLoadError(
             f"{request.path} has the suffix {suffix!r}; model files end with {', '.join(_MODULES)}"
         )
     module = import_module(f"ksrv.loaders.{name}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.device import torch_device
-from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest, need
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, need
 
 PLATFORM = "pytorch_eager"
 
@@ -26,24 +26,28 @@ def load(request: LoadRequest) -> LoadedModel:
         The module in evaluation mode on the device.
 
     Raises:
-        LoadError: torch is missing, the class makes no module, or the file does not fit it.
+        ModelLoadError: torch is missing, the class makes no module, or the file does not fit it.
     """
     try:
         import torch
     except ModuleNotFoundError:
         raise need("torch", "torch", "a state_dict") from None
     if request.model_class is None:
-        raise LoadError(f"{request.path} is a state_dict; class: names the module that it fills")
+        raise ModelLoadError(
+            f"{request.path} is a state_dict; class: names the module that it fills"
+        )
     module = request.model_class()
     if not isinstance(module, torch.nn.Module):
-        raise LoadError(f"class: makes a {type(module).__name__}, not a torch.nn.Module")
+        raise ModelLoadError(f"class: makes a {type(module).__name__}, not a torch.nn.Module")
     device = torch_device(request.device)
     if request.path is not None:
         state = read_state(request.path)
         try:
             module.load_state_dict(state)
         except (RuntimeError, TypeError) as error:
-            raise LoadError(f"{request.path} does not fit its class: {_short(error)}") from None
+            raise ModelLoadError(
+                f"{request.path} does not fit its class: {_short(error)}"
+            ) from None
     module.to(device).eval()
     return LoadedModel(NamedArguments.wrap(module, request.inputs), True, PLATFORM)
 
@@ -58,7 +62,7 @@ def read_state(path: Path) -> Mapping[str, Any]:
         The tensors by name, on the CPU.
 
     Raises:
-        LoadError: The file holds more than weights, or is none of these.
+        ModelLoadError: The file holds more than weights, or is none of these.
     """
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
@@ -67,17 +71,17 @@ def read_state(path: Path) -> Mapping[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise LoadError(
+        raise ModelLoadError(
             f"{path} holds pickled objects, which ksrv never loads, and not weights alone "
             f"({_reason(error)}); save the module's state_dict()"
         ) from None
     except Exception as error:  # noqa: BLE001  on other bytes its readers raise what they like
-        raise LoadError(f"{path} is no file of weights: {_short(error)}") from None
+        raise ModelLoadError(f"{path} is no file of weights: {_short(error)}") from None
     if not isinstance(state, Mapping):
-        raise LoadError(f"{path} holds a {type(state).__name__}, not a state_dict")
+        raise ModelLoadError(f"{path} holds a {type(state).__name__}, not a state_dict")
     inner = next((key for key in ("state_dict", "model_state_dict") if key in state), None)
     if inner is not None:
-        raise LoadError(f"{path} is a checkpoint; save its entry {inner!r} alone")
+        raise ModelLoadError(f"{path} is a checkpoint; save its entry {inner!r} alone")
     return state
 
 
@@ -90,7 +94,7 @@ def _read_safetensors(path: Path) -> Mapping[str, Any]:
     try:
         state: dict[str, Any] = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise LoadError(f"{path} is no safetensors file: {_short(error)}") from None
+        raise ModelLoadError(f"{path} is no safetensors file: {_short(error)}") from None
     return state
 
 

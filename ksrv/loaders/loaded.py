@@ -8,7 +8,7 @@ from typing import Any
 from ksrv.spec import TensorSpec
 
 
-class LoadError(Exception):
+class ModelLoadError(Exception):
     """A model file that cannot be loaded; its text names the file and what was expected."""
 
 
@@ -54,7 +54,7 @@ class LoadedModel:
     note: str | None = None
 
 
-def need(module: str, extra: str, purpose: str) -> LoadError:
+def need(module: str, extra: str, purpose: str) -> ModelLoadError:
     """Return the error of a framework that is not installed.
 
     Args:
@@ -62,4 +62,4 @@ def need(module: str, extra: str, purpose: str) -> LoadError:
         extra: ksrv's extra that brings it.
         purpose: What it was needed for.
     """
-    return LoadError(f"{purpose} needs {module}; pip install ksrv[{extra}]")
+    return ModelLoadError(f"{purpose} needs {module}; pip install ksrv[{extra}]")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest, need
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, need
 from ksrv.loaders.onnx_external import check_external_data
 from ksrv.request import Array
 from ksrv.spec import Dimension, TensorSpec
@@ -94,11 +94,11 @@ def load(request: LoadRequest) -> LoadedModel:
         The model with the inputs and outputs that the file declares.
 
     Raises:
-        LoadError: onnxruntime is missing, cannot read the file, or has no provider for the device.
+        ModelLoadError: onnxruntime is missing, cannot read the file, or has no provider for the device.
     """
     path = request.path
     if path is None:
-        raise LoadError("ONNX needs a model file")
+        raise ModelLoadError("ONNX needs a model file")
     try:
         import onnxruntime
     except ModuleNotFoundError:
@@ -114,9 +114,9 @@ def load(request: LoadRequest) -> LoadedModel:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # noqa: BLE001  onnxruntime raises a class for each status code
         reason = " ".join(str(error).split())[:300]
-        raise LoadError(f"{path} cannot be loaded by ONNX Runtime: {reason}") from None
+        raise ModelLoadError(f"{path} cannot be loaded by ONNX Runtime: {reason}") from None
     if request.device != "cpu" and session.get_providers()[0] == "CPUExecutionProvider":
-        raise LoadError(f"{path} cannot run on {request.device}: ONNX Runtime chose the CPU")
+        raise ModelLoadError(f"{path} cannot run on {request.device}: ONNX Runtime chose the CPU")
     return LoadedModel(
         OnnxModel(session, [entry.name for entry in request.inputs]),
         False,
@@ -132,7 +132,7 @@ def _providers(device: str, available: Sequence[str], path: Path) -> list[Any]:
         return ["CPUExecutionProvider"]
     if kind == "cuda" and "CUDAExecutionProvider" in available:
         return [("CUDAExecutionProvider", {"device_id": int(index or 0)}), "CPUExecutionProvider"]
-    raise LoadError(
+    raise ModelLoadError(
         f"{path} cannot run on {device}: this ONNX Runtime offers {', '.join(available)}"
     )
 
@@ -143,7 +143,9 @@ def _specs(entries: Sequence[Any], path: Path) -> tuple[TensorSpec, ...]:
 
 def _datatype(entry: Any, path: Path) -> str:
     if entry.type not in DATATYPES:
-        raise LoadError(f"{path}: {entry.name} is a {entry.type}, which KServe v2 cannot carry")
+        raise ModelLoadError(
+            f"{path}: {entry.name} is a {entry.type}, which KServe v2 cannot carry"
+        )
     return DATATYPES[entry.type]
 
 

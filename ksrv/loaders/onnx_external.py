@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from ksrv.loaders.loaded import LoadError
+from ksrv.loaders.loaded import ModelLoadError
 
 # Field numbers of onnx.proto that lead to tensors, by kind of message.
 _BELOW = {
@@ -35,18 +35,18 @@ def check_external_data(path: Path, root: Path) -> None:
         root: The folder that its data must be in; names are relative to the file's own folder.
 
     Raises:
-        LoadError: The file is no protobuf, or names data outside the folder, a link, or a file
+        ModelLoadError: The file is no protobuf, or names data outside the folder, a link, or a file
             with several names.
     """
     if path.stat().st_size == 0:
-        raise LoadError(f"{path} is empty")
+        raise ModelLoadError(f"{path} is empty")
     with path.open("rb") as file:
         # Not closed by hand: views of it live in the frames of an error until that is handled.
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     try:
         names = set(_locations(data, "model", 0))
     except (ValueError, IndexError):
-        raise LoadError(f"{path} is no ONNX file") from None
+        raise ModelLoadError(f"{path} is no ONNX file") from None
     for name in sorted(names):
         _check_location(path, root, name)
 
@@ -55,20 +55,20 @@ def _check_location(path: Path, root: Path, name: str) -> None:
     relative = PurePosixPath(name)
     shown = f"{path} keeps data in {name[:128]!r}"
     if relative.is_absolute() or ".." in relative.parts or "\0" in name or not relative.parts:
-        raise LoadError(f"{shown}, which leaves the model's folder")
+        raise ModelLoadError(f"{shown}, which leaves the model's folder")
     if not path.parent.resolve().is_relative_to(root.resolve()):
-        raise LoadError(f"{shown}, and the file itself lies outside {root}")
+        raise ModelLoadError(f"{shown}, and the file itself lies outside {root}")
     at = path.parent
     for part in relative.parts:
         at = at / part
         try:
             state = os.lstat(at)
         except OSError as error:
-            raise LoadError(f"{shown}, which cannot be read ({error.strerror})") from None
+            raise ModelLoadError(f"{shown}, which cannot be read ({error.strerror})") from None
         if stat.S_ISLNK(state.st_mode):
-            raise LoadError(f"{shown}, which is reached through a link")
+            raise ModelLoadError(f"{shown}, which is reached through a link")
     if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
-        raise LoadError(f"{shown}, which is no plain file with one name")
+        raise ModelLoadError(f"{shown}, which is no plain file with one name")
 
 
 def _locations(data: memoryview, kind: str, depth: int) -> Iterator[str]:

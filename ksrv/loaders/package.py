@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ksrv.loaders.arguments import PositionalCall
 from ksrv.loaders.device import torch_device
-from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest, need
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, need
 from ksrv.spec import Dimension, TensorSpec
 
 DATATYPES = {
@@ -45,11 +45,11 @@ def load(request: LoadRequest) -> LoadedModel:
         The program's module, or the compiled model.
 
     Raises:
-        LoadError: torch is missing, or the file is no such package.
+        ModelLoadError: torch is missing, or the file is no such package.
     """
     path = request.path
     if path is None:
-        raise LoadError("a package needs a model file")
+        raise ModelLoadError("a package needs a model file")
     try:
         import torch
     except ModuleNotFoundError:
@@ -61,11 +61,11 @@ def load(request: LoadRequest) -> LoadedModel:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             program = torch.export.load(path)
-    except LoadError:
+    except ModelLoadError:
         raise
     except Exception as error:  # noqa: BLE001  torch raises whatever its readers meet
         text = " ".join(str(error).split())[:300]
-        raise LoadError(f"{path} cannot be loaded: {type(error).__name__}: {text}") from None
+        raise ModelLoadError(f"{path} cannot be loaded: {type(error).__name__}: {text}") from None
     return _exported(program, request)
 
 
@@ -79,13 +79,13 @@ def package_kind(path: Path) -> Literal["exported", "compiled"]:
         Which it is.
 
     Raises:
-        LoadError: It is neither.
+        ModelLoadError: It is neither.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (OSError, zipfile.BadZipFile) as error:
-        raise LoadError(f"{path} is no .pt2 package ({error})") from None
+        raise ModelLoadError(f"{path} is no .pt2 package ({error})") from None
     if any("data/aotinductor/" in name for name in names):
         return "compiled"
     if any(
@@ -93,7 +93,7 @@ def package_kind(path: Path) -> Literal["exported", "compiled"]:
         for name in names
     ):
         return "exported"
-    raise LoadError(
+    raise ModelLoadError(
         f"{path} holds neither a torch.export program nor an AOTInductor model; "
         f"a TorchScript file is called .pt"
     )
@@ -141,7 +141,7 @@ def _load_compiled(request: LoadRequest, path: Path) -> LoadedModel:
     model = torch._inductor.aoti_load_package(str(path), device_index=index)
     made_for = model.get_metadata().get("AOTI_DEVICE_KEY", device.type)
     if made_for != device.type:
-        raise LoadError(f"{path} was compiled for {made_for} and cannot run on {device.type}")
+        raise ModelLoadError(f"{path} was compiled for {made_for} and cannot run on {device.type}")
     arguments, keywords = json.loads(model.loader.get_call_spec()[0])[1]["children_spec"]
     names = json.loads(keywords["context"]) or []
     call = PositionalCall(

@@ -3,7 +3,7 @@
 import logging
 
 from ksrv.loaders.arguments import PositionalCall
-from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest, need
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, need
 
 NOTE = "AOT-compiled .so files are deprecated in torch; package the model as .pt2"
 
@@ -18,11 +18,11 @@ def load(request: LoadRequest) -> LoadedModel:
         The compiled model.
 
     Raises:
-        LoadError: torch is missing, or the file cannot be loaded on this device.
+        ModelLoadError: torch is missing, or the file cannot be loaded on this device.
     """
     path = request.path
     if path is None:
-        raise LoadError("an AOT-compiled model needs a model file")
+        raise ModelLoadError("an AOT-compiled model needs a model file")
     try:
         import torch
         import torch._export
@@ -37,7 +37,7 @@ def load(request: LoadRequest) -> LoadedModel:
         run = torch._export.aot_load(str(path), request.device)
     except Exception as error:  # noqa: BLE001  torch raises whatever dlopen and its runner meet
         text = " ".join(str(error).split())[:300]
-        raise LoadError(f"{path} cannot be loaded: {type(error).__name__}: {text}") from None
+        raise ModelLoadError(f"{path} cannot be loaded: {type(error).__name__}: {text}") from None
     finally:
         advice.setLevel(level)
     order = tuple(spec.name for spec in request.inputs)

@@ -4,7 +4,7 @@ from typing import Any
 
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.device import torch_device
-from ksrv.loaders.loaded import LoadedModel, LoadError, LoadRequest, need
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, need
 
 NOTE = "TorchScript is deprecated in torch; torch.export (.pt2) or ONNX is the format to move to"
 
@@ -19,7 +19,7 @@ def load(request: LoadRequest) -> LoadedModel:
         The scripted module in evaluation mode.
 
     Raises:
-        LoadError: torch is missing, or the file holds something else.
+        ModelLoadError: torch is missing, or the file holds something else.
     """
     try:
         import torch
@@ -29,7 +29,7 @@ def load(request: LoadRequest) -> LoadedModel:
 
     path = request.path
     if path is None:
-        raise LoadError("TorchScript needs a model file")
+        raise ModelLoadError("TorchScript needs a model file")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -37,7 +37,7 @@ def load(request: LoadRequest) -> LoadedModel:
             module = read(str(path), map_location=torch_device(request.device))
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[0]
-        raise LoadError(
+        raise ModelLoadError(
             f"{path} is not TorchScript ({reason}); a file of weights needs class: in model.yaml"
         ) from None
     module.eval()

@@ -17,7 +17,7 @@ from ksrv.errors import HandlerFailed, InferenceError, quote
 from ksrv.handlers.device import choose_device
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.handlers.model_imports import error_location
-from ksrv.handlers.runner import LoadFailed
+from ksrv.handlers.runner import HandlerLoadError
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Emitter, Tensor
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec, TensorSpec
@@ -73,11 +73,13 @@ class TorchServeRunner:
         """Import the handler and let it initialize.
 
         Raises:
-            LoadFailed: The handler, its model or its settings are at fault; the cause is chained.
+            HandlerLoadError: The handler, its model or its settings are at fault; the cause is chained.
         """
         config = self.source.config
         if config is None or config.torchserve is None or self.source.error:
-            raise LoadFailed(self.source.error or f"{self.source.folder} is no TorchServe archive")
+            raise HandlerLoadError(
+                self.source.error or f"{self.source.folder} is no TorchServe archive"
+            )
         self._archive = config.torchserve
         self._envelope = config.envelope or ""
         folder = self.source.folder
@@ -101,7 +103,7 @@ class TorchServeRunner:
         except BaseException as error:
             log.error("the model %s cannot be loaded", self.source.name, exc_info=error)
             text = " ".join(str(error).split())
-            raise LoadFailed(
+            raise HandlerLoadError(
                 f"the model {self.source.name} cannot be loaded: {type(error).__name__}: {text}"
                 f"{error_location(folder, error)}"
             ) from error

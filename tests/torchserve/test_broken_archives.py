@@ -4,7 +4,7 @@ import pytest
 import torch
 from archives import archive
 
-from ksrv.handlers.runner import LoadFailed, make_runner
+from ksrv.handlers.runner import HandlerLoadError, make_runner
 from ksrv.repository.layout import Repository
 from ksrv.repository.torchserve.model_config import ArchiveDefaults, archive_readers
 
@@ -93,7 +93,7 @@ def test_a_handler_lies_in_its_archive(made, ts_modules):
     store = made()
     content = b'{"model": {"modelName": "own", "handler": "subprocess:call"}}'
     rewrite(store / "own.mar", "MAR-INF/MANIFEST.json", content)
-    with pytest.raises(LoadFailed, match="'subprocess' is not in the archive"):
+    with pytest.raises(HandlerLoadError, match="'subprocess' is not in the archive"):
         make_runner(entry_of(store).versions["1.0"]).load()
     content = b'{"model": {"modelName": "own", "handler": "/srv/other.py:Own"}}'
     rewrite(store / "own.mar", "MAR-INF/MANIFEST.json", content)
@@ -161,7 +161,7 @@ def test_wrong_weights_say_what_was_expected(made, weights, ts_modules, options,
         options["definition"] = weights / "net.py"
     store = made(files=weights, **options)
     runner = make_runner(entry_of(store).versions["1.0"])
-    with pytest.raises(LoadFailed, match=words) as caught:
+    with pytest.raises(HandlerLoadError, match=words) as caught:
         runner.load()
     text = str(caught.value)
     assert text.startswith("the model own cannot be loaded: ")
@@ -170,5 +170,7 @@ def test_wrong_weights_say_what_was_expected(made, weights, ts_modules, options,
 
 def test_failure_in_the_handler_names_file_and_line(made, weights, ts_modules):
     store = made(source="import torch\nfrom ts.utils.util import nothing_of_that_name\n")
-    with pytest.raises(LoadFailed, match=r"'nothing_of_that_name'.* \(own_handler\.py, line 2\)$"):
+    with pytest.raises(
+        HandlerLoadError, match=r"'nothing_of_that_name'.* \(own_handler\.py, line 2\)$"
+    ):
         make_runner(entry_of(store).versions["1.0"]).load()

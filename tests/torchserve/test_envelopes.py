@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ksrv.handlers.runner import LoadFailed
+from ksrv.handlers.runner import HandlerLoadError
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.torchserve import rows
 
@@ -102,7 +102,7 @@ def test_envelope_of_the_archive(ts_runner, name):
     ],
 )
 def test_envelope_that_there_is_not(ts_runner, files, words):
-    with pytest.raises(LoadFailed, match=words):
+    with pytest.raises(HandlerLoadError, match=words):
         ts_runner(HANDLER, "envelope: own_envelope\n", files)
 
 

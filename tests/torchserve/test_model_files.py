@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ksrv.handlers.runner import LoadFailed
+from ksrv.handlers.runner import HandlerLoadError
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from tests.format_files import (
     LAYERS,
@@ -81,7 +81,7 @@ def test_compiled_shared_object(ts_runner, tmp_path):
 
 
 def test_shared_object_needs_its_key(ts_runner):
-    with pytest.raises(LoadFailed, match=r"a \.so with pt2\.export\.aot_compile"):
+    with pytest.raises(HandlerLoadError, match=r"a \.so with pt2\.export\.aot_compile"):
         ts_runner(HANDLER, files={"net.so": b""}, manifest={"serializedFile": "net.so"})
 
 
@@ -113,7 +113,7 @@ def test_every_form_of_pt2(ts_runner, tmp_path, caplog, pt2, compiled, said):
 @pytest.mark.parametrize("pt2", [3, ["eager"], {"backend": "eager", "wrong": 1}])
 def test_pt2_of_another_form_fails_the_model(ts_runner, tmp_path, pt2):
     manifest = {"serializedFile": "net.pth", "modelFile": "net.py"}
-    with pytest.raises(LoadFailed, match="ValueError: pt2"):
+    with pytest.raises(HandlerLoadError, match="ValueError: pt2"):
         ts_runner(
             HANDLER, files=eager(tmp_path), manifest=manifest, archive={"config": {"pt2": pt2}}
         )

@@ -27,7 +27,7 @@ from ksrv.engine.executors.kinds import Kind
 from ksrv.engine.executors.messages import LoadNote, LogNote
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.metrics import MetricRecord
-from ksrv.handlers.runner import LoadFailed, Runner, make_runner
+from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
 from ksrv.images.decode_limits import set_process_limits
 from ksrv.observe.log_text import RecordFormatter
 from ksrv.request import BatchOutputs
@@ -238,8 +238,8 @@ class Child:
 
 
 def _load_text(error: BaseException) -> str:
-    """Return what is said of a failed load; LoadFailed names the handler's own error itself."""
-    return str(error) if isinstance(error, LoadFailed) else f"{type(error).__name__}: {error}"
+    """Return what is said of a failed load; HandlerLoadError names the handler's own error itself."""
+    return str(error) if isinstance(error, HandlerLoadError) else f"{type(error).__name__}: {error}"
 
 
 def _enter(folder: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from ksrv._native.memory import buffer_pool as arena
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.metrics import Emit, discard
-from ksrv.handlers.runner import LoadFailed, Runner, make_runner
+from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
 from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec
@@ -59,7 +59,7 @@ class InlineExecutor:
                 self._source, instance=self._instance, threads=self._threads, emit=self._emit
             )
             spec = runner.load()
-        except LoadFailed as error:
+        except HandlerLoadError as error:
             raise HandlerFailed(str(error)) from error
         if "torch" in sys.modules or spec.platform != "python":
             arena.keep_freed(NETWORK_BYTES)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ksrv.errors import InferenceError
-from ksrv.handlers.runner import LoadFailed, Runner
+from ksrv.handlers.runner import HandlerLoadError, Runner
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.source import ModelSource
@@ -186,7 +186,7 @@ def test_topk_is_a_parameter(serve, prepared, topk, count):
 
 @pytest.mark.parametrize("topk", ["0", "many", "1.5", "true"])
 def test_a_topk_that_is_no_number_fails_the_model(serve, topk):
-    with pytest.raises(LoadFailed, match="topk"):
+    with pytest.raises(HandlerLoadError, match="topk"):
         serve("image_classifier", classifier(), f"parameters: {{topk: {topk}}}")
 
 
@@ -202,7 +202,7 @@ def test_outputs_are_chosen_in_model_yaml(serve, prepared):
 
 
 def test_an_output_that_is_not_offered_fails_the_model(serve):
-    with pytest.raises(LoadFailed, match=r"'logits'.*probabilities"):
+    with pytest.raises(HandlerLoadError, match=r"'logits'.*probabilities"):
         serve(
             "image_classifier",
             classifier(),
@@ -280,7 +280,7 @@ def test_object_detector_threshold(serve):
     runner, _ = serve("object_detector", Detector(), "parameters: {threshold: 0.51}")
     outputs, _ = run(runner, np.ones((1, 6, 5, 3), np.float32))
     assert outputs["count"].data.tolist() == [1]
-    with pytest.raises(LoadFailed, match="threshold"):
+    with pytest.raises(HandlerLoadError, match="threshold"):
         serve("object_detector", Detector(), "parameters: {threshold: high}")
 
 

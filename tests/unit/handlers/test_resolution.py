@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from ksrv.handlers.runner import LoadFailed
+from ksrv.handlers.runner import HandlerLoadError
 
 
 def ones(rows):
@@ -30,7 +30,9 @@ def test_models_with_files_of_one_name_do_not_meet(runner_of, tmp_path, batch_of
 
 
 def test_a_failing_import_is_reported_as_itself(runner_of):
-    with pytest.raises(LoadFailed, match="ModuleNotFoundError: No module named 'no_such_thing'"):
+    with pytest.raises(
+        HandlerLoadError, match="ModuleNotFoundError: No module named 'no_such_thing'"
+    ):
         runner_of("import no_such_thing\n")
 
 
@@ -84,7 +86,7 @@ def test_targets(runner_of, batch_of, source, target, factor):
     ],
 )  # fmt: skip
 def test_bad_targets(runner_of, source, target, words):
-    with pytest.raises(LoadFailed, match=words):
+    with pytest.raises(HandlerLoadError, match=words):
         runner_of(source, target=target)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ksrv.handlers.builtin.tokenizer import clean_words, ngrams, read_vocabulary
-from ksrv.handlers.runner import LoadFailed, Runner
+from ksrv.handlers.runner import HandlerLoadError, Runner
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.source import ModelSource
@@ -128,7 +128,7 @@ def test_a_list_of_words_is_a_vocabulary(serve):
 )
 def test_what_is_missing_fails_the_model(serve, tmp_path, config, vocabulary, words):
     (tmp_path.parent / "x.json").write_text("{}")
-    with pytest.raises(LoadFailed, match=words):
+    with pytest.raises(HandlerLoadError, match=words):
         serve(config, vocabulary)
 
 

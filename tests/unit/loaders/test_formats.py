@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ksrv.errors import InferenceError
-from ksrv.handlers.runner import LoadFailed, Runner
+from ksrv.handlers.runner import HandlerLoadError, Runner
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 from ksrv.source import ModelSource
@@ -148,7 +148,7 @@ def test_a_pickle_is_refused_and_its_code_does_not_run(folder, reference):
     (folder / "plain.pth").write_bytes(pickle.dumps(Trap()))
     (folder / "ran").unlink(missing_ok=True)
     for name in ("weights.pth", "plain.pth"):
-        with pytest.raises(LoadFailed, match=name):
+        with pytest.raises(HandlerLoadError, match=name):
             serve(folder, f"model: {name}\nclass: net.py:Net", reference[1])
     assert not (folder / "ran").exists()
 
@@ -157,20 +157,20 @@ def test_a_state_that_does_not_fit_names_what_is_missing(folder, reference):
     state = state_of(reference[0])
     del state["second.bias"]
     torch.save(state, folder / "weights.pt")
-    with pytest.raises(LoadFailed, match=r"weights.pt does not fit its class.*second.bias"):
+    with pytest.raises(HandlerLoadError, match=r"weights.pt does not fit its class.*second.bias"):
         serve(folder, "model: weights.pt\nclass: net.py:Net", reference[1])
 
 
 def test_weights_without_a_class_are_told_from_torchscript(folder, reference):
     torch.save(state_of(reference[0]), folder / "weights.pt")
-    with pytest.raises(LoadFailed, match=r"weights.pt is not TorchScript .* needs class:"):
+    with pytest.raises(HandlerLoadError, match=r"weights.pt is not TorchScript .* needs class:"):
         serve(folder, "model: weights.pt", reference[1])
 
 
 @pytest.mark.parametrize("name", ["net.pt", "net.pt2", "net.so", "net.onnx", "empty.onnx"])
 def test_junk_is_refused_by_name(folder, reference, name):
     (folder / name).write_bytes(b"" if name == "empty.onnx" else b"this is no model\n" * 9)
-    with pytest.raises(LoadFailed, match=name):
+    with pytest.raises(HandlerLoadError, match=name):
         serve(folder, f"model: {name}", reference[1])
 
 
@@ -179,7 +179,7 @@ def test_a_missing_extra_is_named(folder, reference, monkeypatch):
 
     write_onnx(reference[0], folder / "net.onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(LoadFailed, match=r"pip install ksrv\[onnx\]"):
+    with pytest.raises(HandlerLoadError, match=r"pip install ksrv\[onnx\]"):
         serve(folder, "model: net.onnx\ndevice: cpu", reference[1])
 
 
@@ -280,11 +280,13 @@ def test_a_package_of_something_else_is_refused(folder, reference):
 
     with zipfile.ZipFile(folder / "net.pt2", "w") as archive:
         archive.writestr("net/data.txt", "x")
-    with pytest.raises(LoadFailed, match=r"neither a torch\.export program nor an AOTInductor"):
+    with pytest.raises(
+        HandlerLoadError, match=r"neither a torch\.export program nor an AOTInductor"
+    ):
         serve(folder, "model: net.pt2", reference[1])
     with zipfile.ZipFile(folder / "net.pt2", "w") as archive:
         archive.writestr("net/models/model.json", "{}")
-    with pytest.raises(LoadFailed, match=r"net\.pt2 cannot be loaded"):
+    with pytest.raises(HandlerLoadError, match=r"net\.pt2 cannot be loaded"):
         serve(folder, "model: net.pt2", reference[1])
 
 
@@ -301,13 +303,13 @@ def test_files_that_hold_no_state_dict(folder, reference, content, words):
         (folder / "w.pth").write_bytes(content)
     else:
         torch.save(content, folder / "w.pth")
-    with pytest.raises(LoadFailed, match=words):
+    with pytest.raises(HandlerLoadError, match=words):
         serve(folder, "model: w.pth\nclass: net.py:Net", reference[1])
 
 
 def test_a_safetensors_file_that_is_none(folder, reference):
     (folder / "w.safetensors").write_bytes(b"\xff" * 64)
-    with pytest.raises(LoadFailed, match=r"w\.safetensors is no safetensors file"):
+    with pytest.raises(HandlerLoadError, match=r"w\.safetensors is no safetensors file"):
         serve(folder, "model: w.safetensors\nclass: net.py:Net", reference[1])
 
 
@@ -322,7 +324,7 @@ def test_a_safetensors_file_that_is_none(folder, reference):
 )
 def test_a_class_that_is_none(folder, reference, source, words):
     (folder / "bad.py").write_text(source)
-    with pytest.raises(LoadFailed, match=words):
+    with pytest.raises(HandlerLoadError, match=words):
         serve(folder, "class: bad.py:Net", reference[1])
 
 
@@ -335,13 +337,15 @@ def test_torch_is_named_where_it_is_missing(folder, reference, monkeypatch, name
     config = f"model: {name}\ndevice: cpu" + ("\nclass: net.py:Net" if name == "net.pth" else "")
     if name == "net.pth":
         (folder / "net.py").write_text("def Net():\n    return None\n")
-    with pytest.raises(LoadFailed, match=r"pip install ksrv\[torch\]"):
+    with pytest.raises(HandlerLoadError, match=r"pip install ksrv\[torch\]"):
         serve(folder, config, reference[1])
 
 
 def test_onnx_on_a_device_without_a_provider(folder, reference):
     write_onnx(reference[0], folder / "net.onnx")
-    with pytest.raises(LoadFailed, match=r"net\.onnx cannot run on mps: this ONNX Runtime offers"):
+    with pytest.raises(
+        HandlerLoadError, match=r"net\.onnx cannot run on mps: this ONNX Runtime offers"
+    ):
         serve(folder, "model: net.onnx\ndevice: mps", reference[1])
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ksrv.loaders.loaded import LoadError
+from ksrv.loaders.loaded import ModelLoadError
 from ksrv.loaders.onnx_external import check_external_data
 
 onnx = pytest.importorskip("onnx")
@@ -44,7 +44,7 @@ def test_a_file_beside_the_model_is_fine(tmp_path):
 @pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "a/../../secret", "", "missing"])
 def test_a_place_outside_is_refused(tmp_path, location):
     (tmp_path / "secret").write_bytes(bytes(16))
-    with pytest.raises(LoadError, match=r"m\.onnx keeps data in"):
+    with pytest.raises(ModelLoadError, match=r"m\.onnx keeps data in"):
         check_external_data(save(tmp_path / "m", location), tmp_path / "m")
 
 
@@ -52,11 +52,11 @@ def test_links_are_refused(tmp_path):
     path = save(tmp_path / "m", "w.bin")
     (tmp_path / "secret").write_bytes(bytes(16))
     (tmp_path / "m/w.bin").symlink_to(tmp_path / "secret")
-    with pytest.raises(LoadError, match="link"):
+    with pytest.raises(ModelLoadError, match="link"):
         check_external_data(path, tmp_path / "m")
     (tmp_path / "m/w.bin").unlink()
     (tmp_path / "m/w.bin").hardlink_to(tmp_path / "secret")
-    with pytest.raises(LoadError, match="one name"):
+    with pytest.raises(ModelLoadError, match="one name"):
         check_external_data(path, tmp_path / "m")
 
 
@@ -65,7 +65,7 @@ def test_a_linked_folder_is_refused(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/w.bin").write_bytes(bytes(16))
     (tmp_path / "m/d").symlink_to(tmp_path / "out")
-    with pytest.raises(LoadError, match="link"):
+    with pytest.raises(ModelLoadError, match="link"):
         check_external_data(path, tmp_path / "m")
 
 
@@ -74,5 +74,5 @@ def test_a_truncated_file_never_surprises(tmp_path, cut):
     path = save(tmp_path / "m", "w.bin")
     (tmp_path / "m/w.bin").write_bytes(bytes(16))
     path.write_bytes(path.read_bytes()[:-cut])
-    with pytest.raises(LoadError, match=r"m\.onnx"):
+    with pytest.raises(ModelLoadError, match=r"m\.onnx"):
         check_external_data(path, tmp_path / "m")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ksrv.handlers import context
-from ksrv.handlers.runner import LoadFailed, Runner
+from ksrv.handlers.runner import HandlerLoadError, Runner
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchInputs, BatchRequest, Tensor
 
@@ -68,7 +68,7 @@ def test_an_onnx_model_does_not_import_torch(tmp_path):
     write_relu(tmp_path / "relu.onnx")
     code = f"""
 import sys
-from ksrv.handlers.runner import LoadFailed, Runner
+from ksrv.handlers.runner import HandlerLoadError, Runner
 from ksrv.repository.layout import Repository
 [entry] = Repository([{str(tmp_path / "relu.onnx")!r}]).scan().values()
 Runner(entry.versions[""], threads=2).load()
@@ -136,5 +136,5 @@ def test_declared_names_go_to_an_onnx_model_by_name_or_by_position(tmp_path, nam
     ],
 )
 def test_declared_inputs_that_the_file_cannot_take_fail_the_model(tmp_path, inputs, words):
-    with pytest.raises(LoadFailed, match=words):
+    with pytest.raises(HandlerLoadError, match=words):
         load(tmp_path, *inputs)
