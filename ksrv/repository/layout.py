@@ -20,7 +20,7 @@ from ksrv.repository.model_yaml import (
     load_version_policy,
     unread_settings,
 )
-from ksrv.repository.permissions import doubts
+from ksrv.repository.permissions import insecure_paths
 from ksrv.source import ModelConfig, ModelSource, VersionPolicy
 
 __all__ = ["ModelEntry", "ModelSource", "Repository", "RepositoryError", "is_model_name"]
@@ -153,7 +153,7 @@ class Repository:
             if unread and not entry.path.is_file():
                 log.warning("the model %s: %s", entry.name, unread)
             try:
-                doubt = next(doubts(entry.path), None)
+                doubt = next(insecure_paths(entry.path), None)
             except RecursionError:
                 doubt = f"{entry.path} is nested too deep to be looked at"
             if doubt:

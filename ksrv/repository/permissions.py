@@ -12,7 +12,7 @@ from pathlib import Path
 MOST_FILES = 10_000
 
 
-def doubts(path: Path) -> Iterator[str]:
+def insecure_paths(path: Path) -> Iterator[str]:
     """Yield what speaks against trusting a model's folder or file.
 
     Args:

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from ksrv.repository.layout import Repository
-from ksrv.repository.permissions import doubts
+from ksrv.repository.permissions import insecure_paths
 
 
 @pytest.fixture
@@ -17,20 +17,20 @@ def store(tmp_path):
 
 
 def test_a_store_of_ones_own_is_trusted(store):
-    assert list(doubts(store / "m")) == []
+    assert list(insecure_paths(store / "m")) == []
 
 
 @pytest.mark.parametrize("name", ["m", "m/1", "m/1/model.onnx"])
 def test_what_everybody_can_write_is_not(store, name):
     (store / name).chmod(0o777)
-    [doubt] = doubts(store / "m")
+    [doubt] = insecure_paths(store / "m")
     assert doubt == f"{store / name} can be written by every user of this machine"
 
 
 def test_what_belongs_to_somebody_else_is_not(store, monkeypatch):
     owner = os.stat(store).st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    found = list(doubts(store / "m"))
+    found = list(insecure_paths(store / "m"))
     assert bool(found) == (owner != 0)
 
 
