@@ -37,7 +37,7 @@ _NAME_BY_DTYPE = {
 _TEXT = (bytes, str, bytearray, memoryview)
 
 
-class Bits:
+class BFloat16Bits:
     """A BF16 output as the array of its 16-bit patterns."""
 
     def __init__(self, patterns: Array) -> None:
@@ -181,8 +181,8 @@ def _tensor(
         value = _from_list(name, value, wanted)
     elif _is_torch(value):
         value = _from_torch(name, value, inputs)
-    if isinstance(value, Bits):
-        return _from_bits(name, value.patterns, wanted)
+    if isinstance(value, BFloat16Bits):
+        return _from_bfloat16(name, value.patterns, wanted)
     if not isinstance(value, np.ndarray):
         raise HandlerFailed(
             f"the handler returned a {type(value).__name__} as the output {name!r}; "
@@ -262,7 +262,7 @@ def _from_torch(name: str, tensor: Any, inputs: Mapping[str, Tensor]) -> Any:
         tensor = tensor.contiguous()
         arena.count_copy(tensor.nbytes)
     if tensor.dtype is torch.bfloat16:
-        return Bits(tensor.view(torch.uint16).numpy())
+        return BFloat16Bits(tensor.view(torch.uint16).numpy())
     try:
         return tensor.numpy()
     except TypeError:
@@ -296,7 +296,7 @@ def _lies_in(address: int, inputs: Mapping[str, Tensor]) -> bool:
     return False
 
 
-def _from_bits(name: str, patterns: Array, wanted: str | None) -> Tensor:
+def _from_bfloat16(name: str, patterns: Array, wanted: str | None) -> Tensor:
     if wanted in (None, "BF16"):
         return Tensor(name, "BF16", patterns.shape, patterns)
     if wanted not in FLOATS:
@@ -352,7 +352,7 @@ def _cast(name: str, array: Array, own: str, wanted: str) -> Array:
     if wanted == "BF16":
         if own == "UINT16":
             return array  # bit patterns, as `batch[name]` gives them
-        return _to_bits(array.astype(np.float32))
+        return _to_bfloat16(array.astype(np.float32))
     target = np.dtype(datatype.dtype_string(wanted))
     if wanted in FLOATS:
         with np.errstate(over="ignore"):
@@ -376,7 +376,7 @@ def _cast(name: str, array: Array, own: str, wanted: str) -> Array:
     return array.astype(target)
 
 
-def _to_bits(array: Array) -> Array:
+def _to_bfloat16(array: Array) -> Array:
     """Round float32 to the nearest bfloat16, halves to even; a NaN stays one."""
     bits = np.ascontiguousarray(array).view(np.uint32)
     rounded = (bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16
