@@ -23,7 +23,7 @@ class Batch:
 
     Args:
         inputs: What the engine assembled.
-        planar: The image inputs that the handler sees with channels first.
+        nchw_inputs: The image inputs that the handler sees with channels first.
         device: Returns the torch device that `tensor` moves to.
         send: Sends an intermediate answer of this batch.
 
@@ -41,7 +41,7 @@ class Batch:
     def __init__(
         self,
         inputs: BatchInputs,
-        planar: Container[str],
+        nchw_inputs: Container[str],
         device: Callable[[], Any],
         send: Callable[[BatchInputs, Any], bool] | None = None,
     ) -> None:
@@ -53,7 +53,7 @@ class Batch:
         self.parameters: dict[int, dict[str, Parameter]] = {}
         self._inputs = inputs
         self._tensors = inputs.tensors
-        self._planar = planar
+        self._nchw_inputs = nchw_inputs
         self._device = device
         self._send = send
         self._arrays: dict[str, Array] = {}
@@ -223,6 +223,6 @@ class Batch:
                     element = bytes(element)
                 array[place] = element
             return array.reshape(entry.shape)
-        if entry.name in self._planar and entry.data.ndim == 4:
+        if entry.name in self._nchw_inputs and entry.data.ndim == 4:
             return entry.data.transpose(0, 3, 1, 2)
         return entry.data

@@ -87,7 +87,7 @@ class Runner:
         self._handler: Any = None
         self._context: Context | None = None
         self._outputs = OutputReader(ModelSpec(source.name))
-        self._planar: frozenset[str] = frozenset()
+        self._nchw_inputs: frozenset[str] = frozenset()
         self._hands_on = False
 
     @property
@@ -134,7 +134,7 @@ class Runner:
         self._handler = handler
         self._context = context
         self._outputs = OutputReader(context.spec)
-        self._planar = frozenset(
+        self._nchw_inputs = frozenset(
             entry.name
             for entry in context.spec.inputs
             if entry.image is not None and entry.image.model_layout == "NCHW"
@@ -143,7 +143,7 @@ class Runner:
             isinstance(handler, BaseHandler)
             and all(_is_default(handler, name) for name in ("handle", "preprocess"))
             and context.loaded is None
-            and not self._planar
+            and not self._nchw_inputs
         )
         return context.spec
 
@@ -223,7 +223,7 @@ class Runner:
         return {name: tensor.data for name, tensor in tensors.items()}
 
     def _batch_of(self, inputs: BatchInputs) -> Batch:
-        return Batch(inputs, self._planar, self._device, self._send)
+        return Batch(inputs, self._nchw_inputs, self._device, self._send)
 
     def _device(self) -> Any:
         device = getattr(self._handler, "device", None)

@@ -11,14 +11,14 @@ from ksrv.request import BatchInputs, BatchRequest, Tensor
 torch = pytest.importorskip("torch")
 
 
-def batch_of(*tensors, planar=(), sizes=(1, 2), explain=False):
+def batch_of(*tensors, nchw_inputs=(), sizes=(1, 2), explain=False):
     requests, start = [], 0
     for number, size in enumerate(sizes):
         part = BatchRequest(slice(start, start + size), f"id{number}", {"k": number}, {"h": "v"})
         requests.append(part)
         start += size
     inputs = BatchInputs({tensor.name: tensor for tensor in tensors}, start, requests, explain)
-    return Batch(inputs, planar, lambda: "cpu")
+    return Batch(inputs, nchw_inputs, lambda: "cpu")
 
 
 def numbers(name="x", datatype="FP32", dtype=np.float32, shape=(3, 2)):
@@ -81,7 +81,7 @@ def test_bfloat16_is_patterns_and_a_torch_dtype():
 def test_images_for_an_nchw_model_are_a_view(writable):
     tensor = numbers("i", shape=(3, 4, 5, 3))
     tensor.data.flags.writeable = writable
-    batch = batch_of(tensor, planar=("i",))
+    batch = batch_of(tensor, nchw_inputs=("i",))
     assert batch["i"].shape == (3, 3, 4, 5)
     assert np.shares_memory(batch["i"], tensor.data)
     made = batch.tensor("i")
