@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ksrv._native.image import codec_stderr as codec_noise
+from ksrv._native.image import codec_stderr
 from ksrv.request import Array, Element
 
 PIXEL_WALL = 1 << 28
@@ -83,13 +83,13 @@ def decode(element: Element, flags: int) -> Array | None:
     data = np.frombuffer(element, np.uint8)
     owned = _process.owned
     if owned:
-        codec_noise.begin()
+        codec_stderr.begin()
     try:
         pixels = cv2.imdecode(data, flags)
     except cv2.error:  # some damage raises, some gives None: both mean the same
         return None
     finally:
-        if owned and (said := codec_noise.end()):
+        if owned and (said := codec_stderr.end()):
             _noise.note(said)
     return None if pixels is None or pixels.size == 0 else pixels
 

@@ -63,13 +63,13 @@ print("python;", file=sys.stderr)
 def test_another_thread_writes_on_while_one_decodes():
     script = """
 import threading
-from ksrv._native.image import codec_stderr as codec_noise
-codec_noise.begin()
+from ksrv._native.image import codec_stderr
+codec_stderr.begin()
 say(b"kept")
 other = threading.Thread(target=say, args=(b"through;",))
 other.start()
 other.join()
-assert codec_noise.end() == b"kept"
+assert codec_stderr.end() == b"kept"
 say(b"free;")
 """
     assert run(PRELUDE + script) == "through;free;"
@@ -79,15 +79,15 @@ say(b"free;")
 def test_threads_keep_their_own_words():
     script = """
 import threading
-from ksrv._native.image import codec_stderr as codec_noise
+from ksrv._native.image import codec_stderr
 barrier = threading.Barrier(4)
 kept = {}
 def talk(number):
     for _ in range(200):
         barrier.wait()
-        codec_noise.begin()
+        codec_stderr.begin()
         say(b"%d" % number * 3)
-        kept.setdefault(number, set()).add(codec_noise.end())
+        kept.setdefault(number, set()).add(codec_stderr.end())
 threads = [threading.Thread(target=talk, args=(n,)) for n in range(4)]
 [t.start() for t in threads]
 [t.join() for t in threads]
@@ -99,14 +99,14 @@ say(b"free;")
 
 def test_only_the_beginning_is_kept():
     script = """
-from ksrv._native.image import codec_stderr as codec_noise
-codec_noise.begin()
+from ksrv._native.image import codec_stderr
+codec_stderr.begin()
 for _ in range(30):
     say(b"0123456789")
-said = codec_noise.end()
+said = codec_stderr.end()
 assert said == b"0123456789" * 20, said
-codec_noise.begin()
-assert codec_noise.end() == b""
+codec_stderr.begin()
+assert codec_stderr.end() == b""
 """
     assert run(PRELUDE + script) == ""
 
