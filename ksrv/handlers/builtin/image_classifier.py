@@ -34,14 +34,13 @@ class ImageClassifier(VisionHandler):
     """
 
     topk: int = 5
-    offered = (
+    default_outputs = (
         TensorSpec("output", "BYTES", (-1,)),
         TensorSpec("label", "BYTES", (-1, -1)),
         TensorSpec("class", "INT64", (-1, -1)),
         TensorSpec("probability", "FP32", (-1, -1)),
-        TensorSpec("probabilities", "FP32", (-1, -1)),
     )
-    usual = 4
+    optional_outputs = (TensorSpec("probabilities", "FP32", (-1, -1)),)
 
     def initialize(self, context: Context) -> None:
         """Load the model and read `topk`.
@@ -59,7 +58,7 @@ class ImageClassifier(VisionHandler):
         """Rank the classes of each row."""
         probabilities = ranking.softmax(ranking.main_output(outputs))
         best, classes = ranking.top(probabilities, min(self.topk, probabilities.shape[1]))
-        return self.choose(
+        return self.select(
             {
                 "output": lambda: [
                     {self.label(index): value for value, index in zip(*row, strict=True)}

@@ -21,18 +21,17 @@ from ksrv.spec import TensorSpec
 class ImageSegmenter(VisionHandler):
     """Answers with a mask of classes and one of probabilities."""
 
-    offered = (
+    default_outputs = (
         TensorSpec("class", "INT32", (-1, -1, -1)),
         TensorSpec("probability", "FP32", (-1, -1, -1)),
-        TensorSpec("output", "BYTES", (-1,)),
     )
-    usual = 2
+    optional_outputs = (TensorSpec("output", "BYTES", (-1,)),)
 
     def postprocess(self, outputs: Any) -> dict[str, Any]:
         """Find the likeliest class of each pixel."""
         probabilities = ranking.softmax(ranking.main_output(outputs, "out"))
         probability, classes = ranking.best(probabilities)
-        return self.choose(
+        return self.select(
             {
                 "class": lambda: classes,
                 "probability": lambda: probability,

@@ -44,14 +44,13 @@ class ObjectDetector(VisionHandler):
         arithmetic="exact",
         model_layout="NCHW",
     )
-    offered = (
+    default_outputs = (
         TensorSpec("output", "BYTES", (-1,)),
         TensorSpec("boxes", "FP32", (-1, -1, 4)),
         TensorSpec("class", "INT64", (-1, -1)),
         TensorSpec("score", "FP32", (-1, -1)),
         TensorSpec("count", "INT32", (-1,)),
     )
-    usual = 5
 
     _takes_list = False
 
@@ -83,7 +82,7 @@ class ObjectDetector(VisionHandler):
         """Keep the boxes that reach the threshold."""
         found = [self._kept(one) for one in self._images(outputs)]
         most = max((len(scores) for _, _, scores in found), default=0)
-        return self.choose(
+        return self.select(
             {
                 "output": lambda: [self._json(*one) for one in found],
                 "boxes": lambda: _padded([one[0] for one in found], (most, 4), np.float32, 0),

@@ -1,8 +1,8 @@
-"""Handlers that offer more outputs than they always answer with.
+"""Built-in handlers with optional outputs.
 
 A built-in handler can answer in several forms (classes and probabilities as tensors, a JSON object
-for each row). model.yaml chooses among them by declaring outputs; without it the handler's usual
-ones are declared.
+for each row). model.yaml selects outputs by declaring them; a model.yaml that declares none gets
+the handler's default outputs.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,19 +13,19 @@ from ksrv.handlers.base import BaseHandler
 from ksrv.spec import ModelSpec, TensorSpec
 
 
-class OfferingHandler(BaseHandler):
-    """A handler whose outputs are chosen by name.
+class OptionalOutputsHandler(BaseHandler):
+    """A handler that answers with the outputs that model.yaml declares.
 
     Attributes:
-        offered: Every output that the handler can give, the usual ones first.
-        usual: How many of them are declared where model.yaml declares none.
+        default_outputs: The outputs of a model whose model.yaml declares none.
+        optional_outputs: Outputs that the handler makes only for a model that declares them.
     """
 
-    offered: tuple[TensorSpec, ...] = ()
-    usual: int = 1
+    default_outputs: tuple[TensorSpec, ...] = ()
+    optional_outputs: tuple[TensorSpec, ...] = ()
 
     def declare(self, spec: ModelSpec) -> ModelSpec:
-        """Declare the usual outputs, or check the declared ones.
+        """Declare the default outputs, or check the declared ones.
 
         Args:
             spec: What model.yaml declares.
@@ -37,29 +37,29 @@ class OfferingHandler(BaseHandler):
             ValueError: model.yaml declares an output that this handler does not have.
         """
         if not spec.outputs:
-            return replace(spec, outputs=self.offered[: self.usual])
-        names = [one.name for one in self.offered]
-        for one in spec.outputs:
-            if one.name not in names:
+            return replace(spec, outputs=self.default_outputs)
+        names = [output.name for output in (*self.default_outputs, *self.optional_outputs)]
+        for declared in spec.outputs:
+            if declared.name not in names:
                 raise ValueError(
-                    f"{type(self).__name__} has no output {one.name!r}; it offers "
+                    f"{type(self).__name__} has no output {declared.name!r}; it offers "
                     f"{', '.join(names)}"
                 )
         return spec
 
-    def choose(self, makers: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-        """Make the outputs that are declared, and no others.
+    def select(self, makers: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+        """Make the declared outputs and no others.
 
         Args:
-            makers: What makes each offered output.
+            makers: Functions that make the outputs, by name.
 
         Returns:
             The outputs by name.
         """
-        return {one.name: makers[one.name]() for one in self.context.spec.outputs}
+        return {output.name: makers[output.name]() for output in self.context.spec.outputs}
 
     def label(self, index: int) -> str:
-        """Return the label of a class; its number where there is none.
+        """Return the label of a class, or its number as text for a class without a label.
 
         Args:
             index: The class.

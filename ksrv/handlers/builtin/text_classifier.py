@@ -21,7 +21,7 @@ import numpy as np
 
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.builtin import ranking
-from ksrv.handlers.builtin.optional_outputs import OfferingHandler
+from ksrv.handlers.builtin.optional_outputs import OptionalOutputsHandler
 from ksrv.handlers.builtin.tokenizer import UNKNOWN, clean_words, ngrams, read_vocabulary
 from ksrv.handlers.context import Context
 from ksrv.spec import ModelSpec, TensorSpec
@@ -30,7 +30,7 @@ INPUT = TensorSpec("text", "BYTES", (-1,))
 VOCABULARIES = ("source_vocab.json", "source_vocab.pt")
 
 
-class TextClassifier(OfferingHandler):
+class TextClassifier(OptionalOutputsHandler):
     """Answers with labels and probabilities.
 
     Attributes:
@@ -40,14 +40,13 @@ class TextClassifier(OfferingHandler):
 
     ngrams: int = 2
     vocabulary: dict[str, int]
-    offered = (
+    default_outputs = (
         TensorSpec("output", "BYTES", (-1,)),
         TensorSpec("label", "BYTES", (-1,)),
         TensorSpec("class", "INT64", (-1,)),
         TensorSpec("probability", "FP32", (-1,)),
-        TensorSpec("probabilities", "FP32", (-1, -1)),
     )
-    usual = 4
+    optional_outputs = (TensorSpec("probabilities", "FP32", (-1, -1)),)
 
     def initialize(self, context: Context) -> None:
         """Load the model and the vocabulary.
@@ -93,7 +92,7 @@ class TextClassifier(OfferingHandler):
         """Name the classes of each row."""
         probabilities = ranking.to_array(ranking.softmax(ranking.main_output(outputs)))
         probability, classes = ranking.best(probabilities)
-        return self.choose(
+        return self.select(
             {
                 "output": lambda: [
                     {self.label(index): value for index, value in enumerate(row)}

@@ -6,7 +6,7 @@ sees them: the `image:` section below says how. model.yaml may declare another i
 
 from dataclasses import replace
 
-from ksrv.handlers.builtin.optional_outputs import OfferingHandler
+from ksrv.handlers.builtin.optional_outputs import OptionalOutputsHandler
 from ksrv.spec import Dimension, ImageSpec, ModelSpec, TensorSpec
 
 INPUT = "image"
@@ -29,7 +29,7 @@ IMAGENET = ImageSpec(
 )
 
 
-class VisionHandler(OfferingHandler):
+class VisionHandler(OptionalOutputsHandler):
     """An image handler; the default input is one RGB image, as ImageNet's models want it."""
 
     image: ImageSpec = IMAGENET
