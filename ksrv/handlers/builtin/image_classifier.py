@@ -56,7 +56,7 @@ class ImageClassifier(VisionHandler):
 
     def postprocess(self, outputs: Any) -> dict[str, Any]:
         """Rank the classes of each row."""
-        probabilities = ranking.softmax(ranking.main_output(outputs))
+        probabilities = ranking.softmax(ranking.primary_output(outputs))
         best, classes = ranking.top(probabilities, min(self.topk, probabilities.shape[1]))
         return self.select(
             {
@@ -82,7 +82,7 @@ class ImageClassifier(VisionHandler):
         import torch
 
         with torch.no_grad():
-            ranked = ranking.main_output(self.inference(inputs))
+            ranked = ranking.primary_output(self.inference(inputs))
         targets = self._targets(batch, ranked.argmax(dim=1).tolist(), ranked.shape[1])
         return {"attributions": integrated_gradients(self.inference, inputs, targets)}
 

@@ -29,7 +29,7 @@ class ImageSegmenter(VisionHandler):
 
     def postprocess(self, outputs: Any) -> dict[str, Any]:
         """Find the likeliest class of each pixel."""
-        probabilities = ranking.softmax(ranking.main_output(outputs, "out"))
+        probabilities = ranking.softmax(ranking.primary_output(outputs, "out"))
         probability, classes = ranking.best(probabilities)
         return self.select(
             {

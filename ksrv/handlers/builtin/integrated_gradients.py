@@ -38,7 +38,7 @@ def integrated_gradients(
     total = torch.zeros_like(inputs)
     for point, weight in zip(points.tolist(), weights.tolist(), strict=True):
         scaled = (inputs * ((point + 1) / 2)).detach().requires_grad_()
-        chosen = ranking.main_output(model(scaled))[rows, classes].sum()
+        chosen = ranking.primary_output(model(scaled))[rows, classes].sum()
         [gradient] = torch.autograd.grad(chosen, scaled)
         total += gradient * (weight / 2)
     return total * inputs

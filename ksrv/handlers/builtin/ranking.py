@@ -19,7 +19,7 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def main_output(outputs: Any, name: str = "") -> Any:
+def primary_output(outputs: Any, name: str = "") -> Any:
     """Return the output that matters of what a model gave.
 
     Args:
