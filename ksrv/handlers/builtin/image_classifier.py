@@ -57,7 +57,7 @@ class ImageClassifier(VisionHandler):
     def postprocess(self, outputs: Any) -> dict[str, Any]:
         """Rank the classes of each row."""
         probabilities = ranking.softmax(ranking.primary_output(outputs))
-        best, classes = ranking.top(probabilities, min(self.topk, probabilities.shape[1]))
+        best, classes = ranking.topk(probabilities, min(self.topk, probabilities.shape[1]))
         return self.select(
             {
                 "output": lambda: [

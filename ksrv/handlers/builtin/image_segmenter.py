@@ -30,7 +30,7 @@ class ImageSegmenter(VisionHandler):
     def postprocess(self, outputs: Any) -> dict[str, Any]:
         """Find the likeliest class of each pixel."""
         probabilities = ranking.softmax(ranking.primary_output(outputs, "out"))
-        probability, classes = ranking.best(probabilities)
+        probability, classes = ranking.argmax(probabilities)
         return self.select(
             {
                 "class": lambda: classes,

@@ -47,7 +47,7 @@ def softmax(scores: Any) -> Any:
     return shifted / shifted.sum(axis=1, keepdims=True)
 
 
-def top(probabilities: Any, count: int) -> tuple[Array, Array]:
+def topk(probabilities: Any, count: int) -> tuple[Array, Array]:
     """Return the largest entries of each row and where they are, in falling order.
 
     Args:
@@ -64,7 +64,7 @@ def top(probabilities: Any, count: int) -> tuple[Array, Array]:
     return np.take_along_axis(probabilities, order, axis=1), order.astype(np.int64)
 
 
-def best(probabilities: Any) -> tuple[Array, Array]:
+def argmax(probabilities: Any) -> tuple[Array, Array]:
     """Return the largest entry along dimension 1 and where it is.
 
     Args:

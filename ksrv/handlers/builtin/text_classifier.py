@@ -91,7 +91,7 @@ class TextClassifier(OptionalOutputsHandler):
     def postprocess(self, outputs: Any) -> dict[str, Any]:
         """Name the classes of each row."""
         probabilities = ranking.to_array(ranking.softmax(ranking.primary_output(outputs)))
-        probability, classes = ranking.best(probabilities)
+        probability, classes = ranking.argmax(probabilities)
         return self.select(
             {
                 "output": lambda: [
