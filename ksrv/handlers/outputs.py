@@ -44,7 +44,7 @@ class BFloat16Bits:
         self.patterns = patterns
 
 
-class OutputReader:
+class OutputConverter:
     """Reads what one model's handler returns.
 
     Args:

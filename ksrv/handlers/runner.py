@@ -21,7 +21,7 @@ from ksrv.handlers.device import DeviceError
 from ksrv.handlers.loading import make_handler
 from ksrv.handlers.metrics import Emit, Metrics, discard
 from ksrv.handlers.model_imports import HandlerError, error_location
-from ksrv.handlers.outputs import OutputReader
+from ksrv.handlers.outputs import OutputConverter
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
 from ksrv.request import BatchInputs, BatchOutputs, Tensor
 from ksrv.source import ModelConfig, ModelSource
@@ -86,7 +86,7 @@ class Runner:
         self._metrics = Metrics(source.name, source.version, emit)
         self._handler: Any = None
         self._context: Context | None = None
-        self._outputs = OutputReader(ModelSpec(source.name))
+        self._outputs = OutputConverter(ModelSpec(source.name))
         self._nchw_inputs: frozenset[str] = frozenset()
         self._hands_on = False
 
@@ -133,7 +133,7 @@ class Runner:
             ) from error
         self._handler = handler
         self._context = context
-        self._outputs = OutputReader(context.spec)
+        self._outputs = OutputConverter(context.spec)
         self._nchw_inputs = frozenset(
             entry.name
             for entry in context.spec.inputs

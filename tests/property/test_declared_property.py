@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ksrv._native.tensor.declared_outputs import DeclaredOutputs
 from ksrv.errors import HandlerFailed
-from ksrv.handlers.outputs import OutputReader
+from ksrv.handlers.outputs import OutputConverter
 from ksrv.spec import ModelSpec, TensorSpec
 
 KINDS = {"FP32": "f4", "INT64": "i8", "UINT8": "u1", "BOOL": "?"}
@@ -83,7 +83,7 @@ def test_the_general_reader_says_the_same(case):
     if found is None:
         return
     outputs = tuple(TensorSpec(name, kind, (-1, *tail)) for name, kind, tail in entries)
-    general = OutputReader(ModelSpec("m", outputs=outputs))
+    general = OutputConverter(ModelSpec("m", outputs=outputs))
     general._fixed = None
     for mine, other in zip(found, general.read(result, rows), strict=True):
         assert (mine.name, mine.datatype, mine.shape) == (other.name, other.datatype, other.shape)
@@ -102,6 +102,6 @@ def test_what_is_no_array_is_left_to_the_general_reader():
 
 
 def test_a_reader_with_declared_outputs_still_says_what_is_wrong():
-    reader = OutputReader(ModelSpec("m", outputs=(TensorSpec("y", "FP32", (-1, 2)),)))
+    reader = OutputConverter(ModelSpec("m", outputs=(TensorSpec("y", "FP32", (-1, 2)),)))
     with pytest.raises(HandlerFailed, match="2 rows"):
         reader.read({"y": np.ones((2, 2), "f4")}, 1)

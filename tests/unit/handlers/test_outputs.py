@@ -5,7 +5,7 @@ import pytest
 
 from ksrv._native.memory import buffer_pool as arena
 from ksrv.errors import HandlerFailed
-from ksrv.handlers.outputs import OutputReader
+from ksrv.handlers.outputs import OutputConverter
 from ksrv.request import Tensor
 from ksrv.spec import ModelSpec, TensorSpec
 
@@ -20,7 +20,7 @@ def declared(*outputs, inputs=()):
 
 
 def output_tensors(value, rows, spec, **options):
-    return OutputReader(spec).read(value, rows, **options)
+    return OutputConverter(spec).read(value, rows, **options)
 
 
 def one(value, rows, spec=NONE):
