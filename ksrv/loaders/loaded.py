@@ -54,7 +54,7 @@ class LoadedModel:
     note: str | None = None
 
 
-def need(module: str, extra: str, purpose: str) -> ModelLoadError:
+def missing_dependency(module: str, extra: str, purpose: str) -> ModelLoadError:
     """Return the error of a framework that is not installed.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, need
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
 from ksrv.loaders.onnx_external import check_external_data
 from ksrv.request import Array
 from ksrv.spec import Dimension, TensorSpec
@@ -102,7 +102,7 @@ def load(request: LoadRequest) -> LoadedModel:
     try:
         import onnxruntime
     except ModuleNotFoundError:
-        raise need("onnxruntime", "onnx", f"the model {path}") from None
+        raise missing_dependency("onnxruntime", "onnx", f"the model {path}") from None
     check_external_data(path, request.root)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3

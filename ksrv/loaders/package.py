@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ksrv.loaders.arguments import PositionalCall
 from ksrv.loaders.device import torch_device
-from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, need
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
 from ksrv.spec import Dimension, TensorSpec
 
 DATATYPES = {
@@ -53,7 +53,7 @@ def load(request: LoadRequest) -> LoadedModel:
     try:
         import torch
     except ModuleNotFoundError:
-        raise need("torch", "torch", f"the model {path}") from None
+        raise missing_dependency("torch", "torch", f"the model {path}") from None
     kind = package_kind(path)
     try:
         if kind == "compiled":

@@ -3,7 +3,7 @@
 import logging
 
 from ksrv.loaders.arguments import PositionalCall
-from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, need
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
 
 NOTE = "AOT-compiled .so files are deprecated in torch; package the model as .pt2"
 
@@ -27,7 +27,7 @@ def load(request: LoadRequest) -> LoadedModel:
         import torch
         import torch._export
     except ModuleNotFoundError:
-        raise need("torch", "torch", f"the model {path}") from None
+        raise missing_dependency("torch", "torch", f"the model {path}") from None
     advice = logging.getLogger("torch._export")
     level = advice.level
     advice.setLevel(logging.ERROR)  # the deprecation is told by NOTE, once

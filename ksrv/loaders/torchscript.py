@@ -4,7 +4,7 @@ from typing import Any
 
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.device import torch_device
-from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, need
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
 
 NOTE = "TorchScript is deprecated in torch; torch.export (.pt2) or ONNX is the format to move to"
 
@@ -24,7 +24,7 @@ def load(request: LoadRequest) -> LoadedModel:
     try:
         import torch
     except ModuleNotFoundError:
-        raise need("torch", "torch", f"the model {request.path}") from None
+        raise missing_dependency("torch", "torch", f"the model {request.path}") from None
     import warnings
 
     path = request.path
