@@ -24,7 +24,7 @@ BUILT_IN = {
 }
 
 
-class FunctionHandler(BaseHandler):
+class InferenceFunctionHandler(BaseHandler):
     """Serves a plain function in the place of a model."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -37,7 +37,7 @@ class FunctionHandler(BaseHandler):
         self.model = self._function
 
 
-class HandleFunction(BaseHandler):
+class HandleFunctionHandler(BaseHandler):
     """Serves a module-level `handle(batch, context)`."""
 
     def __init__(self, function: Callable[[Batch, Context], Any]) -> None:
@@ -74,12 +74,12 @@ def make_handler(target: str | None, modules: ModelImporter) -> Any:
         if hasattr(made, "handle"):
             return made
         if callable(made):
-            return FunctionHandler(made)
+            return InferenceFunctionHandler(made)
         raise HandlerError(f"{target}: the class {found.__name__} has no method handle")
     if inspect.isfunction(found) and found.__name__ == "handle":
-        return HandleFunction(found)
+        return HandleFunctionHandler(found)
     if callable(found):
-        return FunctionHandler(found)
+        return InferenceFunctionHandler(found)
     raise HandlerError(f"{target}: a {type(found).__name__} is neither a class nor a function")
 
 
