@@ -88,7 +88,7 @@ class Runner:
         self._context: Context | None = None
         self._outputs = OutputConverter(ModelSpec(source.name))
         self._nchw_inputs: frozenset[str] = frozenset()
-        self._hands_on = False
+        self._passes_inputs_through = False
 
     @property
     def handler(self) -> Any:
@@ -139,7 +139,7 @@ class Runner:
             for entry in context.spec.inputs
             if entry.image is not None and entry.image.model_layout == "NCHW"
         )
-        self._hands_on = (
+        self._passes_inputs_through = (
             isinstance(handler, BaseHandler)
             and all(_is_default(handler, name) for name in ("handle", "preprocess"))
             and context.loaded is None
@@ -212,7 +212,7 @@ class Runner:
 
     def _arrays(self, inputs: BatchInputs) -> Any:
         """What the default preprocess gives where nothing is to be done; None where something is."""
-        if not self._hands_on or inputs.explain or self._handler.model is not None:
+        if not self._passes_inputs_through or inputs.explain or self._handler.model is not None:
             return None
         tensors = inputs.tensors
         for tensor in tensors.values():
