@@ -49,18 +49,18 @@ class Translated:
     Attributes:
         settings: Server settings by dotted key.
         defaults: What holds for archives that do not say otherwise.
-        honoured: Keys that were translated, with what they mean here.
+        applied: Keys that were translated, with what they mean here.
         ignored: Keys that change nothing, with the reason.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
     defaults: ArchiveDefaults = field(default_factory=ArchiveDefaults)
-    honoured: dict[str, str] = field(default_factory=dict)
+    applied: dict[str, str] = field(default_factory=dict)
     ignored: dict[str, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """Return the report, one key a line."""
-        return [f"{key}: {meaning}" for key, meaning in self.honoured.items()] + [
+        return [f"{key}: {meaning}" for key, meaning in self.applied.items()] + [
             f"{key}: ignored, {reason}" for key, reason in self.ignored.items()
         ]
 
@@ -134,7 +134,7 @@ class _Translation:
         if type(value) is int and value < 1:
             raise ConfigPropertiesError(f"{self._path}: {key} must be at least 1, not {value}")
         shown = meaning if isinstance(value, dict) else f"{value} {meaning}"
-        self._result.honoured[key] = shown
+        self._result.applied[key] = shown
         return value
 
     def _setting(self, key: str, setting: str, convert: Callable[[str], Any]) -> None:

@@ -1,6 +1,6 @@
 """Turns a TorchServe archive into a model: its manifest and model-config.yaml become settings.
 
-Every key of model-config.yaml is honoured, or named in the start-up report as ignored, or refused
+Every key of model-config.yaml is applied, or named in the start-up report as ignored, or refused
 where serving without it would give wrong answers.
 """
 
@@ -88,28 +88,28 @@ class Report:
     """What an archive contains and what ksrv makes of it: the start-up report.
 
     Attributes:
-        honoured: Keys of model-config.yaml with their meaning here.
+        applied: Keys of model-config.yaml with their meaning here.
         ignored: Keys that change nothing, with the reason.
         refused: Keys that keep the archive from being served, with the reason.
-        handed_on: Keys that only the handler reads.
+        passed_through: Keys that only the handler reads.
         missing_packages: Requirements that are not installed.
     """
 
     handler: str = ""
-    honoured: dict[str, str] = field(default_factory=dict)
+    applied: dict[str, str] = field(default_factory=dict)
     ignored: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    handed_on: list[str] = field(default_factory=list)
+    passed_through: list[str] = field(default_factory=list)
     missing_packages: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """Return the report as text, one fact a line."""
         text = [f"handler {self.handler}"]
-        text += [f"{key}: {meaning}" for key, meaning in self.honoured.items()]
+        text += [f"{key}: {meaning}" for key, meaning in self.applied.items()]
         text += [f"{key}: ignored, {reason}" for key, reason in self.ignored.items()]
         text += [f"{key}: REFUSED, {reason}" for key, reason in self.refused.items()]
-        if self.handed_on:
-            text.append(f"for the handler alone: {', '.join(self.handed_on)}")
+        if self.passed_through:
+            text.append(f"for the handler alone: {', '.join(self.passed_through)}")
         if self.missing_packages:
             text.append(f"not installed: {', '.join(self.missing_packages)}")
         return text
@@ -280,7 +280,7 @@ class _Settings:
         value = self._document[key]
         if type(value) is not int or value < least:
             self.fail(key, f"a whole number from {least}")
-        self._report.honoured[key] = f"{value} {meaning}"
+        self._report.applied[key] = f"{value} {meaning}"
         return value
 
     def envelope(self, default: str | None) -> str | None:
@@ -288,7 +288,7 @@ class _Settings:
         if value is not None and not (isinstance(value, str) and value):
             self.fail("envelope", "a name")
         if value is not None:
-            self._report.honoured["envelope"] = f"{value} around the handler"
+            self._report.applied["envelope"] = f"{value} around the handler"
         return value
 
     def batching(self, envelope: str | None) -> tuple[int, Batching | None]:
@@ -296,7 +296,7 @@ class _Settings:
         delay = self.number("maxBatchDelay", DEFAULT_BATCH_DELAY_MS, "ms wait for a full batch", 0)
         if size > 1 and envelope == KSERVE_V2:
             for key in ("batchSize", "maxBatchDelay"):
-                if self._report.honoured.pop(key, None):
+                if self._report.applied.pop(key, None):
                     self._report.ignored[key] = "requests behind this envelope run one by one"
             return size, None
         if size == 1:
@@ -314,7 +314,7 @@ class _Settings:
         if not isinstance(wanted, bool) or set(section) - {"torchvision"}:
             self.fail("ksrv", "{torchvision: true or false}")
         if section:
-            self._report.honoured["ksrv"] = f"torchvision stand-in {'on' if wanted else 'off'}"
+            self._report.applied["ksrv"] = f"torchvision stand-in {'on' if wanted else 'off'}"
         return wanted
 
     def device_ids(self) -> list[int]:
@@ -329,11 +329,11 @@ class _Settings:
             return "auto"
         if kind not in ("cpu", "gpu", "neuron"):
             self.fail("deviceType", "cpu or gpu")
-        self._report.honoured["deviceType"] = str(kind)
+        self._report.applied["deviceType"] = str(kind)
         if kind == "cpu":
             return "cpu"
         if ids := self.device_ids():
-            self._report.honoured["deviceIds"] = ", ".join(map(str, ids))
+            self._report.applied["deviceIds"] = ", ".join(map(str, ids))
         return f"cuda:{ids[0]}" if len(ids) == 1 else "auto"
 
     def rest(self) -> None:
@@ -345,7 +345,7 @@ class _Settings:
             elif key in IGNORED:
                 self._report.ignored[key] = IGNORED[key]
             elif key in HANDLER_KEYS or key not in SERVER_KEYS:
-                self._report.handed_on.append(key)
+                self._report.passed_through.append(key)
 
 
 def missing_packages(folder: Path, requirements_file: str) -> list[str]:
