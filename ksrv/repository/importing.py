@@ -23,7 +23,7 @@ INSTALL_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class ArchiveInfo:
     """An archive that was looked into.
 
     Attributes:
@@ -41,7 +41,7 @@ class Examined:
     requirements: str
 
 
-def examine(path: Path) -> Examined:
+def examine(path: Path) -> ArchiveInfo:
     """Return what an archive holds.
 
     Args:
@@ -57,12 +57,14 @@ def examine(path: Path) -> Examined:
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from None
     model = manifest.model
-    return Examined(
+    return ArchiveInfo(
         model.model_name, model.model_version, folder, config, report, model.requirements_file
     )
 
 
-def import_archive(found: Examined, repository: Path, *, with_requirements: bool = False) -> Path:
+def import_archive(
+    found: ArchiveInfo, repository: Path, *, with_requirements: bool = False
+) -> Path:
     """Write the model's folder into a model repository.
 
     Args:
@@ -100,7 +102,7 @@ def import_archive(found: Examined, repository: Path, *, with_requirements: bool
     return place
 
 
-def _model_yaml(found: Examined) -> str:
+def _model_yaml(found: ArchiveInfo) -> str:
     config = found.config
     keys: dict[str, Any] = {
         "torchserve": True,
@@ -123,7 +125,7 @@ def _model_yaml(found: Examined) -> str:
     return text + yaml.safe_dump(keys, sort_keys=False)
 
 
-def _install_requirements(found: Examined, folder: Path) -> None:
+def _install_requirements(found: ArchiveInfo, folder: Path) -> None:
     if not found.requirements:
         raise ArchiveError("the archive has no requirements that could be installed")
     command = [sys.executable, "-m", "pip", "install", "--upgrade", "--target", str(folder)]
