@@ -74,7 +74,7 @@ class ModelSpec:
         labels: Class labels by index for classification answers, or None.
         max_batch_size: Rows that one batch may hold; 0 when requests are never joined.
         device: Where the handler runs, such as "cuda:0"; "" until it is loaded.
-        open_inputs: Whether the inputs are an example only and any tensors reach the handler, as
+        accepts_any_inputs: Whether the inputs are an example only and any tensors reach the handler, as
             with a TorchServe archive.
     """
 
@@ -87,7 +87,7 @@ class ModelSpec:
     max_batch_size: int = 0
     device: str = ""
     parameters: Mapping[str, object] = field(default_factory=dict)
-    open_inputs: bool = False
+    accepts_any_inputs: bool = False
 
     def input(self, name: str) -> TensorSpec | None:
         """Return the declared input called `name`, or None."""

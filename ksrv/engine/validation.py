@@ -75,7 +75,7 @@ class Admission:
     ) -> None:
         self.spec = spec
         self.split = split
-        declared = () if spec.open_inputs else spec.inputs
+        declared = () if spec.accepts_any_inputs else spec.inputs
         self._inputs = {entry.name: _input(entry, (images or {})) for entry in declared}
         self._outputs = {entry.name for entry in spec.outputs}
         self._joins = spec.max_batch_size > 0 and all(entry.batched for entry in declared)
@@ -225,9 +225,9 @@ class Admission:
             count = tensor.shape[0] if tensor.shape else 1
             rows = count if rows in (-1, count) else -2
             shapes.append((tensor.name, tensor.datatype, tensor.shape[1:]))
-        least = 1 if self.spec.open_inputs else 0
+        least = 1 if self.spec.accepts_any_inputs else 0
         if rows < least or any(not tensor.shape for tensor in request.inputs):
-            countable = request.surface or self.spec.open_inputs or not request.inputs
+            countable = request.surface or self.spec.accepts_any_inputs or not request.inputs
             if self._joins and not countable:
                 raise InvalidRequest(self._no_rows(request))
             # No dimension that all share: the request is one row of its own, and is never joined.

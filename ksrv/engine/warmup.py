@@ -33,7 +33,7 @@ def generated(spec: ModelSpec) -> InferRequest | None:
     Args:
         spec: The model's description.
     """
-    if not spec.inputs or spec.open_inputs or not all(map(_is_closed, spec.inputs)):
+    if not spec.inputs or spec.accepts_any_inputs or not all(map(_is_closed, spec.inputs)):
         return None
     tensors = []
     for entry in spec.inputs:

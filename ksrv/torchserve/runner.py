@@ -137,7 +137,7 @@ class TorchServeRunner:
             platform="torchserve",
             inputs=spec.inputs or (UNDECLARED_INPUT,),
             outputs=spec.outputs or outputs,
-            open_inputs=not spec.inputs,
+            accepts_any_inputs=not spec.inputs,
             device=str(device or "cpu"),
         )
 

@@ -173,7 +173,7 @@ class Assembly:
         if (
             len(request.inputs) < 2
             or not self._spec.inputs
-            or self._spec.open_inputs
+            or self._spec.accepts_any_inputs
             or request.surface
         ):
             return request.inputs

@@ -156,7 +156,7 @@ def lane_for(model: "LoadedModel", route: "HotRoute", limits: Limits) -> Lane | 
         limits: Bounds for the parser.
     """
     late = late_answer(model)
-    if late is None or model.spec.open_inputs:
+    if late is None or model.spec.accepts_any_inputs:
         return None
     try:
         return Lane(

@@ -134,7 +134,7 @@ def example_line(spec: ModelSpec, url: str) -> str:
         url: The server's URL.
     """
     model = f"{url}/v2/models/{spec.name}"
-    if not spec.inputs or spec.open_inputs:
+    if not spec.inputs or spec.accepts_any_inputs:
         return f"curl -s {model}"
     inputs: list[dict[str, object]] = []
     zeros = 0

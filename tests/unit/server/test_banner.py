@@ -74,5 +74,5 @@ def test_large_and_half_precision_inputs_are_zeros_behind_the_header(declared, s
 
 def test_a_model_without_declared_inputs_is_asked_what_it_is():
     assert line() == ["curl", "-s", f"{URL}/v2/models/m"]
-    archive = ModelSpec("m", inputs=(TensorSpec("data", "BYTES", (-1,)),), open_inputs=True)
+    archive = ModelSpec("m", inputs=(TensorSpec("data", "BYTES", (-1,)),), accepts_any_inputs=True)
     assert shlex.split(example_line(archive, URL)) == ["curl", "-s", f"{URL}/v2/models/m"]
