@@ -21,7 +21,7 @@ from typing import IO
 
 import msgspec
 
-from ksrv.repository.torchserve.cache import PARTIAL, hold, prune
+from ksrv.repository.torchserve.cache import PARTIAL, evict, lock_folder
 
 MANIFEST = PurePosixPath("MAR-INF/MANIFEST.json")
 ARCHIVE_SUFFIXES = (".mar", ".model", ".tar.gz", ".tgz")
@@ -108,11 +108,11 @@ def open_archive(
         return path
     home = private_cache() if cache is None else cache
     place = home / digest_of(path)
-    if not hold(place):
+    if not lock_folder(place):
         home.mkdir(parents=True, exist_ok=True)
         unpack(path, place, limits or ArchiveLimits())
-        hold(place)
-        prune(home)
+        lock_folder(place)
+        evict(home)
     return place
 
 

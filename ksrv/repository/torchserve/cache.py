@@ -26,7 +26,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _held: dict[Path, int] = {}
 
 
-def hold(place: Path) -> bool:
+def lock_folder(place: Path) -> bool:
     """Keep a folder of the cache from being removed while this process lives.
 
     Args:
@@ -55,7 +55,7 @@ def hold(place: Path) -> bool:
     return True
 
 
-def prune(home: Path) -> None:
+def evict(home: Path) -> None:
     """Remove what nobody uses: old archives, and what killed processes left half unpacked.
 
     Args:
@@ -72,7 +72,7 @@ def prune(home: Path) -> None:
         try:
             if now - place.lstat().st_mtime > days * _DAY_SECONDS:
                 _remove(place)
-        except OSError as error:  # another process may prune as well
+        except OSError as error:  # another process may evict as well
             log.info("%s is left in the cache of archives: %s", place.name, error)
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ksrv.repository.torchserve.archive import open_archive
-from ksrv.repository.torchserve.cache import ABANDONED_DAYS, KEPT_DAYS, hold, prune
+from ksrv.repository.torchserve.cache import ABANDONED_DAYS, KEPT_DAYS, evict, lock_folder
 from tests.unit.repository.test_archive import FILES, write_zip
 
 DAY = 24 * 3600
@@ -30,7 +30,7 @@ def test_old_archives_and_halves_go(tmp_path):
     half = folder(tmp_path, ".unpacking-abc", ABANDONED_DAYS + 1)
     running = folder(tmp_path, ".unpacking-def", 0)
     other = folder(tmp_path, "somebody-elses", 1000)
-    prune(tmp_path)
+    evict(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([new, running, other])
     assert not old.exists() and not half.exists()
 
@@ -55,19 +55,19 @@ def test_unpacking_prunes_and_opening_counts_as_use(tmp_path):
 def test_archive_that_another_process_uses_stays(tmp_path):
     place = folder(tmp_path, "c" * 64, 0)
     code = (
-        "import sys; from pathlib import Path; from ksrv.repository.torchserve.cache import hold\n"
-        "assert hold(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from ksrv.repository.torchserve.cache import lock_folder\n"
+        "assert lock_folder(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(place)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as user:
         assert user.stdout.readline() == b"held\n"
         long_ago = time.time() - 1000 * DAY
         os.utime(place, (long_ago, long_ago))
-        prune(tmp_path)
+        evict(tmp_path)
         assert (place / "file").exists()
         user.stdin.close()
         user.wait()
-    prune(tmp_path)
+    evict(tmp_path)
     assert not place.exists()
 
 
@@ -78,7 +78,7 @@ def test_folder_that_was_removed_is_unpacked_again(tmp_path):
     place.rename(tmp_path / "gone")
     assert open_archive(tmp_path / "one.mar", cache) == place
     assert place.is_dir()
-    assert hold(place)
+    assert lock_folder(place)
 
 
 @pytest.mark.parametrize("days", [KEPT_DAYS + 1])
@@ -88,5 +88,5 @@ def test_link_in_the_cache_is_not_followed(tmp_path, days):
     cache.mkdir()
     (cache / ("d" * 64)).symlink_to(outside)
     os.utime(cache / ("d" * 64), (0, 0), follow_symlinks=False)
-    prune(cache)
+    evict(cache)
     assert (outside / "file").exists()
