@@ -73,7 +73,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
 """The modules of `ts`, and in which module of this package each of their names is at home."""
 
 
-class SurfaceFinder(finder.StandInFinder):
+class TsFinder(finder.StandInFinder):
     """Finds `ts` and its modules in the table.
 
     Args:
@@ -101,4 +101,4 @@ def install(wanted_by: str) -> bool:
     Returns:
         False when the real torchserve is installed, which then serves the imports.
     """
-    return finder.install(SurfaceFinder(wanted_by))
+    return finder.install(TsFinder(wanted_by))
