@@ -18,6 +18,7 @@ ARROWS = {
     "request": {"errors", "_native"},
     "source": {"spec"},
     "statistics": {"_native"},
+    "client": set(),
     "protocol": FOUNDATION,
     "loaders": FOUNDATION,
     "images": FOUNDATION,
@@ -28,7 +29,7 @@ ARROWS = {
     "engine": FOUNDATION | {"handlers", "loaders", "repository", "observe", "images"},
     "server": FOUNDATION
     | {"protocol", "engine", "repository", "handlers", "observe", "torchserve", "images"},
-    "cli": FOUNDATION | {"server", "engine", "repository", "torchserve", "handlers"},
+    "cli": FOUNDATION | {"client", "server", "engine", "repository", "torchserve", "handlers"},
     "testing": FOUNDATION | {"server", "cli", "repository", "handlers", "protocol"},
     "__main__": {"cli"},
     "__init__": {"errors", "handlers"},
@@ -71,6 +72,17 @@ def test_import_is_light():
     code = (
         "import sys; import ksrv;"
         "bad = {'torch', 'grpc', 'cv2'} & set(sys.modules);"
+        "assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_client_loads_no_part_of_the_server():
+    code = (
+        "import sys; import ksrv.client;"
+        "ours = {name for name in sys.modules if name.startswith('ksrv.')};"
+        "assert all(name.startswith('ksrv.client') for name in ours), ours;"
+        "bad = {'grpc', 'google.protobuf', 'msgspec', 'click', 'cv2'} & set(sys.modules);"
         "assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,90 @@
+"""How a call can fail, as exceptions: no answer, no answer in time, or an answer with an error."""
+
+from http import HTTPStatus
+
+__all__ = [
+    "AccessDenied",
+    "ClientError",
+    "ConnectionFailed",
+    "DeadlineExceeded",
+    "InvalidRequest",
+    "NotFound",
+    "StatusError",
+    "Unavailable",
+    "status_error",
+]
+
+
+class ClientError(Exception):
+    """Every failure of a call."""
+
+
+class ConnectionFailed(ClientError):
+    """The server cannot be reached, or the connection broke before the answer was complete."""
+
+
+class DeadlineExceeded(ClientError, TimeoutError):
+    """The call's timeout passed before the answer was complete.
+
+    Over gRPC also where it was the server's clock that ended the call; REST answers that with 504.
+    """
+
+
+class StatusError(ClientError):
+    """The server answered with an error.
+
+    Args:
+        status: The HTTP status; for gRPC the one that means the same.
+        message: The server's sentence.
+        retry_after: Seconds after which the server asks to try again, or None.
+
+    Attributes:
+        status: As above.
+        message: As above.
+        retry_after: As above.
+    """
+
+    def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.message = message
+        self.retry_after = retry_after
+
+
+class InvalidRequest(StatusError):
+    """400 and its kin: the request is wrong, and so it will be when it is sent again."""
+
+
+class AccessDenied(StatusError):
+    """401 and 403: the token is missing or wrong, or the caller may not use this route."""
+
+
+class NotFound(StatusError):
+    """404: the server has no such model or version."""
+
+
+class Unavailable(StatusError):
+    """429 and 503: the queue is full, or the model or the server is not ready."""
+
+
+_CLASSES: dict[int, type[StatusError]] = {
+    HTTPStatus.BAD_REQUEST: InvalidRequest,
+    HTTPStatus.UNAUTHORIZED: AccessDenied,
+    HTTPStatus.FORBIDDEN: AccessDenied,
+    HTTPStatus.NOT_FOUND: NotFound,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: InvalidRequest,
+    HTTPStatus.UNPROCESSABLE_ENTITY: InvalidRequest,
+    HTTPStatus.TOO_MANY_REQUESTS: Unavailable,
+    HTTPStatus.SERVICE_UNAVAILABLE: Unavailable,
+}
+
+
+def status_error(status: int, message: str, retry_after: float | None = None) -> StatusError:
+    """Return the exception for a status.
+
+    Args:
+        status: The HTTP status.
+        message: The server's sentence.
+        retry_after: Seconds after which the server asks to try again, or None.
+    """
+    return _CLASSES.get(status, StatusError)(status, message, retry_after)

@@ -1,0 +1,172 @@
+"""Operations as gRPC calls: their bytes, their answers, and what grpcio's errors mean.
+
+grpcio is imported when a channel is made, and protobuf never.
+"""
+
+import struct
+from collections.abc import Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ksrv.client.errors import ClientError, ConnectionFailed, DeadlineExceeded, status_error
+from ksrv.client.operations import Document, InferResult, Operation
+from ksrv.client.protobuf import REQUESTS, RESPONSES, decode, encode
+from ksrv.client.tensors import Array
+from ksrv.client.tensors import decode as decode_tensor
+
+SERVICE = "inference.GRPCInferenceService"
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+_STATUSES: Mapping[str, int] = {
+    "INVALID_ARGUMENT": HTTPStatus.BAD_REQUEST,
+    "OUT_OF_RANGE": HTTPStatus.BAD_REQUEST,
+    "UNAUTHENTICATED": HTTPStatus.UNAUTHORIZED,
+    "PERMISSION_DENIED": HTTPStatus.FORBIDDEN,
+    "NOT_FOUND": HTTPStatus.NOT_FOUND,
+    "RESOURCE_EXHAUSTED": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "UNIMPLEMENTED": HTTPStatus.NOT_IMPLEMENTED,
+    "UNAVAILABLE": HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+
+def make_channel(
+    package: Any, url: str, ca: str | None, certificate: tuple[str, str] | None
+) -> Any:
+    """Return a channel of grpcio.
+
+    Args:
+        package: `grpc`, or `grpc.aio` for asyncio.
+        url: grpc://HOST:PORT, or grpcs:// with TLS.
+        ca: A file (PEM) of the authorities to trust instead of the system's, or None.
+        certificate: Files (PEM) of the client's certificate chain and key, or None.
+
+    Raises:
+        ValueError: The URL has no port.
+        OSError: A file cannot be read.
+    """
+    import grpc
+
+    parts = urlsplit(url)
+    if not parts.hostname or not parts.port or parts.path.rstrip("/"):
+        raise ValueError(f"expected grpc://HOST:PORT, got {url!r}")
+    if parts.scheme == "grpc":
+        return package.insecure_channel(parts.netloc, options=_OPTIONS)
+    chain, key = (Path(name).read_bytes() for name in certificate) if certificate else (None, None)
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=None if ca is None else Path(ca).read_bytes(),
+        private_key=key,
+        certificate_chain=chain,
+    )
+    return package.secure_channel(parts.netloc, credentials, options=_OPTIONS)
+
+
+def call_of(channel: Any, name: str) -> Any:
+    """Return a callable of grpcio that takes and answers bytes.
+
+    Args:
+        channel: The channel.
+        name: The call, such as "ModelInfer".
+    """
+    return channel.unary_unary(f"/{SERVICE}/{name}")
+
+
+def metadata_of(token: str | None) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of every call.
+
+    Args:
+        token: The bearer token, or None.
+    """
+    return () if token is None else (("authorization", f"Bearer {token}"),)
+
+
+def message_of(operation: Operation) -> bytes:
+    """Return the request of an operation.
+
+    Args:
+        operation: The operation.
+    """
+    values: dict[str, Any]
+    if operation.name == "ModelInfer":
+        values = {
+            "model_name": operation.model,
+            "model_version": operation.version,
+            "id": operation.id,
+            "parameters": operation.parameters or {},
+            "inputs": [
+                {"name": one.name, "datatype": one.datatype, "shape": one.shape}
+                for one in operation.inputs
+            ],
+            "outputs": [
+                {"name": name, "parameters": parameters} for name, parameters in operation.outputs
+            ],
+            "raw_input_contents": [
+                one.blocks[0] if len(one.blocks) == 1 else b"".join(one.blocks)
+                for one in operation.inputs
+            ],
+        }
+    else:
+        values = {
+            "name": operation.model,
+            "model_name": operation.model,
+            "version": operation.version,
+        }
+    return encode(REQUESTS[operation.name], values)
+
+
+def answer_of(operation: Operation, content: bytes) -> Document:
+    """Return an answer's document; an InferResult for an inference.
+
+    Args:
+        operation: The operation.
+        content: Its answer.
+
+    Raises:
+        ClientError: It cannot be read.
+    """
+    try:
+        document = decode(RESPONSES[operation.name], memoryview(content))
+        if operation.name == "ModelInfer":
+            return _infer_result(document)
+    except (ValueError, TypeError, struct.error) as error:
+        raise ClientError(f"the answer to {operation.name} cannot be read: {error}") from error
+    return document["models"] if operation.name == "RepositoryIndex" else document
+
+
+def _infer_result(document: dict[str, Any]) -> InferResult:
+    blocks = document["raw_output_contents"]
+    if len(blocks) != len(document["outputs"]):
+        raise ValueError(f"{len(document['outputs'])} outputs have {len(blocks)} raw contents")
+    outputs: dict[str, Array] = {}
+    for entry, block in zip(document["outputs"], blocks, strict=True):
+        outputs[entry["name"]] = decode_tensor(entry["datatype"], entry["shape"], block)
+    return InferResult(outputs, document)
+
+
+def error_of(error: Any, address: str) -> ClientError:
+    """Return the exception that stands for one of grpcio's.
+
+    Args:
+        error: grpcio's `RpcError`.
+        address: The server's, for the text.
+    """
+    code = error.code().name
+    text = str(error.details() or code)
+    trailers = {str(key).lower(): value for key, value in error.trailing_metadata() or ()}
+    try:
+        retry_after = float(trailers["retry-after"])
+    except (KeyError, ValueError):
+        retry_after = None
+    if retry_after is not None and code in ("UNAVAILABLE", "RESOURCE_EXHAUSTED"):
+        return status_error(HTTPStatus.SERVICE_UNAVAILABLE, text, retry_after)
+    if code == "UNAVAILABLE":  # grpcio's own word for a connection that fails
+        return ConnectionFailed(f"no answer from {address}: {text}")
+    if code == "DEADLINE_EXCEEDED":  # whose clock it was does not show
+        return DeadlineExceeded(f"no answer from {address} in time: {text}")
+    return status_error(_STATUSES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR), text)

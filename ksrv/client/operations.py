@@ -1,0 +1,206 @@
+"""The calls of the protocol, apart from how they travel and from who waits for them.
+
+A public method is a generator that yields the operations it needs and is sent their answers; the
+blocking and the asyncio client drive the same generators.
+"""
+
+import json
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ksrv.client.errors import InvalidRequest, NotFound
+from ksrv.client.tensors import Array, Declared, Tensor, declared_inputs, encode
+
+Document: TypeAlias = Any
+"""An answer as JSON would hold it."""
+
+Parameters: TypeAlias = Mapping[str, bool | int | float | str]
+Outputs: TypeAlias = Sequence[str] | Mapping[str, Parameters]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call.
+
+    Attributes:
+        name: gRPC's name of it, such as "ModelInfer".
+        model: The model's name, where it is about one.
+        version: The model's version, or "" for the default.
+        inputs: Of an inference.
+        outputs: The outputs wanted, with the parameters of each; empty for all.
+        parameters: Of the request.
+        id: Of the request, for logs.
+    """
+
+    name: str
+    model: str = ""
+    version: str = ""
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[tuple[str, Parameters], ...] = ()
+    parameters: Parameters | None = None
+    id: str = ""
+
+    @property
+    def asks_readiness(self) -> bool:
+        """Whether "not ready" is an answer to it rather than an error."""
+        return self.name in ("ServerReady", "ServerLive", "ModelReady")
+
+
+class InferResult(dict[str, Array]):
+    """The outputs of an inference by name.
+
+    Attributes:
+        model_name: The model that answered.
+        model_version: Its version, "" for an unversioned one.
+        id: The request's id, as it was sent.
+        parameters: The answer's parameters.
+        timing: Milliseconds of each stage, where the server tells them (`Server-Timing`).
+    """
+
+    def __init__(self, outputs: Mapping[str, Array], document: Mapping[str, Any]) -> None:
+        super().__init__(outputs)
+        self.model_name = str(document.get("model_name", ""))
+        self.model_version = str(document.get("model_version", ""))
+        self.id = str(document.get("id", ""))
+        self.parameters: dict[str, Any] = dict(document.get("parameters") or {})
+        self.timing: dict[str, float] = dict(document.get("timing") or {})
+
+
+Steps: TypeAlias = Generator[Operation, Document, Any]
+
+
+class Operations:
+    """What both clients can do, as generators.
+
+    The inputs that models declare are asked for once and kept until a request is refused or the
+    model is loaded anew through this client.
+    """
+
+    def __init__(self) -> None:
+        self._declared: dict[tuple[str, str], dict[str, Declared]] = {}
+        self._lock = threading.Lock()
+
+    def infer(
+        self,
+        model: str,
+        inputs: Any,
+        version: str,
+        outputs: Outputs | None,
+        parameters: Parameters | None,
+        request_id: str,
+    ) -> Steps:
+        """Ask a model."""
+        declared = yield from self._inputs_of(model, version)
+        tensors = [encode(name, value, declared.get(name)) for name, value in _named(model, inputs, declared)]  # fmt: skip
+        wanted = outputs or ()
+        entries = wanted.items() if isinstance(wanted, Mapping) else [(name, {}) for name in wanted]
+        operation = Operation(
+            "ModelInfer", model, version, tuple(tensors), tuple(entries), parameters, request_id
+        )
+        try:
+            return (yield operation)
+        except (InvalidRequest, NotFound):
+            self._forget(model)
+            raise
+
+    def _inputs_of(
+        self, model: str, version: str
+    ) -> Generator[Operation, Document, dict[str, Declared]]:
+        with self._lock:
+            known = self._declared.get((model, version))
+        if known is None:
+            known = declared_inputs((yield Operation("ModelMetadata", model, version)))
+            with self._lock:
+                self._declared[model, version] = known
+        return known
+
+    def _forget(self, model: str) -> None:
+        with self._lock:
+            for key in [key for key in self._declared if key[0] == model]:
+                del self._declared[key]
+
+    def metadata(self, model: str, version: str) -> Steps:
+        """Ask what the server or a model is."""
+        if not model:
+            return (yield Operation("ServerMetadata"))
+        return (yield Operation("ModelMetadata", model, version))
+
+    def ready(self, model: str, version: str) -> Steps:
+        """Ask whether the server or a model is ready."""
+        if not model:
+            return (yield Operation("ServerReady"))["ready"]
+        return (yield Operation("ModelReady", model, version))["ready"]
+
+    def live(self) -> Steps:
+        """Ask whether the server is live."""
+        return (yield Operation("ServerLive"))["live"]
+
+    def index(self) -> Steps:
+        """Ask for the models of the repository."""
+        found = yield Operation("RepositoryIndex")
+        return [{"version": "", **entry} for entry in found]
+
+    def statistics(self, model: str, version: str) -> Steps:
+        """Ask for what models have done."""
+        return (yield Operation("ModelStatistics", model, version))["model_stats"]
+
+    def load(self, model: str) -> Steps:
+        """Load a model, or load it anew."""
+        self._forget(model)
+        yield Operation("RepositoryModelLoad", model)
+
+    def unload(self, model: str) -> Steps:
+        """Take a model out of service."""
+        self._forget(model)
+        yield Operation("RepositoryModelUnload", model)
+
+
+def _named(model: str, inputs: Any, declared: Mapping[str, Declared]) -> list[tuple[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return list(inputs.items())
+    if len(declared) != 1:
+        names = ", ".join(declared) or "none by name"
+        raise ValueError(
+            f"the model {model} declares {len(declared)} inputs ({names}); expected a mapping of "
+            f"input names to values"
+        )
+    return [(next(iter(declared)), inputs)]
+
+
+def infer_document(operation: Operation) -> dict[str, Any]:
+    """Return the JSON header of an inference.
+
+    Args:
+        operation: The inference.
+    """
+    document: dict[str, Any] = {
+        "inputs": [
+            {
+                "name": tensor.name,
+                "shape": list(tensor.shape),
+                "datatype": tensor.datatype,
+                "parameters": {"binary_data_size": tensor.nbytes},
+            }
+            for tensor in operation.inputs
+        ]
+    }
+    if operation.id:
+        document["id"] = operation.id
+    if operation.outputs:
+        document["outputs"] = [
+            {"name": name, "parameters": {"binary_data": True, **parameters}}
+            for name, parameters in operation.outputs
+        ]
+    document["parameters"] = {"binary_data_output": True, **(operation.parameters or {})}
+    return document
+
+
+def compact(document: Any) -> bytes:
+    """Return a document as JSON without spaces.
+
+    Args:
+        document: The document.
+    """
+    return json.dumps(document, separators=(",", ":")).encode()

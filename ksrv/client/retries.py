@@ -1,0 +1,40 @@
+"""When a call that found the server busy is made again."""
+
+import random
+import time
+from dataclasses import dataclass
+
+from ksrv.client.errors import Unavailable
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often, and after which pause.
+
+    Attributes:
+        most: How often a call is made again; 0 never.
+    """
+
+    most: int
+
+    def pause(self, error: Unavailable, attempt: int, deadline: float) -> float | None:
+        """Return the seconds to wait before the next attempt, or None where there is none.
+
+        The pause is what the server asked for (`Retry-After`), or one that doubles; up to a quarter
+        is added at random so that clients which were refused together do not come back together.
+
+        Args:
+            error: Why the last attempt failed.
+            attempt: How many were made before it.
+            deadline: When the call's timeout passes, in seconds of the monotonic clock.
+        """
+        if attempt >= self.most:
+            return None
+        pause = error.retry_after
+        if pause is None:
+            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt)
+        pause *= 1 + random.random() / 4
+        return pause if time.monotonic() + pause < deadline else None

@@ -1,0 +1,273 @@
+"""Python values to tensors of the protocol and back.
+
+A tensor's bytes are little-endian and in row-major order; an element of BYTES follows its length as
+four bytes. numpy has no BF16: such outputs come as float32, which holds every value of it.
+"""
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+
+Block: TypeAlias = bytes | memoryview
+
+DTYPES = {
+    "BOOL": "?",
+    "UINT8": "u1",
+    "UINT16": "<u2",
+    "UINT32": "<u4",
+    "UINT64": "<u8",
+    "INT8": "i1",
+    "INT16": "<i2",
+    "INT32": "<i4",
+    "INT64": "<i8",
+    "FP16": "<f2",
+    "FP32": "<f4",
+    "FP64": "<f8",
+}
+"""numpy's name of each datatype that it has."""
+
+_NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One input as it is sent.
+
+    Attributes:
+        blocks: Its bytes, in order.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    blocks: tuple[Block, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The number of its bytes."""
+        return sum(len(block) for block in self.blocks)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a model's metadata says of one input."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+def declared_inputs(metadata: Mapping[str, Any]) -> dict[str, Declared]:
+    """Return the inputs of a model's metadata by name.
+
+    Args:
+        metadata: The metadata.
+    """
+    return {
+        entry["name"]: Declared(entry["name"], entry["datatype"], tuple(entry["shape"]))
+        for entry in metadata.get("inputs", ())
+    }
+
+
+def encode(name: str, value: Any, declared: Declared | None) -> Tensor:
+    """Return an input as it is sent.
+
+    Bytes, texts and paths (whose files are read) become BYTES, everything else numbers in the
+    datatype that the model declares, if no value changes by more than rounding. A value with one
+    dimension fewer than declared is taken as one row.
+
+    Args:
+        name: The input's name.
+        value: An array, a number, bytes, a text, a path, or nested lists of them.
+        declared: What the model says of the input, or None where it says nothing.
+
+    Raises:
+        ValueError: The value has no form in the protocol or not the declared datatype.
+        OSError: A file cannot be read.
+    """
+    if _is_bytes(value):
+        return _encode_bytes(name, value, declared)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"the input {name!r} is no array: {error}") from error
+    if array.dtype.kind in "OSU":
+        return _encode_bytes(name, array, declared)
+    if declared is not None and array.ndim + 1 == len(declared.shape):
+        array = array[np.newaxis]
+    if declared is None or declared.datatype == "BYTES":
+        datatype, array = _own_datatype(name, array)
+    else:
+        datatype, array = declared.datatype, _cast(name, array, declared.datatype)
+    array = np.ascontiguousarray(array)
+    block = array.data.cast("B") if array.size else memoryview(b"")
+    return Tensor(name, datatype, array.shape, (block,) if block.nbytes else ())
+
+
+def _is_bytes(value: Any) -> bool:
+    """Tell whether a value, or the first element of nested lists, is bytes, text or a path."""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return isinstance(value, bytes | bytearray | memoryview | str | Path)
+
+
+def _encode_bytes(name: str, value: Any, declared: Declared | None) -> Tensor:
+    if isinstance(value, np.ndarray):
+        shape, elements = value.shape, value.reshape(-1).tolist()
+    else:
+        shape, elements = _flatten(name, value)
+    if not shape:
+        shape = (1,)
+    if declared is not None and declared.datatype == "BYTES":
+        missing = len(declared.shape) - len(shape)
+        if missing > 0 and all(size in (1, -1) for size in declared.shape[len(shape) :]):
+            shape = (*shape, *[1] * missing)
+    blocks: list[Block] = []
+    for element in elements:
+        content = _element(name, element, declared)
+        blocks += [struct.pack("<I", len(content)), content]
+    return Tensor(name, "BYTES", tuple(shape), tuple(blocks))
+
+
+def _flatten(name: str, value: Any) -> tuple[tuple[int, ...], list[Any]]:
+    """Return the shape and the elements of nested lists."""
+    if not isinstance(value, list | tuple):
+        return (), [value]
+    parts = [_flatten(name, part) for part in value]
+    shapes = {shape for shape, _ in parts}
+    if len(shapes) > 1:
+        raise ValueError(f"the input {name!r} has lists of different lengths")
+    elements = [element for _, part in parts for element in part]
+    return (len(value), *(shapes.pop() if shapes else ())), elements
+
+
+def _element(name: str, value: Any, declared: Declared | None) -> bytes:
+    if isinstance(value, Path):
+        return value.read_bytes()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str):
+        if declared is not None and declared.datatype != "BYTES":
+            raise ValueError(
+                f"the input {name!r} takes {declared.datatype}, got a text; a file is sent as "
+                f"pathlib.Path({value[:40]!r})"
+            )
+        return value.encode()
+    raise ValueError(f"the input {name!r} has an element of type {type(value).__name__}; expected "
+                     f"numbers, bytes, texts or paths")  # fmt: skip
+
+
+def _own_datatype(name: str, array: Array) -> tuple[str, Array]:
+    if array.dtype.name == "bfloat16":  # of the package ml_dtypes
+        return "BF16", array.view(np.uint16)
+    dtype = array.dtype.newbyteorder("<")
+    if dtype not in _NAMES:
+        raise ValueError(f"the input {name!r} is an array of {array.dtype}, which the protocol "
+                         f"has no datatype for")  # fmt: skip
+    return _NAMES[dtype], array.astype(dtype, copy=False)
+
+
+def _cast(name: str, array: Array, datatype: str) -> Array:
+    """Return an array in a datatype, as far as that changes values by no more than rounding."""
+    if array.dtype.name == "bfloat16":
+        if datatype == "BF16":
+            return array.view(np.uint16)
+        array = array.astype(np.float32)
+    if datatype == "BF16":
+        if array.dtype.kind not in "fiu":
+            raise _wrong(name, array, datatype)
+        return _to_bfloat16(array.astype(np.float32))
+    if datatype not in DTYPES:
+        raise ValueError(f"the input {name!r} has the datatype {datatype}, which is unknown here")
+    dtype = np.dtype(DTYPES[datatype])
+    if array.size == 0 or array.dtype == dtype:
+        return array.astype(dtype, copy=False)
+    if array.dtype.kind in "iu" and dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        if int(array.min()) < bounds.min or int(array.max()) > bounds.max:
+            raise ValueError(
+                f"the input {name!r} takes {datatype}, got a value beyond {bounds.min} to "
+                f"{bounds.max}"
+            )
+    elif not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise _wrong(name, array, datatype)
+    return array.astype(dtype)
+
+
+def _wrong(name: str, array: Array, datatype: str) -> ValueError:
+    return ValueError(f"the input {name!r} takes {datatype}, got an array of {array.dtype}")
+
+
+def _to_bfloat16(array: Array) -> Array:
+    """Return the upper halves of float32 values, rounded to the nearest even one."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    found: Array = np.where(np.isnan(array), quiet, rounded).astype("<u2")
+    return found
+
+
+def decode(datatype: str, shape: Sequence[int], block: memoryview) -> Array:
+    """Return an output's bytes as an array, which may be a read-only view of them.
+
+    Args:
+        datatype: Its datatype.
+        shape: Its shape.
+        block: Its bytes.
+
+    Raises:
+        ValueError: The bytes are not those of such a tensor.
+    """
+    count = math.prod(shape)
+    if datatype == "BYTES":
+        return _decode_bytes(shape, count, block)
+    if datatype == "BF16":
+        halves = np.frombuffer(block, "<u2", count).astype(np.uint32)
+        return (halves << np.uint32(16)).view(np.float32).reshape(shape)
+    if datatype not in DTYPES:
+        raise ValueError(f"the answer has the datatype {datatype}, which is unknown here")
+    return np.frombuffer(block, DTYPES[datatype], count).reshape(shape)
+
+
+def _decode_bytes(shape: Sequence[int], count: int, block: memoryview) -> Array:
+    elements = np.empty(count, object)
+    offset = 0
+    for index in range(count):
+        if offset + 4 > len(block):
+            raise ValueError(f"the answer ends within element {index} of {count}")
+        (size,) = struct.unpack_from("<I", block, offset)
+        offset += 4
+        elements[index] = bytes(block[offset : offset + size])
+        offset += size
+    if offset != len(block):
+        raise ValueError(f"the answer's {count} elements take {offset} of {len(block)} bytes")
+    return elements.reshape(shape)
+
+
+def from_json(datatype: str, shape: Sequence[int], data: Any) -> Array:
+    """Return an output that came as JSON as an array; null is NaN.
+
+    Args:
+        datatype: Its datatype.
+        shape: Its shape.
+        data: Its values, flat or nested.
+    """
+    if datatype == "BYTES":
+        elements = np.empty(math.prod(shape), object)
+        flat = data
+        while flat and isinstance(flat[0], list):
+            flat = [element for part in flat for element in part]
+        elements[:] = [str(element).encode() for element in flat]
+        return elements.reshape(shape)
+    dtype = DTYPES.get(datatype, "<f4")
+    if np.dtype(dtype).kind == "f":
+        return np.array(data, object).reshape(shape).astype(np.float64).astype(dtype)
+    return np.array(data, dtype).reshape(shape)

@@ -1,0 +1,291 @@
+"""Both HTTP clients against servers that answer in every way that HTTP/1.1 allows, and some more."""
+
+import asyncio
+import socket
+import threading
+import time
+
+import pytest
+
+from ksrv.client import (
+    AccessDenied,
+    AsyncClient,
+    Client,
+    ClientError,
+    ConnectionFailed,
+    DeadlineExceeded,
+    InvalidRequest,
+    StatusError,
+    Unavailable,
+)
+
+READY = b'{"name":"m","versions":[],"inputs":[],"outputs":[]}'
+
+
+def answer(body=READY, status="200 OK", fields=""):
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{fields}\r\n".encode() + body
+
+
+class Scripted:
+    """Gives every connection the next list of answers, one for each request; None closes it."""
+
+    def __init__(self, *connections):
+        self._script = [list(answers) for answers in connections]
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.accepted = 0
+        self.requests = []
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self):
+        for answers in self._script:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.accepted += 1
+            with connection, connection.makefile("rb") as reader:
+                for one in answers:
+                    if not self._read_request(reader) or one is None:
+                        break
+                    connection.sendall(one)
+
+    def _read_request(self, reader):
+        lines = []
+        while (line := reader.readline()) not in (b"\r\n", b""):
+            lines.append(line)
+        if not lines:
+            return False
+        length = [int(line.split(b":")[1]) for line in lines if line.startswith(b"Content-Length")]
+        body = reader.read(length[0]) if length else b""
+        self.requests.append((b"".join(lines), body))
+        return True
+
+    def close(self):
+        self._listener.close()
+
+
+@pytest.fixture
+def scripted():
+    made = []
+
+    def make(*connections):
+        made.append(Scripted(*connections))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()
+
+
+class Waiting:
+    """The asyncio client with methods that wait."""
+
+    def __init__(self, *arguments, **options):
+        self._loop = asyncio.new_event_loop()
+        self._client = AsyncClient(*arguments, **options)
+
+    def __getattr__(self, name):
+        method = getattr(self._client, name)
+        return lambda *given, **named: self._loop.run_until_complete(method(*given, **named))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._loop.run_until_complete(self._client.close())
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+
+@pytest.fixture(params=[Client, Waiting], ids=["blocking", "asyncio"])
+def kind(request):
+    return request.param
+
+
+def test_a_connection_is_used_again(scripted, kind):
+    server = scripted([answer()] * 3)
+    with kind(server.url) as client:
+        for _ in range(3):
+            assert client.metadata("m")["name"] == "m"
+    assert server.accepted == 1
+    assert server.requests[0][0].startswith(b"GET /v2/models/m HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1;a=b\r\n}\r\n0\r\nX: y\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" + answer(b"{}"),
+        b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + answer(b"{}"),
+        b"HTTP/1.1 200\r\ncontent-LENGTH:2\r\n\r\n{}",
+    ],
+)
+def test_every_framing_is_read_and_keeps_the_connection(scripted, kind, reply):
+    server = scripted([reply, reply])
+    with kind(server.url) as client:
+        assert client.metadata() == {} == client.metadata()
+    assert server.accepted == 1
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\n\r\n{}",
+    ],
+)
+def test_an_answer_that_ends_its_connection(scripted, kind, reply):
+    server = scripted([reply], [reply])
+    with kind(server.url) as client:
+        assert client.metadata() == {} == client.metadata()
+    assert server.accepted == 2
+
+
+def test_a_kept_connection_that_the_server_has_closed_is_made_anew(scripted, kind):
+    server = scripted([answer(), None], [answer()])
+    with kind(server.url) as client:
+        client.metadata()
+        assert client.metadata()["name"] == "m"  # the second request found it closed
+    assert server.accepted == 2
+
+
+@pytest.mark.parametrize(
+    ("replies", "text"),
+    [
+        ([None], "closed the connection"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"], "ended"),
+        ([b"HTTP/1.1 200 OK\r\nContent-"], "closed the connection"),
+        ([b"SSH-2.0-OpenSSH\r\n\r\n"], "does not speak HTTP"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n"], "no number"),
+        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"], "chunk"),
+        ([b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000], "longer than"),
+    ],
+)
+def test_no_whole_answer_is_a_failed_connection(scripted, kind, replies, text):
+    with kind(scripted(replies).url) as client, pytest.raises(ConnectionFailed, match=text):
+        client.metadata()
+
+
+def test_nobody_listens(kind):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with kind(f"127.0.0.1:{port}") as client, pytest.raises(ConnectionFailed, match="no answer"):
+        client.metadata()
+
+
+def test_the_timeout_is_that_of_the_call(kind):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with kind(url, timeout=30) as client:
+            start = time.monotonic()
+            with pytest.raises(DeadlineExceeded):
+                client.metadata(timeout=0.1)
+            with pytest.raises(TimeoutError):
+                client.wait_ready(timeout=0.1)
+            assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(400, InvalidRequest), (413, InvalidRequest), (401, AccessDenied), (500, StatusError)],
+)
+def test_errors_have_status_and_sentence(scripted, kind, status, expected):
+    reply = answer(b'{"error":"the input is wrong"}', f"{status} No")
+    with kind(scripted([reply]).url) as client, pytest.raises(expected) as caught:
+        client.metadata("m")
+    assert (caught.value.status, caught.value.message) == (status, "the input is wrong")
+
+
+@pytest.mark.parametrize(("body", "text"), [(b"<h1>no</h1>", "<h1>no"), (b"", "Bad Gateway")])
+def test_an_error_of_another_server_is_shown_too(scripted, kind, body, text):
+    url = scripted([answer(body, "502 x")]).url
+    with kind(url) as client, pytest.raises(StatusError, match=text):
+        client.metadata()
+
+
+BUSY = answer(b'{"error":"full"}', "503 Busy", "Retry-After: 0\r\n")
+
+
+def test_a_busy_server_is_asked_again(scripted, kind):
+    too_many = answer(b"{}", "429 x", "Retry-After: Sun, 06 Nov 1994 08:49:37 GMT\r\n")
+    server = scripted([BUSY, too_many, answer(b"", "503 x"), answer()])
+    with kind(server.url) as client:
+        assert client.metadata("m")["name"] == "m"
+    assert len(server.requests) == 4
+
+
+def test_it_is_asked_as_often_as_said(scripted, kind):
+    server = scripted([BUSY] * 4)
+    with kind(server.url, retries=2) as client, pytest.raises(Unavailable, match="full") as caught:
+        client.metadata("m")
+    assert caught.value.retry_after == 0
+    assert len(server.requests) == 3
+    once = scripted([BUSY] * 2)
+    with kind(once.url, retries=0) as client, pytest.raises(Unavailable):
+        client.metadata("m")
+    assert len(once.requests) == 1
+
+
+def test_a_pause_beyond_the_timeout_is_not_waited_for(scripted, kind):
+    late = answer(b'{"error":"later"}', "503 x", "Retry-After: 100\r\n")
+    with kind(scripted([late]).url, timeout=20) as client, pytest.raises(Unavailable) as caught:
+        client.metadata("m")
+    assert caught.value.retry_after == 100
+
+
+def test_not_ready_is_an_answer(scripted, kind):
+    with kind(scripted([BUSY, BUSY, answer(b'{"ready":true}')]).url) as client:
+        assert client.ready() is False
+        assert client.ready("m") is False
+        assert client.ready() is True
+
+
+def test_a_refusal_before_all_was_sent_is_told(kind):
+    listener = socket.create_server(("127.0.0.1", 0))
+    refusal = answer(b'{"error":"too large"}', "413 Too Large", "Connection: close\r\n")
+
+    def refuse():
+        for reply in (answer(), refusal):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(reply.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
+                connection.shutdown(socket.SHUT_WR)
+                time.sleep(0.2)
+
+    thread = threading.Thread(target=refuse, daemon=True)
+    thread.start()
+    with listener, kind(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+        with pytest.raises(ClientError) as caught:
+            client.infer("m", {"x": [b"x" * 30_000_000]})
+        assert getattr(caught.value, "status", 413) == 413
+        thread.join()
+
+
+def test_a_path_and_a_token_go_with_every_request(scripted, kind):
+    server = scripted([answer()])
+    with kind(server.url + "/behind/", token="secret") as client:
+        client.metadata("a/b", "1")
+    head = server.requests[0][0]
+    assert head.startswith(b"GET /behind/v2/models/a%2Fb/versions/1 HTTP/1.1\r\n")
+    assert b"\r\nAuthorization: Bearer secret\r\n" in head
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "grpc://host", "grpc://h:1/path"])
+def test_urls_that_cannot_be(url):
+    with pytest.raises(ValueError, match="expected"):
+        Client(url)
+
+
+def test_a_token_cannot_add_a_header():
+    with pytest.raises(ValueError, match="printable"):
+        Client("http://x", token="a\r\nX: y")
+
+
+def test_a_value_alone_is_for_the_only_input(scripted, kind):
+    url = scripted([answer()]).url
+    with kind(url) as client, pytest.raises(ValueError, match="declares 0 inputs"):
+        client.infer("m", [1])
