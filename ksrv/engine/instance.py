@@ -15,25 +15,18 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Protocol
-
-import numpy as np
 
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.stats import Tally
 from ksrv._native.server import model_endpoint as lane
-from ksrv._native.tensor import aliasing_check as ownership
-from ksrv.engine.batches.batch import Assembly
-from ksrv.engine.batches.fast_batch import PlainBatch
-from ksrv.engine.batches.prefetch import fill
-from ksrv.engine.batches.split import split
-from ksrv.engine.batches.streaming import chunk_sender
+from ksrv.engine.batches.batch import PendingBatch, RunnableBatch, finish
+from ksrv.engine.batches.fast_batch import FastBatch, FastBatches
 from ksrv.engine.executors import Executor, ExecutorDied
+from ksrv.engine.host import InstanceHost
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.engine.validation import APART
 from ksrv.errors import HandlerFailed, KsrvError
-from ksrv.request import Array, BatchInputs, BatchOutputs, InferResponse
-from ksrv.source import ModelConfig
+from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.spec import ModelSpec
 
 log = logging.getLogger("ksrv.engine")
@@ -53,41 +46,6 @@ does not become a batch of one, an instance waits for them 1/200 of the time tha
 AHEAD_NS = 2_000_000
 """Above this a batch takes long enough for the next one to be assembled meanwhile."""
 
-Answers = list[InferResponse | KsrvError]
-REPLIED: Answers = []
-"""Of a batch whose answers have been sent and counted."""
-
-
-class Home(Protocol):
-    """What an instance asks of the model version that it belongs to."""
-
-    spec: ModelSpec
-    queue: native.Queue
-    config: ModelConfig
-    retry: bool
-    timeout_ns: int
-    run_timeout_ns: int
-    delay_ns: int
-    lends: bool
-
-    def assembly(self, room: int = 0, instance: int = 0) -> Assembly:
-        """Return an empty batch, its blocks leased from an instance's executor."""
-
-    def take_offer(self) -> Assembly:
-        """Return the batch that was offered first."""
-
-    def offer(self, assembly: Assembly) -> None:
-        """Have the next idle instance run a batch."""
-
-    def instance_lost(self, reason: str) -> None:
-        """Note that an instance has ended for good."""
-
-    def decode_apart(self, tickets: list[QueuedTicket]) -> None:
-        """Take over requests whose images take long to decode, and offer them when that is done."""
-
-    def wait_apart(self) -> bool:
-        """Wait until none is decoded any more, and tell whether there was one."""
-
 
 class InstanceThread(threading.Thread):
     """The thread of an instance."""
@@ -106,7 +64,7 @@ class Instance:
     """One handler and its thread.
 
     Args:
-        home: The model version.
+        host: The model version.
         number: The instance's number.
         executor: What drives the handler.
 
@@ -118,25 +76,23 @@ class Instance:
         tally: What the instance has done.
     """
 
-    def __init__(self, home: Home, number: int, executor: Executor) -> None:
-        self._home = home
+    def __init__(self, host: InstanceHost, number: int, executor: Executor) -> None:
+        self._host = host
         self.number = number
         self._executor = executor
-        self._seat = home.queue.add_seat()
+        self._seat = host.queue.add_seat()
         self._go = threading.Event()
         self._warm_up: Callable[[Instance], None] | None = None
         self._closing = False
         self._busy_since = 0
         self._trust = 0
-        # Whether the last plain batch was answered with copies. Then nobody asks who holds its memory;
-        # where that proves wrong, an answer made of its inputs is copied as well.
-        self._replies = False
+        self._fast_batches = FastBatches(host, executor.lease)
         self._deaths = self._revived = 0
         self.started: Future[ModelSpec] = Future()
         self.warm: Future[None] = Future()
         self.restarts = 0
         self.tally = Tally()
-        name = f"ksrv-{home.spec.name}-{number}"
+        name = f"ksrv-{host.spec.name}-{number}"
         self._thread = InstanceThread(target=self._live, name=name, daemon=True)
         executor.on_death(self._note_death)
 
@@ -189,7 +145,7 @@ class Instance:
     @property
     def _stuck(self) -> bool:
         busy_since = self._busy_since
-        return bool(busy_since) and time.monotonic_ns() - busy_since > self._home.timeout_ns > 0
+        return bool(busy_since) and time.monotonic_ns() - busy_since > self._host.timeout_ns > 0
 
     @property
     def keeps_deadlines(self) -> bool:
@@ -212,9 +168,9 @@ class Instance:
             if self._load():
                 self._serve()
         except BaseException as error:
-            name = self._home.spec.name
+            name = self._host.spec.name
             log.error("the model %s, instance %d has ended", name, self.number, exc_info=error)
-            self._home.instance_lost(
+            self._host.instance_lost(
                 f"its instance {self.number} ended with {type(error).__name__}; the log says where"
             )
         finally:
@@ -243,30 +199,31 @@ class Instance:
         return True
 
     def _serve(self) -> None:
-        home = self._home
-        queue = home.queue
-        most = home.spec.max_batch_size
+        host = self._host
+        queue = host.queue
+        most = host.spec.max_batch_size
         room = MOST_JOINED if most else 1
-        take, seat, delay = queue.take, self._seat, home.delay_ns
-        if home.lends:
+        take, seat, delay = queue.take, self._seat, host.delay_ns
+        if host.lends:
             self._lend(False)
         linger = 0
         while True:
             taken = take(seat, room, most, delay or linger)
             if taken is None:
-                if home.wait_apart():
+                if host.wait_apart():
                     continue  # what was decoded there has been offered
                 break
             if taken is not True and taken and taken[0].group >= APART:
-                home.decode_apart(taken)
+                host.decode_apart(taken)
                 continue
-            assembly = home.take_offer() if taken is True else self._assembled(taken)
-            self._run(assembly, False)
-            linger = min(assembly.ran_ns // 200, MOST_LINGER_NS) if assembly.rows > 1 else 0
-            if linger < LEAST_LINGER_NS:
-                linger = 0
+            batch = host.take_ready() if taken is True else self._batch_of(taken)
+            linger = 0
+            if batch is not None:
+                self._run(batch, False)
+                if batch.rows > 1 and batch.ran_ns >= 200 * LEAST_LINGER_NS:
+                    linger = min(batch.ran_ns // 200, MOST_LINGER_NS)
             # The last batch's memory is not kept while this thread waits for the next.
-            del taken, assembly
+            del taken, batch
             if self._cold and not self._revive():
                 break
 
@@ -277,12 +234,14 @@ class Instance:
             tickets: The requests. They may still be open afterwards: a death of the executor lets
                 another instance run them again.
         """
-        queue = self._home.queue
+        queue = self._host.queue
         try:
             if tickets[0].group >= APART:
-                self._home.decode_apart(tickets)
+                self._host.decode_apart(tickets)
             else:
-                self._run(self._assembled(tickets), True)
+                batch = self._batch_of(tickets)
+                if batch is not None:
+                    self._run(batch, True)
         finally:
             if not self._executor.alive:
                 queue.nudge(self._seat)
@@ -290,104 +249,81 @@ class Instance:
 
     # ---- a batch ----------------------------------------------------------------------------
 
-    def _assembled(self, tickets: list[QueuedTicket]) -> Assembly | PlainBatch:
+    def new_batch(self, room: int = 0) -> PendingBatch:
+        """Return an empty batch whose blocks are leased from this instance's executor.
+
+        Args:
+            room: How many rows the batch may grow to.
+        """
+        return PendingBatch(self._host.spec, self._host.images, self._executor.lease, room)
+
+    def _batch_of(self, tickets: list[QueuedTicket]) -> RunnableBatch | None:
+        """Return the batch of some requests; None after none of them could be added."""
         try:
             if lane.are_plain(tickets):
-                return PlainBatch(tickets, self._executor.lease)
-            assembly = self._home.assembly(0, self.number)
-            fill(assembly, tickets, self._home.queue, self.tally)
+                return FastBatch(tickets, self._fast_batches)
+            batch = self.new_batch()
+            batch.fill(tickets, self._host.queue, self.tally)
         except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
             self._fail(tickets, error)
-            return PlainBatch([], self._executor.lease)
-        return assembly
+            return None
+        return batch if batch.tickets else None
 
-    def _run(self, assembly: Assembly | PlainBatch, lent: bool) -> None:
+    def _run(self, batch: RunnableBatch, lent: bool) -> None:
         """Run a batch and answer its requests; on a lent seat their waiters are woken at once."""
-        tickets = assembly.tickets
+        tickets = batch.tickets
         try:
-            self._run_batch(assembly, lent)
+            # A batch on a lent seat is counted as running since it was pushed.
+            alive = tickets if lent else self._host.queue.start(tickets)
+            if len(alive) != len(tickets):
+                batch.keep(alive)
+            if alive:
+                self._execute(batch, later=not lent)
         except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
             self._fail(tickets, error)
+
+    def _execute(self, batch: RunnableBatch, *, later: bool) -> None:
+        queue = self._host.queue
+        began = self._busy_since = time.monotonic_ns()
+        failure: KsrvError | None = None
+        try:
+            inputs = batch.inputs()
+            keeps = self._executor.keeps_deadlines
+            deadline = self._deadline(batch.tickets, began) if keeps else None
+            outputs = self._executor.run(inputs, deadline)
+            batch.ran_ns = time.monotonic_ns() - began
+            batch.answer(outputs, queue, self.tally, later=later)
+        except ExecutorDied as error:
+            failure = self._died(batch, error)
+            if failure is None:
+                return
+        except KsrvError as error:
+            failure = error
+        except BaseException as error:  # noqa: BLE001  a handler may raise anything
+            failure = self._failure(error)
+        finally:
+            self._busy_since = 0
+            batch.ran_ns = batch.ran_ns or time.monotonic_ns() - began
+        if failure is not None:
+            finish(batch, [failure] * len(batch.tickets), queue, self.tally, {}, later=later)
+        if self._trust < MOST_TRUST or batch.ran_ns >= QUICK_NS:
+            self._note_pace(batch.ran_ns)
 
     def _fail(self, tickets: list[QueuedTicket], error: BaseException) -> None:
-        """Answer those of a batch that are open still."""
-        won = self._home.queue.finish(tickets, [self._failure(error)] * len(tickets))
+        """Answer the requests of a batch that are open still."""
+        won = self._host.queue.finish(tickets, [self._failure(error)] * len(tickets))
         self.tally.failed(sum(won))
 
     def _failure(self, error: BaseException) -> KsrvError:
-        name = self._home.spec.name
+        name = self._host.spec.name
         log.error("a batch of the model %s failed", name, exc_info=error)
         return HandlerFailed(f"a batch of the model {name} failed: {type(error).__name__}.")
-
-    def _run_batch(self, assembly: Assembly | PlainBatch, lent: bool) -> None:
-        queue = self._home.queue
-        if not assembly.tickets:
-            return
-        # What was lent a seat runs since then.
-        tickets = assembly.tickets if lent else queue.start(assembly.tickets)
-        if len(tickets) != len(assembly.tickets):
-            assembly.keep(tickets)
-            if not tickets:
-                return
-        answers = self._answers(assembly)
-        if answers is None:
-            return
-        if answers is not REPLIED:
-            won = queue.finish(tickets, answers, not lent)
-            self.tally.batch(
-                tickets, answers, won, assembly.spent_ns, assembly.ran_ns, assembly.timings
-            )
-        if self._trust < MOST_TRUST or assembly.ran_ns >= QUICK_NS:
-            self._note_pace(assembly.ran_ns)
-
-    def _answers(self, assembly: Assembly | PlainBatch) -> Answers | None:
-        """Return the batch's answers, or REPLIED; None when it was offered to be run again."""
-        tickets = assembly.tickets
-        plain = isinstance(assembly, PlainBatch)
-        began = self._busy_since = time.monotonic_ns()
-        chunks = None if plain else chunk_sender(self._home.spec, tickets)
-        inputs: list[Array] = []
-        before: dict[int, int] = {}
-        try:
-            batch = assembly.inputs()
-            if chunks is not None:
-                batch.emit = chunks
-            if not (plain and self._replies):
-                inputs = [
-                    tensor.data
-                    for tensor in batch.tensors.values()
-                    if isinstance(tensor.data, np.ndarray)
-                ]
-                before = ownership.counts(inputs)
-            keeps = self._executor.keeps_deadlines
-            outputs = self._executor.run(batch, self._deadline(tickets, began) if keeps else None)
-            assembly.ran_ns = time.monotonic_ns() - began
-            if plain and not (outputs.failures or outputs.headers or outputs.parameters):
-                spent, timings = assembly.spent_ns, outputs.timings
-                won = lane.reply(self._home.queue, tickets, outputs.tensors, spent, timings)
-                self._replies = won is not None
-                if won is not None:
-                    self.tally.batch(tickets, None, won, spent, assembly.ran_ns, timings)
-                    return REPLIED
-            assembly.timings = {"assemble": assembly.spent_ns, **outputs.timings}
-            return split(self._home.spec, tickets, outputs, assembly.timings, inputs, before)
-        except ExecutorDied as error:
-            if chunks is not None and chunks.sent:  # a second run would send its chunks again
-                return [error] * len(tickets)
-            return self._died(assembly, error)
-        except KsrvError as error:
-            return [error] * len(tickets)
-        except BaseException as error:  # noqa: BLE001  a handler may raise anything
-            return [self._failure(error)] * len(tickets)
-        finally:
-            self._busy_since = 0
-            assembly.ran_ns = assembly.ran_ns or time.monotonic_ns() - began
 
     def _deadline(self, tickets: list[QueuedTicket], began: int) -> int | None:
         """When the executor is to give up."""
         deadline = max([ticket.deadline_ns for ticket in tickets])
-        if self._home.run_timeout_ns:
-            deadline = min(deadline, began + self._home.run_timeout_ns)
+        if self._host.run_timeout_ns:
+            deadline = min(deadline, began + self._host.run_timeout_ns)
         return None if deadline == native.NO_DEADLINE else deadline
 
     def _note_pace(self, ran_ns: int) -> None:
@@ -397,8 +333,8 @@ class Instance:
         else:
             trust = max(before - 50, 0) if ran_ns < STALL_NS else 0
         self._trust = trust
-        queue = self._home.queue
-        if self._home.lends:
+        queue = self._host.queue
+        if self._host.lends:
             if trust == TRUSTED:
                 self._lend(True)
             elif trust < TRUSTED // 2 <= before:
@@ -408,31 +344,32 @@ class Instance:
 
     def _lend(self, quick: bool) -> None:
         """Set to whom the queue lends seats."""
-        home, queue = self._home, self._home.queue
+        host, queue = self._host, self._host.queue
         queue.may_lend_to_waiting = quick or self._executor.keeps_deadlines
         # One thread enters Python for all that the door receives: it would use instances in turn.
-        queue.may_lend = quick and home.config.instances == 1
+        queue.may_lend = quick and host.config.instances == 1
 
     # ---- deaths -----------------------------------------------------------------------------
 
-    def _died(self, assembly: Assembly | PlainBatch, error: ExecutorDied) -> Answers | None:
-        name = self._home.spec.name
+    def _died(self, batch: RunnableBatch, error: ExecutorDied) -> KsrvError | None:
+        """Queue a batch again whose executor died; return its error where that is not to be."""
+        name = self._host.spec.name
         log.error("the model %s, instance %d: %s", name, self.number, error.message)
-        if not self._home.retry:
-            return [error] * len(assembly.tickets)
-        if assembly.attempts:
-            refused = HandlerFailed(
+        # A second run would send the intermediate answers of the first again.
+        if not self._host.retry or batch.streamed:
+            return error
+        if batch.attempts:
+            return HandlerFailed(
                 f"the request ended two handler processes of the model {name} and is not tried "
                 f"again: {error.message}"
             )
-            return [refused] * len(assembly.tickets)
-        # Each alone, so that one that kills its process takes no other with it.
-        for ticket in assembly.tickets:
-            again = self._home.assembly(0, self.number)
+        # Each alone, so that a request that kills its process takes no other with it.
+        for ticket in batch.tickets:
+            again = self.new_batch()
             again.attempts = 1
-            fill(again, [ticket], self._home.queue, self.tally)
+            again.fill([ticket], self._host.queue, self.tally)
             if again.tickets:
-                self._home.offer(again)
+                self._host.requeue(again)
         return None
 
     @property
@@ -442,22 +379,22 @@ class Instance:
 
     def _note_death(self, _reason: str) -> None:
         self._deaths += 1
-        self._home.queue.nudge(self._seat)
+        self._host.queue.nudge(self._seat)
 
     def _revive(self) -> bool:
         """Start the executor anew after a death and warm it up; False when that is given up."""
-        home = self._home
+        host = self._host
         reason = ""
         native.wake_waiters()
         for _ in range(STARTS_IN_A_ROW):
-            if self._closing or (home.queue.closed and not home.queue.open):
+            if self._closing or (host.queue.closed and not host.queue.open):
                 return False
             deaths = self._deaths
             try:
                 self._executor.start()
             except KsrvError as error:
                 reason = error.message
-                log.error("the model %s cannot be started again: %s", home.spec.name, reason)
+                log.error("the model %s cannot be started again: %s", host.spec.name, reason)
                 continue
             if self._warm_up is not None:
                 self._warm_up_again(self._warm_up)
@@ -466,7 +403,7 @@ class Instance:
                 self.restarts += 1
                 return True
             reason = "it ended before it took a batch"
-        home.instance_lost(f"{STARTS_IN_A_ROW} starts in a row failed, the last one: {reason}")
+        host.instance_lost(f"{STARTS_IN_A_ROW} starts in a row failed, the last one: {reason}")
         return False
 
     def _warm_up_again(self, warm_up: "Callable[[Instance], None]") -> None:
@@ -476,7 +413,7 @@ class Instance:
         except BaseException as error:
             log.error(
                 "the model %s, instance %d was not warmed up again",
-                self._home.spec.name,
+                self._host.spec.name,
                 self.number,
                 exc_info=error,
             )

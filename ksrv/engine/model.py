@@ -13,10 +13,10 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.stats import Tally
 from ksrv.engine import warmup
-from ksrv.engine.batches.batch import Assembly, RowImages
-from ksrv.engine.batches.prefetch import Assembler
+from ksrv.engine.batches.batch import PendingBatch, RowImages
+from ksrv.engine.batches.prefetch import BatchPrefetcher
 from ksrv.engine.batches.split import join
-from ksrv.engine.decode_thread import Apart
+from ksrv.engine.decode_thread import DecodeThread
 from ksrv.engine.executors import Executor
 from ksrv.engine.history import History
 from ksrv.engine.instance import Instance
@@ -89,19 +89,18 @@ class LoadedModel:
         batching = config.batching
         self.delay_ns = int(batching.max_delay_ms * MILLISECOND) if batching else 0
         self._settings = settings
-        self._images: dict[str, RowImages] = {}
+        self.images: dict[str, RowImages] = {}
         self._admission = Admission(self.spec)
-        self._offered: deque[Assembly] = deque()
+        self._ready: deque[PendingBatch] = deque()
         self._lost: list[str] = []
         self._closing = threading.Lock()
         self._ended = False
-        self._assembler: Assembler | None = None
-        self._apart = Apart(self)
+        self._prefetcher: BatchPrefetcher | None = None
+        self._decode_thread = DecodeThread(self)
         self.tally = Tally()
         self.history = History(self)
         share = config.threads or max(1, settings.usable_cores() // config.instances)
         executors = [make_executor(source, number, share) for number in range(config.instances)]
-        self._leases = [executor.lease for executor in executors]
         self.lends = (
             settings.run_on_caller
             and not self.delay_ns
@@ -126,9 +125,9 @@ class LoadedModel:
                 instance.start()
             specs = [instance.started.result() for instance in self._instances]
             self.spec = specs[0]
-            self._images = image_preparers(self)
+            self.images = image_preparers(self)
             split = bool(self.config.batching and self.config.batching.split)
-            self._admission = Admission(self.spec, dict(self._images), split=split)
+            self._admission = Admission(self.spec, dict(self.images), split=split)
             loaded = time.monotonic_ns()
             self.load_ns = loaded - begun
             for instance in self._instances:
@@ -136,9 +135,9 @@ class LoadedModel:
             for instance in self._instances:
                 instance.warm.result()
             self.warm_up_ns = time.monotonic_ns() - loaded
-            if self._assembles_ahead():
-                self._assembler = Assembler(self)
-                self._assembler.start()
+            if self._prefetches():
+                self._prefetcher = BatchPrefetcher(self)
+                self._prefetcher.start()
         except Exception as error:
             self.reason = error.message if isinstance(error, KsrvError) else f"{error!r}"
             self._give_up()
@@ -149,9 +148,9 @@ class LoadedModel:
             ) from error
         self.state = "READY"
 
-    def _assembles_ahead(self) -> bool:
-        """Whether assembling can take time: where requests are joined, or images decoded."""
-        return self.spec.max_batch_size > 1 or bool(self._images)
+    def _prefetches(self) -> bool:
+        """Whether joining a batch can take time: requests are copied, or images decoded."""
+        return self.spec.max_batch_size > 1 or bool(self.images)
 
     def _warm_up(self, instance: Instance) -> None:
         wanted = self.config.warmup
@@ -189,12 +188,12 @@ class LoadedModel:
         rows, group = self._admission.admit(request)
         counts = {max(1, size // max(rows, 1)) for size in warmup.sizes(self.spec)}
         for count in sorted(counts):
-            assembly = self.assembly(0, instance.number)
-            assembly.add([QueuedTicket(request, rows, group) for _ in range(count)])
-            errors = [error for _, error in assembly.failed]
+            batch = instance.new_batch()
+            batch.add([QueuedTicket(request, rows, group) for _ in range(count)])
+            errors = [error for _, error in batch.failed]
             if not errors:
                 deadline = time.monotonic_ns() + self.timeout_ns if self.timeout_ns else None
-                errors = list(instance.execute(assembly.inputs(), deadline).failures.values())
+                errors = list(instance.execute(batch.inputs(), deadline).failures.values())
             if errors:
                 raise errors[0]
 
@@ -378,34 +377,34 @@ class LoadedModel:
 
     # ---- what instances ask -----------------------------------------------------------------
 
-    def assembly(self, room: int = 0, instance: int = 0) -> Assembly:
-        """See `Home.assembly`."""
-        return Assembly(self.spec, self._images, self._leases[instance], room)
+    def new_batch(self, room: int = 0) -> PendingBatch:
+        """See `InstanceHost.new_batch`."""
+        return self._instances[0].new_batch(room)
 
-    def take_offer(self) -> Assembly:
-        """See `Home.take_offer`."""
-        return self._offered.popleft()
+    def take_ready(self) -> PendingBatch:
+        """See `InstanceHost.take_ready`."""
+        return self._ready.popleft()
 
-    def offer(self, assembly: Assembly) -> None:
-        """See `Home.offer`."""
-        self._offered.append(assembly)
+    def requeue(self, batch: PendingBatch) -> None:
+        """See `InstanceHost.requeue`."""
+        self._ready.append(batch)
         self.queue.offer()
 
-    def offer_open(self, assembly: Assembly) -> None:
-        """See `assembler.Home.offer_open`."""
-        self._offered.append(assembly)
+    def publish_open(self, batch: PendingBatch) -> None:
+        """See `InstanceHost.publish_open`."""
+        self._ready.append(batch)
         self.queue.close_open_batch(True)
 
     def decode_apart(self, tickets: list[QueuedTicket]) -> None:
-        """See `Home.decode_apart`."""
-        self._apart.take(tickets)
+        """See `InstanceHost.decode_apart`."""
+        self._decode_thread.take(tickets)
 
     def wait_apart(self) -> bool:
-        """See `Home.wait_apart`."""
-        return self._apart.wait()
+        """See `InstanceHost.wait_apart`."""
+        return self._decode_thread.wait()
 
     def instance_lost(self, reason: str) -> None:
-        """See `Home.instance_lost`. Once none is left, what waits is refused."""
+        """See `InstanceHost.instance_lost`. Once none is left, what waits is refused."""
         self._lost.append(reason)
         if len(self._lost) < len(self._instances):
             return
@@ -416,8 +415,8 @@ class LoadedModel:
         self._fail_waiting(NotReady(f"the model {self.spec.name} is not ready: {reason}"))
 
     def _fail_waiting(self, error: KsrvError) -> None:
-        tickets = [ticket for batch in self._offered for ticket in batch.tickets]
-        self._offered.clear()
+        tickets = [ticket for batch in self._ready for ticket in batch.tickets]
+        self._ready.clear()
         tickets += self.queue.take_all()
         self.queue.finish(tickets, [error] * len(tickets))
 
@@ -492,8 +491,8 @@ class LoadedModel:
                 for instance in self._instances:
                     instance.abandon()
             ended = [instance.join(None if finished else 1.0) for instance in self._instances]
-            if self._assembler is not None:
-                ended.append(self._assembler.join(None if finished else 1.0))
+            if self._prefetcher is not None:
+                ended.append(self._prefetcher.join(None if finished else 1.0))
             self.state = "UNAVAILABLE"
             self.reason = self.reason or "unloaded"
             self.history.end(self)

@@ -2,11 +2,12 @@
 
 A request alone keeps the arrays it came with, without a copy. Where several are joined, each raw
 tensor is copied once into its rows of a leased block, and each image is decoded once into its rows.
-An `Assembly` can grow while an earlier batch still runs: its images are decoded as they arrive, its
+A `PendingBatch` can grow while an earlier batch still runs: its images are decoded as they arrive, its
 raw tensors are copied when it is known that they do not stay alone.
 """
 
 import itertools
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -15,20 +16,28 @@ from typing import Any, Protocol
 import numpy as np
 
 from ksrv._native.memory import buffer_pool as arena
-from ksrv._native.tensor import datatype
+from ksrv._native.queue.request_queue import Queue
+from ksrv._native.queue.stats import Tally
+from ksrv._native.tensor import aliasing_check, datatype
+from ksrv.engine.batches.split import split
+from ksrv.engine.batches.streaming import ChunkSender, chunk_sender
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.engine.validation import Images
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.request import (
     Array,
     BatchInputs,
+    BatchOutputs,
     BatchRequest,
     Element,
     InferRequest,
+    InferResponse,
     Tensor,
     single_request,
 )
 from ksrv.spec import ModelSpec
+
+log = logging.getLogger("ksrv.engine")
 
 
 class RowImages(Images, Protocol):
@@ -45,8 +54,78 @@ class RowImages(Images, Protocol):
         """Decode `elements` into the rows of `out` from `first_row` on; one error for each bad one."""
 
 
-class Assembly:
-    """The requests of one batch and their tensors.
+class RunnableBatch(Protocol):
+    """A batch as an instance runs it.
+
+    Attributes:
+        tickets: The requests of the batch, in row order.
+        rows: How many rows the batch has.
+        spent_ns: How long joining the requests has taken.
+        ran_ns: How long the executor took.
+        attempts: How many executors died of the batch.
+    """
+
+    tickets: list[QueuedTicket]
+    rows: int
+    spent_ns: int
+    ran_ns: int
+    attempts: int
+
+    @property
+    def streamed(self) -> bool:
+        """Whether a client has got an intermediate answer."""
+
+    def keep(self, alive: list[QueuedTicket]) -> None:
+        """Drop the requests that ended before the batch started.
+
+        Args:
+            alive: The requests that remain, in order.
+        """
+
+    def inputs(self) -> BatchInputs:
+        """Return the batch as an executor takes it; the caller holds it until `answer`."""
+
+    def answer(self, outputs: BatchOutputs, queue: Queue, tally: Tally, *, later: bool) -> None:
+        """Answer the requests with the outputs of the batch, and count them.
+
+        Args:
+            outputs: The executor's answer.
+            queue: The queue that the requests came from.
+            tally: Counts the batch.
+            later: See `Queue.finish`.
+        """
+
+
+def arrays_of(batch: BatchInputs) -> list[Array]:
+    """Return the arrays of a batch's inputs."""
+    return [one.data for one in batch.tensors.values() if isinstance(one.data, np.ndarray)]
+
+
+def finish(
+    batch: RunnableBatch,
+    answers: Sequence[InferResponse | KsrvError],
+    queue: Queue,
+    tally: Tally,
+    timings: dict[str, int],
+    *,
+    later: bool,
+) -> None:
+    """Hand the answers of a batch to its requests, and count them.
+
+    Args:
+        batch: The batch.
+        answers: One answer for each request.
+        queue: The queue that the requests came from.
+        tally: Counts the batch.
+        timings: Nanoseconds by stage.
+        later: See `Queue.finish`.
+    """
+    won = queue.finish(batch.tickets, list(answers), later)
+    tally.batch(batch.tickets, list(answers), won, batch.spent_ns, batch.ran_ns, timings)
+
+
+class PendingBatch:
+    """The requests of one batch and their tensors; see `RunnableBatch`.
 
     Args:
         spec: The model's description.
@@ -61,7 +140,7 @@ class Assembly:
         spent_ns: How long assembling has taken.
         attempts: How many executors died of the batch.
         ran_ns: How long the executor took.
-        timings: Nanoseconds by stage.
+        streamed: Whether a client has got an intermediate answer.
     """
 
     def __init__(
@@ -83,7 +162,9 @@ class Assembly:
         self.spent_ns = 0
         self.attempts = 0
         self.ran_ns = 0
-        self.timings: dict[str, int] = {}
+        self._chunks: ChunkSender | None = None
+        self._arrays: list[Array] = []
+        self._references: dict[int, int] = {}
 
     def add(self, tickets: Sequence[QueuedTicket]) -> None:
         """Add requests of the same group behind those that the batch has.
@@ -116,12 +197,35 @@ class Assembly:
             for tensor in ticket.request.inputs
         )
 
-    def truncate(self, count: int) -> None:
-        """Forget all but the first requests, when others could not be added.
+    def fill(self, tickets: list[QueuedTicket], queue: Queue, tally: Tally) -> None:
+        """Add requests, and answer those that cannot be added.
 
         Args:
-            count: How many to keep.
+            tickets: Requests that the queue gave out.
+            queue: The queue.
+            tally: Counts requests that cannot be added.
         """
+        known = len(self.tickets)
+        try:
+            self.add(tickets)
+        except BaseException as error:
+            shown: KsrvError
+            if isinstance(error, KsrvError):
+                shown = error
+            else:
+                log.error("a batch cannot be assembled", exc_info=error)
+                shown = HandlerFailed(f"the batch cannot be assembled: {type(error).__name__}.")
+            self._truncate(known)
+            queue.finish(tickets, [shown] * len(tickets))
+            tally.failed(len(tickets))
+            return
+        if self.failed:
+            failed = [ticket for ticket, _ in self.failed]
+            won = queue.finish(failed, [error for _, error in self.failed])
+            tally.failed(sum(won))  # requests that had ended before are counted as expired
+            self.failed.clear()
+
+    def _truncate(self, count: int) -> None:
         del self.tickets[count:]
         self.failed.clear()
         self.rows = sum(ticket.rows for ticket in self.tickets)
@@ -150,8 +254,26 @@ class Assembly:
         self.tickets = list(alive)
         self.rows = int(kept.sum())
 
+    @property
+    def streamed(self) -> bool:
+        """Whether a client has got an intermediate answer."""
+        return self._chunks is not None and self._chunks.sent
+
     def inputs(self) -> BatchInputs:
-        """Return the batch as an executor takes it."""
+        """See `RunnableBatch.inputs`."""
+        batch = self._inputs()
+        self._chunks = batch.emit = chunk_sender(self._spec, self.tickets)
+        self._arrays = arrays_of(batch)
+        self._references = aliasing_check.counts(self._arrays)
+        return batch
+
+    def answer(self, outputs: BatchOutputs, queue: Queue, tally: Tally, *, later: bool) -> None:
+        """See `RunnableBatch.answer`."""
+        timings = {"assemble": self.spent_ns, **outputs.timings}
+        answers = split(self._spec, self.tickets, outputs, timings, self._arrays, self._references)
+        finish(self, answers, queue, tally, timings, later=later)
+
+    def _inputs(self) -> BatchInputs:
         first: InferRequest = self.tickets[0].request
         if len(self.tickets) == 1 and not self._filled:
             return single_request(self._in_order(first), self.rows, first)

@@ -1,77 +1,114 @@
-"""A batch of plain requests, which the door queued without Python: see native/lane.
+"""A batch of fast-path requests, which the native HTTP server queued without Python.
 
-It stands in for an `Assembly`: its arrays come straight from the received blocks, nothing about it
-can fail, and nobody looks at the requests themselves unless the handler does.
+Its arrays come straight from the received blocks, joining it cannot fail, and the requests
+themselves are made only when a handler reads them.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
+from ksrv._native.queue.request_queue import Queue
+from ksrv._native.queue.stats import Tally
 from ksrv._native.server import model_endpoint as lane
+from ksrv._native.tensor import aliasing_check
+from ksrv.engine.batches.batch import arrays_of, finish
+from ksrv.engine.batches.split import split
+from ksrv.engine.host import InstanceHost
 from ksrv.engine.ticket import QueuedTicket
-from ksrv.request import BatchInputs, BatchRequest
+from ksrv.request import BatchInputs, BatchOutputs, BatchRequest
 
 
-class PlainBatch(BatchInputs):
-    """The requests of one batch, all of them plain; also what an executor takes.
+class FastBatches:
+    """Makes the batches of fast-path requests of one instance.
 
     Args:
-        tickets: The requests, in row order.
+        host: The model version; its description is complete.
         lease: Returns a writable block of at least so many bytes.
 
     Attributes:
-        tickets: As given, without those that ended before the batch started.
-        rows: How many rows the batch has; 0 until `inputs` was called.
-        spent_ns: How long joining the requests took; 0 for one alone, which is seen where it lies.
-        attempts: Always 0: what is run again is assembled in the general way.
-        ran_ns: How long the executor took.
-        timings: Nanoseconds by stage.
+        copied: Whether the last batch's answers were copied out of its outputs. Then the references
+            to the inputs of the next batch are not counted; where its answers cannot be copied, an
+            answer that is made of its inputs is taken for shared.
     """
 
-    __slots__ = ("_lease", "_requests", "ran_ns", "spent_ns", "tickets", "timings")
+    def __init__(self, host: InstanceHost, lease: Callable[[int], Any]) -> None:
+        self.host = host
+        self.lease = lease
+        self.copied = False
+
+
+class FastBatch(BatchInputs):
+    """The requests of one batch, all of them from the fast path; also what an executor takes.
+
+    `attempts` is always 0: after a death the requests are run again in a `PendingBatch`.
+
+    Args:
+        tickets: The requests, in row order.
+        source: What makes the instance's batches.
+
+    Attributes:
+        rows: How many rows the batch has; 0 until `inputs` was called.
+        spent_ns: How long joining the requests took; 0 for a single request, which is not copied.
+    """
+
+    __slots__ = ("_arrays", "_references", "_requests", "_source", "ran_ns", "spent_ns", "tickets")
 
     attempts = 0
     explain = False
     emit = None
+    streamed = False
 
-    def __init__(self, tickets: list[QueuedTicket], lease: Callable[[int], Any]) -> None:
+    def __init__(self, tickets: list[QueuedTicket], source: FastBatches) -> None:
         self.tickets = tickets
-        self._lease = lease
-        self._requests: PlainRequests | None = None
+        self._source = source
+        self._requests: FastRequests | None = None
         self.rows = 0
         self.spent_ns = 0
         self.ran_ns = 0
-        self.timings: dict[str, int] = {}
 
     def keep(self, alive: list[QueuedTicket]) -> None:
-        """Drop the requests that ended before the batch started.
-
-        Args:
-            alive: Those that remain, in order.
-        """
+        """See `RunnableBatch.keep`."""
         self.tickets = alive
 
     def inputs(self) -> BatchInputs:
-        """Return the batch as an executor takes it."""
+        """See `RunnableBatch.inputs`."""
         if len(self.tickets) == 1:
-            self.tensors, self.rows = lane.inputs(self.tickets, self._lease)
-            return self
-        began = time.monotonic_ns()
-        self.tensors, self.rows = lane.inputs(self.tickets, self._lease)
-        self.spent_ns = time.monotonic_ns() - began
+            self.tensors, self.rows = lane.inputs(self.tickets, self._source.lease)
+        else:
+            began = time.monotonic_ns()
+            self.tensors, self.rows = lane.inputs(self.tickets, self._source.lease)
+            self.spent_ns = time.monotonic_ns() - began
+        if not self._source.copied:
+            self._arrays = arrays_of(self)
+            self._references = aliasing_check.counts(self._arrays)
         return self
 
+    def answer(self, outputs: BatchOutputs, queue: Queue, tally: Tally, *, later: bool) -> None:
+        """See `RunnableBatch.answer`; small answers are written to their connections at once."""
+        source, tickets, timings = self._source, self.tickets, outputs.timings
+        counted = not source.copied
+        if not (outputs.failures or outputs.headers or outputs.parameters):
+            won = lane.reply(queue, tickets, outputs.tensors, self.spent_ns, timings)
+            source.copied = won is not None
+            if won is not None:
+                tally.batch(tickets, None, won, self.spent_ns, self.ran_ns, timings)
+                return
+        timings = {"assemble": self.spent_ns, **timings}
+        arrays, references = (self._arrays, self._references) if counted else ([], {})
+        answers = split(source.host.spec, tickets, outputs, timings, arrays, references)
+        finish(self, answers, queue, tally, timings, later=later)
+
     @property
-    def requests(self) -> "PlainRequests":  # type: ignore[override]
-        """See `BatchInputs`; made when somebody looks."""
+    def requests(self) -> "FastRequests":  # type: ignore[override]
+        """See `BatchInputs`; made when a handler reads them."""
         if self._requests is None:
-            self._requests = PlainRequests(self.tickets)
+            self._requests = FastRequests(self.tickets)
         return self._requests
 
 
-class PlainRequests(Sequence[BatchRequest]):
-    """`BatchInputs.requests` of plain requests, made when somebody looks.
+class FastRequests(Sequence[BatchRequest]):
+    """`BatchInputs.requests` of fast-path requests, made when a handler reads them.
 
     Args:
         tickets: The requests, in row order.

@@ -388,7 +388,7 @@ def fail(*_, **__):
 
 @pytest.mark.parametrize(
     "broken",
-    [("_run", "_fail"), ("_run_batch",), ("_assembled",)],
+    [("_run", "_fail"), ("_execute",), ("_batch_of",)],
     ids=["everything", "the batch", "assembling"],
 )
 def test_whoever_pushed_requests_ends_them_whatever_the_engine_does(lent, monkeypatch, broken):

@@ -1,0 +1,58 @@
+"""What the threads that serve one model version ask of it."""
+
+from typing import Protocol
+
+from ksrv._native.queue.request_queue import Queue
+from ksrv._native.queue.stats import Tally
+from ksrv.engine.batches.batch import PendingBatch, RowImages
+from ksrv.engine.ticket import QueuedTicket
+from ksrv.errors import Overloaded
+from ksrv.source import ModelConfig
+from ksrv.spec import ModelSpec
+
+
+class InstanceHost(Protocol):
+    """A model version, as its instances, its prefetch thread and its decode thread see it.
+
+    Attributes:
+        images: How the images of each image input are prepared, by input name.
+        retry: Whether a batch is run again after its handler's process died.
+        delay_ns: How long the oldest request of a batch waits for a full batch.
+        lends: Whether requests may be run on the threads that submit them.
+        tally: Counts requests that no instance has run.
+    """
+
+    spec: ModelSpec
+    queue: Queue
+    config: ModelConfig
+    images: dict[str, RowImages]
+    retry: bool
+    timeout_ns: int
+    run_timeout_ns: int
+    delay_ns: int
+    lends: bool
+    tally: Tally
+
+    def new_batch(self, room: int = 0) -> PendingBatch:
+        """Return an empty batch that may grow to `room` rows."""
+
+    def take_ready(self) -> PendingBatch:
+        """Return the first of the batches that are ready to be run."""
+
+    def requeue(self, batch: PendingBatch) -> None:
+        """Have the next idle instance run a batch."""
+
+    def publish_open(self, batch: PendingBatch) -> None:
+        """Have an idle instance run the batch that the prefetch thread has filled."""
+
+    def full(self) -> Overloaded:
+        """Return the error of a request for which the queue has no place."""
+
+    def instance_lost(self, reason: str) -> None:
+        """Note that an instance has ended for good."""
+
+    def decode_apart(self, tickets: list[QueuedTicket]) -> None:
+        """Take over requests whose images take long to decode, and requeue them decoded."""
+
+    def wait_apart(self) -> bool:
+        """Wait until the decode thread has no request left; return whether it had any."""
