@@ -347,6 +347,16 @@ class Engine:
         """
         return [line for line in self._models.index() if not ready_only or line.state == "READY"]
 
+    def unserved(self) -> list[tuple[str, str]]:
+        """Return the names and versions that should serve and have not been loaded."""
+        return [
+            (name, version)
+            for name, served in self._models.served().items()
+            if served.wanted
+            for version in served.states
+            if version not in served.versions
+        ]
+
     def loaded(self) -> list[LoadedModel]:
         """Return every version that serves, with how it was loaded."""
         return self._models.models()

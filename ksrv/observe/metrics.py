@@ -62,6 +62,9 @@ class Source(Protocol):
     def models(self) -> list[ModelStatistics]:
         """Return the statistics of every version that serves."""
 
+    def unserved(self) -> list[tuple[str, str]]:
+        """Return the names and versions that should serve and have not been loaded."""
+
     def unknown_requests(self) -> int:
         """Return how many requests named an unknown model or version."""
 
@@ -90,7 +93,7 @@ class StatisticsCollector(Collector):
         models = self._source.models()
         yield from self._requests(models)
         yield from _times(models)
-        yield from _states(models)
+        yield from _states(models, self._source.unserved())
         yield from _process(self._source.process_values())
         yield from _traffic(self._source.traffic())
         if self._source.server_values is not None:
@@ -173,7 +176,9 @@ def _sizes(one: ModelStatistics) -> tuple[list[tuple[str, float]], float]:
     return buckets, sum(size * count for size, count in counts)
 
 
-def _states(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
+def _states(
+    models: Sequence[ModelStatistics], unserved: Sequence[tuple[str, str]]
+) -> Iterator[Metric]:
     ready = GaugeMetricFamily("ksrv_model_ready", "Whether a model serves.", labels=MODEL_LABELS)
     pending = GaugeMetricFamily(
         "ksrv_pending_requests", "Requests that wait for a handler.", labels=MODEL_LABELS
@@ -186,6 +191,8 @@ def _states(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
         ready.add_metric(labels, int(one.ready))
         pending.add_metric(labels, one.pending)
         restarts.add_metric(labels, one.restarts)
+    for name, version in unserved:
+        ready.add_metric([name, version], 0)
     return iter((ready, pending, restarts))
 
 

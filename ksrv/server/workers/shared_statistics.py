@@ -204,6 +204,10 @@ class ServerStatistics:
                     mine.ready = mine.ready and other.ready
         return found
 
+    def unserved(self) -> list[tuple[str, str]]:
+        """Return the names and versions that should serve and have not been loaded."""
+        return self._engine.unserved()
+
     def unknown_requests(self) -> int:
         """Return how many requests named an unknown model or version."""
         return self._engine.unknown_requests + sum(one.unknown for one, _ in self._others())

@@ -6,9 +6,11 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ksrv.engine.engine import Engine
 from ksrv.errors import DeadlineExceeded, InferenceError, InvalidRequest, NotFound, Overloaded
 from ksrv.observe.metrics import exposition
 from ksrv.observe.traffic import count_error, count_refusal
+from ksrv.repository.layout import Repository
 from ksrv.request import BatchOutputs
 from ksrv.server.workers.shared_statistics import ServerStatistics
 from ksrv.server.workers.worker_table import State, WorkerSlots
@@ -71,6 +73,18 @@ def test_statistics_count_every_request_once(served):
     sizes = {batch.batch_size: batch.compute_infer.count for batch in found.batches}
     assert sizes == {1: 4, 2: 1, 3: 1}
     assert found.last_inference_ms >= (time.time() - 60) * 1000
+
+
+def test_a_model_that_cannot_be_loaded_is_told_of_as_not_ready(tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "model.yaml").write_text("handler: missing.py")
+    served = Engine(Repository([tmp_path]))
+    served.start()
+    model = (("model", "m"), ("version", ""))
+    assert samples(served)["ksrv_model_ready", *model] == 0
+    served.unload("m")  # nobody wants it any more
+    assert ("ksrv_model_ready", *model) not in samples(served)
+    served.close()
 
 
 def test_counts_survive_a_reload(served):
