@@ -1,18 +1,21 @@
-"""A YAML file as plain values that remember their lines, and typed access to its mappings.
+"""A YAML file as plain values that remember their lines, and their conversion to structs.
 
 Strategy: PyYAML's safe loader composes the tree of nodes, and one walk over it builds the values
-and notes each key's line. Errors can then name file, line and key. Duplicate keys, tags beyond the
+and notes each key's line. msgspec converts the values; each of its errors becomes a sentence with
+file, line and key. Duplicate keys, tags beyond the
 plain ones, merge keys and trees that grow through aliases are refused.
 """
 
 import difflib
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, ClassVar, NoReturn, TypeAlias, TypeVar
 
+import msgspec
 import yaml
+from msgspec import inspect
 
 MAX_BYTES = 1024 * 1024
 MAX_NODES = 50_000
@@ -20,6 +23,10 @@ MAX_DEPTH = 64
 
 _EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]{1,3}")
 
+_PATH = re.compile(r"\.(\w+)|\[([0-9]+)\]")
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+
+T = TypeVar("T")
 KeyPath: TypeAlias = tuple[str | int, ...]
 
 
@@ -56,7 +63,7 @@ class Document:
         except yaml.reader.ReaderError as error:
             line = text.count("\n", 0, error.position) + 1
             raise ConfigError(
-                f"{path}, line {line}: holds the control character {chr(error.character)!r}."
+                f"{path}, line {line}: holds the control character {chr(error.character)!r}"
             ) from None
         try:
             node = loader.get_single_node()
@@ -64,11 +71,11 @@ class Document:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             where = f", line {mark.line + 1}" if mark else ""
-            raise ConfigError(f"{path}{where}: {error.problem or error.context}.") from None
+            raise ConfigError(f"{path}{where}: {error.problem or error.context}") from None
         except yaml.YAMLError as error:
-            raise ConfigError(f"{path}: {' '.join(str(error).split())}.") from None
+            raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
         except RecursionError:
-            raise ConfigError(f"{path}: nested more than {MAX_DEPTH} levels deep.") from None
+            raise ConfigError(f"{path}: nested more than {MAX_DEPTH} levels deep") from None
         finally:
             loader.dispose()
 
@@ -89,14 +96,14 @@ class Document:
             with path.open("rb") as file:
                 raw = file.read(MAX_BYTES + 1)
         except OSError as error:
-            raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
+            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
         if len(raw) > MAX_BYTES:
-            raise ConfigError(f"{path}: longer than {MAX_BYTES} bytes.")
+            raise ConfigError(f"{path}: longer than {MAX_BYTES} bytes")
         try:
             text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = raw.count(b"\n", 0, error.start) + 1
-            raise ConfigError(f"{path}, line {line}: not UTF-8 text.") from None
+            raise ConfigError(f"{path}, line {line}: not UTF-8 text") from None
         return cls(path, text)
 
     def fail(self, path: KeyPath, message: str) -> NoReturn:
@@ -117,13 +124,55 @@ class Document:
         key = f"{show_path(path)}: " if path else ""
         raise ConfigError(f"{self.path}, line {line}: {key}{message}")
 
+    def convert(self, kind: type[T], value: object, path: KeyPath = ()) -> T:
+        """Return a part of the file as a struct.
+
+        Args:
+            kind: The struct, whose fields are the keys that are known.
+            value: The part.
+            path: Where the part stands.
+
+        Raises:
+            ConfigError: A key is unknown, is missing or has a value that does not fit.
+        """
+        info = inspect.type_info(kind)
+        self._check_keys(info, value, path)
+        try:
+            return msgspec.convert(value, kind, dec_hook=_read_custom)
+        except msgspec.ValidationError as error:
+            text, _, where = str(error).partition(" - at `$")
+            below: list[str | int] = [
+                int(index) if index else name for name, index in _PATH.findall(where)
+            ]
+            missing = _MISSING.match(text)
+            if missing:
+                self.fail((*path, *below, missing[1]), f"this section needs a {missing[1]}")
+            for part in below:
+                info = _below(info, part)
+                value = value[part]  # type: ignore[index]
+            custom = isinstance(_without_none(info), inspect.CustomType)
+            self.fail((*path, *below), text if custom else _mismatch(info, value))
+
+    def _check_keys(self, info: inspect.Type, value: object, path: KeyPath) -> None:
+        info = _sections(info)
+        if isinstance(info, inspect.ListType) and isinstance(value, list):
+            for index, entry in enumerate(value):
+                self._check_keys(info.item_type, entry, (*path, index))
+        elif isinstance(info, inspect.StructType) and isinstance(value, dict):
+            known = {field.encode_name: field.type for field in info.fields}
+            for key, entry in value.items():
+                if key not in known:
+                    hint = near(key, known) or f"; known here are {', '.join(sorted(known))}"
+                    self.fail((*path, str(key)), f"unknown key{hint}")
+                self._check_keys(known[key], entry, (*path, key))
+
     def _build(self, loader: yaml.SafeLoader, node: yaml.Node, path: KeyPath) -> Any:
         self._nodes += 1
         self._lines.setdefault(path, node.start_mark.line + 1)
         if self._nodes > MAX_NODES:
-            self.fail(path, f"the file has more than {MAX_NODES} values.")
+            self.fail(path, f"the file has more than {MAX_NODES} values")
         if len(path) > MAX_DEPTH:
-            self.fail(path, f"nested more than {MAX_DEPTH} levels deep.")
+            self.fail(path, f"nested more than {MAX_DEPTH} levels deep")
         if isinstance(node, yaml.MappingNode):
             self._plain_tag(node, path, "tag:yaml.org,2002:map")
             return dict(self._entries(loader, node, path))
@@ -134,7 +183,7 @@ class Document:
             ]
         self._characters += len(node.value)
         if self._characters > MAX_BYTES:
-            self.fail(path, f"the file has more than {MAX_BYTES} characters of values.")
+            self.fail(path, f"the file has more than {MAX_BYTES} characters of values")
         # A date is the text that was written, and so is 30:45, which YAML 1.1 takes for base 60.
         if node.tag == "tag:yaml.org,2002:timestamp" or (
             node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and ":" in node.value
@@ -143,16 +192,16 @@ class Document:
         try:
             value = loader.construct_object(node)
         except yaml.constructor.ConstructorError:
-            self.fail(path, f"the tag {node.tag} is not read here.")
+            self.fail(path, f"the tag {node.tag} is not read here")
         except ValueError as error:
-            self.fail(path, f"{error}.")
+            self.fail(path, f"{error}")
         if value is not None and not isinstance(value, (str, int, float, bool)):
-            self.fail(path, f"the tag {node.tag} is not read here.")
+            self.fail(path, f"the tag {node.tag} is not read here")
         return value
 
     def _plain_tag(self, node: yaml.Node, path: KeyPath, plain: str) -> None:
         if node.tag != plain:
-            self.fail(path, f"the tag {node.tag} is not read here.")
+            self.fail(path, f"the tag {node.tag} is not read here")
 
     def _entries(
         self, loader: yaml.SafeLoader, node: yaml.MappingNode, path: KeyPath
@@ -162,16 +211,16 @@ class Document:
             line = key_node.start_mark.line + 1
             if key_node.tag == "tag:yaml.org,2002:merge":
                 self._lines[(*path, "<<")] = line
-                self.fail((*path, "<<"), "merge keys are not read here; write the keys out.")
+                self.fail((*path, "<<"), "merge keys are not read here; write the keys out")
             key = loader.construct_object(key_node) if key_node.id == "scalar" else None
             if not isinstance(key, (str, int, float, bool)):
                 self._lines[(*path, "?")] = line
-                self.fail((*path, "?"), "a key must be a string or a number.")
+                self.fail((*path, "?"), "a key must be a string or a number")
             entry = (*path, key if isinstance(key, str) else str(key))
             self._lines.setdefault(entry, line)
             if key in seen:
                 self._lines[entry] = line
-                self.fail(entry, f"written twice; first on line {seen[key]}.")
+                self.fail(entry, f"written twice; first on line {seen[key]}")
             seen[key] = line
             yield key, self._build(loader, value_node, entry)
 
@@ -221,156 +270,147 @@ def describe(value: object) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
-    shown = repr(value)
-    return shown if len(shown) <= 64 else shown[:60] + "..."
+    return _shortened(repr(value))
 
 
-class Fields:
-    """One mapping of a document: `only` refuses unknown keys, the other methods read known ones."""
+class Custom:
+    """A scalar with rules of its own: `Document.convert` calls its `read`.
 
-    def __init__(self, document: Document, value: object, path: KeyPath = ()) -> None:
-        if not isinstance(value, dict):
-            document.fail(path, f"expected keys and values, found {describe(value)}.")
-        self.document = document
-        self.path = path
-        self._values: dict[Any, Any] = value
+    Attributes:
+        schema: The JSON schema of what `read` takes.
+    """
 
-    def __contains__(self, key: str) -> bool:
-        return self._values.get(key) is not None
+    schema: ClassVar[dict[str, Any]]
 
-    def fail(self, key: str, message: str) -> NoReturn:
-        """Raise the error of one key of this mapping.
-
-        Args:
-            key: The key.
-            message: What is wrong with it.
+    @classmethod
+    def read(cls, value: object) -> Any:
+        """Return the value of a key.
 
         Raises:
-            ConfigError: Always.
+            ValueError: The value does not fit; the text says what was expected.
         """
-        self.document.fail((*self.path, key), message)
+        raise NotImplementedError
 
-    def only(self, *known: str) -> None:
-        """Refuse every other key.
 
-        Args:
-            known: The keys that may be here.
+class Number(float, Custom):
+    """A finite number within bounds, which may be written as `1e-3`."""
 
-        Raises:
-            ConfigError: There is another; the text names the key that was probably meant.
-        """
-        for key in self._values:
-            if key not in known:
-                near = _near(key, known)
-                expected = "" if near else f"; known here are {', '.join(sorted(known))}"
-                self.fail(str(key), f"unknown key{near}{expected}.")
+    schema = {"type": "number"}
+    low, high = -1.7e308, 1.7e308
 
-    def value(self, key: str) -> Any:
-        """Return the raw value of a key, or None where it is missing or empty."""
-        return self._values.get(key)
-
-    def text(self, key: str) -> str | None:
-        """Return a string."""
-        value = self.value(key)
-        if value is not None and (not isinstance(value, str) or not value):
-            self.fail(key, f"expected a text, found {describe(value)}.")
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        """Return true or false."""
-        value = self.value(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            self.fail(key, f"expected true or false, found {describe(value)}.")
-        return value
-
-    def integer(self, key: str, default: int, low: int, high: int) -> int:
-        """Return a whole number from `low` to `high`."""
-        value = self.value(key)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            self.fail(
-                key, f"expected a whole number from {low} to {high}, found {describe(value)}."
+    @classmethod
+    def read(cls, value: object) -> "Number":
+        """Return the number."""
+        number = _as_number(value)
+        if number is None or not cls.low <= number <= cls.high:
+            raise ValueError(
+                f"expected a number from {cls.low:g} to {cls.high:g}, found {describe(value)}"
             )
-        return value
+        return cls(number)
 
-    def number(self, key: str, default: float, low: float, high: float) -> float:
-        """Return a finite number from `low` to `high`."""
-        value = self.value(key)
-        if value is None:
-            return default
-        number = self._as_number(value)
-        if number is None or not low <= number <= high:
-            self.fail(key, f"expected a number from {low:g} to {high:g}, found {describe(value)}.")
-        return number
 
-    def numbers(self, key: str) -> tuple[float, ...]:
-        """Return a list of finite numbers."""
-        value = self.value(key)
-        if value is None:
-            return ()
-        numbers = [self._as_number(entry) for entry in value] if isinstance(value, list) else [None]
-        if None in numbers or not numbers:
-            self.fail(key, f"expected a list of numbers, found {self._show(value)}.")
-        return tuple(entry for entry in numbers if entry is not None)
+class Numbers(tuple[float, ...], Custom):
+    """A list of finite numbers."""
 
-    def choice(self, key: str, default: Any, allowed: Sequence[str]) -> Any:
-        """Return one of some words."""
-        value = self.value(key)
-        if value is None:
-            return default
-        if value is False and "off" in allowed:
-            return "off"  # YAML takes the bare word for false
-        if not isinstance(value, str) or value not in allowed:
-            self.fail(
-                key,
-                f"expected one of {', '.join(allowed)}, found {describe(value)}"
-                f"{_near(value, allowed)}.",
-            )
-        return value
+    schema = {"type": "array", "items": {"type": "number"}, "minItems": 1}
 
-    def texts(self, key: str) -> tuple[str, ...]:
-        """Return a list of strings."""
-        value = self.value(key)
-        if value is None:
-            return ()
-        if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-            self.fail(key, f"expected a list of texts, found {self._show(value)}.")
-        return tuple(value)
+    @classmethod
+    def read(cls, value: object) -> "Numbers":
+        """Return the numbers."""
+        numbers = [_as_number(entry) for entry in value] if isinstance(value, list) else []
+        if not numbers or None in numbers:
+            raise ValueError(f"expected a list of numbers, found {_shortened(repr(value))}")
+        return cls(number for number in numbers if number is not None)
 
-    def section(self, key: str) -> "Fields | None":
-        """Return a mapping below this one."""
-        value = self.value(key)
-        return None if value is None else Fields(self.document, value, (*self.path, key))
 
-    def sections(self, key: str) -> list["Fields"]:
-        """Return a list of mappings below this one."""
-        value = self.value(key)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            self.fail(key, f"expected a list, found {describe(value)}.")
-        return [
-            Fields(self.document, entry, (*self.path, key, index))
-            for index, entry in enumerate(value)
-        ]
-
-    @staticmethod
-    def _as_number(value: object) -> float | None:
-        if isinstance(value, str) and _EXPONENT.fullmatch(value):
-            value = float(value)  # 1e-3 is a text for YAML 1.1, which wants 1.0e-3
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return None
+def _as_number(value: object) -> float | None:
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        value = float(value)  # 1e-3 is a text for YAML 1.1, which wants 1.0e-3
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
         return float(value) if math.isfinite(value) else None
-
-    @staticmethod
-    def _show(value: object) -> str:
-        shown = repr(value) if isinstance(value, list) else describe(value)
-        return shown if len(shown) <= 64 else shown[:60] + "..."
+    except OverflowError:
+        return None
 
 
-def _near(value: object, allowed: Iterable[str]) -> str:
+def _read_custom(kind: type[Custom], value: object) -> Any:
+    return kind.read(value)
+
+
+def _without_none(info: inspect.Type) -> inspect.Type:
+    """The type of a key that is given, without the metadata that has no sentence."""
+    while True:
+        if isinstance(info, inspect.UnionType):
+            rest = [one for one in info.types if not isinstance(one, inspect.NoneType)]
+            if len(rest) != 1:
+                return info
+            info = rest[0]
+        elif isinstance(info, inspect.Metadata) and "expected" not in (info.extra or {}):
+            info = info.type
+        else:
+            return info
+
+
+def _below(info: inspect.Type, part: str | int) -> inspect.Type:
+    """The type of one key of a section, or of the entries of a list."""
+    info = _without_none(info)
+    if isinstance(info, inspect.Metadata):
+        return _below(info.type, part)
+    if isinstance(info, inspect.UnionType):
+        wanted = inspect.ListType if isinstance(part, int) else inspect.StructType
+        info = next(one for one in map(_bare, info.types) if isinstance(one, wanted))
+    if isinstance(info, inspect.ListType):
+        return info.item_type
+    assert isinstance(info, inspect.StructType)
+    return next(field.type for field in info.fields if field.encode_name == part)
+
+
+def _bare(info: inspect.Type) -> inspect.Type:
+    return _bare(info.type) if isinstance(info, inspect.Metadata) else info
+
+
+def _sections(info: inspect.Type) -> inspect.Type:
+    """What a type says of keys and entries: a struct, a list, or another type."""
+    info = _bare(_without_none(info))
+    if isinstance(info, inspect.UnionType):
+        kinds = (inspect.StructType, inspect.ListType)
+        return next((one for one in map(_bare, info.types) if isinstance(one, kinds)), info)
+    return info
+
+
+def _mismatch(info: inspect.Type, value: object) -> str:
+    """Say what was expected of a key, and what was found."""
+    info = _without_none(info)
+    bare = _bare(info)
+    found = describe(value)
+    if isinstance(bare, inspect.ListType) and isinstance(value, list):
+        found = _shortened(repr(value))
+        if bare.max_length is not None and len(value) > bare.max_length:
+            return f"has {len(value)} entries; at most {bare.max_length} are read"
+    if isinstance(info, inspect.Metadata):
+        return f"expected {(info.extra or {})['expected']}, found {found}"
+    if isinstance(info, inspect.LiteralType):
+        allowed = [str(one) for one in info.values]
+        return f"expected one of {', '.join(allowed)}, found {found}{near(value, allowed)}"
+    if isinstance(info, inspect.IntType):
+        high = info.le if info.le is not None else (info.lt or 0) - 1
+        return f"expected a whole number from {info.ge} to {high}, found {found}"
+    words: dict[type[inspect.Type], str] = {
+        inspect.BoolType: "true or false",
+        inspect.StrType: "a text",
+        inspect.ListType: "a list",
+    }
+    if isinstance(bare, inspect.ListType) and isinstance(bare.item_type, inspect.LiteralType):
+        words[inspect.ListType] = f"a list out of {', '.join(map(str, bare.item_type.values))}"
+    return f"expected {words.get(type(info), 'keys and values')}, found {found}"
+
+
+def near(value: object, allowed: Iterable[str]) -> str:
+    """Return " (did you mean NAME?)" for a value close to a known name, else ""."""
     close = difflib.get_close_matches(str(value), list(allowed), n=1, cutoff=0.6)
     return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _shortened(shown: str) -> str:
+    return shown if len(shown) <= 64 else shown[:60] + "..."

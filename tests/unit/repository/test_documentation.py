@@ -3,16 +3,21 @@
 import re
 from pathlib import Path
 
+import msgspec
+
 from ksrv.handlers.runner import Runner
-from ksrv.repository import model_yaml
+from ksrv.repository.model_keys import ModelKeys, UnpackedKeys
 from ksrv.repository.model_yaml import load_model_config
-from ksrv.repository.torchserve import unpacked
 from ksrv.source import ModelSource
 from ksrv.spec import ImageSpec
 
 TEXT = (Path(__file__).parents[3] / "docs/models.md").read_text()
 [SETTINGS] = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
 [HANDLER] = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+def keys_of(struct):
+    return {field.encode_name for field in msgspec.structs.fields(struct)}
 
 
 def test_the_documented_settings_are_valid_and_complete(tmp_path):
@@ -24,7 +29,7 @@ def test_the_documented_settings_are_valid_and_complete(tmp_path):
     loaded = load_model_config(tmp_path)
     assert loaded.inputs[0].image.shorter_side == 256
     shown = set(re.findall(r"^(\w+):", SETTINGS, re.MULTILINE))
-    assert shown == set(model_yaml._KEYS)
+    assert shown == keys_of(ModelKeys)
     image = SETTINGS.partition("    image:")[2].partition("outputs:")[0]
     assert set(re.findall(r"^      (\w+):", image, re.MULTILINE)) == set(ImageSpec.__slots__)
 
@@ -32,7 +37,7 @@ def test_the_documented_settings_are_valid_and_complete(tmp_path):
 def test_the_keys_beside_torchserve_are_documented():
     text = (Path(__file__).parents[3] / "docs/torchserve.md").read_text()
     [shown] = re.findall(r"Beside `torchserve:`(.*?)archive's own settings", text, re.DOTALL)
-    assert {"torchserve", *re.findall(r"`(\w+)`", shown)} == set(unpacked.KEYS)
+    assert {"torchserve", *re.findall(r"`(\w+)`", shown)} == keys_of(UnpackedKeys)
 
 
 def test_the_documented_handler_can_be_loaded(tmp_path):
