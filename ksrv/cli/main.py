@@ -5,6 +5,7 @@ import click
 import ksrv
 from ksrv.cli.import_archive import import_archive
 from ksrv.cli.infer import infer
+from ksrv.cli.schema import schema
 from ksrv.cli.serve import serve
 
 
@@ -17,3 +18,4 @@ def main() -> None:
 main.add_command(serve)
 main.add_command(infer)
 main.add_command(import_archive)
+main.add_command(schema)

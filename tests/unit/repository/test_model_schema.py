@@ -1,0 +1,125 @@
+"""The JSON schema of model.yaml knows every key and takes what the server takes."""
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from ksrv.cli.main import main
+from ksrv.repository import model_keys
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTED = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/models.md").read_text(), re.DOTALL)
+SECTIONS = [kind for kind in vars(model_keys).values() if isinstance(kind, msgspec.StructMeta)]
+KINDS = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "null": type(None),
+    "integer": int,
+    "number": (int, float),
+}
+READ = {
+    "$schema", "$ref", "$defs", "title", "description", "default", "type", "properties", "required",
+    "additionalProperties", "items", "enum", "anyOf", "if", "then", "else", "not", "const",
+    "minimum", "maximum", "exclusiveMaximum", "minLength", "pattern", "minItems", "maxItems",
+}  # fmt: skip
+
+
+def fits(value, schema, root):
+    """Whether a value is valid under the part of JSON schema that the schema is written in."""
+    assert set(schema) <= READ
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    if "if" in schema:
+        chosen = "then" if fits(value, schema["if"], root) else "else"
+        return fits(value, schema[chosen], root)
+    if "type" in schema and (
+        not isinstance(value, KINDS[schema["type"]])
+        or (isinstance(value, bool) and schema["type"] in ("integer", "number"))
+    ):
+        return False
+    checks = {
+        "enum": lambda given: any(value == one and type(value) is type(one) for one in given),
+        "const": lambda given: value == given,
+        "anyOf": lambda given: any(fits(value, one, root) for one in given),
+        "not": lambda given: not fits(value, given, root),
+        "minimum": lambda given: value >= given,
+        "maximum": lambda given: value <= given,
+        "exclusiveMaximum": lambda given: value < given,
+        "minLength": lambda given: len(value) >= given,
+        "pattern": lambda given: re.search(given, value) is not None,
+        "minItems": lambda given: len(value) >= given,
+        "maxItems": lambda given: len(value) <= given,
+        "items": lambda given: all(fits(one, given, root) for one in value),
+        "required": lambda given: set(given) <= set(value),
+        "additionalProperties": lambda given: given or set(value) <= set(schema["properties"]),
+        "properties": lambda given: all(
+            fits(one, given[key], root) for key, one in value.items() if key in given
+        ),
+    }
+    return all(check(schema[word]) for word, check in checks.items() if word in schema)
+
+
+@pytest.fixture(scope="module")
+def schema():
+    printed = CliRunner().invoke(main, ["schema"])
+    assert printed.exit_code == 0
+    return json.loads(printed.output)
+
+
+def test_every_key_of_the_structs_is_in_the_schema(schema):
+    described = schema["$defs"]
+    for kind in SECTIONS:
+        keys = {field.encode_name for field in msgspec.structs.fields(kind)}
+        if kind.__name__ in described:
+            assert set(described[kind.__name__]["properties"]) == keys
+            assert described[kind.__name__]["additionalProperties"] is False
+    assert {"ModelKeys", "UnpackedKeys", "ImageSection", "BatchingSection"} <= set(described)
+
+
+@pytest.mark.parametrize(
+    "text", [*DOCUMENTED, *(path.read_text() for path in ROOT.glob("examples/**/model.yaml"))]
+)
+def test_settings_of_docs_and_examples_are_valid(schema, text):
+    assert fits(yaml.safe_load(text), schema, schema)
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        ("handler: handler.py", True),
+        ("labels:", True),
+        ("torchserve: true\ntimeout_ms: 0", True),
+        ("torchserve: true\nmodel: net.pt", False),
+        ("timeout_ms: 0", False),
+        ("batchng: {}", False),
+        ("batching: {max_delay_ms: 1}", False),
+        ("batching: {max_batch_size: 2, max_delay_ms: -1}", False),
+        ("retry: 1", False),
+        ("instances: true", False),
+        ("device: gpu", False),
+        ("warmup: []", False),
+        ("version_policy: {specific: [1]}", True),
+        ("version_policy: newest", False),
+        ('inputs: [{name: x, datatype: FP32, shape: [-1, "1:4"]}]', True),
+        ("inputs: [{name: x, datatype: FP32, shape: [0]}]", False),
+        ("inputs: [{name: x, datatype: float32, shape: [1]}]", False),
+        ("inputs: [{name: x, datatype: FP32, shape: [1], image: {reduced: off}}]", True),
+        ("outputs: [{name: x, datatype: FP32, shape: [1], image: {}}]", False),
+    ],
+)
+def test_what_the_server_refuses_is_invalid(schema, text, valid):
+    assert fits(yaml.safe_load(text), schema, schema) is valid
+
+
+def test_defaults_are_those_of_the_server(schema):
+    described = schema["$defs"]
+    assert described["ModelKeys"]["properties"]["queue_size"]["default"] == 100
+    assert described["ImageSection"]["properties"]["resize"]["default"] == "linear"
+    assert "default" not in described["UnpackedKeys"]["properties"]["queue_size"]
