@@ -74,7 +74,9 @@ class Engine:
         def make_model(source: ModelSource) -> LoadedModel:
             return LoadedModel(source, self.settings, make)
 
-        self._models = ServedModels(repository, make_model, self.settings.drain_seconds)
+        self._models = ServedModels(
+            repository, make_model, self.settings.drain_seconds, self.settings.parallel_loads
+        )
         self._loaded = threading.Event()
         self._draining = False
         self._closing = threading.Event()

@@ -3,10 +3,15 @@
 A new version is built and warmed up aside, while the old one serves; then it takes over in one
 assignment, and the old one finishes what it accepted and is freed. A load that fails leaves the old
 one where it is and keeps the reason. Readers take no lock: the table is replaced, never changed.
+
+Each model has a lock of its own, so that no model's load waits for another's; a bound on the loads
+at a time keeps the memory that loading takes in check. A scan of the disk may be older than a load
+that was asked for meanwhile: scans are numbered, and an older scan never undoes a newer one's work.
 """
 
 import logging
 import threading
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +76,7 @@ class ServedModels:
         repository: What is on disk.
         make: Makes a model that is not loaded yet.
         drain_seconds: How long an old version may take to finish what it accepted.
+        parallel_loads: How many versions are loaded at a time.
     """
 
     def __init__(
@@ -78,12 +84,19 @@ class ServedModels:
         repository: Repository,
         make: Callable[[ModelSource], LoadedModel],
         drain_seconds: float,
+        parallel_loads: int,
     ) -> None:
         self._repository = repository
         self._make = make
         self._drain_seconds = drain_seconds
         self._table: dict[str, Served] = {}
-        self._changing = threading.Lock()
+        self._table_lock = threading.Lock()  # while the table is replaced
+        self._scan_lock = threading.Lock()
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._scans = 0
+        self._applied: dict[str, int] = {}  # by model, the newest scan that was applied
+        self._parallel_loads = parallel_loads
+        self._load_slots = threading.BoundedSemaphore(parallel_loads)
         self._retiring: list[threading.Thread] = []
         self._closing = False
 
@@ -157,27 +170,20 @@ class ServedModels:
     # ---- changing ---------------------------------------------------------------------------
 
     def load_all(self, unloaded: Collection[str] = ()) -> None:
-        """Load everything that the repository holds; failures are kept as states.
+        """Load everything that the repository holds, side by side; failures are kept as states.
 
         Args:
             unloaded: The models that are not wanted.
         """
-        with self._changing:
-            entries = self._repository.scan()
-            for name, entry in entries.items():
-                if name in unloaded:
-                    self._put(name, _unloaded(name, entry.versions))
-                    continue
-                states = {
-                    version: ModelState(name, version, "LOADING") for version in entry.versions
-                }
-                self._put(name, Served(states=states))
-            for name, entry in entries.items():
-                if name in unloaded:
-                    continue
-                if self._closing:
-                    return
-                self._refresh(name, entry, always=True)
+        scan, entries = self._scan()
+        known = {
+            name: _unloaded(name, entry.versions) if name in unloaded else _loading(entry)
+            for name, entry in entries.items()
+        }
+        with self._table_lock:
+            self._table = {**known, **self._table}  # a load may have been asked for already
+        wanted = [entry for name, entry in entries.items() if name not in unloaded]
+        self._side_by_side(lambda entry: self._apply(scan, entry), wanted)
 
     def load(self, name: str) -> None:
         """Load a model, or load it anew; the old versions serve meanwhile.
@@ -189,10 +195,13 @@ class ServedModels:
             NotFound: The repository holds no such model.
             KsrvError: A version cannot be loaded.
         """
-        with self._changing:
-            entry = self._repository.scan().get(name)
-            if entry is None:
-                raise NotFound(f"the repository holds no model {quote(name)}.")
+        scan, entry = self._entry(name)
+        with self._lock_of(name):
+            if self._applied.get(name, 0) > scan:
+                scan, entry = self._entry(name)
+            if self._closing:
+                raise NotReady("the server is stopping.")
+            self._applied[name] = scan
             failed = self._refresh(name, entry, always=True)
         if failed:
             raise failed[0]
@@ -206,13 +215,15 @@ class ServedModels:
         Raises:
             NotFound: There is no such model.
         """
-        with self._changing:
-            served = self._table.get(name)
-            if served is None:
-                raise NotFound(f"Request for unknown model: {quote(name)} is not found")
-            versions = list(served.versions) or list(served.states)
-            self._put(name, _unloaded(name, versions))
-            self._retire(served.versions.values())
+        if name in self._table:
+            with self._lock_of(name):
+                served = self._table.get(name)
+                if served is not None:
+                    versions = list(served.versions) or list(served.states)
+                    self._put(name, _unloaded(name, versions))
+                    self._retire(served.versions.values())
+                    return
+        raise NotFound(f"Request for unknown model: {quote(name)} is not found")
 
     def reload_changed(self) -> bool:
         """Load what has changed on disk, and unload what is gone.
@@ -220,23 +231,78 @@ class ServedModels:
         Returns:
             Whether anything had changed.
         """
-        changed = False
-        with self._changing:
-            entries = self._repository.scan()
-            for name in [name for name in self._table if name not in entries]:
-                old = self._table[name]
-                self._table = {key: one for key, one in self._table.items() if key != name}
-                self._retire(old.versions.values())
-                changed = True
-            for name, entry in entries.items():
+        scan, entries = self._scan()
+        table = self._table
+        gone = [name for name in table if name not in entries]
+        for name in gone:
+            with self._lock_of(name):
                 served = self._table.get(name)
-                if served is not None and not served.wanted:
-                    continue
-                found = {version: fingerprint(one) for version, one in entry.versions.items()}
-                if served is None or found != served.fingerprints:
-                    changed = True
-                    self._refresh(name, entry, always=False)
-        return changed
+                if served is not None and self._applied.get(name, 0) <= scan:
+                    self._put(name, None)
+                    self._retire(served.versions.values())
+        changed = [
+            entry
+            for name, entry in entries.items()
+            if name not in table or (table[name].wanted and _differs(table[name], entry))
+        ]
+        self._side_by_side(lambda entry: self._apply(scan, entry), changed)
+        return bool(gone or changed)
+
+    def _apply(self, scan: int, entry: ModelEntry) -> None:
+        """Bring one model up to date with a scan, unless a newer one was applied meanwhile."""
+        name = entry.name
+        with self._lock_of(name):
+            served = self._table.get(name)
+            if self._closing or self._applied.get(name, 0) >= scan:
+                return
+            if served is None or served.wanted:
+                self._applied[name] = scan
+                self._refresh(name, entry, always=False)
+
+    def _scan(self) -> tuple[int, dict[str, ModelEntry]]:
+        """Return the number of this scan and the models on disk."""
+        with self._scan_lock:
+            self._scans += 1
+            return self._scans, self._repository.scan()
+
+    def _entry(self, name: str) -> tuple[int, ModelEntry]:
+        scan, entries = self._scan()
+        if name not in entries:
+            raise NotFound(f"the repository holds no model {quote(name)}.")
+        return scan, entries[name]
+
+    def _lock_of(self, name: str) -> threading.Lock:
+        with self._table_lock:
+            return self._locks[name]
+
+    def _side_by_side(
+        self, change: Callable[[ModelEntry], None], entries: Iterable[ModelEntry]
+    ) -> None:
+        """Call `change` with each entry, several at a time, and raise the first error."""
+        left = deque(entries)
+        errors: list[Exception] = []
+
+        def work() -> None:
+            while not errors:
+                try:
+                    entry = left.popleft()
+                except IndexError:
+                    return
+                try:
+                    change(entry)
+                except Exception as error:  # noqa: BLE001  it is raised by the thread that waits
+                    errors.append(error)
+
+        threads = [
+            threading.Thread(target=work, name=f"ksrv-load-{number}", daemon=True)
+            for number in range(min(self._parallel_loads, len(left)))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
 
     def close(self, timeout: float | None) -> None:
         """Retire every version.
@@ -245,18 +311,19 @@ class ServedModels:
             timeout: Seconds to wait for accepted requests; None waits for all.
         """
         self._closing = True
-        with self._changing:
-            models = [
-                model for served in self._table.values() for model in served.versions.values()
-            ]
-            retiring = [
-                threading.Thread(target=model.retire, args=(timeout,), daemon=True)
-                for model in models
-            ]
-            for thread in retiring:
-                thread.start()
-            for thread in (*retiring, *self._retiring):
-                thread.join()
+        with self._table_lock:
+            locks = list(self._locks.values())
+        for lock in locks:
+            with lock:  # a load that is under way is finished first
+                pass
+        retiring = [
+            threading.Thread(target=model.retire, args=(timeout,), daemon=True)
+            for model in self.models()
+        ]
+        for thread in retiring:
+            thread.start()
+        for thread in (*retiring, *self._retiring):
+            thread.join()
 
     def _refresh(self, name: str, entry: ModelEntry, *, always: bool) -> list[KsrvError]:
         """Bring one model up to date with the disk; returns what failed, which stops no other."""
@@ -316,7 +383,11 @@ class ServedModels:
         return failed
 
     def _load_aside(self, sources: list[ModelSource]) -> dict[str, LoadedModel | KsrvError]:
-        return {source.version: self._load_one(source) for source in sources}
+        loaded = {}
+        for source in sources:
+            with self._load_slots:
+                loaded[source.version] = self._load_one(source)
+        return loaded
 
     def _load_one(self, source: ModelSource) -> LoadedModel | KsrvError:
         if source.config is None or source.error:
@@ -328,17 +399,37 @@ class ServedModels:
             return error
         return model
 
-    def _put(self, name: str, served: Served) -> None:
-        self._table = {**self._table, name: served}
+    def _put(self, name: str, served: Served | None) -> None:
+        """Replace a model in the table, or take it out."""
+        with self._table_lock:
+            table = dict(self._table)
+            if served is None:
+                table.pop(name, None)
+            else:
+                table[name] = served
+            self._table = table
 
     def _retire(self, models: Iterable[LoadedModel]) -> None:
-        self._retiring = [thread for thread in self._retiring if thread.is_alive()]
+        with self._table_lock:
+            self._retiring = [thread for thread in self._retiring if thread.is_alive()]
         for model in models:
             thread = threading.Thread(
                 target=model.retire, args=(self._drain_seconds,), name="ksrv-retire", daemon=True
             )
             thread.start()
-            self._retiring.append(thread)
+            with self._table_lock:
+                self._retiring.append(thread)
+
+
+def _loading(entry: ModelEntry) -> Served:
+    """Return the state of a model before its load."""
+    return Served(states={one: ModelState(entry.name, one, "LOADING") for one in entry.versions})
+
+
+def _differs(served: Served, entry: ModelEntry) -> bool:
+    """Whether a model on disk is not the one that was last loaded or tried."""
+    found = {version: fingerprint(one) for version, one in entry.versions.items()}
+    return found != served.fingerprints
 
 
 def _unloaded(name: str, versions: Iterable[str]) -> Served:

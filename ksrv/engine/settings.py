@@ -21,6 +21,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         drain_seconds: How long an old version may take to finish what it accepted.
         run_on_caller: Whether a handler that has proven quick may run on the thread that brings a
             request, which saves two changes of thread for each.
+        parallel_loads: How many model versions are loaded at a time.
     """
 
     limits: Limits = Limits()
@@ -29,6 +30,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     cores: int = 0
     drain_seconds: float = 60.0
     run_on_caller: bool = True
+    parallel_loads: int = 4
 
     def usable_cores(self) -> int:
         """Return how many cores the instances of a model share."""

@@ -1,0 +1,77 @@
+"""Models are loaded side by side, and no model's load waits for another's."""
+
+import threading
+import time
+
+from ksrv.engine.engine import Engine, EngineSettings
+from tests.unit.engine.engine_models import FunctionExecutor, Models, source
+from tests.until import until
+
+
+class Gate:
+    """Executors that tell when their load begins, and end it when they are let."""
+
+    def __init__(self, *held):
+        self.begun = {name: threading.Event() for name in ("a", "b", "c")}
+        self.go = {name: threading.Event() for name in self.begun}
+        for name in set(self.go) - set(held):
+            self.go[name].set()
+
+    def make(self, one, number, threads):
+        gate = self
+
+        class Executor(FunctionExecutor):
+            def start(self):
+                gate.begun[one.name].set()
+                assert gate.go[one.name].wait(30)
+                return super().start()
+
+        return Executor(one, lambda batch: batch.tensors["x"].data)
+
+
+def loading(gate, *names, **settings):
+    made = Engine(
+        Models(*(source(name) for name in names)),
+        EngineSettings(**settings),
+        make_executor=gate.make,
+    )
+    made.start(wait=False)
+    return made
+
+
+def test_models_are_loaded_side_by_side():
+    gate = Gate("a", "b")
+    made = loading(gate, "a", "b", "c")
+    assert gate.begun["a"].wait(20) and gate.begun["b"].wait(20)  # neither has ended its load
+    until(lambda: made.model_ready("c"))
+    assert not made.ready()
+    for go in gate.go.values():
+        go.set()
+    until(made.ready)
+    made.close(20)
+
+
+def test_no_more_models_are_loaded_at_a_time_than_is_set():
+    gate = Gate("a", "b", "c")
+    made = loading(gate, "a", "b", "c", parallel_loads=2)
+    until(lambda: sum(begun.is_set() for begun in gate.begun.values()) == 2)
+    time.sleep(0.1)
+    assert sum(begun.is_set() for begun in gate.begun.values()) == 2
+    for go in gate.go.values():
+        go.set()
+    until(made.ready)
+    made.close(20)
+
+
+def test_a_load_does_not_wait_for_another_models():
+    gate = Gate("a")
+    made = loading(gate, "a", "b")
+    assert gate.begun["a"].wait(20)
+    until(lambda: made.model_ready("b"))
+    made.load("b")
+    made.unload("b")
+    made.load("b")
+    assert made.model_ready("b") and not made.model_ready("a")
+    gate.go["a"].set()
+    until(made.ready)
+    made.close(20)
