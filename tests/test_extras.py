@@ -3,11 +3,11 @@
 import ast
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 FOR_DEVELOPMENT = {"test", "bench"}
 
 

@@ -5,9 +5,9 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
-from conformance_models import write_repository
 
 from ksrv.testing import Server
+from tests.conformance.conformance_models import write_repository
 
 WORKERS = ("gthread", "ksrv.server.worker:KsrvWorker")
 

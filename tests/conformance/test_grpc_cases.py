@@ -9,10 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from conformance_models import FIXED_DATATYPES
-from test_rest_cases import FILES, RAW, RESULT, jpeg, oracle, png, prefixed
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
+
+from tests.conformance.conformance_models import FIXED_DATATYPES
+from tests.conformance.test_rest_cases import FILES, RAW, RESULT, jpeg, oracle, png, prefixed
 
 CONTENTS = {
     "BOOL": ("bool_contents", [True, False, True, False]),

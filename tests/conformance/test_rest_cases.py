@@ -12,7 +12,8 @@ import cv2
 import numpy as np
 import orjson
 import pytest
-from conformance_models import FIXED_DATATYPES
+
+from tests.conformance.conformance_models import FIXED_DATATYPES
 
 ROW = [1.0, 2.0, 3.0, 4.0]
 RAW = struct.pack("<4f", *ROW)

@@ -3,9 +3,9 @@
 import socket
 
 import pytest
-from integration_models import write_all
 
 from ksrv.testing import Server
+from tests.support.models import write_all
 
 
 @pytest.fixture(scope="session")

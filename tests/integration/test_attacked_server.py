@@ -23,12 +23,12 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from certificates import self_signed
-from test_soak_server import descendants, held
 
 from ksrv.protocol.protobuf import HEALTH, INFERENCE, methods
 from ksrv.testing import Server
-from tests.image_files import jpeg
+from tests.integration.test_soak_server import descendants, held
+from tests.support.certificates import self_signed
+from tests.support.image_files import jpeg
 
 HANDLER = """
 import asyncio

@@ -11,10 +11,10 @@ import zlib
 import numpy as np
 import pytest
 import requests
-from wire import read_answer
 
 from ksrv.testing import Server
-from tests.until import until
+from tests.support.http_reader import read_answer
+from tests.support.wait_until import until
 
 MIB = 1 << 20
 IN_FLIGHT = 64 * MIB

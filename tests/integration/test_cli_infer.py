@@ -6,10 +6,10 @@ import cv2
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from integration_models import write_double, write_mean, write_model
 
 from ksrv.cli.main import main
 from ksrv.testing import Server
+from tests.support.models import write_double, write_mean, write_model
 
 PAIR = """
 from ksrv import BaseHandler

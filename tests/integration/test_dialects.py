@@ -6,19 +6,18 @@ import shutil
 import struct
 import subprocess
 import time
-from pathlib import Path
 
 import numpy as np
 import orjson
 import pytest
 import requests
 import tritonclient.http
-from integration_models import write_double, write_echo, write_mean, write_model
 
 from ksrv.testing import Server
-from tests import image_files
+from tests.support import image_files
+from tests.support.models import write_double, write_echo, write_mean, write_model
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 HEADER = "Inference-Header-Content-Length"
 
 BATCHED = """

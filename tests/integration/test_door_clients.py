@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ksrv._native.http.request_head import HeadRules, recognise_head
-from tests.integration.door_server import DoorServer, infer
+from tests.support.native.gunicorn_server import DoorServer, infer
 
 PATH = "/v2/models/add/infer"
 REQUEST = infer(16)

@@ -9,7 +9,7 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.integration.door_server import (
+from tests.support.native.gunicorn_server import (
     DOOR,
     assert_no_answer,
     infer,
@@ -18,8 +18,8 @@ from tests.integration.door_server import (
     read_all,
     read_answer,
 )
-from tests.integration.gil import MOST_IN_A_PIPE, held_gil, hold_gil
-from tests.until import until
+from tests.support.native.held_gil import MOST_IN_A_PIPE, held_gil, hold_gil
+from tests.support.wait_until import until
 
 HANDLER = f"""
 import ctypes, os, threading, time

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from ksrv.testing import Server
-from tests.integration.door_server import (
+from tests.support.native.gunicorn_server import (
     DOOR,
     DoorServer,
     infer,

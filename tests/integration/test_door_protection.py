@@ -11,7 +11,7 @@ import pytest
 
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.limits import Limits
-from tests.integration.door_server import (
+from tests.support.native.gunicorn_server import (
     DoorServer,
     assert_no_answer,
     infer,
@@ -19,7 +19,7 @@ from tests.integration.door_server import (
     read_all,
     read_answer,
 )
-from tests.integration.gil import held_gil
+from tests.support.native.held_gil import held_gil
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 SHORT = {"head_timeout": 0.5, "transfer_grace": 0.5, "min_transfer_rate": 1000}

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from tests.heads import HOSTILE
-from tests.integration.door_server import (
+from tests.support.http_heads import HOSTILE
+from tests.support.native.gunicorn_server import (
     STOCK,
     DoorServer,
     infer,

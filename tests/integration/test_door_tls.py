@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tests.integration.certificates import self_signed
-from tests.integration.door_server import DoorServer, infer, read_answer
+from tests.support.certificates import self_signed
+from tests.support.native.gunicorn_server import DoorServer, infer, read_answer
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ its thread asks for the GIL meanwhile.
 import signal
 
 import pytest
-from integration_models import write_model
 
 from ksrv.testing import Server
-from tests.integration.door_server import infer, open_connection
-from tests.until import until
+from tests.support.models import write_model
+from tests.support.native.gunicorn_server import infer, open_connection
+from tests.support.wait_until import until
 
 HANDLER = """
 import time

@@ -18,7 +18,7 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import KsrvError, NotFound
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
-from tests.until import until
+from tests.support.wait_until import until
 
 MODEL = """
 handler: handler.py

@@ -14,7 +14,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from ksrv.testing import Server
-from tests.until import until
+from tests.support.wait_until import until
 
 MODEL = """
 handler: handler.py

@@ -10,12 +10,12 @@ import urllib.parse
 import grpc
 import numpy as np
 import pytest
-from integration_models import write_double, write_mean, write_text
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from ksrv.testing import Server
-from tests import image_files
-from tests.error_texts import check_text
+from tests.support import image_files
+from tests.support.error_texts import check_text
+from tests.support.models import write_double, write_mean, write_text
 
 Z = "Z" * 5000
 ESCAPES = "é\n\r\t\x00\x1b[31m\u202e\U0001f600" * 200

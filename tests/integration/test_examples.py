@@ -4,16 +4,16 @@ import ast
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-from integration_models import write_double, write_mean
 
 from ksrv.testing import Server
+from tests.support.models import write_double, write_mean
+from tests.support.paths import ROOT
 
-CLIENTS = Path(__file__).parents[2] / "examples" / "clients"
+CLIENTS = ROOT / "examples" / "clients"
 COUNT = 8 * 8 * 3
 
 

@@ -5,10 +5,10 @@ import socket
 
 import pytest
 import requests
-from wire import double_body, read_answer
 
 from ksrv.testing import Server
-from tests.until import until
+from tests.support.http_reader import double_body, read_answer
+from tests.support.wait_until import until
 
 
 def variables(value):

@@ -7,9 +7,7 @@ import time
 
 import grpc
 import pytest
-from engine_stand_in import SPECS, StandInEngine
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
-from grpc_fixtures import call, connect, infer_request, running, stub_infer
 
 from ksrv.errors import Forbidden, InvalidRequest
 from ksrv.protocol.protobuf import (
@@ -24,6 +22,8 @@ from ksrv.server.grpc import server as grpc_server
 from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.grpc.servicer import REFUSED
 from ksrv.server.settings import ServerSettings
+from tests.support.engine.engine_stand_in import SPECS, StandInEngine
+from tests.support.grpc_calls import call, connect, infer_request, running, stub_infer
 
 
 @pytest.fixture

@@ -10,9 +10,6 @@ import grpc
 import numpy as np
 import pytest
 import requests
-from engine_stand_in import StandInEngine
-from grpc_fixtures import call, connect, infer_request, running, stub_infer
-from http2_wire import Wire
 
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import RequestTooSlow, Unauthenticated
@@ -22,7 +19,10 @@ from ksrv.server.grpc import server as grpc_server
 from ksrv.server.grpc.messages import encoding_of
 from ksrv.server.grpc.unfinished_calls import Awaited, Waiting
 from ksrv.testing import Server
-from tests.until import until
+from tests.support.engine.engine_stand_in import StandInEngine
+from tests.support.grpc_calls import call, connect, infer_request, running, stub_infer
+from tests.support.http2_wire import Wire
+from tests.support.wait_until import until
 
 INFER = f"/{INFERENCE}/ModelInfer"
 STREAM = f"/{INFERENCE}/ModelStreamInfer"

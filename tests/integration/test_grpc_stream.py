@@ -6,12 +6,12 @@ import time
 import grpc
 import numpy as np
 import pytest
-from engine_stand_in import StandInEngine
-from grpc_fixtures import connect, infer_request, running
 
 from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
+from tests.support.engine.engine_stand_in import StandInEngine
+from tests.support.grpc_calls import connect, infer_request, running
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ import queue
 
 import numpy as np
 import pytest
-from engine_stand_in import StandInEngine
-from grpc_fixtures import running
+
+from tests.support.engine.engine_stand_in import StandInEngine
+from tests.support.grpc_calls import running
 
 triton = pytest.importorskip("tritonclient.grpc")
 triton_aio = pytest.importorskip("tritonclient.grpc.aio")

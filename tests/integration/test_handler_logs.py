@@ -4,10 +4,10 @@ import json
 import re
 
 import pytest
-from integration_models import VECTOR, write_model
 
 from ksrv.testing import Server
-from tests.until import until
+from tests.support.models import VECTOR, write_model
+from tests.support.wait_until import until
 
 HANDLER = """
 import logging, threading

@@ -13,14 +13,14 @@ import time
 import numpy as np
 import pytest
 import requests
-from grpc_fixtures import connect
-from integration_models import VECTOR, write_model
-from test_grpc_stream import stream
 from tritonclient import grpc as triton
 
 from ksrv.testing import Server
-from tests.integration.door_server import infer_head, open_connection, read_answer
-from tests.until import until
+from tests.integration.test_grpc_stream import stream
+from tests.support.grpc_calls import connect
+from tests.support.models import VECTOR, write_model
+from tests.support.native.gunicorn_server import infer_head, open_connection, read_answer
+from tests.support.wait_until import until
 
 HANDLER = """
 import asyncio, os, threading

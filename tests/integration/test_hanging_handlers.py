@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import requests
-from integration_models import write_model
 from tritonclient import grpc as triton
 
 from ksrv.testing import Server
+from tests.support.models import write_model
 
 HANDLER = """
 import threading, time

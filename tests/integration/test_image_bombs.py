@@ -12,10 +12,10 @@ import cv2
 import numpy as np
 import pytest
 import requests
-from integration_models import write_model
 
 from ksrv.testing import Server
-from tests import image_files as files
+from tests.support import image_files as files
+from tests.support.models import write_model
 
 PIXELS = """
 from ksrv import BaseHandler

@@ -10,14 +10,14 @@ import grpc
 import numpy as np
 import pytest
 import requests
-from integration_models import write_model
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from ksrv.spec import ImageSpec
 from ksrv.testing import Server
-from tests import image_files as files
-from tests import image_oracle as oracle
-from tests import plain_wire as wire
+from tests.support import image_files as files
+from tests.support import image_oracle as oracle
+from tests.support import v2_wire as wire
+from tests.support.models import write_model
 
 PIXELS = """
 from ksrv import BaseHandler

@@ -6,10 +6,10 @@ import struct
 import grpc
 import pytest
 import requests
-from grpc_fixtures import infer_request, stub_infer
-from integration_models import VECTOR, write_double, write_model
 
 from ksrv.testing import Server
+from tests.support.grpc_calls import infer_request, stub_infer
+from tests.support.models import VECTOR, write_double, write_model
 
 SEES = """
 from ksrv import BaseHandler

@@ -5,9 +5,9 @@ import re
 
 import pytest
 import requests
-from integration_models import write_double, write_text
 
 from ksrv.testing import Server
+from tests.support.models import write_double, write_text
 
 TENSOR = '{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}'
 # What is wrong begins at the mark.

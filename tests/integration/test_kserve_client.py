@@ -8,17 +8,17 @@ messages are replayed as the client writes them.
 import os
 import subprocess
 import uuid
-from pathlib import Path
 
 import httpx
 import numpy as np
 import orjson
 import pytest
-from triton_models import write_echoes, write_witness
 
 from ksrv.testing import Server
+from tests.support.paths import ROOT
+from tests.support.triton_models import write_echoes, write_witness
 
-CLIENT = Path(__file__).with_name("kserve_client.py")
+CLIENT = ROOT / "tests" / "support" / "kserve_client.py"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_the_client_itself(server):
 @pytest.mark.parametrize("order", ["ksrv_messages, kserve", "kserve, ksrv_messages"])
 def test_messages_do_not_clash_with_its_own(tmp_path, order):
     """The private pool, in either order; only the pure-Python part of ksrv is imported there."""
-    root = Path(__file__).parents[2]
+    root = ROOT
     (tmp_path / "ksrv_messages.py").write_text(
         "import importlib.util, pathlib\n"
         f"path = pathlib.Path({str(root)!r}) / 'ksrv/protocol/protobuf.py'\n"

@@ -13,7 +13,10 @@ import time
 
 import pytest
 import requests
-from integration_models import (
+
+from ksrv.testing import Server, ServerFailed
+from tests.support.http_reader import double_body, infer_message, read_answer
+from tests.support.models import (
     write_all,
     write_broken,
     write_double,
@@ -21,9 +24,6 @@ from integration_models import (
     write_model,
     write_slow,
 )
-from wire import double_body, infer_message, read_answer
-
-from ksrv.testing import Server, ServerFailed
 
 LOADING = """
 import time

@@ -5,11 +5,11 @@ import zipfile
 
 import pytest
 import requests
-from integration_models import DOUBLE, VECTOR, write_model
-from wire import double_body
 
 from ksrv.testing import Server
-from tests.until import until
+from tests.support.http_reader import double_body
+from tests.support.models import DOUBLE, VECTOR, write_model
+from tests.support.wait_until import until
 
 HANDLER = """
 import asyncio, sys

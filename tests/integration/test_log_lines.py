@@ -6,11 +6,11 @@ import socket
 
 import pytest
 import requests
-from integration_models import VECTOR, write_model
-from wire import infer_message, read_answer
 
 from ksrv.testing import Server
-from tests.until import until
+from tests.support.http_reader import infer_message, read_answer
+from tests.support.models import VECTOR, write_model
+from tests.support.wait_until import until
 
 FORGED = "2026-01-01 00:00:00,000 [1] ERROR ksrv.engine: forged"
 EVIL = f"a\n{FORGED}\r\x1b[2J\x1b]0;t\x07\u2028{FORGED}\x9b1m\x7f"

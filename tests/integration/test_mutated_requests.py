@@ -18,7 +18,6 @@ from pathlib import Path
 import grpc
 import pytest
 from falcon import testing
-from integration_models import write_double, write_echo, write_mean, write_model, write_text
 
 from ksrv._native.memory import buffer_pool as arena
 from ksrv.engine.engine import Engine
@@ -26,9 +25,10 @@ from ksrv.repository.layout import Repository
 from ksrv.server.app import make_app
 from ksrv.server.settings import ServerSettings
 from ksrv.testing import Server
-from tests import image_files
-from tests import plain_wire as wire
-from tests.error_texts import check_text
+from tests.support import image_files
+from tests.support import v2_wire as wire
+from tests.support.error_texts import check_text
+from tests.support.models import write_double, write_echo, write_mean, write_model, write_text
 
 IN_PROCESS = 10_000
 OVER_SOCKETS = 1_000

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import requests
-from integration_models import write_model
 
 from ksrv.testing import Server
+from tests.support.models import write_model
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 TENSORS = """

@@ -12,9 +12,9 @@ import time
 import numpy as np
 import pytest
 import requests
-from integration_models import ECHO, write_model
 
 from ksrv.testing import Server
+from tests.support.models import ECHO, write_model
 
 WIDTH = 4
 CLIENTS, REQUESTS = 8, 400

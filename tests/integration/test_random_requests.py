@@ -15,10 +15,10 @@ import grpc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from integration_models import write_model
 
 from ksrv.testing import Server
-from tests import plain_wire as wire
+from tests.support import v2_wire as wire
+from tests.support.models import write_model
 
 ECHO = """
 from ksrv import BaseHandler

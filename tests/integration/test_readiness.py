@@ -7,12 +7,12 @@ import socket
 import numpy as np
 import pytest
 import requests
-from integration_models import VECTOR, write_broken, write_double, write_model
 from tritonclient import grpc as triton
-from wire import read_answer
 
 from ksrv.testing import Server
-from tests.until import until
+from tests.support.http_reader import read_answer
+from tests.support.models import VECTOR, write_broken, write_double, write_model
+from tests.support.wait_until import until
 
 SLOW_TO_WARM = """
 import time

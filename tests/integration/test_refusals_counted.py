@@ -8,12 +8,12 @@ import grpc
 import numpy as np
 import pytest
 import requests
-from integration_models import DOUBLE, VECTOR, write_model
 from tritonclient import grpc as triton
 
 from ksrv.testing import Server
-from tests.integration.door_server import infer, infer_head, open_connection, read_answer
-from tests.until import until
+from tests.support.models import DOUBLE, VECTOR, write_model
+from tests.support.native.gunicorn_server import infer, infer_head, open_connection, read_answer
+from tests.support.wait_until import until
 
 HELD = """
 import time

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 import requests
-from wire import double_body
 
 from ksrv.testing import Server
-from tests.integration.certificates import self_signed
+from tests.support.certificates import self_signed
+from tests.support.http_reader import double_body
 
 TOKEN = {"Authorization": "Bearer good-token"}
 CONTROL = {"Authorization": "Bearer control-token"}

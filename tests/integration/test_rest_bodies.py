@@ -9,9 +9,9 @@ import zlib
 import numpy as np
 import pytest
 import requests
-from wire import double_body, infer_head, read_answer
 
 from ksrv.testing import Server
+from tests.support.http_reader import double_body, infer_head, read_answer
 
 MIB = 1024 * 1024
 HEADER_LENGTH = "Inference-Header-Content-Length"

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 import requests
-from integration_models import write_model
 
 from ksrv.testing import Server
+from tests.support.models import write_model
 
 COPIES = """
 import numpy as np

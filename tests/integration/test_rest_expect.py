@@ -4,9 +4,9 @@ import json
 import socket
 
 import pytest
-from integration_models import write_double
 
 from ksrv.testing import Server
+from tests.support.models import write_double
 
 BODY = json.dumps(
     {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}

@@ -4,9 +4,16 @@ import json
 import socket
 
 import pytest
-from wire import double_body, infer_head, infer_message, parse_answers, read_all, read_answer
 
-from tests.error_texts import check_text
+from tests.support.error_texts import check_text
+from tests.support.http_reader import (
+    double_body,
+    infer_head,
+    infer_message,
+    parse_answers,
+    read_all,
+    read_answer,
+)
 
 BODY = double_body()
 GOOD = infer_message()

@@ -13,10 +13,10 @@ import pytest
 import requests
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
-from integration_models import VECTOR, write_model
-from wire import double_body
 
 from ksrv.testing import Server
+from tests.support.http_reader import double_body
+from tests.support.models import VECTOR, write_model
 
 
 class GunicornServer(Server):

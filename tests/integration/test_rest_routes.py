@@ -6,11 +6,11 @@ import shutil
 import pytest
 import requests
 import tritonclient.http as triton
-from integration_models import write_broken, write_double, write_echo
-from wire import double_body
 
 from ksrv.testing import Server
-from tests.until import until
+from tests.support.http_reader import double_body
+from tests.support.models import write_broken, write_double, write_echo
+from tests.support.wait_until import until
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import re
 import falcon
 import pytest
 from falcon import inspect, testing
-from integration_models import write_double
 
 from ksrv.server.access import Access
 from ksrv.server.app import make_app
 from ksrv.server.rest.route_guard import GuardedRouter
 from ksrv.server.settings import ServerSettings
 from ksrv.testing import Server
+from tests.support.models import write_double
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 PUBLIC = {"/v2/health/live", "/v2/health/ready", "/ping"}

@@ -10,11 +10,11 @@ import grpc
 import pytest
 import requests
 import torch
-from grpc_fixtures import call
-from integration_models import VECTOR, write_double, write_model
 
 from ksrv.testing import Server
-from tests.until import until
+from tests.support.grpc_calls import call
+from tests.support.models import VECTOR, write_double, write_model
+from tests.support.wait_until import until
 
 READS = """
 from ksrv import BaseHandler

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import requests
-from integration_models import write_model
 from tritonclient import grpc as triton
 
 from ksrv.testing import Server
-from tests.until import until
+from tests.support.models import write_model
+from tests.support.wait_until import until
 
 HANDLER = """
 import os

@@ -11,11 +11,11 @@ import requests
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 import tritonclient.utils.shared_memory as shm
-from integration_models import write_double, write_echo, write_mean, write_text
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from ksrv.testing import Server, ServerFailed
-from tests import image_files
+from tests.support import image_files
+from tests.support.models import write_double, write_echo, write_mean, write_text
 
 ROW = np.array([[1, 2, 3, 4]], np.float32)
 FOLDER = Path("/dev/shm")

@@ -6,11 +6,11 @@ import socket
 
 import pytest
 import requests
-from integration_models import DOUBLE, VECTOR, write_model
 
 from ksrv.testing import Server
-from tests.integration.door_server import open_connection, read_all
-from tests.until import until
+from tests.support.models import DOUBLE, VECTOR, write_model
+from tests.support.native.gunicorn_server import open_connection, read_all
+from tests.support.wait_until import until
 
 PATIENT = {"head_timeout": 600, "transfer_grace": 600, "keepalive": 600, "stop_timeout": 1}
 """Nobody is ended for being slow, so that whoever is kept waiting waits for ever."""

@@ -3,10 +3,10 @@
 import re
 
 import requests
-from wire import double_body
 
 from ksrv._native.queue.stats import STAGE_NAMES
 from ksrv.observe.metrics import STAGES
+from tests.support.http_reader import double_body
 
 
 def test_headers_statistics_and_metrics_agree(server):

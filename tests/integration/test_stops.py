@@ -11,13 +11,13 @@ import threading
 
 import pytest
 import requests
-from integration_models import write_broken, write_double, write_model
-from wire import double_body, infer_message, read_answer
 
 from ksrv.testing import Server
-from tests.integration.certificates import self_signed
-from tests.integration.door_server import open_connection
-from tests.until import until
+from tests.support.certificates import self_signed
+from tests.support.http_reader import double_body, infer_message, read_answer
+from tests.support.models import write_broken, write_double, write_model
+from tests.support.native.gunicorn_server import open_connection
+from tests.support.wait_until import until
 
 VECTOR = """
 inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]

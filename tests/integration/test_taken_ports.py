@@ -4,11 +4,10 @@ import re
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.support.paths import ROOT
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from ksrv.server.settings import ServerSettings
 from ksrv.server.workers.lifecycle import engine_settings
 from ksrv.spec import ImageSpec, TensorSpec
 from ksrv.testing import Server
-from tests.unit.engine.engine_models import engine, source
+from tests.support.engine.engine_models import engine, source
 
 pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")

@@ -11,12 +11,12 @@ import grpc
 import numpy as np
 import pytest
 import requests
-from integration_models import DOUBLE, VECTOR, write_model
 from tritonclient import grpc as triton
 
 from ksrv.testing import Server, ServerFailed
-from tests.integration.certificates import self_signed
-from tests.until import until
+from tests.support.certificates import self_signed
+from tests.support.models import DOUBLE, VECTOR, write_model
+from tests.support.wait_until import until
 
 
 @pytest.fixture(scope="module")

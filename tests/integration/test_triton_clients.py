@@ -11,11 +11,11 @@ import tritonclient.grpc
 import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
-from integration_models import write_model
-from triton_models import DATATYPES, ECHO, write_echoes, write_witness
 from tritonclient.utils import InferenceServerException
 
 from ksrv.testing import Server
+from tests.support.models import write_model
+from tests.support.triton_models import DATATYPES, ECHO, write_echoes, write_witness
 
 MODULES = {
     "http": tritonclient.http,

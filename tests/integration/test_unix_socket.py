@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ksrv.testing import Server
-from tests.until import until
+from tests.support.wait_until import until
 
 
 class MaskedServer(Server):

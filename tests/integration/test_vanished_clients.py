@@ -9,11 +9,11 @@ import time
 
 import pytest
 import requests
-from integration_models import write_model
 
 from ksrv.testing import Server
-from tests.integration.door_server import infer_head, open_connection, read_answer
-from tests.until import until
+from tests.support.models import write_model
+from tests.support.native.gunicorn_server import infer_head, open_connection, read_answer
+from tests.support.wait_until import until
 
 HANDLER = """
 import time

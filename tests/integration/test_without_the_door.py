@@ -9,12 +9,12 @@ import threading
 
 import pytest
 import requests
-from integration_models import DOUBLE, VECTOR, write_model
-from wire import double_body, read_all, read_answer
 
 from ksrv.testing import Server
-from tests.integration.certificates import self_signed
-from tests.until import until
+from tests.support.certificates import self_signed
+from tests.support.http_reader import double_body, read_all, read_answer
+from tests.support.models import DOUBLE, VECTOR, write_model
+from tests.support.wait_until import until
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 HELD = """

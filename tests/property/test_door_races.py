@@ -1,6 +1,6 @@
 """The door's races, each held still in a program without Python."""
 
-from native_programs import run_program
+from tests.support.native.programs import run_program
 
 
 def test_the_races_of_the_door_are_decided(tmp_path):

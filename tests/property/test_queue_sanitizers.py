@@ -1,7 +1,8 @@
 """The native queue and the door's turns under the sanitizers, driven by threads without Python."""
 
 import pytest
-from native_programs import run_program
+
+from tests.support.native.programs import run_program
 
 FLAVOURS = pytest.mark.parametrize("flavour", ["thread", "sanitize"])
 

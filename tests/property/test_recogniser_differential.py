@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ksrv._native.http.request_head import HeadRules, recognise_head
-from tests.heads import CLOSING, HOSTILE, INFER, LIVE, PLAIN, PROBE, READY, VERSIONED
+from tests.support.http_heads import CLOSING, HOSTILE, INFER, LIVE, PLAIN, PROBE, READY, VERSIONED
 
 SCHEME_NAMES = tuple(Config().secure_scheme_headers)
 RULES = HeadRules(body=4096, scheme_names=SCHEME_NAMES)

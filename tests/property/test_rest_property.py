@@ -5,7 +5,6 @@ import math
 import random
 import struct
 
-import header_oracle
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -16,6 +15,7 @@ from ksrv.limits import Limits
 from ksrv.protocol.rest import parse_infer
 from ksrv.request import InferRequest
 from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
+from tests.property import header_oracle
 
 LIMITS = Limits()
 SPEC = ModelSpec("m", inputs=(TensorSpec("image", "FP32", (-1, 8, 8, 3), ImageSpec()),))

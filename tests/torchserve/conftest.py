@@ -4,12 +4,12 @@ import sys
 from textwrap import dedent
 
 import pytest
-from archives import archive, write_files
-from golden_models import write_golden_models
 
 from ksrv.handlers.runner import make_runner
 from ksrv.repository.layout import Repository
 from ksrv.testing import Server
+from tests.support.torchserve.archives import archive, write_files
+from tests.support.torchserve.golden_models import write_golden_models
 
 CPU = {"deviceType": "cpu"}
 COMPILE = {"compile": {"enable": True, "backend": "eager", "mode": "default"}}

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from archives import archive
 
 from ksrv.handlers.runner import HandlerLoadError, make_runner
 from ksrv.repository.layout import Repository
 from ksrv.repository.torchserve.model_config import ArchiveDefaults, archive_readers
+from tests.support.torchserve.archives import archive
 
 BASE = (
     "from ts.torch_handler.base_handler import BaseHandler\n\n\nclass Own(BaseHandler):\n    pass\n"

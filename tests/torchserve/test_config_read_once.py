@@ -4,10 +4,10 @@ import os
 import signal
 
 import requests
-from archives import archive
 
 from ksrv.testing import Server
-from tests.until import until
+from tests.support.torchserve.archives import archive
+from tests.support.wait_until import until
 
 
 def test_workers_serve_by_what_the_master_read(tmp_path):

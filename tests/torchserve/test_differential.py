@@ -11,20 +11,20 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from pathlib import Path
 
 import pytest
-from archives import HANDLERS, LABELS
-from golden_models import TEN_LABELS, encoded, picture
 
 from ksrv.torchserve.entry import BUILT_IN
+from tests.support.paths import ROOT
+from tests.support.torchserve.archives import HANDLERS, LABELS
+from tests.support.torchserve.golden_models import TEN_LABELS, encoded, picture
 
-ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "build" / "torchserve-venv"
 PACKAGES = ["torchserve==0.12.0", "psutil", "enum-compat"]
-PROGRAM = Path(__file__).parent / "service_program.py"
-RUNNER_PROGRAM = Path(__file__).parent / "runner_program.py"
-STAND_INS = Path(__file__).parent / "stand_ins"
+SUPPORT = ROOT / "tests" / "support" / "torchserve"
+PROGRAM = SUPPORT / "service_program.py"
+RUNNER_PROGRAM = SUPPORT / "runner_program.py"
+STAND_INS = SUPPORT / "stand_ins"
 
 ITEMS = [
     "bytes", "str", "str_utf8", "number", "int", "true", "null", "list", "dict_item", "nan",

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from golden_models import TEN_LABELS, encoded, golden_classifier, picture
 
 from ksrv.testing import Server
+from tests.support.paths import ROOT
+from tests.support.torchserve.golden_models import TEN_LABELS, encoded, golden_classifier, picture
 
 torch = pytest.importorskip("torch")
-ROOT = Path(__file__).parents[2]
 # A test run need not have its environment's commands on the path.
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 

@@ -10,11 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from archives import archive
-from golden_models import GOLDEN, encoded, golden_classifier, picture, recorded
 
 from ksrv.testing import Server
 from ksrv.torchserve.api.vision_handler import ImageClassifier, decode_image
+from tests.support.torchserve.archives import archive
+from tests.support.torchserve.golden_models import (
+    RECORDED,
+    encoded,
+    golden_classifier,
+    picture,
+    recorded,
+)
 
 PREDICTIONS = recorded("predictions.json")
 BUILT_IN = recorded("builtin-handlers.json")
@@ -82,7 +88,7 @@ def content_of(request):
     if "content" in request:
         return request["content"]
     image = picture()
-    images = json.loads((GOLDEN / "images.json").read_text())
+    images = json.loads((RECORDED / "images.json").read_text())
     noise = base64.b64decode(images["noise8.jpg"]["base64"])
     named = {
         "synthetic-640x480.png": lambda: encoded(image),

@@ -1,7 +1,7 @@
 """Each row of the acceptance list of TorchServe's handlers, B01 to B21, on a real server.
 
 The archives are made by torch-model-archiver and run in processes of their own. Expected answers are
-those that TorchServe 0.12.0 gave (golden/).
+those that TorchServe 0.12.0 gave (tests/golden/torchserve).
 """
 
 import base64
@@ -13,22 +13,22 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import requests
 import torch
-from archives import archive
 
 from ksrv.testing import Server
+from tests.support.paths import GOLDEN
+from tests.support.torchserve.archives import archive
 
-GOLDEN = Path(__file__).parent / "golden"
+RECORDED = GOLDEN / "torchserve"
 ONE_TO_FOUR = [1, 2, 3, 4]
 ANSWER = [2.5, 5.5, 10.0]
 
 
 def golden(name):
-    return {case["id"]: case for case in json.loads((GOLDEN / name).read_text())["cases"]}
+    return {case["id"]: case for case in json.loads((RECORDED / name).read_text())["cases"]}
 
 
 OUTCOMES = golden("outcomes.json")
@@ -137,7 +137,7 @@ def sent(case):
 
 
 def image():
-    images = json.loads((GOLDEN / "images.json").read_text())
+    images = json.loads((RECORDED / "images.json").read_text())
     return base64.b64decode(images["noise8.jpg"]["base64"])
 
 
@@ -366,7 +366,9 @@ def test_b18_custom_metrics(served):
     assert before in (0, 1)
     recorded_outcome(served, "O27")
     text = page(served, 'MyHist_count{k="v"')
-    own = json.loads((GOLDEN / "metrics.json").read_text())["own_metrics_of_modes_handler"]["lines"]
+    own = json.loads((RECORDED / "metrics.json").read_text())["own_metrics_of_modes_handler"][
+        "lines"
+    ]
     plain = {re.sub(r'Hostname="[^"]*",?', "", line) for line in text.splitlines()}
     for line in own:
         # the recorded page ends each list of labels with a comma, and puts le behind all others

@@ -5,9 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 import requests
-from archives import archive
 from click.testing import CliRunner
-from test_handler_behaviours import ANSWER, ONE_TO_FOUR, predict, settle
 
 from ksrv.cli.main import main
 from ksrv.repository.layout import Repository
@@ -15,7 +13,9 @@ from ksrv.repository.torchserve.model_config import ArchiveDefaults, archive_rea
 from ksrv.server.config_properties import translate
 from ksrv.server.settings import SettingsError, resolve
 from ksrv.testing import Server
-from tests.integration.certificates import self_signed
+from tests.support.certificates import self_signed
+from tests.support.torchserve.archives import archive
+from tests.torchserve.test_handler_behaviours import ANSWER, ONE_TO_FOUR, predict, settle
 
 SETTINGS = {
     "deviceType": "cpu",

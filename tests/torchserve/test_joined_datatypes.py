@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
-from archives import archive
 
 from ksrv.testing import Server
+from tests.support.torchserve.archives import archive
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import torch
 
 from ksrv.testing import Server
 from ksrv.torchserve.api import vision_handler
-from tests import image_files as files
+from tests.support import image_files as files
 
 SEEN = """
 import torch

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import requests
 import torch
-from archives import archive
-from test_handler_behaviours import settle
 
 from ksrv.testing import Server
-from tests.format_files import exported, network, write_package
+from tests.support.format_files import exported, network, write_package
+from tests.support.torchserve.archives import archive
+from tests.torchserve.test_handler_behaviours import settle
 
 HANDLER = """
 import torch

@@ -2,9 +2,9 @@
 
 import pytest
 import requests
-from archives import archive
 
 from ksrv.testing import Server
+from tests.support.torchserve.archives import archive
 
 TOKEN = {"Authorization": "Bearer good-token"}
 ROUTES = [

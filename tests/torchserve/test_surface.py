@@ -3,11 +3,11 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
+
 INSTALL = """
 from ksrv.torchserve.shims import torchvision, ts
 assert ts.install("cats") and torchvision.install("cats")

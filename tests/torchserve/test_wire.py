@@ -9,7 +9,10 @@ import pytest
 import requests
 import tritonclient.grpc as triton
 from PIL import Image
-from test_handler_behaviours import (
+
+from ksrv.protocol.protobuf import INFERENCE, message_class, methods
+from tests.support.wait_until import until
+from tests.torchserve.test_handler_behaviours import (
     ANSWER,
     ONE_TO_FOUR,
     TWO_INPUTS,
@@ -17,9 +20,6 @@ from test_handler_behaviours import (
     predict,
     wait_for,
 )
-
-from ksrv.protocol.protobuf import INFERENCE, message_class, methods
-from tests.until import until
 
 
 @pytest.fixture(scope="module")

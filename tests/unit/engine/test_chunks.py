@@ -9,7 +9,7 @@ import pytest
 from ksrv.engine.executors import ExecutorDied
 from ksrv.errors import Cancelled, HandlerFailed
 from ksrv.request import BatchOutputs
-from tests.unit.engine.engine_models import FunctionExecutor, engine, request, source, tensor
+from tests.support.engine.engine_models import FunctionExecutor, engine, request, source, tensor
 
 
 def chunk(batch, value):

@@ -22,7 +22,7 @@ from ksrv.errors import (
 )
 from ksrv.limits import Limits
 from ksrv.request import BatchOutputs
-from tests.unit.engine.engine_models import (
+from tests.support.engine.engine_models import (
     answer_in_time,
     engine,
     expire_in_handler,
@@ -31,7 +31,7 @@ from tests.unit.engine.engine_models import (
     submit_for,
     tensor,
 )
-from tests.until import until
+from tests.support.wait_until import until
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_a_reload_swaps_without_losing_what_was_accepted(gate):
 
 
 def test_a_failed_reload_leaves_the_old_one_serving():
-    from tests.unit.engine.engine_models import FunctionExecutor
+    from tests.support.engine.engine_models import FunctionExecutor
 
     fail = []
 

@@ -1,7 +1,6 @@
 """Sizes, crops and boxes of the `image:` section."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +13,12 @@ from ksrv.images.geometry import (
     shorter_side_size,
 )
 from ksrv.spec import ImageSpec
+from tests.support.paths import GOLDEN
 
-GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "resize.json").read_text())
+RESIZE = json.loads((GOLDEN / "resize.json").read_text())
 
 
-@pytest.mark.parametrize("case", GOLDEN["sizes"])
+@pytest.mark.parametrize("case", RESIZE["sizes"])
 def test_golden_sizes(case):
     width, height = case["in_wh"]
     size = shorter_side_size((height, width), 256)

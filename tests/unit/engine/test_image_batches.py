@@ -14,9 +14,9 @@ from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded
 from ksrv.images import opencv
 from ksrv.request import InferRequest, Tensor
 from ksrv.spec import ImageSpec, TensorSpec
-from tests import image_files as files
-from tests.unit.engine.engine_models import engine, source, tensor
-from tests.until import until
+from tests.support import image_files as files
+from tests.support.engine.engine_models import engine, source, tensor
+from tests.support.wait_until import until
 
 SMALL = TensorSpec("x", "FP32", (-1, 4, 6, 3), ImageSpec())
 OPEN = TensorSpec("x", "FP32", (-1, -1, -1, 3), ImageSpec())

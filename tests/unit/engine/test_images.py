@@ -14,8 +14,8 @@ from ksrv.errors import InvalidRequest
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.spec import ImageSpec, TensorSpec
-from tests import image_files as files
-from tests import image_oracle as oracle
+from tests.support import image_files as files
+from tests.support import image_oracle as oracle
 
 POOL = DecodePool(2)
 

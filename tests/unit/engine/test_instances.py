@@ -13,7 +13,7 @@ from ksrv.engine import instance
 from ksrv.engine.executors import ExecutorDied
 from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
 from ksrv.request import BatchOutputs, InferRequest
-from tests.unit.engine.engine_models import (
+from tests.support.engine.engine_models import (
     FunctionExecutor,
     engine,
     expire_in_handler,
@@ -22,7 +22,7 @@ from tests.unit.engine.engine_models import (
     submit_for,
     tensor,
 )
-from tests.until import until
+from tests.support.wait_until import until
 
 
 def queue_of(served):

@@ -8,7 +8,6 @@ import time
 
 import numpy as np
 import pytest
-from process_models import Chunks, batch_of, running, source
 
 from ksrv._native.memory import buffer_pool as arena
 from ksrv.engine.executors import ExecutorDied
@@ -16,6 +15,7 @@ from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.errors import HandlerFailed, InferenceError
 from ksrv.handlers.metrics import MetricRecord
 from ksrv.request import BatchInputs, BatchRequest, Tensor
+from tests.support.engine.process_models import Chunks, batch_of, running, source
 
 ECHO = """
 class Echo(BaseHandler):

@@ -13,12 +13,12 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
-from process_models import batch_of, running, source
 
 from ksrv._native.memory import buffer_pool as arena
 from ksrv.engine.executors import ExecutorDied
 from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
+from tests.support.engine.process_models import batch_of, running, source
 
 WAYS = """
 import ctypes
@@ -284,7 +284,7 @@ def test_a_process_ends_with_the_worker_that_is_killed(tmp_path):
     import numpy as np
     from pathlib import Path
     from threading import Thread
-    from process_models import batch_of, source
+    from tests.support.engine.process_models import batch_of, source
     from ksrv.engine.executors.process import ProcessExecutor
     executor = ProcessExecutor(source(Path({str(tmp_path)!r}), {WAYS!r}))
     starter = Thread(target=executor.start)  # a thread that ends: its process must not

@@ -9,7 +9,7 @@ from ksrv.engine.engine import Engine
 from ksrv.errors import HandlerFailed, InvalidRequest
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest
-from tests.unit.engine.engine_models import tensor
+from tests.support.engine.engine_models import tensor
 
 HANDLER = """
 from ksrv import BaseHandler

@@ -10,7 +10,7 @@ from ksrv.engine import warmup
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import InferenceError
 from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
-from tests.unit.engine.engine_models import FunctionExecutor, Models, request, source
+from tests.support.engine.engine_models import FunctionExecutor, Models, request, source
 
 
 def started(one, run):

@@ -6,7 +6,7 @@ import pytest
 
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.images.decode_memory import DecodingMemory, NoRoom, TooLarge
-from tests.until import until
+from tests.support.wait_until import until
 
 
 @pytest.fixture(autouse=True)

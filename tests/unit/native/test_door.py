@@ -11,9 +11,9 @@ from ksrv._native.http.request_head import HeadRules
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.server.exchange import HeadFields
 from ksrv._native.server.server import READY_ANSWERS_NEEDED, Door
-from tests.heads import CLOSING, INFER, LIVE, PROBE, READY
-from tests.integration.door_server import read_answer
-from tests.until import until
+from tests.support.http_heads import CLOSING, INFER, LIVE, PROBE, READY
+from tests.support.native.gunicorn_server import read_answer
+from tests.support.wait_until import until
 
 ANSWERS = dict.fromkeys(
     READY_ANSWERS_NEEDED, (500, b"500 Internal Server Error", b"content-length: 2\r\n", b"no")

@@ -17,7 +17,7 @@ from PIL import Image
 from ksrv._native.image import image_header as image
 from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.memory import buffer_pool as arena
-from tests import image_files as files
+from tests.support import image_files as files
 
 
 def unchanged(data):

@@ -5,11 +5,10 @@ The end is drawn out by an object whose finalizer takes its time, as that of a l
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent.parent
+from tests.support.paths import ROOT
 
 SLOW_END = """
 import socket, threading, time
@@ -39,7 +38,7 @@ entered.wait()
 DOOR = """
 from ksrv._native.server.server import Door, READY_ANSWERS_NEEDED
 from ksrv._native.http.request_head import HeadRules
-from tests.heads import INFER
+from tests.support.http_heads import INFER
 
 answers = dict.fromkeys(READY_ANSWERS_NEEDED, (500, b"500 No", b"content-length: 0\\r\\n", b""))
 listener = socket.create_server(("127.0.0.1", 0))

@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -12,7 +11,8 @@ from PIL import Image
 
 from ksrv._native.image import convert_pixels as pixels
 from ksrv._native.memory import buffer_pool as arena
-from tests import image_files as files
+from tests.support import image_files as files
+from tests.support.paths import GOLDEN
 
 SOURCES = ("u1", "u2", "i2", "f4", "f8")
 TARGETS = ("f4", "f8", "f2", "u1", "i1", "u2", "i2", "i4")
@@ -283,10 +283,10 @@ def pillow(picture, height, width):
     return np.asarray(file.resize((width, height), Image.BILINEAR)).reshape(height, width, -1)
 
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "resize.json"
+RESIZE = GOLDEN / "resize.json"
 
 
-@pytest.mark.parametrize("case", json.loads(GOLDEN.read_text())["cases"], ids=lambda c: c["id"])
+@pytest.mark.parametrize("case", json.loads(RESIZE.read_text())["cases"], ids=lambda c: c["id"])
 def test_golden_results(case):
     picture = np.array(case["in"], np.uint8).reshape(case["in_shape"])
     height, width, _ = case["out_shape"]
@@ -393,7 +393,7 @@ def test_resizes_that_do_not_fit(source, size, target, offset, problem):
 
 
 def test_the_golden_picture_resized_and_cropped():
-    golden = json.loads(GOLDEN.read_text())["large"]
+    golden = json.loads(RESIZE.read_text())["large"]
     y, x = np.mgrid[0:480, 0:640]
     checks = 200 * ((x // 8 + y // 8) % 2) + (x + 2 * y) % 56
     picture = np.stack([(5 * x + 3 * y) % 256, x * y // 16 % 256, checks], axis=-1).astype("u1")

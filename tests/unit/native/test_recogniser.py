@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from ksrv._native.http.request_head import HeadRules, recognise_head
-from tests.heads import HOSTILE, INFER, LIVE, PLAIN, READY, VERSIONED, with_fields
+from tests.support.http_heads import HOSTILE, INFER, LIVE, PLAIN, READY, VERSIONED, with_fields
 
 RULES = HeadRules(body=1 << 30)
 

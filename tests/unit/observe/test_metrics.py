@@ -14,7 +14,7 @@ from ksrv.repository.layout import Repository
 from ksrv.request import BatchOutputs
 from ksrv.server.workers.shared_statistics import ServerStatistics
 from ksrv.server.workers.worker_table import State, WorkerSlots
-from tests.unit.engine.engine_models import engine, request, source, tensor
+from tests.support.engine.engine_models import engine, request, source, tensor
 
 
 def counted(milliseconds):

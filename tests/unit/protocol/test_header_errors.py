@@ -1,15 +1,14 @@
 """Sentences for the native readers' faults: one for every code, whole and within their bounds."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from ksrv._native.json.number_array import NumbersError
 from ksrv._native.v2.infer_body import BodyError
 from ksrv.protocol.error_texts import body_fault, numbers_fault
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 BODY = memoryview(b'{"inputs":[] }')
 
 

@@ -3,14 +3,12 @@
 import importlib.util
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from ksrv.protocol import protobuf
-
-ROOT = Path(__file__).parents[3]
+from tests.support.paths import ROOT
 
 
 def test_descriptor_set_is_what_the_sources_compile_to(tmp_path):

@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from rest_bodies import ADD, IMG, JPEG, LIMITS, STR, X, one, parse, prefixed, refusal
 
 from ksrv._native.memory import buffer_pool as arena
 from ksrv.errors import InvalidRequest
 from ksrv.limits import Limits
 from ksrv.protocol.rest import parse_infer
 from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
+from tests.support.rest_bodies import ADD, IMG, JPEG, LIMITS, STR, X, one, parse, prefixed, refusal
 
 DTYPES = {
     "BOOL": "?",

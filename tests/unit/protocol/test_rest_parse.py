@@ -5,13 +5,13 @@ import time
 
 import numpy as np
 import pytest
-from rest_bodies import ADD, LIMITS, STR, X, one, parse, refusal
 
 from ksrv._native.v2 import infer_body as native
 from ksrv.errors import BodyTooLarge
 from ksrv.limits import Limits
 from ksrv.protocol.json_data import read_data
 from ksrv.protocol.rest import parse_infer
+from tests.support.rest_bodies import ADD, LIMITS, STR, X, one, parse, refusal
 
 
 class TestJson:

@@ -1,7 +1,6 @@
 """docs/models.md shows every key of model.yaml, and what it shows can be loaded."""
 
 import re
-from pathlib import Path
 
 import msgspec
 
@@ -10,8 +9,9 @@ from ksrv.repository.model_keys import ModelKeys, UnpackedKeys
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.source import ModelSource
 from ksrv.spec import ImageSpec
+from tests.support.paths import ROOT
 
-TEXT = (Path(__file__).parents[3] / "docs/models.md").read_text()
+TEXT = (ROOT / "docs/models.md").read_text()
 [SETTINGS] = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
 [HANDLER] = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
@@ -35,7 +35,7 @@ def test_the_documented_settings_are_valid_and_complete(tmp_path):
 
 
 def test_the_keys_beside_torchserve_are_documented():
-    text = (Path(__file__).parents[3] / "docs/torchserve.md").read_text()
+    text = (ROOT / "docs/torchserve.md").read_text()
     [shown] = re.findall(r"Beside `torchserve:`(.*?)archive's own settings", text, re.DOTALL)
     assert {"torchserve", *re.findall(r"`(\w+)`", shown)} == keys_of(UnpackedKeys)
 

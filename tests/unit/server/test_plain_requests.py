@@ -21,8 +21,7 @@ from ksrv.engine.instance import Instance
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
 from ksrv.server.http.fast_path import PLAIN_JSON
-from tests.integration.door_server import read_answer
-from tests.unit.server.plain_door import (
+from tests.support.native.fast_path import (
     MODELS,
     ONE,
     ONE_YAML,
@@ -39,7 +38,8 @@ from tests.unit.server.plain_door import (
     status,
     stripped,
 )
-from tests.until import until
+from tests.support.native.gunicorn_server import read_answer
+from tests.support.wait_until import until
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from ksrv.server.workers.shared_statistics import (
     WorkerStatistics,
 )
 from ksrv.statistics import add_counts
-from tests.unit.engine.engine_models import engine, request, source
+from tests.support.engine.engine_models import engine, request, source
 
 
 class Record:

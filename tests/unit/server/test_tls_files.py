@@ -9,7 +9,7 @@ import pytest
 
 from ksrv.server import tls
 from ksrv.server.settings import ServerSettings, SettingsError
-from tests.integration.certificates import self_signed
+from tests.support.certificates import self_signed
 
 
 @pytest.fixture(scope="module")

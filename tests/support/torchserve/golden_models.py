@@ -10,7 +10,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-GOLDEN = Path(__file__).parent / "golden"
+from tests.support.paths import GOLDEN
+
+RECORDED = GOLDEN / "torchserve"
 TEN_LABELS = {str(index): [f"n0{index}", f"class{index}"] for index in range(10)}
 WORDS = "it is its not do bad good very cafe 3 a b cannot will as".split()  # noqa: SIM905
 # Complete, because the real text handler fails on a pair of words that is not in it.
@@ -18,8 +20,8 @@ VOCABULARY = ["<unk>", *WORDS, *(f"{first} {second}" for first in WORDS for seco
 
 
 def recorded(name: str) -> dict:
-    """Return the cases of a file in golden/ by their ids."""
-    return {case["id"]: case for case in json.loads((GOLDEN / name).read_text())["cases"]}
+    """Return the cases of a file in tests/golden/torchserve by their ids."""
+    return {case["id"]: case for case in json.loads((RECORDED / name).read_text())["cases"]}
 
 
 def _fill(parameter: nn.Parameter, scale: float) -> None:
@@ -104,7 +106,7 @@ def picture() -> Image.Image:
     green = (x * y // 16) % 256
     blue = 200 * ((x // 8 + y // 8) % 2) + (x + 2 * y) % 56
     image = Image.fromarray(np.stack([red, green, blue], axis=-1).astype(np.uint8))
-    known = json.loads((GOLDEN / "images.json").read_text())["synthetic-640x480.png"]
+    known = json.loads((RECORDED / "images.json").read_text())["synthetic-640x480.png"]
     assert hashlib.sha256(image.tobytes()).hexdigest() == known["sha256_of_rgb_bytes"]
     return image
 

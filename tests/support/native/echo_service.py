@@ -1,6 +1,6 @@
 """A gunicorn app for the door's tests: ksrv's own Falcon app over an engine that echoes.
 
-Run it with `gunicorn tests.integration.door_service:service`. What a request's parameters say
+Run it with `gunicorn tests.support.native.echo_service:service`. What a request's parameters say
 happens to it: `sleep` (seconds), `fail` (a status), `break` (an exception), `header` (set by the
 handler). The environment's `DOOR_TEST_SETTINGS` is a JSON object of server settings, and
 `DOOR_TEST_GIL` names the pipe of a thread that keeps the GIL.
@@ -20,7 +20,7 @@ from ksrv.server.access import Access
 from ksrv.server.app import make_app
 from ksrv.server.settings import ServerSettings
 from ksrv.spec import ModelSpec
-from tests.integration.gil import hold_gil
+from tests.support.native.held_gil import hold_gil
 
 
 class EchoTicket:

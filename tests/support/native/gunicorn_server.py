@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.support.paths import ROOT
 
 CONFIGURATION = """
 from ksrv.server.http.expect_continue import invite_late as pre_request
-from tests.integration.door_service import post_worker_init
+from tests.support.native.echo_service import post_worker_init
 http_parser = "python"
 control_socket_disable = True
 worker_class = "{worker_class}"
@@ -66,7 +66,7 @@ class DoorServer:
             self.process = subprocess.Popen(
                 [
                     sys.executable, "-m", "gunicorn", "-c", str(self._folder / "gunicorn_conf.py"),
-                    "-b", self._bind, "tests.integration.door_service:service",
+                    "-b", self._bind, "tests.support.native.echo_service:service",
                 ],
                 cwd=ROOT, env=self._environment, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True,

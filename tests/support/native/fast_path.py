@@ -17,7 +17,7 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.limits import Limits
 from ksrv.repository.layout import Repository
 from ksrv.server.http.fast_path import HotRoute, lane_for, ready_answers, render_error
-from tests.integration.door_server import read_answer
+from tests.support.native.gunicorn_server import read_answer
 
 PAIR = """
 import numpy as np

@@ -4,12 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-BUILD = HERE.parent.parent / "tools" / "native_build.py"
+from tests.support.paths import ROOT
+
+BUILD = ROOT / "tools" / "native_build.py"
+SOURCES = ROOT / "tests" / "property"
 
 
 def run_program(folder: Path, flavour: str, name: str, *arguments: str) -> str:
-    """Build a program of this folder and return what it printed; fail where a sanitizer found anything.
+    """Build a program of tests/property and return what it printed; fail where a sanitizer found anything.
 
     Args:
         folder: Where the program is put.
@@ -17,7 +19,7 @@ def run_program(folder: Path, flavour: str, name: str, *arguments: str) -> str:
         name: Its source file.
         arguments: What it is called with.
     """
-    command = [sys.executable, BUILD, flavour, HERE / name, "--into", folder]
+    command = [sys.executable, BUILD, flavour, SOURCES / name, "--into", folder]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     program = built.stdout.strip()

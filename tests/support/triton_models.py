@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from integration_models import ECHO, write_model
+from tests.support.models import ECHO, write_model
 
 WITNESS = """
 import json
