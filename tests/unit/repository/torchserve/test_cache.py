@@ -9,7 +9,7 @@ import pytest
 
 from ksrv.repository.torchserve.archive import open_archive
 from ksrv.repository.torchserve.cache import ABANDONED_DAYS, KEPT_DAYS, evict, lock_folder
-from tests.unit.repository.test_archive import FILES, write_zip
+from tests.unit.repository.torchserve.test_archive import FILES, write_zip
 
 DAY = 24 * 3600
 

@@ -11,7 +11,7 @@ from ksrv.server import worker
 from ksrv.server.http.handoff import HandedSocket, Patience, is_question
 from tests.support.http_heads import with_fields
 from tests.support.wait_until import until
-from tests.unit.native.test_door import opened
+from tests.unit.native.server.test_exchange import opened
 
 QUESTIONS = [
     b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
