@@ -26,7 +26,7 @@ import tritonclient.grpc as grpcclient
 
 from ksrv.protocol.protobuf import HEALTH, INFERENCE, methods
 from ksrv.testing import Server
-from tests.integration.test_soak_server import descendants, held
+from tests.integration.workers.test_soak_server import descendants, held
 from tests.support.certificates import self_signed
 from tests.support.image_files import jpeg
 

@@ -16,7 +16,7 @@ import requests
 from tritonclient import grpc as triton
 
 from ksrv.testing import Server
-from tests.integration.test_grpc_stream import stream
+from tests.integration.grpc.test_stream import stream
 from tests.support.grpc_calls import connect
 from tests.support.models import VECTOR, write_model
 from tests.support.native.gunicorn_server import infer_head, open_connection, read_answer

@@ -11,8 +11,7 @@ import tritonclient.grpc as triton
 from PIL import Image
 
 from ksrv.protocol.protobuf import INFERENCE, message_class, methods
-from tests.support.wait_until import until
-from tests.torchserve.test_handler_behaviours import (
+from tests.integration.torchserve.test_handler_behaviours import (
     ANSWER,
     ONE_TO_FOUR,
     TWO_INPUTS,
@@ -20,6 +19,7 @@ from tests.torchserve.test_handler_behaviours import (
     predict,
     wait_for,
 )
+from tests.support.wait_until import until
 
 
 @pytest.fixture(scope="module")

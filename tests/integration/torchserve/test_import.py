@@ -13,9 +13,14 @@ from ksrv.repository.torchserve.model_config import ArchiveDefaults, archive_rea
 from ksrv.server.config_properties import translate
 from ksrv.server.settings import SettingsError, resolve
 from ksrv.testing import Server
+from tests.integration.torchserve.test_handler_behaviours import (
+    ANSWER,
+    ONE_TO_FOUR,
+    predict,
+    settle,
+)
 from tests.support.certificates import self_signed
 from tests.support.torchserve.archives import archive
-from tests.torchserve.test_handler_behaviours import ANSWER, ONE_TO_FOUR, predict, settle
 
 SETTINGS = {
     "deviceType": "cpu",

@@ -6,9 +6,9 @@ import requests
 import torch
 
 from ksrv.testing import Server
+from tests.integration.torchserve.test_handler_behaviours import settle
 from tests.support.format_files import exported, network, write_package
 from tests.support.torchserve.archives import archive
-from tests.torchserve.test_handler_behaviours import settle
 
 HANDLER = """
 import torch
