@@ -56,7 +56,7 @@ $(KSERVE_VENV)/.installed:
 	@touch $@
 
 test-kserve: $(VENV)/.built $(KSERVE_VENV)/.installed ## KServe's own client, in an environment of its own
-	KSERVE_PYTHON=$(abspath $(KSERVE_VENV))/bin/python $(BIN)/python -m pytest tests/integration/test_kserve_client.py
+	KSERVE_PYTHON=$(abspath $(KSERVE_VENV))/bin/python $(BIN)/python -m pytest tests/integration/clients/test_kserve_client.py
 
 # cython-lint starts pycodestyle by its bare name.
 check: $(VENV)/.built ## format, lint, types, import arrows
@@ -97,7 +97,7 @@ SANITIZED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(ASAN)/lib:$(CURDIR) LD_PRELO
 	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 TRACED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(TRACE)/lib:$(CURDIR)
 NATIVE_TESTS := tests/unit/native tests/unit/protocol tests/property tests/unit/engine \
-	tests/unit/server/test_plain_requests.py $(wildcard tests/integration/test_door_*.py)
+	tests/unit/server/http/test_fast_path.py tests/integration/native_server
 
 # The sanitizer's own handler turns a signal that a test sends on purpose into an abort: -k.
 asan: $(VENV)/.built ## run the native parts' tests under the address and UB sanitizers

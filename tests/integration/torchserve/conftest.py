@@ -1,15 +1,13 @@
 """One server for the tests of TorchServe's handlers: archives under the process executor."""
 
-import sys
-from textwrap import dedent
-
 import pytest
 
-from ksrv.handlers.runner import make_runner
-from ksrv.repository.layout import Repository
 from ksrv.testing import Server
 from tests.support.torchserve.archives import archive, write_files
 from tests.support.torchserve.golden_models import write_golden_models
+from tests.support.torchserve.modules import ts_modules
+
+__all__ = ["ts_modules"]
 
 CPU = {"deviceType": "cpu"}
 COMPILE = {"compile": {"enable": True, "backend": "eager", "mode": "default"}}
@@ -73,43 +71,3 @@ def served(tmp_path_factory, model_files):
     fill(store, model_files)
     with Server(store, torchserve_api=True, start_timeout=200) as server:
         yield server
-
-
-@pytest.fixture
-def ts_modules(monkeypatch):
-    """Forget what a handler has imported in this process."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if name in ("own_handler", "own_envelope", "net", "layers") or name.partition(".")[0] in (
-            "ts",
-            "torchvision",
-        ):
-            del sys.modules[name]
-
-
-@pytest.fixture
-def ts_runner(tmp_path, ts_modules):
-    """Make a loaded runner of a TorchServe handler's source, in this process."""
-    runners = []
-
-    def make(handler, config="", files=(), instance=0, archive=None, manifest=None):
-        folder = tmp_path / "own"
-        folder.mkdir()
-        (folder / "own_handler.py").write_text(dedent(handler))
-        for name, content in dict(files).items():
-            (folder / name).write_bytes(content)
-        (folder / "model.yaml").write_text("handler: own_handler.py\n" + dedent(config))
-        source = Repository([tmp_path]).scan()["own"].versions[""]
-        source.config.torchserve.update(archive or {})
-        source.config.torchserve["manifest"]["model"].update(manifest or {})
-        runner = make_runner(source, instance=instance)
-        runners.append(runner)
-        runner.load()
-        return runner
-
-    yield make
-    for runner in runners:
-        runner.close()
