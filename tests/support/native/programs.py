@@ -20,7 +20,7 @@ def run_program(folder: Path, flavour: str, name: str, *arguments: str) -> str:
         arguments: What it is called with.
     """
     command = [sys.executable, BUILD, flavour, SOURCES / name, "--into", folder]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    built = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert built.returncode == 0, built.stderr
     program = built.stdout.strip()
     ran = subprocess.run(
