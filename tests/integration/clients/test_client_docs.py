@@ -1,15 +1,15 @@
 """The Python of docs/client.md, run as it stands there but for the addresses."""
 
 import re
-from pathlib import Path
 
 import cv2
 import numpy as np
-from integration_models import write_double, write_model
 
 from ksrv.testing import Server
+from tests.support.models import write_double, write_model
+from tests.support.paths import ROOT
 
-PAGE = Path(__file__).parents[3] / "docs" / "client.md"
+PAGE = ROOT / "docs" / "client.md"
 
 CATS = """
 from ksrv import BaseHandler

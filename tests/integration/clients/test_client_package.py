@@ -6,8 +6,6 @@ import threading
 import cv2
 import numpy as np
 import pytest
-from certificates import self_signed
-from integration_models import write_all, write_mean, write_model, write_text
 
 from ksrv.client import (
     AccessDenied,
@@ -21,6 +19,8 @@ from ksrv.client import (
     Unavailable,
 )
 from ksrv.testing import Server
+from tests.support.certificates import self_signed
+from tests.support.models import write_all, write_mean, write_model, write_text
 
 BFLOAT = """
 from ksrv import BaseHandler

@@ -4,8 +4,8 @@ import threading
 import time
 
 from ksrv.engine.engine import Engine, EngineSettings
-from tests.unit.engine.engine_models import FunctionExecutor, Models, source
-from tests.until import until
+from tests.support.engine.engine_models import FunctionExecutor, Models, source
+from tests.support.wait_until import until
 
 
 class Gate:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,8 +10,8 @@ from click.testing import CliRunner
 
 from ksrv.cli.main import main
 from ksrv.repository import model_keys
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 DOCUMENTED = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/models.md").read_text(), re.DOTALL)
 SECTIONS = [kind for kind in vars(model_keys).values() if isinstance(kind, msgspec.StructMeta)]
 KINDS = {
