@@ -16,10 +16,11 @@ from ksrv.observe.traffic import count_status
 from ksrv.server.access import Access
 from ksrv.server.http.body import Bound, read_body
 from ksrv.server.http.byte_budget import Reservation, process_budget
+from ksrv.server.http.gevent_support import choose_waiter
 from ksrv.server.http.json_body import DOCUMENT_BYTES, document_too_large, parse_document
 from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.rest.health import LiveResource, ModelReadyResource, ReadyResource
-from ksrv.server.rest.infer import InferResource, Run
+from ksrv.server.rest.infer import InferResource
 from ksrv.server.rest.metadata import (
     ConfigResource,
     ModelListResource,
@@ -121,7 +122,6 @@ def make_app(
     *,
     access: Access | None = None,
     budget: MemoryBudget | None = None,
-    run: Run | None = None,
     shared_memory: SharedMemory | None = None,
     statistics: ServerStatistics | None = None,
 ) -> falcon.App[Any, Any]:
@@ -132,7 +132,6 @@ def make_app(
         settings: Limits, access and the form of answers.
         access: The checks to share with another front end; made from the settings if left out.
         budget: The bytes in flight to share with another front end.
-        run: What runs a request; the engine itself if left out.
         shared_memory: The clients' regions to share with another front end.
         statistics: The statistics of all workers; those of the engine if left out.
     """
@@ -160,6 +159,7 @@ def make_app(
             )
             return parse_document(body, settings.limits)
 
+    waiter = choose_waiter()
     model = "/v2/models/{name}"
     version = model + "/versions/{version}"
     infer = InferResource(
@@ -167,7 +167,7 @@ def make_app(
         settings,
         budget,
         access,
-        run=run,
+        waiter=waiter,
         shared_memory=shared_memory,
     )
     stats = StatisticsResource(statistics)
@@ -198,7 +198,7 @@ def make_app(
         add_routes(app, shared_memory, read_document)
     if settings.torchserve_api:
         torchserve = TorchServeSurface(
-            engine, settings, budget, hides_credentials=access.needs_token
+            engine, settings, budget, hides_credentials=access.needs_token, waiter=waiter
         )
         torchserve.add_routes(app)
         torchserve.add_error_handlers(

@@ -18,10 +18,12 @@ from ksrv.protocol.error_texts import json_too_large
 from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.access import Access
-from ksrv.server.http.body import DIGITS, Bound, Environ, content_length, padding, read_body
+from ksrv.server.http.body import DIGITS, Bound, content_length, padding, read_body
 from ksrv.server.http.byte_budget import Reservation
-from ksrv.server.http.client_watch import client_of, run_for
+from ksrv.server.http.client_watch import ThreadWaiter
+from ksrv.server.http.request_headers import request_headers
 from ksrv.server.rest.responses import send_parts, server_timing, set_handler_headers
+from ksrv.server.rest.route_guard import check_control
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import GuardedRegions
 
@@ -39,10 +41,6 @@ class Answer:
     response: InferResponse
 
 
-Run = Callable[[InferRequest], InferResponse]
-"""Runs a request and returns when it is answered: `Engine.infer`, or a detour to it."""
-
-
 def answer(
     engine: "Engine",
     limits: Limits,
@@ -54,7 +52,7 @@ def answer(
     headers: Mapping[str, str],
     explain: bool = False,
     nan_literals: bool = False,
-    run: Run | None = None,
+    run: Callable[[InferRequest], InferResponse],
     regions: Regions | None = None,
 ) -> Answer:
     """Run one received request and render its answer.
@@ -69,7 +67,7 @@ def answer(
         headers: The request's headers, names in lower case.
         explain: Whether to explain rather than infer.
         nan_literals: Whether JSON answers hold NaN as a literal.
-        run: What runs the request; the engine itself if left out.
+        run: Runs the request and returns its response.
         regions: The shared memory that it may name; None where that is off.
 
     Raises:
@@ -81,7 +79,7 @@ def answer(
     request.model_name = model
     request.model_version = version
     request.explain = explain
-    response = (run or engine.infer)(request)
+    response = run(request)
     rendered = rest.render_infer(response, request, nan_literals=nan_literals, regions=regions)
     return Answer(rendered, response)
 
@@ -106,45 +104,6 @@ def json_bound(header_length: str | None, length: int | None, limits: Limits) ->
     return None
 
 
-def check_control(access: Access, environ: Environ) -> None:
-    """Let a call that changes what is served, or uses shared memory, pass or raise.
-
-    Args:
-        access: The checks.
-        environ: The WSGI environment.
-
-    Raises:
-        KsrvError: The caller may not.
-    """
-    access.check_control(
-        environ.get("HTTP_AUTHORIZATION"),
-        peer=environ.get("REMOTE_ADDR", ""),
-        forwarded="HTTP_X_FORWARDED_FOR" in environ or "HTTP_FORWARDED" in environ,
-        origin=environ.get("HTTP_ORIGIN"),
-    )
-
-
-def request_headers(environ: Environ, *, with_credentials: bool) -> dict[str, str]:
-    """Return the request's headers with names in lower case.
-
-    Args:
-        environ: The WSGI environment.
-        with_credentials: Whether `Authorization` is the handler's business; it is not where this
-            server checks it itself.
-    """
-    headers = {
-        key[5:].replace("_", "-").lower(): value
-        for key, value in environ.items()
-        if key.startswith("HTTP_")
-    }
-    for key in ("CONTENT_TYPE", "CONTENT_LENGTH"):
-        if environ.get(key):
-            headers[key.replace("_", "-").lower()] = environ[key]
-    if not with_credentials:
-        headers.pop("authorization", None)
-    return headers
-
-
 class InferResource:
     """POST /v2/models/{name}[/versions/{version}]/infer, and /explain.
 
@@ -153,7 +112,7 @@ class InferResource:
         settings: Limits and the form of answers.
         budget: The bytes in flight.
         access: Who may use shared memory, and whether `Authorization` is kept from handlers.
-        run: What runs a request; the engine itself if left out.
+        waiter: Waits for the response.
         shared_memory: The clients' regions; None where shared memory is off.
     """
 
@@ -164,7 +123,7 @@ class InferResource:
         budget: MemoryBudget,
         access: Access,
         *,
-        run: Run | None = None,
+        waiter: ThreadWaiter,
         shared_memory: Regions | None = None,
     ) -> None:
         self._engine = engine
@@ -172,7 +131,7 @@ class InferResource:
         self._budget = budget
         self._access = access
         self._shared_memory = shared_memory
-        self._run_request = run
+        self._waiter = waiter
 
     def on_post(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
@@ -185,13 +144,6 @@ class InferResource:
     ) -> None:
         """Answer a request to explain."""
         self._run(req, resp, name, version, explain=True)
-
-    def _run_for(self, req: falcon.Request) -> Run | None:
-        """Return what runs a request: while its client is there, where the thread can look."""
-        client = client_of(req.env)
-        if self._run_request is not None or client is None:
-            return self._run_request
-        return partial(run_for, self._engine, client)
 
     def _run(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str, *, explain: bool
@@ -213,11 +165,10 @@ class InferResource:
                 decompress=settings.decompress_requests,
                 on_read=req.context.mark_reading,
             )
-            run = self._run_for(req) or self._engine.infer
 
-            def run_counted(request: InferRequest) -> InferResponse:
+            def run(request: InferRequest) -> InferResponse:
                 reservation.close()  # from here on the queue counts the request
-                return run(request)
+                return self._waiter.infer(self._engine, request, self._waiter.client_of(req.env))
 
             done = answer(
                 self._engine,
@@ -229,7 +180,7 @@ class InferResource:
                 headers=request_headers(req.env, with_credentials=not self._access.needs_token),
                 explain=explain,
                 nan_literals=settings.nan_literals,
-                run=run_counted,
+                run=run,
                 regions=regions,
             )
         set_handler_headers(resp, done.response.headers)

@@ -18,7 +18,6 @@ from ksrv.errors import HeadTooLarge, InvalidRequest, NotFound, quote
 from ksrv.server.access import Access
 from ksrv.server.http.body import Environ
 from ksrv.server.http.chunk_framing import check_transfer_coding
-from ksrv.server.rest.infer import check_control
 
 _AUTHORITY = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -36,6 +35,24 @@ class Needs(enum.Enum):
     NOTHING = enum.auto()
     TOKEN = enum.auto()
     CONTROL = enum.auto()
+
+
+def check_control(access: Access, environ: Environ) -> None:
+    """Let a call that changes what is served, or uses shared memory, pass or raise.
+
+    Args:
+        access: The checks.
+        environ: The WSGI environment.
+
+    Raises:
+        KsrvError: The caller may not.
+    """
+    access.check_control(
+        environ.get("HTTP_AUTHORIZATION"),
+        peer=environ.get("REMOTE_ADDR", ""),
+        forwarded="HTTP_X_FORWARDED_FOR" in environ or "HTTP_FORWARDED" in environ,
+        origin=environ.get("HTTP_ORIGIN"),
+    )
 
 
 class GuardedRouter(CompiledRouter):

@@ -17,7 +17,7 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse
-from ksrv.server.http.client_watch import LOOK_NS, Blocking, Client
+from ksrv.server.http.client_watch import LOOK_NS, ClientConnection, ThreadWaiter
 from ksrv.server.rest.responses import send_parts, status_line, usable_headers
 from ksrv.server.torchserve.errors import INVALID_KEY, JSON, TorchServeError, render
 
@@ -72,8 +72,9 @@ class Exchange:
     Args:
         engine: Where it runs.
         request: The request; its `on_chunk` is set here.
-        blocking: How this worker's threads wait.
-        client: Who waits, or None where that is not known; its leaving gives the request up.
+        waiter: Waits for chunks and the end.
+        client: The client's connection, or None where it cannot be watched; the request of a client
+            that disconnects is cancelled.
 
     Raises:
         KsrvError: It is not accepted.
@@ -83,11 +84,11 @@ class Exchange:
         self,
         engine: "Engine",
         request: InferRequest,
-        blocking: Blocking[Any],
-        client: Client | None = None,
+        waiter: ThreadWaiter,
+        client: ClientConnection | None = None,
     ) -> None:
         self._events: SimpleQueue[InferResponse | None] = SimpleQueue()
-        self._blocking = blocking
+        self._waiter = waiter
         self._client = client
         request.on_chunk = self._events.put
         self._ticket: Ticket = engine.submit(request)
@@ -95,15 +96,14 @@ class Exchange:
 
     def first(self) -> InferResponse | None:
         """Wait for the first chunk; None when the request ends without one."""
-        chunk: InferResponse | None = self._blocking(self._next)
-        return chunk
+        return self._waiter.call(self._next)
 
     def _next(self) -> InferResponse | None:
         while True:
             try:
                 return self._events.get(timeout=LOOK_NS / 1e9)
             except Empty:
-                if self._client is not None and self._client.has_vanished():
+                if self._client is not None and self._client.disconnected():
                     self._ticket.cancel()
 
     def answer(self) -> InferResponse:
@@ -127,7 +127,7 @@ class Exchange:
         try:
             while following is not None:
                 yield item_bytes(following)
-                following = self._blocking(self._events.get)
+                following = self._waiter.call(self._events.get)
             try:
                 last = self.answer()
             except KsrvError as error:

@@ -17,7 +17,8 @@ from ksrv.errors import KsrvError, NotFound, Overloaded
 from ksrv.request import InferRequest, Tensor
 from ksrv.server.http.body import Environ, read_body
 from ksrv.server.http.byte_budget import Reservation
-from ksrv.server.http.client_watch import chosen_blocking, client_of
+from ksrv.server.http.client_watch import ThreadWaiter
+from ksrv.server.http.request_headers import request_headers
 from ksrv.server.rest.route_guard import Needs
 from ksrv.server.settings import ServerSettings
 from ksrv.server.torchserve import errors
@@ -37,26 +38,6 @@ KSERVE_PATHS = ("/v2", "/v1", "/metrics")
 ErrorHandler = Callable[[Any, falcon.Response, Any, dict[str, Any]], None]
 
 
-def title_case(environ: Environ, *, with_credentials: bool) -> dict[str, str]:
-    """Return the request's headers with names in Title-Case.
-
-    Args:
-        environ: The WSGI environment.
-        with_credentials: Whether `Authorization` is the handler's business.
-    """
-    headers = {
-        key[5:].replace("_", "-").title(): value
-        for key, value in environ.items()
-        if key.startswith("HTTP_")
-    }
-    for key in ("CONTENT_TYPE", "CONTENT_LENGTH"):
-        if environ.get(key):
-            headers[key.replace("_", "-").title()] = environ[key]
-    if not with_credentials:
-        headers.pop("Authorization", None)
-    return headers
-
-
 class TorchServeSurface:
     """The routes and what they share.
 
@@ -65,6 +46,7 @@ class TorchServeSurface:
         settings: Limits.
         budget: The bytes in flight.
         hides_credentials: Whether `Authorization` is kept from handlers.
+        waiter: Waits for chunks and responses.
     """
 
     def __init__(
@@ -74,12 +56,13 @@ class TorchServeSurface:
         budget: MemoryBudget,
         *,
         hides_credentials: bool,
+        waiter: ThreadWaiter,
     ) -> None:
         self.engine = engine
         self._settings = settings
         self._budget = budget
         self._with_credentials = not hides_credentials
-        self._blocking = chosen_blocking()
+        self._waiter = waiter
 
     def add_routes(self, app: "falcon.App[Any, Any]") -> None:
         """Add the routes to an app."""
@@ -213,7 +196,9 @@ class TorchServeSurface:
     def _headers(
         self, req: falcon.Request, parts: Sequence[Part], extra: Mapping[str, str]
     ) -> dict[str, str]:
-        headers = title_case(req.env, with_credentials=self._with_credentials)
+        headers = request_headers(
+            req.env, with_credentials=self._with_credentials, spelling=str.title
+        )
         headers[rows.SURFACE] = rows.TORCHSERVE
         for part in parts:
             headers[rows.PART + part.name] = part.content_type
@@ -221,7 +206,9 @@ class TorchServeSurface:
 
     def _answer(self, request: InferRequest, environ: Environ, resp: falcon.Response) -> None:
         try:
-            exchange = answers.Exchange(self.engine, request, self._blocking, client_of(environ))
+            exchange = answers.Exchange(
+                self.engine, request, self._waiter, self._waiter.client_of(environ)
+            )
         except Overloaded as error:
             raise errors.queue_full(request.model_name, error.reason) from None
         chunk = exchange.first()
@@ -246,7 +233,7 @@ class TorchServeSurface:
         request = InferRequest(
             name, version, str(uuid.uuid4()), headers=headers, surface=rows.TORCHSERVE
         )
-        exchange = answers.Exchange(self.engine, request, self._blocking)
+        exchange = answers.Exchange(self.engine, request, self._waiter)
         while exchange.first() is not None:
             pass  # chunks are no part of a description
         return rows.described(answers.item_bytes(exchange.answer()))

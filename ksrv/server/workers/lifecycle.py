@@ -23,7 +23,6 @@ from ksrv.errors import KsrvError
 from ksrv.server.access import Access
 from ksrv.server.addresses import Address
 from ksrv.server.http.byte_budget import process_budget
-from ksrv.server.http.client_watch import chosen_run
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
 from ksrv.server.workers.banner import print_models
@@ -170,7 +169,6 @@ class Service:
             settings,
             access=access,
             budget=budget,
-            run=chosen_run(self._engine),
             shared_memory=self.shared_memory,
             statistics=statistics,
         )

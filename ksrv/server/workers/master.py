@@ -22,8 +22,8 @@ from ksrv.server.addresses import (
     unusable,
 )
 from ksrv.server.grpc.port import reserve
-from ksrv.server.http.client_watch import keep_threads_real
 from ksrv.server.http.expect_continue import invite_late
+from ksrv.server.http.gevent_support import exclude_threads
 from ksrv.server.http.gunicorn_errors import speak_json
 from ksrv.server.logs import configure, gunicorn_logger
 from ksrv.server.settings import ServerSettings, SettingsError
@@ -217,7 +217,7 @@ class Master:
             self._grpc_socket.close()
         speak_json()
         if "gevent" in worker.cfg.worker_class_str.lower():
-            keep_threads_real()
+            exclude_threads()
 
     def post_worker_init(self, worker: Any) -> None:
         """Start the service; gunicorn's worker accepts when this returns."""

@@ -1,0 +1,29 @@
+"""A request's headers as handlers see them, read from the WSGI environment."""
+
+from collections.abc import Callable
+
+from ksrv.server.http.body import Environ
+
+
+def request_headers(
+    environ: Environ, *, with_credentials: bool, spelling: Callable[[str], str] = str.lower
+) -> dict[str, str]:
+    """Return the headers by name.
+
+    Args:
+        environ: The WSGI environment.
+        with_credentials: Whether `Authorization` is the handler's business; it is not where this
+            server checks it itself.
+        spelling: How names are written: `str.lower` or `str.title`.
+    """
+    headers = {
+        spelling(key[5:].replace("_", "-")): value
+        for key, value in environ.items()
+        if key.startswith("HTTP_")
+    }
+    for key in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+        if environ.get(key):
+            headers[spelling(key.replace("_", "-"))] = environ[key]
+    if not with_credentials:
+        headers.pop(spelling("authorization"), None)
+    return headers
