@@ -1,21 +1,61 @@
-"""The command group; each command has a module of its own."""
+"""The command group; each command has a module of its own, loaded when the command is called.
+
+So `ksrv --help` loads neither numpy nor the server. The summaries stand here for the same reason;
+a test compares them with those of the commands.
+"""
+
+from importlib import import_module
 
 import click
 
 import ksrv
-from ksrv.cli.import_archive import import_archive
-from ksrv.cli.infer import infer
-from ksrv.cli.schema import schema
-from ksrv.cli.serve import serve
+
+SECTIONS = {
+    "Serve": {
+        "serve": "Serve the models at PATHS until a signal ends it.",
+        "check": "Load and warm up the models at PATHS, and say which cannot be served.",
+        "import": "Report what ksrv makes of ARCHIVE, a .mar, .tar.gz or unpacked folder.",
+    },
+    "Call a server": {
+        "infer": "Send FILES to MODEL and print its answer; without files, print what MODEL takes.",
+        "client": "Print code that calls MODEL: curl, Python, JavaScript.",
+    },
+    "Begin": {
+        "init": "Write a model folder to start from: handler, model.yaml, sample and test.",
+        "schema": "Print the JSON schema of model.yaml.",
+        "doctor": "Say what this machine and environment mean for ksrv, and what to mend.",
+    },
+}
+"""The commands of each section of the help, with their summaries."""
+
+_MODULES = {"import": "import_archive"}
+"""Where a command's module is not called like the command."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """Loads a command when it is called, and lists the commands in sections."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands, for completion too."""
+        return [name for commands in SECTIONS.values() for name in commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, or None where there is none of this name."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        name = _MODULES.get(cmd_name, cmd_name)
+        command: click.Command = getattr(import_module(f"ksrv.cli.{name}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections of the help."""
+        width = max(map(len, self.list_commands(ctx)))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(ksrv.__version__, prog_name="ksrv")
 def main() -> None:
     """Serve models over the KServe v2 protocol."""
-
-
-main.add_command(serve)
-main.add_command(infer)
-main.add_command(import_archive)
-main.add_command(schema)

@@ -1,0 +1,144 @@
+"""`ksrv check`: loads models as `ksrv serve` would, and ends with a status that tells how it went."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ksrv.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+    from ksrv.engine.model import LoadedModel
+
+_POLL_SECONDS = 0.2
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    show_default=True,
+    help="Least level that is logged, on standard error.",
+)
+def check(paths: tuple[Path, ...], as_json: bool, log_level: str) -> None:
+    """Load and warm up the models at PATHS, and say which cannot be served.
+
+    A path is what `ksrv serve` takes. Nothing listens: the models are loaded in this process (or in
+    processes of their own, where model.yaml says so), run their warm-up, and are closed.
+
+    The exit status is 0 when every model is ready and warm, 1 when one is not, and 2 when a path
+    holds nothing to serve.
+    """
+    from ksrv.engine.engine import Engine
+    from ksrv.repository.layout import Repository, RepositoryError
+    from ksrv.repository.torchserve.model_config import archive_readers
+    from ksrv.server import logs
+    from ksrv.server.settings import ServerSettings
+    from ksrv.server.workers.banner import print_models
+
+    logs.configure(ServerSettings(log_level=log_level))  # type: ignore[arg-type]
+    repository = Repository(paths, archive_readers())
+    engine = Engine(repository)
+    try:
+        repository.check()
+        with _shown_progress(engine):
+            engine.start(wait=True)
+    except RepositoryError as error:
+        click.echo(f"Error: {error}", err=True)
+        raise click.exceptions.Exit(2) from error
+    try:
+        found = _results(engine)
+        if as_json:
+            click.echo(json.dumps({"models": found}, indent=2))
+        else:
+            print_models(engine, None)
+            for line in _remarks(found):
+                click.echo(line)
+    finally:
+        engine.close(timeout=10.0)
+    if not all(one["ok"] for one in found):
+        raise click.exceptions.Exit(1)
+
+
+def _results(engine: "Engine") -> list[dict[str, Any]]:
+    loaded = {(model.spec.name, model.spec.version): model for model in engine.loaded()}
+    found = []
+    for state in engine.index():
+        model = loaded.get((state.name, state.version))
+        error = model.warm_up_error if model is not None else ""
+        entry: dict[str, Any] = {
+            "name": state.name,
+            "version": state.version,
+            "state": state.state,
+            "reason": state.reason or error,
+            "ok": state.state == "READY" and not error,
+            "warm": False,
+        }
+        if model is not None:
+            entry["warm"] = _was_run(model) and not error
+            entry["device"] = model.spec.device
+            entry["load_seconds"] = model.load_ns / 1e9
+            entry["warm_up_seconds"] = model.warm_up_ns / 1e9
+            for key, tensors in (("inputs", model.spec.inputs), ("outputs", model.spec.outputs)):
+                entry[key] = [
+                    {"name": one.name, "datatype": one.datatype, "shape": one.wire_shape}
+                    for one in tensors
+                ]
+        found.append(entry)
+    return found
+
+
+def _was_run(model: "LoadedModel") -> bool:
+    """Tell whether the model's warm-up had a request to run."""
+    from ksrv.engine.warmup import generated
+
+    wanted = model.config.warmup
+    return generated(model.spec) is not None if wanted is True else bool(wanted)
+
+
+def _remarks(found: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines below the table."""
+    yield ""
+    for one in found:
+        if one["ok"] and not one["warm"]:
+            yield (
+                f"{one['name']}: ready, but not run: its inputs' shapes are open or `warmup` is "
+                f"false; name sample files under `warmup:` in model.yaml to have it run here"
+            )
+    bad = [one["name"] for one in found if not one["ok"]]
+    if bad:
+        yield f"{len(bad)} of {len(found)} models cannot be served as they are: {', '.join(bad)}"
+    else:
+        yield f"{len(found)} of {len(found)} models are ready"
+
+
+@contextmanager
+def _shown_progress(engine: "Engine") -> Iterator[None]:
+    """Show which models are loading, while the calling thread loads them."""
+    done = threading.Event()
+
+    def watch(progress: Progress) -> None:
+        while not done.wait(_POLL_SECONDS):
+            states = engine.index()
+            loading = [state.name for state in states if state.state == "LOADING"]
+            text = f"loading {', '.join(loading)}" if loading else "looking for models"
+            progress.show(f"{len(states) - len(loading)} of {len(states)} models; {text}")
+
+    with Progress() as progress:
+        thread = threading.Thread(target=watch, args=(progress,), daemon=True)
+        if progress.shown:
+            thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            if progress.shown:
+                thread.join()

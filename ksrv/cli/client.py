@@ -1,0 +1,353 @@
+"""`ksrv client`: code that calls a model, made from the metadata that its server tells."""
+
+import json
+import math
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from ksrv.cli.connection import TOKEN_VARIABLE, Credentials, credential_options, url_option
+
+LANGUAGES = ("curl", "python", "javascript")
+
+FREE_SIZE = 8
+"""The size in examples of a dimension, other than the first, that may have any size."""
+
+WRITTEN_VALUES = 64
+"""Values of an input that are written out; larger inputs are zeros."""
+
+SIZES = {
+    "BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2,
+    "INT32": 4, "INT64": 8, "FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8,
+}  # fmt: skip
+"""Bytes of a value of each datatype."""
+
+NUMPY_NAMES = {
+    "BOOL": "bool", "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64",
+    "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64", "FP16": "float16",
+    "BF16": "float32", "FP32": "float32", "FP64": "float64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input as the examples fill it.
+
+    Attributes:
+        kind: "image", "text", "values" (written out) or "zeros".
+        shape: Of the example.
+    """
+
+    name: str
+    datatype: str
+    kind: str
+    shape: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """The number of its values."""
+        return math.prod(self.shape)
+
+    @property
+    def values(self) -> list[Any]:
+        """Its values, where they are written out."""
+        if self.kind == "text":
+            return ["text"] * self.count
+        return [False if self.datatype == "BOOL" else 0] * self.count
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the examples call.
+
+    Attributes:
+        url: The server's URL, of REST.
+        path: The path of the model's infer route.
+        image: The file that the examples send to image inputs.
+    """
+
+    url: str
+    model: str
+    version: str
+    inputs: tuple[Input, ...]
+    credentials: Credentials
+    image: str
+
+    @property
+    def path(self) -> str:
+        """The path of the model's infer route."""
+        version = f"/versions/{quote(self.version, safe='')}" if self.version else ""
+        return f"/v2/models/{quote(self.model, safe='')}{version}/infer"
+
+    @property
+    def has_token(self) -> bool:
+        """Whether calls show a token."""
+        return self.credentials.token is not None
+
+    @property
+    def needs_image(self) -> bool:
+        """Whether an input takes images."""
+        return any(one.kind == "image" for one in self.inputs)
+
+    def header(self, image_size: int | str) -> dict[str, Any]:
+        """Return the JSON part of the request.
+
+        Args:
+            image_size: What stands for the bytes of an image.
+        """
+        return {"inputs": [self._entry(one, image_size) for one in self.inputs]}
+
+    def _entry(self, one: Input, image_size: int | str) -> dict[str, Any]:
+        datatype = "BYTES" if one.kind == "image" else one.datatype
+        entry: dict[str, Any] = {"name": one.name, "datatype": datatype, "shape": list(one.shape)}
+        if one.kind == "image":
+            entry["parameters"] = {"binary_data_size": image_size}
+        elif one.kind == "zeros":
+            entry["parameters"] = {"binary_data_size": one.count * SIZES[one.datatype]}
+        else:
+            entry["data"] = one.values
+        return entry
+
+
+def inputs_of(metadata: dict[str, Any]) -> tuple[Input, ...]:
+    """Return the inputs that a model's metadata declares, as examples fill them.
+
+    Args:
+        metadata: The metadata.
+    """
+    images = {
+        key.removesuffix(".image.accepts")
+        for key in metadata.get("properties") or {}
+        if key.endswith(".image.accepts")
+    }
+    found = []
+    for entry in metadata["inputs"]:
+        sizes = list(entry["shape"])
+        shape = tuple(
+            size if size >= 0 else 1 if place == 0 else FREE_SIZE
+            for place, size in enumerate(sizes)
+        )
+        datatype = entry["datatype"]
+        if entry["name"] in images:
+            kind, shape = "image", (1,)
+        elif datatype == "BYTES":
+            kind, shape = "text", tuple(size if size >= 0 else 1 for size in sizes)
+        elif math.prod(shape) <= WRITTEN_VALUES and datatype not in ("FP16", "BF16"):
+            kind = "values"
+        else:
+            kind = "zeros"
+        found.append(Input(entry["name"], datatype, kind, shape))
+    return tuple(found)
+
+
+def curl_code(call: Call) -> str:
+    """Return a shell command.
+
+    Args:
+        call: What it calls.
+    """
+    options = []
+    if call.credentials.ca is not None:
+        options.append(f"--cacert {shlex.quote(call.credentials.ca)}")
+    if call.credentials.token_file is not None:
+        file = shlex.quote(str(call.credentials.token_file))
+        options.append(f'-H "Authorization: Bearer $(head -n 1 {file})"')
+    elif call.has_token:
+        options.append(f'-H "Authorization: Bearer ${TOKEN_VARIABLE}"')
+    url = shlex.quote(call.url + call.path)
+    if not call.needs_image and all(one.kind != "zeros" for one in call.inputs):
+        body = json.dumps(call.header(0), separators=(",", ":"))
+        return " ".join(["curl -s", url, *options, "-d", shlex.quote(body)])
+    image = shlex.quote(call.image)
+    lines = []
+    if call.needs_image:
+        lines.append(f"SIZE=$(($(wc -c < {image})))")
+    header = json.dumps(call.header("@SIZE@"), separators=(",", ":"))
+    lines.append("H=" + shlex.quote(header).replace('"@SIZE@"', "'$SIZE'"))
+    parts = ['printf %s "$H"']
+    for one in call.inputs:
+        if one.kind == "image":
+            parts.append(f"cat {image}")
+        elif one.kind == "zeros":
+            parts.append(f"head -c {one.count * SIZES[one.datatype]} /dev/zero")
+    length = '-H "Inference-Header-Content-Length: ${#H}"'
+    lines.append(f"({'; '.join(parts)}) |")
+    lines.append("  " + " ".join(["curl -s", url, *options, length, "--data-binary @-"]))
+    return "\n".join(lines)
+
+
+def python_code(call: Call) -> str:
+    """Return a Python program on ksrv.client.
+
+    Args:
+        call: What it calls.
+    """
+    arguments = [repr(call.url)]
+    reads_file = call.needs_image
+    imports = []
+    if call.credentials.token_file is not None:
+        arguments.append(f"token=Path({str(call.credentials.token_file)!r}).read_text().split()[0]")
+        reads_file = True
+    elif call.has_token:
+        imports.append("import os")
+        arguments.append(f"token=os.environ[{TOKEN_VARIABLE!r}]")
+    if call.credentials.ca is not None:
+        arguments.append(f"ca={call.credentials.ca!r}")
+    if reads_file:
+        imports.append("from pathlib import Path")
+    if any(one.kind == "zeros" for one in call.inputs):
+        imports += ["", "import numpy as np"] if imports else ["import numpy as np"]
+    values = ", ".join(f"{one.name!r}: {_python_value(one, call.image)}" for one in call.inputs)
+    version = f", version={call.version!r}" if call.version else ""
+    lines = [
+        *imports,
+        *([""] if imports else []),
+        "from ksrv.client import Client",
+        "",
+        f"with Client({', '.join(arguments)}) as client:",
+        f"    answer = client.infer({call.model!r}, {{{values}}}{version})",
+        "for name, value in answer.items():",
+        "    print(name, value.shape, value)",
+    ]
+    return "\n".join(lines)
+
+
+def _python_value(one: Input, image: str) -> str:
+    if one.kind == "image":
+        return f"[Path({image!r})]"
+    if one.kind == "zeros":
+        return f"np.zeros({one.shape}, np.{NUMPY_NAMES[one.datatype]})"
+    return repr(_nested(one.values, one.shape))
+
+
+def _nested(values: list[Any], shape: tuple[int, ...]) -> Any:
+    if len(shape) <= 1:
+        return values
+    step = len(values) // shape[0] if shape[0] else 0
+    return [
+        _nested(values[start * step : (start + 1) * step], shape[1:]) for start in range(shape[0])
+    ]
+
+
+def javascript_code(call: Call) -> str:
+    """Return a JavaScript module for Node.js 18 and browsers.
+
+    Args:
+        call: What it calls.
+    """
+    lines: list[str] = []
+    if call.credentials.ca is not None:
+        lines.append(f"// node: set NODE_EXTRA_CA_CERTS={call.credentials.ca}")
+    headers = []
+    if call.has_token:
+        token = f"process.env.{TOKEN_VARIABLE}"
+        if call.credentials.token_file is not None:
+            lines.append("import { readFileSync } from 'node:fs';")
+            file = json.dumps(str(call.credentials.token_file))
+            token = f"readFileSync({file}, 'utf8').split(/\\s/)[0]"
+        headers.append(f"'Authorization': `Bearer ${{{token}}}`")
+    if call.needs_image:
+        lines.append(
+            "import { readFile } from 'node:fs/promises';  // in a browser: file.arrayBuffer()"
+        )
+        lines += ["", f"const image = new Uint8Array(await readFile({json.dumps(call.image)}));"]
+    header = json.dumps(call.header("@SIZE@"), separators=(", ", ": "))
+    header = header.replace('"@SIZE@"', "image.length")
+    binary = call.needs_image or any(one.kind == "zeros" for one in call.inputs)
+    lines.append(f"const request = {header};")
+    body = "JSON.stringify(request)"
+    if binary:
+        parts = []
+        for one in call.inputs:
+            if one.kind == "image":
+                parts.append("image")
+            elif one.kind == "zeros":
+                parts.append(f"new Uint8Array({one.count * SIZES[one.datatype]})")
+        lines.append("const header = new TextEncoder().encode(JSON.stringify(request));")
+        headers.append("'Inference-Header-Content-Length': String(header.length)")
+        body = f"new Blob([header, {', '.join(parts)}])"
+    else:
+        headers.append("'Content-Type': 'application/json'")
+    lines += [
+        f"const response = await fetch({json.dumps(call.url + call.path)}, {{",
+        "  method: 'POST',",
+        f"  headers: {{ {', '.join(headers)} }},",
+        f"  body: {body},",
+        "});",
+        "const answer = await response.json();",
+        "if (!response.ok) throw new Error(`${response.status}: ${answer.error}`);",
+        "for (const output of answer.outputs) console.log(output.name, output.shape, output.data);",
+    ]
+    return "\n".join(lines)
+
+
+_WRITERS: dict[str, Callable[[Call], str]] = {
+    "curl": curl_code,
+    "python": python_code,
+    "javascript": javascript_code,
+}
+
+
+@click.command()
+@click.argument("model")
+@url_option
+@click.option("--version", default="", help="The model's version.")
+@click.option(
+    "--language",
+    type=click.Choice(["all", *LANGUAGES]),
+    default="all",
+    show_default=True,
+    help="Which code to print; with one of them nothing else is printed.",
+)
+@click.option("--image", default="image.jpg", show_default=True, help="Image file in the examples.")
+@credential_options
+@click.option("--timeout", default=60.0, show_default=True, help="Seconds to wait.")
+def client(
+    model: str,
+    url: str,
+    version: str,
+    language: str,
+    image: str,
+    token_file: Path | None,
+    ca: str | None,
+    timeout: float,
+) -> None:
+    """Print code that calls MODEL: curl, Python, JavaScript.
+
+    The code is made from the metadata that the server tells of the model, and runs as printed.
+    Tokens are not printed: the code reads them where this command did.
+    """
+    from ksrv.client import ClientError
+
+    credentials = Credentials(token_file, ca)
+    if url.startswith("grpc"):
+        raise click.UsageError("the code calls REST; expected --url http://HOST:PORT")
+    try:
+        with credentials.client(url, timeout) as server:
+            metadata = server.metadata(model, version)
+            url = server.url.rstrip("/")
+    except ClientError as error:
+        raise click.ClickException(str(error)) from error
+    inputs = inputs_of(metadata)
+    if not inputs:
+        raise click.ClickException(
+            f"the model {model} declares no inputs, so no example can be made; write `inputs:` in "
+            f"its model.yaml"
+        )
+    call = Call(url, model, version, inputs, credentials, image)
+    for line in _shown(call, language):
+        click.echo(line)
+
+
+def _shown(call: Call, language: str) -> Iterator[str]:
+    if language != "all":
+        yield _WRITERS[language](call)
+        return
+    for position, name in enumerate(LANGUAGES):
+        yield f"{'' if not position else chr(10)}--- {name} ---"
+        yield _WRITERS[name](call)

@@ -1,0 +1,102 @@
+"""The options of commands that call a server: where it is, and what it is shown."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ksrv.client import Client
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+TOKEN_VARIABLE = "KSRV_TOKEN"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a server is shown.
+
+    Attributes:
+        token_file: The file whose first word is the token, or None.
+        ca: The file of the authorities that are trusted, or None.
+    """
+
+    token_file: Path | None
+    ca: str | None
+
+    @property
+    def token(self) -> str | None:
+        """The bearer token: of the file, else of the variable KSRV_TOKEN, else None.
+
+        Raises:
+            click.ClickException: The file holds none.
+        """
+        if self.token_file is None:
+            return os.environ.get(TOKEN_VARIABLE) or None
+        words = self.token_file.read_text(encoding="utf-8").split()
+        if not words:
+            raise click.ClickException(f"{self.token_file} is empty; expected a token")
+        return words[0]
+
+    def client(self, url: str, timeout: float, retries: int = 3) -> "Client":
+        """Return a client.
+
+        Args:
+            url: The server's URL.
+            timeout: Seconds that a call may take.
+            retries: How often a call is made again while the server is busy.
+
+        Raises:
+            click.ClickException: The URL or a file cannot be used.
+        """
+        from ksrv.client import Client
+
+        try:
+            return Client(url, token=self.token, ca=self.ca, timeout=timeout, retries=retries)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--url") from error
+        except (OSError, ImportError) as error:
+            raise click.ClickException(f"no client can be made for {url}: {error}") from error
+
+
+def credential_options(command: Command) -> Command:
+    """Add --token-file and --ca to a command.
+
+    Args:
+        command: The command's function, which takes `token_file` and `ca`.
+    """
+    token = click.option(
+        "--token-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help=f"File whose first word is sent as bearer token.  [env: {TOKEN_VARIABLE} (the token)]",
+    )
+    ca = click.option(
+        "--ca",
+        envvar="KSRV_CA",
+        show_envvar=True,
+        type=click.Path(exists=True, dir_okay=False),
+        help="Authorities (PEM) to trust with TLS, instead of the system's.",
+    )
+    return token(ca(command))
+
+
+def url_option(command: Command) -> Command:
+    """Add --url to a command.
+
+    Args:
+        command: The command's function, which takes `url`.
+    """
+    return click.option(
+        "--url",
+        default=DEFAULT_URL,
+        show_default=True,
+        envvar="KSRV_URL",
+        show_envvar=True,
+        help="The server: http://, https://, grpc:// or grpcs://HOST:PORT.",
+    )(command)

@@ -1,0 +1,100 @@
+"""`ksrv init`: a model folder that can be served and tested as it stands."""
+
+from pathlib import Path
+
+import click
+
+TEMPLATES = Path(__file__).with_name("templates")
+
+SUFFIX = ".in"
+"""Ends the names of the templates' files, which are no code of this package."""
+
+KINDS = ("tensor", "image-classifier", "detector", "text", "torchserve")
+
+_SAMPLES = {
+    "tensor": "sample.json",
+    "image-classifier": "sample.jpg",
+    "detector": "sample.jpg",
+    "text": "sample.txt",
+    "torchserve": "sample.txt",
+}
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="Write over files that are there.")
+def init(kind: str, folder: Path, force: bool) -> None:
+    """Write a model folder to start from: handler, model.yaml, sample and test.
+
+    \b
+    tensor            numbers in, numbers out
+    image-classifier  images in, labels and probabilities out
+    detector          images in, boxes out
+    text              texts in, labels out
+    torchserve        a handler as TorchServe takes it
+
+    The folder's name becomes the model's. What is written needs no network and no framework; the
+    comments say where a model of your own goes.
+    """  # noqa: D301 - click reads the character
+    from ksrv.repository.layout import is_model_name
+
+    name = folder.resolve().name
+    if not is_model_name(name):
+        raise click.UsageError(
+            f"'{name}' is no model name; expected letters, digits, '.', '_' and '-', the first of "
+            f"them a letter or a digit"
+        )
+    files = {
+        path.name.removesuffix(SUFFIX): path.read_text(encoding="utf-8").replace("@NAME@", name)
+        for path in sorted((TEMPLATES / kind).glob(f"*{SUFFIX}"))
+    }
+    sample = _SAMPLES[kind]
+    there = [file for file in (*files, sample) if (folder / file).exists()]
+    if there and not force:
+        raise click.ClickException(
+            f"{folder} holds {', '.join(there)} already; choose another folder or give --force"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            (folder / file).write_text(text, encoding="utf-8")
+        if sample not in files:
+            (folder / sample).write_bytes(_picture(kind))
+    except OSError as error:
+        raise click.ClickException(f"{folder} cannot be written: {error}") from error
+    for file in sorted({*files, sample}):
+        click.echo(f"wrote {folder / file}")
+    click.echo("\nTry it:")
+    for line in _commands(kind, name, folder):
+        click.echo(f"  {line}")
+
+
+def _commands(kind: str, name: str, folder: Path) -> list[str]:
+    commands = [f"ksrv check {folder}", f"python {folder / 'test_model.py'}"]
+    if kind == "torchserve":
+        url = f"http://127.0.0.1:8080/predictions/{name}"
+        serve = f"ksrv serve {folder} --torchserve-api"
+        return [*commands, serve, f"curl -s {url} -T {folder / _SAMPLES[kind]}"]
+    return [
+        *commands,
+        f"ksrv serve {folder}",
+        f"ksrv infer {name} {folder / _SAMPLES[kind]}",
+        f"ksrv client {name}",
+    ]
+
+
+def _picture(kind: str) -> bytes:
+    """Return a JPEG: for a detector two bright boxes on a dark ground, else mostly red."""
+    import cv2
+    import numpy as np
+
+    if kind == "detector":
+        pixels = np.full((240, 320, 3), 20, np.uint8)
+        pixels[40:120, 30:110] = 230
+        pixels[150:210, 180:290] = 240
+    else:
+        pixels = np.full((240, 320, 3), (40, 40, 210), np.uint8)  # blue, green, red
+        pixels[80:160, 120:200] = (200, 220, 220)
+    encoded: bytes = cv2.imencode(".jpg", pixels)[1].tobytes()
+    return encoded

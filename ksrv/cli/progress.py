@@ -1,0 +1,49 @@
+"""One line on standard error that tells how far long work is; nothing where that is no terminal."""
+
+import sys
+import time
+from types import TracebackType
+
+CLEAR_LINE = "\r\x1b[K"
+
+SPINNER = "|/-\\"
+
+
+class Progress:
+    """Shows a line that is written over again, while its context is open.
+
+    Attributes:
+        shown: Whether there is a terminal to show it on.
+    """
+
+    def __init__(self) -> None:
+        self.shown = sys.stderr.isatty()
+        self._step = 0
+        self._start = time.monotonic()
+
+    def show(self, text: str) -> None:
+        """Show a text in place of the last one.
+
+        Args:
+            text: The text, of one line.
+        """
+        if self.shown:
+            self._step += 1
+            seconds = time.monotonic() - self._start
+            mark = SPINNER[self._step % len(SPINNER)]
+            line = f"{mark} {text} ({seconds:.0f} s)"
+            sys.stderr.write(CLEAR_LINE + line[:79])
+            sys.stderr.flush()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.shown:
+            sys.stderr.write(CLEAR_LINE)
+            sys.stderr.flush()

@@ -1,0 +1,68 @@
+"""`ksrv check`: what it prints and with which status it ends."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from integration_models import VECTOR, write_broken, write_double, write_model
+
+from ksrv.cli.main import main
+
+FAILS = """
+from ksrv import BaseHandler
+
+
+class Fails(BaseHandler):
+    def inference(self, x):
+        raise RuntimeError("not with zeros")
+"""
+
+
+@pytest.fixture
+def check():
+    return lambda *arguments: CliRunner().invoke(main, ["check", *map(str, arguments)])
+
+
+def test_models_that_serve(check, tmp_path):
+    write_double(tmp_path)
+    done = check(tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "double" in done.output and "FP32[-1,4]" in done.output
+    assert done.output.endswith("1 of 1 models are ready\n")
+
+
+def test_models_that_do_not_serve_are_status_1(check, tmp_path):
+    write_double(tmp_path)
+    write_broken(tmp_path)
+    write_model(tmp_path, "fails", FAILS, VECTOR)
+    done = check(tmp_path)
+    assert done.exit_code == 1
+    assert "the weights are gone" in done.output
+    assert "2 of 3 models cannot be served as they are: broken, fails" in done.output
+
+
+def test_what_is_not_run_is_told(check, tmp_path):
+    write_model(tmp_path, "fails", FAILS, VECTOR + "warmup: false\n")
+    done = check(tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "fails: ready, but not run" in done.output
+
+
+@pytest.mark.parametrize("name", ["nothing", "empty"])
+def test_nothing_to_serve_is_status_2(check, tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    done = check(tmp_path / name)
+    assert done.exit_code == 2
+    assert "Error: " in done.output
+    assert check().exit_code == 2
+
+
+def test_the_result_as_json(check, tmp_path):
+    write_double(tmp_path)
+    write_broken(tmp_path)
+    done = CliRunner().invoke(main, ["check", "--json", "--log-level", "error", str(tmp_path)])
+    found = {one["name"]: one for one in json.loads(done.stdout)["models"]}
+    assert done.exit_code == 1
+    assert found["double"]["ok"] and found["double"]["warm"]
+    assert found["double"]["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]
+    assert not found["broken"]["ok"] and "the weights are gone" in found["broken"]["reason"]

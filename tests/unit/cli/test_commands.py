@@ -1,0 +1,59 @@
+"""The command group: what it lists, and what it loads."""
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ksrv.cli.main import SECTIONS, main
+
+SUMMARIES = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
+
+
+@pytest.fixture
+def context():
+    return click.Context(main)
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_the_listed_summary_is_the_commands_own(context, name):
+    command = main.get_command(context, name)
+    assert command.name == name
+    first = " ".join(command.help.split("\n\n")[0].split())
+    assert first == SUMMARIES[name]
+    assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
+
+
+def test_help_has_sections(context):
+    text = CliRunner().invoke(main, ["--help"]).output
+    for title in SECTIONS:
+        assert f"\n{title}:\n" in text
+
+
+def test_an_unknown_command_is_told_with_status_2():
+    done = CliRunner().invoke(main, ["sevre"])
+    assert done.exit_code == 2
+    assert "sevre" in done.output
+
+
+def test_completion_knows_the_commands():
+    done = subprocess.run(
+        [sys.executable, "-m", "ksrv"],
+        env={"_KSRV_COMPLETE": "bash_complete", "COMP_WORDS": "ksrv in", "COMP_CWORD": "1"},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert {"plain,infer", "plain,init"} <= set(done.stdout.split()), done
+
+
+def test_help_loads_no_numpy_and_no_server():
+    code = (
+        "import sys\n"
+        "from ksrv.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "bad = {'numpy', 'msgspec', 'grpc', 'cv2', 'falcon', 'gunicorn'} & set(sys.modules)\n"
+        "assert not bad, bad\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)

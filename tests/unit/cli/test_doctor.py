@@ -1,0 +1,122 @@
+"""`ksrv doctor`: its form here, and its findings on machines that are not this one."""
+
+import json
+import resource
+import ssl
+
+import pytest
+from click.testing import CliRunner
+
+from ksrv.cli import doctor
+from ksrv.cli.main import main
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A file system of /proc and /sys whose files the test writes."""
+    monkeypatch.setattr(doctor, "_SYS", tmp_path / "sys")
+    monkeypatch.setattr(doctor, "_PROC", tmp_path / "proc")
+
+    def write(path, text):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+
+    return write
+
+
+def levels(check):
+    return {one.subject: one for one in check()}
+
+
+def test_it_looks_at_this_machine():
+    done = CliRunner().invoke(main, ["doctor", "--json"])
+    found = json.loads(done.output)["findings"]
+    assert {"ksrv", "packages", "cores", "memory", "TLS", "HTTP/2", "JPEG", "allocator"} <= {
+        one["subject"] for one in found
+    }
+    assert done.exit_code == any(one["level"] == "wrong" for one in found)
+    assert all(one["found"] for one in found)
+    assert all(one["means"] for one in found if one["level"] in ("slow", "wrong"))
+
+
+def test_the_text_tells_means_and_do(monkeypatch):
+    one = doctor.Finding("slow", "thing", "odd", "it is late", "mend it")
+    fine = doctor.Finding("ok", "other", "fine")
+    monkeypatch.setattr(doctor, "CHECKS", (lambda: iter([one, fine]),))
+    done = CliRunner().invoke(main, ["doctor", "--problems"])
+    assert done.exit_code == 0
+    assert "slow   thing: odd" in done.output and "other" not in done.output
+    assert "means: it is late" in done.output and "do:    mend it" in done.output
+    assert "1 ok, 0 note, 1 slow, 0 wrong" in done.output
+
+
+def test_a_check_that_fails_ends_no_other(monkeypatch):
+    def broken():
+        raise OSError("no such thing")
+
+    wrong = doctor.Finding("wrong", "thing", "broken")
+    monkeypatch.setattr(doctor, "CHECKS", (broken, lambda: iter([wrong])))
+    done = CliRunner().invoke(main, ["doctor"])
+    assert done.exit_code == 1
+    assert "broken: cannot be looked at: OSError: no such thing" in done.output
+
+
+def test_a_governor_that_saves_power_is_slow(machine):
+    machine("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n")
+    assert levels(doctor.processors)["CPU governor"].level == "slow"
+    machine("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n")
+    assert levels(doctor.processors)["CPU governor"].level == "ok"
+
+
+def test_a_quota_below_the_cores_is_slow(machine, monkeypatch):
+    monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda pid: set(range(8)))
+    machine("sys/fs/cgroup/cpu.max", "150000 100000")
+    assert "quota is 1.5" in levels(doctor.processors)["cores"].found
+    machine("sys/fs/cgroup/cpu.max", "max 100000")
+    assert levels(doctor.processors)["cores"].level == "ok"
+
+
+def test_a_slow_clock_is_told(machine):
+    machine("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet")
+    assert levels(doctor.processors)["clock"].level == "slow"
+
+
+@pytest.mark.parametrize(("soft", "level"), [(512, "wrong"), (1024, "slow"), (65536, "ok")])
+def test_few_open_files(monkeypatch, soft, level):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, 65536))
+    assert levels(doctor.limits)["open files"].level == level
+
+
+def test_kernel_settings(machine):
+    machine("proc/sys/net/core/somaxconn", "128")
+    machine("proc/sys/net/ipv4/tcp_migrate_req", "0")
+    found = levels(doctor.limits)
+    assert (found["accept queue"].level, found["reloads"].level) == ("slow", "note")
+
+
+def test_an_old_openssl_is_slow(monkeypatch):
+    monkeypatch.setattr(ssl, "OPENSSL_VERSION_INFO", (3, 0, 19, 0, 0))
+    assert levels(doctor.libraries)["TLS"].level == "slow"
+    monkeypatch.setattr(ssl, "OPENSSL_VERSION_INFO", (3, 5, 0, 0, 0))
+    assert levels(doctor.libraries)["TLS"].level == "ok"
+
+
+def test_missing_packages_are_wrong(monkeypatch):
+    monkeypatch.setattr(doctor, "_release", lambda name: None if name == "falcon" else "1")
+    found = [one for one in doctor.versions() if one.level == "wrong"]
+    assert found[0].found == "missing: falcon" and "pip install falcon" in found[0].do
+
+
+def test_settings_that_cannot_be_are_wrong(monkeypatch):
+    monkeypatch.setenv("KSRV_WORKERS", "many")
+    assert levels(doctor.settings)["settings"].level == "wrong"
+    monkeypatch.setenv("KSRV_WORKERS", "2")
+    monkeypatch.setenv("KSRV_WROKERS", "2")
+    found = list(doctor.settings())
+    assert [one.level for one in found] == ["note", "ok"]
+    assert "KSRV_WROKERS" in found[0].found and "workers" in found[1].found
+
+
+def test_threads_of_the_environment_are_told(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert levels(doctor.devices)["threads"].found == "OMP_NUM_THREADS=1"
