@@ -29,7 +29,8 @@ ARROWS = {
     "engine": FOUNDATION | {"handlers", "loaders", "repository", "observe", "images"},
     "server": FOUNDATION
     | {"protocol", "engine", "repository", "handlers", "observe", "torchserve", "images"},
-    "cli": FOUNDATION | {"client", "server", "engine", "repository", "torchserve", "handlers"},
+    "cli": FOUNDATION
+    | {"client", "images", "server", "engine", "repository", "torchserve", "handlers"},
     "testing": FOUNDATION | {"server", "cli", "repository", "handlers", "protocol"},
     "__main__": {"cli"},
     "__init__": {"errors", "handlers"},
