@@ -2,68 +2,14 @@
 
 #pragma once
 
-#include <time.h>
-
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-
 #include "http/outgoing.hpp"
 
 namespace ksrv {
 
-constexpr size_t DATE_BYTES = 29;
-
-// "Sun, 06 Nov 1994 08:49:37 GMT", made once a second for each thread.
-inline const char *http_date() noexcept {
-    static const char days[] = "SunMonTueWedThuFriSat";
-    static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    thread_local time_t made_for = -1;
-    thread_local char text[64];
-    const time_t now = time(nullptr);
-    if (now != made_for) {
-        tm parts;
-        gmtime_r(&now, &parts);
-        snprintf(text, sizeof text, "%.3s, %02d %.3s %04d %02d:%02d:%02d GMT",
-                 days + 3 * parts.tm_wday, parts.tm_mday, months + 3 * parts.tm_mon,
-                 parts.tm_year + 1900, parts.tm_hour, parts.tm_min, parts.tm_sec);
-        made_for = now;
-    }
-    return text;
-}
-
 // Writes status line, Server, Date, Connection and the application's fields: what gunicorn writes,
 // in its order. `fields` ends with CRLF or is empty. A ready-made body is copied behind the head.
-inline bool put_head(Outgoing *out, const char *status, size_t status_length, const char *fields,
-                     size_t fields_length, const char *server, size_t server_length, bool close,
-                     const char *body = nullptr, size_t body_length = 0) noexcept {
-    const size_t most = status_length + fields_length + server_length + body_length + 128;
-    char *text = out->head;
-    if (most > ANSWER_HEAD) {
-        text = out->long_head = static_cast<char *>(malloc(most));
-        if (!text) return false;
-    }
-    char *at = text;
-    const auto put = [&at](const char *piece, size_t length) {
-        memcpy(at, piece, length);
-        at += length;
-    };
-    put("HTTP/1.1 ", 9);
-    put(status, status_length);
-    put("\r\nServer: ", 10);
-    put(server, server_length);
-    put("\r\nDate: ", 8);
-    put(http_date(), DATE_BYTES);
-    if (close) {
-        put("\r\nConnection: close\r\n", 21);
-    } else {
-        put("\r\nConnection: keep-alive\r\n", 26);
-    }
-    put(fields, fields_length);
-    put("\r\n", 2);
-    if (body_length) put(body, body_length);
-    add_part(out, text, static_cast<size_t>(at - text));
-    return true;
-}
+bool put_head(Outgoing *out, const char *status, size_t status_length, const char *fields,
+              size_t fields_length, const char *server, size_t server_length, bool close,
+              const char *body = nullptr, size_t body_length = 0) noexcept;
 
 }  // namespace ksrv

@@ -19,13 +19,13 @@ void check(const unsigned char *data, std::size_t size) {
     std::unique_ptr<unsigned char[]> file(new unsigned char[size]);
     if (size != 0) std::memcpy(file.get(), data, size);
     ksrv::ImageHeader header;
-    const ksrv::HeaderError error = ksrv::read_image_header(file.get(), size, &header);
+    const ksrv::ImageFault error = ksrv::read_image_header(file.get(), size, &header);
     require(header.format >= ksrv::IMAGE_UNKNOWN && header.format <= ksrv::IMAGE_GIF);
     require(header.orientation >= 1 && header.orientation <= 8);
-    require((header.format == ksrv::IMAGE_UNKNOWN) == (error == ksrv::HEADER_UNKNOWN));
-    if (error == ksrv::HEADER_CHUNK)  // its length and checksum do not fit into what is left
+    require((header.format == ksrv::IMAGE_UNKNOWN) == (error == ksrv::ImageFault::unknown_format));
+    if (error == ksrv::ImageFault::chunk)  // its length and checksum do not fit into what is left
         require(header.chunk + 8 + header.left == size && header.announced + 4 > header.left);
-    if (error != ksrv::HEADER_OK) return;
+    if (error != ksrv::ImageFault::none) return;
     require(header.scans <= size / 2);  // each has a marker of its own
     require(header.pixel_bytes >= (header.channels == 0 ? 8 : header.channels) &&
             header.pixel_bytes <= 64);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "v2/infer_header_reader.hpp"
+#include "v2/tensor_blocks.hpp"
 
 namespace {
 

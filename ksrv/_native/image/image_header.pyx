@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 
 cdef extern from "image/image_header.hpp" namespace "ksrv" nogil:
-    cdef enum HeaderError:
-        HEADER_OK
-        HEADER_UNKNOWN
-        HEADER_TRUNCATED
-        HEADER_DAMAGED
-        HEADER_CHUNK
-        HEADER_TEXTS
+    cdef enum class ImageFault(int):
+        none
+        unknown_format
+        truncated
+        damaged
+        chunk
+        texts
 
     const int COMPRESSED_TEXTS
 
@@ -33,7 +33,7 @@ cdef extern from "image/image_header.hpp" namespace "ksrv" nogil:
         size_t announced
         size_t left
 
-    HeaderError read_image_header(const unsigned char *data, size_t size, ImageHeader *header)
+    ImageFault read_image_header(const unsigned char *data, size_t size, ImageHeader *header)
 
 
 FORMATS = ("jpeg", "png", "webp", "bmp", "tiff", "gif")
@@ -89,7 +89,7 @@ def probe(data) -> Header:
     """
     cdef Py_buffer view
     cdef ImageHeader header
-    cdef HeaderError error
+    cdef ImageFault error
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         if view.len < LONG:
@@ -103,19 +103,19 @@ def probe(data) -> Header:
             raise ImageError("there are no bytes")
     finally:
         PyBuffer_Release(&view)
-    if error == HEADER_UNKNOWN:
+    if error == ImageFault.unknown_format:
         raise ImageError("the first bytes are of no known image format")
     name = _NAMES[header.format]
-    if error == HEADER_TRUNCATED:
+    if error == ImageFault.truncated:
         raise ImageError(f"the {name.upper()} ends before its dimensions")
-    if error == HEADER_DAMAGED:
+    if error == ImageFault.damaged:
         raise ImageError(f"the {name.upper()} header is damaged")
-    if error == HEADER_CHUNK:
+    if error == ImageFault.chunk:
         raise ImageError(
             f"the {name.upper()}'s chunk at byte {header.chunk} announces {header.announced} bytes"
             f" and 4 of checksum, and {header.left} are left"
         )
-    if error == HEADER_TEXTS:
+    if error == ImageFault.texts:
         raise ImageError(
             f"the {name.upper()} has more than {COMPRESSED_TEXTS} compressed texts"
         )

@@ -163,6 +163,8 @@ cdef extern from "v2/infer_header_reader.hpp" namespace "ksrv" nogil:
         const char *data, size_t length, const HeaderLimits &limits, InferHeader *header,
         HeaderFault *fault
     )
+
+cdef extern from "v2/tensor_blocks.hpp" namespace "ksrv" nogil:
     HeaderError split_blocks(
         InferHeader *header, size_t json_length, size_t body_length, HeaderFault *fault
     )

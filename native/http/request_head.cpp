@@ -1,0 +1,305 @@
+#include "http/request_head.hpp"
+
+#include <cstring>
+
+namespace ksrv {
+
+namespace {
+
+enum Class : uint8_t { NAME = 1, FIELD = 2, VALUE = 4, DIGIT = 8, TARGET = 16 };
+
+struct Table {
+    uint8_t of[256] = {};
+    constexpr Table() {
+        for (int c = 0x20; c <= 0x7e; ++c) of[c] |= VALUE;
+        for (int c = 0x21; c <= 0x7e; ++c) of[c] |= TARGET;
+        of[static_cast<int>('\t')] |= VALUE;
+        for (int c = '0'; c <= '9'; ++c) of[c] |= NAME | FIELD | DIGIT;
+        for (int c = 'a'; c <= 'z'; ++c) of[c] |= NAME | FIELD;
+        for (int c = 'A'; c <= 'Z'; ++c) of[c] |= NAME | FIELD;
+        of[static_cast<int>('-')] |= NAME | FIELD;
+        of[static_cast<int>('.')] |= NAME;
+        of[static_cast<int>('_')] |= NAME;
+    }
+};
+
+constexpr Table TABLE{};
+
+bool is(unsigned char c, uint8_t kind) noexcept { return (TABLE.of[c] & kind) != 0; }
+
+// `lower` is in lower case; names hold letters, digits and hyphens only, so one bit folds case.
+bool same_name(const unsigned char *name, const char *lower, size_t length) noexcept {
+    for (size_t i = 0; i < length; ++i) {
+        const unsigned char c = name[i];
+        const unsigned char folded = (c >= 'A' && c <= 'Z') ? static_cast<unsigned char>(c | 0x20) : c;
+        if (folded != static_cast<unsigned char>(lower[i])) return false;
+    }
+    return true;
+}
+
+template <size_t N>
+inline bool named(const unsigned char *name, size_t length, const char (&lower)[N]) noexcept {
+    return length == N - 1 && same_name(name, lower, N - 1);
+}
+
+template <size_t N>
+inline bool prefixed(const unsigned char *name, size_t length, const char (&lower)[N]) noexcept {
+    return length >= N - 1 && same_name(name, lower, N - 1);
+}
+
+// One to 18 digits without a leading zero; a lone zero is a number too.
+bool number(const unsigned char *text, size_t length, uint64_t *value) noexcept {
+    if (length == 0 || length > 18 || (length > 1 && text[0] == '0')) return false;
+    uint64_t sum = 0;
+    for (size_t i = 0; i < length; ++i) {
+        if (!is(text[i], DIGIT)) return false;
+        sum = sum * 10 + (text[i] - '0');
+    }
+    *value = sum;
+    return true;
+}
+
+// The end of the run of field value bytes that starts at `at`. Eight bytes at a time while all of
+// them are 0x20 to 0x7e, then one by one.
+const unsigned char *value_end(const unsigned char *at, const unsigned char *end) noexcept {
+    for (;;) {
+        while (end - at >= 8) {
+            uint64_t word;
+            memcpy(&word, at, 8);
+            const uint64_t ones = 0x0101010101010101u;
+            const uint64_t high = 0x8080808080808080u;
+            const uint64_t below = (word - ones * 0x20) & ~word & high;  // a byte under 0x20
+            const uint64_t rubout = word ^ (ones * 0x7f);
+            const uint64_t deleted = (rubout - ones) & ~rubout & high;   // a byte equal to 0x7f
+            if ((word & high) | below | deleted) break;
+            at += 8;
+        }
+        size_t steps = 0;
+        while (at < end && steps < 8 && is(*at, VALUE)) {
+            ++at;
+            ++steps;
+        }
+        if (at == end || steps < 8) return at;
+    }
+}
+
+// `token` between optional blanks, in any case.
+template <size_t N>
+inline bool single_word(const unsigned char *at, const unsigned char *end, const char (&lower)[N]) noexcept {
+    while (at < end && (*at == ' ' || *at == '\t')) ++at;
+    while (end > at && (end[-1] == ' ' || end[-1] == '\t')) --end;
+    return named(at, static_cast<size_t>(end - at), lower);
+}
+
+bool has_quality(const unsigned char *at, const unsigned char *end) noexcept {
+    for (; end - at >= 2; ++at)
+        if ((at[0] == 'q' || at[0] == 'Q') && (at[1] == '=' || at[1] == ' ' || at[1] == '\t')) return true;
+    return false;
+}
+
+// NAME up to `/`; false where it is empty, longer than 63 bytes or holds any other byte. `.` and `..`
+// are no names: whoever reads the target as a path takes them for another one.
+bool segment(const unsigned char *&at, const unsigned char *end, const unsigned char *data,
+             Span *span) noexcept {
+    const unsigned char *start = at;
+    while (at < end && is(*at, NAME)) ++at;
+    const size_t length = static_cast<size_t>(at - start);
+    if (length == 0 || length > 63) return false;
+    if (start[0] == '.' && (length == 1 || (length == 2 && start[1] == '.'))) return false;
+    span->offset = static_cast<uint32_t>(start - data);
+    span->length = static_cast<uint32_t>(length);
+    return true;
+}
+
+template <size_t N>
+inline bool literal(const unsigned char *&at, const unsigned char *end, const char (&text)[N]) noexcept {
+    if (static_cast<size_t>(end - at) < N - 1 || memcmp(at, text, N - 1) != 0) return false;
+    at += N - 1;
+    return true;
+}
+
+// The route of a target, or Route::none.
+Route target_route(bool post, const unsigned char *at, const unsigned char *end,
+                   const unsigned char *data, Head *head) noexcept {
+    if (!post) {
+        if (!literal(at, end, "/v2/health/")) return Route::none;
+        if (literal(at, end, "live")) return at == end ? Route::live : Route::none;
+        if (literal(at, end, "ready")) return at == end ? Route::ready : Route::none;
+        return Route::none;
+    }
+    Span name, version;
+    if (!literal(at, end, "/v2/models/") || !segment(at, end, data, &name)) return Route::none;
+    if (literal(at, end, "/versions/") && !segment(at, end, data, &version)) return Route::none;
+    if (!literal(at, end, "/infer") || at != end) return Route::none;
+    head->name = name;
+    head->version = version;
+    return Route::infer;
+}
+
+}  // namespace
+
+Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size_t limit,
+                     size_t *length) noexcept {
+    const size_t bound = filled < limit ? filled : limit;
+    size_t at = from;
+    while (at < bound) {
+        const void *feed = memchr(data + at, '\n', bound - at);
+        const size_t line_end =
+            feed ? static_cast<size_t>(static_cast<const unsigned char *>(feed) - data) : bound;
+        if (memchr(data + at, 0, line_end - at)) return Ending::never;
+        if (!feed) break;
+        if (line_end == 0 || data[line_end - 1] != '\r') return Ending::never;
+        if (line_end >= 3 && data[line_end - 2] == '\n' && data[line_end - 3] == '\r') {
+            *length = line_end + 1;
+            return Ending::found;
+        }
+        at = line_end + 1;
+    }
+    return filled >= limit ? Ending::never : Ending::open;
+}
+
+Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &limits,
+                   Head *head) noexcept {
+    *head = Head{};
+    head->length = static_cast<uint32_t>(length);
+    if (length < 4 || length > limits.head) return Verdict::not_mine;
+    const unsigned char *at = data;
+    const unsigned char *const end = data + length - 2;  // the last field's CRLF is still inside
+
+    bool post = false;
+    if (literal(at, end, "POST ")) {
+        post = true;
+    } else if (!literal(at, end, "GET ")) {
+        return Verdict::not_mine;
+    }
+    const unsigned char *target = at;
+    while (at < end && is(*at, TARGET)) ++at;
+    const unsigned char *target_end = at;
+    if (target == target_end || *target != '/' || !literal(at, end, " HTTP/1.1\r\n"))
+        return Verdict::not_mine;
+    if (static_cast<size_t>(at - data) - 2 > limits.request_line) return Verdict::not_mine;
+    Route route = target_route(post, target, target_end, data, head);
+    head->fields = static_cast<uint32_t>(at - data);
+
+    size_t count = 0, scheme_seen = 0;
+    bool content_length = false, host = false, content_type = false, connection = false,
+         close = false;
+    uint64_t body = 0, json = 0;
+    bool has_json = false;
+    while (at < end) {
+        const unsigned char *name = at;
+        while (at < end && is(*at, FIELD)) ++at;
+        const size_t width = static_cast<size_t>(at - name);
+        if (width == 0 || at == end || *at != ':') return Verdict::not_mine;
+        const unsigned char *value = ++at;
+        at = value_end(at, end);
+        const unsigned char *stop = at;
+        if (!literal(at, end, "\r\n")) return Verdict::not_mine;
+        if (++count > limits.fields || static_cast<size_t>(at - name) > limits.field_size)
+            return Verdict::not_mine;
+
+        const unsigned char *text = value;
+        if (text < stop && *text == ' ') ++text;  // numbers take one blank at most, before them
+        switch (name[0] | 0x20) {
+        case 'a':
+            if (named(name, width, "accept-encoding")) {
+                if (limits.compression || has_quality(value, stop)) return Verdict::not_mine;
+            } else if (limits.authorization && named(name, width, "authorization")) {
+                return Verdict::not_mine;
+            }
+            break;
+        case 'c':
+            if (named(name, width, "content-length")) {
+                if (content_length || !number(text, static_cast<size_t>(stop - text), &body))
+                    return Verdict::not_mine;
+                content_length = true;
+            } else if (named(name, width, "content-type")) {
+                if (content_type) return Verdict::not_mine;
+                content_type = true;
+            } else if (named(name, width, "connection")) {
+                close = single_word(value, stop, "close");
+                if (connection || !(close || single_word(value, stop, "keep-alive")))
+                    return Verdict::not_mine;
+                connection = true;
+            } else if (named(name, width, "content-encoding")) {
+                return Verdict::not_mine;
+            }
+            break;
+        case 'e':
+            if (named(name, width, "expect")) return Verdict::not_mine;
+            break;
+        case 'h':
+            if (named(name, width, "host")) {
+                if (host) return Verdict::not_mine;
+                host = true;
+            } else if (prefixed(name, width, "http2-")) {
+                return Verdict::not_mine;
+            }
+            break;
+        case 'i':
+            if (named(name, width, "inference-header-content-length")) {
+                if (has_json) return Verdict::not_mine;
+                has_json = true;
+                if (!number(text, static_cast<size_t>(stop - text), &json)) {
+                    json = 0;  // malformed: the slow route says what is wrong
+                    route = Route::none;
+                }
+            }
+            break;
+        case 'p':
+            if (prefixed(name, width, "proxy-")) return Verdict::not_mine;
+            break;
+        case 't':
+            if (named(name, width, "te") || named(name, width, "trailer") ||
+                prefixed(name, width, "transfer-"))
+                return Verdict::not_mine;
+            break;
+        case 'u':
+            if (named(name, width, "upgrade")) return Verdict::not_mine;
+            break;
+        default:
+            break;
+        }
+        for (size_t i = 0; i < limits.scheme_count; ++i)
+            if (strlen(limits.scheme[i]) == width && same_name(name, limits.scheme[i], width) &&
+                ++scheme_seen > 1)
+                return Verdict::not_mine;
+    }
+    if (!host) return Verdict::not_mine;
+
+    head->close = close;
+    if (route == Route::infer && (has_json ? json : body) > limits.json)
+        return Verdict::not_mine;  // refused unread
+    if (route == Route::infer) {
+        if (content_length && body > 0 && body <= limits.body && (!has_json || (json > 0 && json <= body))) {
+            head->route = route;
+            head->content_length = body;
+            head->json_length = has_json ? json : 0;
+            head->has_json_length = has_json;
+            return Verdict::plain;
+        }
+    } else if (route != Route::none && !content_length) {
+        head->route = route;
+        return Verdict::plain;
+    }
+    if (body <= limits.hold && body <= limits.body) head->hold = body;
+    return Verdict::not_mine;
+}
+
+Verdict recognise(const unsigned char *data, size_t filled, size_t *searched,
+                  const HeadLimits &limits, Head *head) noexcept {
+    size_t length = 0;
+    switch (find_head_end(data, *searched, filled, limits.head, &length)) {
+    case Ending::open:
+        *searched = filled;
+        return Verdict::need_more;
+    case Ending::never:
+        *head = Head{};
+        return Verdict::not_mine;
+    case Ending::found:
+        break;
+    }
+    return judge_head(data, length, limits, head);
+}
+
+}  // namespace ksrv

@@ -1,0 +1,435 @@
+#include "json/number_array.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include "json/scanner.hpp"
+
+namespace ksrv {
+
+namespace {
+
+constexpr std::uint64_t SMALL_POWERS[] = {1,      10,      100,      1000,     10000,
+                                                 100000, 1000000, 10000000, 100000000};
+
+// The number that eight digit values write, the first of them in the lowest byte.
+std::uint32_t eight_digits(std::uint64_t values) noexcept {
+    values = values * 10 + (values >> 8);
+    return static_cast<std::uint32_t>(
+        ((values & 0x000000FF000000FFULL) * 0x000F424000000064ULL +
+         (values >> 16 & 0x000000FF000000FFULL) * 0x0000271000000001ULL) >>
+        32);
+}
+
+// Appends digits to `*value`, which wraps silently: the caller counts the digits. The byte at `end`
+// is never read; the caller's last byte is a bracket, so that a run always stops before it.
+//
+// Eight bytes are looked at together. Where the run ends among them its digits are shifted to the
+// end of the word, behind zeros, so that runs of any length cost the same and nothing is guessed.
+const char *gather_digits(const char *at, const char *end, std::uint64_t *value) noexcept {
+    std::uint64_t sum = *value;
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    while (end - at >= 8) {
+        std::uint64_t values = json::load8(at) ^ json::repeat('0');
+        const std::uint64_t other = ((values + json::repeat(0x76)) | values) & json::repeat(0x80);
+        if (other != 0) {
+            const int count = __builtin_ctzll(other) / 8;
+            values = values << 8 * (7 - count) << 8;
+            *value = sum * SMALL_POWERS[count] + eight_digits(values);
+            return at + count;
+        }
+        sum = sum * 100000000 + eight_digits(values);
+        at += 8;
+    }
+#endif
+    while (json::is_digit(*at)) sum = sum * 10 + static_cast<std::uint64_t>(*at++ - '0');
+    *value = sum;
+    return at;
+}
+
+// 10^0 to 10^24; the last ones wrapped, as the digits that they are for.
+struct Tens {
+    std::uint64_t power[25] = {1};
+    constexpr Tens() {
+        for (int i = 1; i < 25; ++i) power[i] = power[i - 1] * 10;
+    }
+};
+
+constexpr Tens TENS;
+
+#if defined(__SSE2__)
+// The bytes among the 32 at `at` that are no digits, the first of them in the lowest bit.
+std::uint32_t others_of_32(const char *at) noexcept {
+    const __m128i zero = _mm_set1_epi8('0'), nine = _mm_set1_epi8(9);
+    const auto others_of_16 = [&](const char *from) {
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+        const __m128i values = _mm_sub_epi8(bytes, zero);
+        const __m128i digits = _mm_cmpeq_epi8(_mm_min_epu8(values, nine), values);
+        return static_cast<std::uint32_t>(_mm_movemask_epi8(digits)) ^ 0xFFFF;
+    };
+    return others_of_16(at) | others_of_16(at + 16) << 16;
+}
+
+// Appends `count` digits, 24 at most, of the 24 bytes at `at` to `value`. All counts take the same
+// instructions: a guess about the length of a fraction would be wrong every other time.
+std::uint64_t append_digits(const char *at, int count, std::uint64_t value) noexcept {
+    const int most = 8, none = 0;
+    const int first = std::min(count, most);
+    const int second = std::min(std::max(count - 8, none), most);
+    const int third = std::max(count - 16, none);
+    const auto part = [&](int word, int digits) {
+        const std::uint64_t values = json::load8(at + 8 * word) ^ json::repeat('0');
+        const int half = 4 * (8 - digits);  // a shift by 64 in one would be undefined
+        return std::uint64_t{eight_digits(values << half << half)};
+    };
+    std::uint64_t sum = part(0, first) * SMALL_POWERS[second] + part(1, second);
+    sum = sum * SMALL_POWERS[third] + part(2, third);
+    return value * TENS.power[count] + sum;
+}
+#endif
+
+#ifdef __SIZEOF_INT128__
+constexpr int MOST_POWER = 27;  // 5^27 is the last power of five below 2^63
+
+// 10^n for n from -27 to 27 as mantissa * 2^exponent, the mantissa's highest bit set and what does
+// not fit cut off.
+struct PowersOfTen {
+    std::uint64_t mantissa[2 * MOST_POWER + 1] = {};
+    int exponent[2 * MOST_POWER + 1] = {};
+
+    constexpr PowersOfTen() {
+        std::uint64_t five = 1;
+        for (int n = 0; n <= MOST_POWER; ++n, five *= 5) {
+            int bits = 0;
+            while (bits < 64 && five >> bits != 0) ++bits;
+            mantissa[MOST_POWER + n] = five << (64 - bits);
+            exponent[MOST_POWER + n] = n + bits - 64;
+            if (n == 0) continue;
+            // 2^(63 + bits) / 5^n by long division: the quotient has 64 bits, since 5^n is no power of 2.
+            std::uint64_t quotient = 0;
+            unsigned __int128 remainder = 1;
+            for (int i = 0; i < 63 + bits; ++i) {
+                remainder <<= 1;
+                quotient <<= 1;
+                if (remainder >= five) {
+                    remainder -= five;
+                    quotient |= 1;
+                }
+            }
+            mantissa[MOST_POWER - n] = quotient;
+            exponent[MOST_POWER - n] = -n - 63 - bits;
+        }
+    }
+};
+constexpr PowersOfTen POWERS_OF_TEN;
+
+// digits * 10^exponent where that is certainly the nearest double; false where it may not be.
+//
+// The product of 64 bits of digits and 64 bits of the power lies less than 3 units of its 64th bit
+// below the true value. It is rounded to 53 bits, unless a midpoint lies in those 3 units.
+bool scale_fast(std::uint64_t digits, std::int64_t exponent, double *value) noexcept {
+    if (exponent < -MOST_POWER || exponent > MOST_POWER) return false;
+    if (digits == 0) {
+        *value = 0;
+        return true;
+    }
+    const int zeros = __builtin_clzll(digits);
+    const auto product = static_cast<unsigned __int128>(digits << zeros) *
+                         POWERS_OF_TEN.mantissa[MOST_POWER + exponent];
+    const int top = static_cast<int>(product >> 127);
+    const auto mantissa = static_cast<std::uint64_t>(product >> (63 + top));
+    if (((mantissa + 3) & 0x7FF) - 0x400 <= 3) return false;
+    // A carry out of the mantissa raises the exponent, as it should.
+    const std::uint64_t rounded = (mantissa >> 11) + (mantissa >> 10 & 1);
+    const std::int64_t power = POWERS_OF_TEN.exponent[MOST_POWER + exponent] - zeros + 63 + top + 11;
+    const auto biased = static_cast<std::uint64_t>(power + 1075 - 1);
+    const std::uint64_t bits = (biased << 52) + rounded;
+    std::memcpy(value, &bits, 8);
+    return true;
+}
+#else
+bool scale_fast(std::uint64_t, std::int64_t, double *) noexcept { return false; }
+#endif
+
+class NumberReader {
+public:
+    NumberReader(const char *data, std::size_t length, NumbersResult *result) noexcept
+        : begin_(data), at_(data), end_(data + length), result_(*result) {}
+
+    template <class T>
+    bool run(T *out, std::uint64_t capacity) noexcept {
+        // The last byte is a bracket, so no token can run into the end.
+        if (begin_ == end_ || *at_ != '[') return fail(NUMBERS_SYNTAX);
+        if (end_[-1] != ']') {
+            at_ = end_;
+            return fail(NUMBERS_END);
+        }
+        std::uint64_t count = 0;
+        unsigned level = 0;
+        bool opened = false;  // directly behind an opening bracket
+        for (;;) {
+            if (!space()) return stop(NUMBERS_END, count);
+            if (*at_ == '[') {
+                ++level;
+                ++at_;
+                opened = true;
+                continue;
+            }
+            if (*at_ != ']' || !opened) {
+                T value;
+                if (!scalar(&value)) return stop(result_.error, count);
+                if (count < capacity) out[count] = value;
+                ++count;
+                if (at_ != end_ && *at_ == ',') {  // the common case, without white space
+                    ++at_;
+                    opened = false;
+                    continue;
+                }
+                if (!space()) return stop(NUMBERS_END, count);
+            }
+            while (*at_ == ']') {
+                ++at_;
+                if (--level == 0) {
+                    result_.count = count;
+                    return at_ == end_ || stop(NUMBERS_SYNTAX, count);
+                }
+                if (!space()) return stop(NUMBERS_END, count);
+            }
+            if (*at_ != ',') return stop(NUMBERS_SYNTAX, count);
+            ++at_;
+            opened = false;
+        }
+    }
+
+private:
+    bool fail(NumbersFault error) noexcept {
+        result_.error = error;
+        result_.offset = static_cast<std::size_t>(at_ - begin_);
+        return false;
+    }
+
+    bool fail(NumbersFault error, const char *at) noexcept {
+        at_ = at;
+        return fail(error);
+    }
+
+    bool stop(NumbersFault error, std::uint64_t count) noexcept {
+        result_.count = count;
+        return fail(error);
+    }
+
+    bool space() noexcept {
+        while (at_ != end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\r' || *at_ == '\t')) ++at_;
+        return at_ != end_;
+    }
+
+    bool other_kind() noexcept {
+        const char c = *at_;
+        const bool value = c == '"' || c == 'n' || c == 't' || c == 'f' || c == '-' || json::is_digit(c);
+        return fail(value ? NUMBERS_KIND : NUMBERS_SYNTAX);
+    }
+
+    bool word(const char *text, std::size_t length) noexcept {
+        json::Cursor cursor{at_, end_};
+        if (json::skip_word(cursor, text, length) != json::OK) return false;
+        at_ = cursor.at;
+        return true;
+    }
+
+    bool scalar(bool *value) noexcept {
+        if (*at_ == 't' && word("true", 4)) return *value = true;
+        if (*at_ == 'f' && word("false", 5)) {
+            *value = false;
+            return true;
+        }
+        return other_kind();
+    }
+
+    template <class T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, bool>, int> = 0>
+    bool scalar(T *value) noexcept {
+        const char *start = at_;
+        const bool negative = *at_ == '-';
+        at_ += negative;
+        if (!json::is_digit(*at_)) return fail(negative ? NUMBERS_SYNTAX : kind_at(start), start);
+        const char *first = at_;
+        std::uint64_t digits = 0;
+        at_ = gather_digits(at_, end_, &digits);
+        const auto count = static_cast<std::size_t>(at_ - first);
+        if (*first == '0' && count > 1) return fail(NUMBERS_SYNTAX, start);
+        if (*at_ == '.' || (*at_ | 0x20) == 'e') return fail(NUMBERS_FRACTION, start);
+        if (count > 19 && !twenty_digits(first, count, &digits)) return fail(NUMBERS_RANGE, start);
+        constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<T>::max());
+        if (!negative) {
+            if (digits > most) return fail(NUMBERS_RANGE, start);
+            *value = static_cast<T>(digits);
+            return true;
+        }
+        if (digits > (std::is_signed_v<T> ? most + 1 : 0)) return fail(NUMBERS_RANGE, start);
+        *value = static_cast<T>(std::uint64_t{0} - digits);
+        return true;
+    }
+
+    static bool twenty_digits(const char *first, std::size_t count, std::uint64_t *digits) noexcept {
+        json::Cursor cursor{first, first + count};
+        bool too_large = false;
+        return json::parse_digits(cursor, 20, UINT64_MAX, digits, &too_large);
+    }
+
+    NumbersFault kind_at(const char *at) noexcept {
+        return *at == '"' || *at == 'n' || *at == 't' || *at == 'f' ? NUMBERS_KIND : NUMBERS_SYNTAX;
+    }
+
+    // A sign or none, one digit, a point and up to 24 digits, as most numbers are written; everything
+    // about it is found by one look at 32 bytes. False, with the cursor where it was, for all others.
+    bool common_real(std::uint64_t *digits, int *fraction) noexcept {
+#if defined(__SSE2__)
+        if (end_ - at_ < 32) return false;
+        const std::uint32_t others = others_of_32(at_);
+        const int sign = *at_ == '-';
+        const char *first = at_ + sign;
+        if (!json::is_digit(first[0]) || first[1] != '.') return false;
+        const int count = __builtin_ctz(others >> (sign + 2) | std::uint32_t{1} << 29);
+        if (count == 0 || count > 24) return false;
+        *digits = append_digits(first + 2, count, static_cast<std::uint64_t>(*first - '0'));
+        *fraction = count;
+        at_ = first + 2 + count;
+        return true;
+#else
+        (void)digits, (void)fraction;
+        return false;
+#endif
+    }
+
+    template <class T, std::enable_if_t<std::is_floating_point_v<T>, int> = 0>
+    bool scalar(T *value) noexcept {
+        const char *start = at_;
+        double result = 0;
+        const bool negative = *at_ == '-';
+        const char *first = at_ + negative;
+        std::uint64_t digits = 0;
+        std::int64_t exponent = 0;
+        std::ptrdiff_t count;
+        int places;
+        if (common_real(&digits, &places)) {
+            exponent = -places;
+            count = 1 + places;
+            if (count > 19 && *first == '0') count = significant(first + 2);
+        } else {
+            at_ = first;
+            if (!json::is_digit(*at_)) {
+                if (*at_ == 'I' && word("Infinity", 8)) {
+                    result = std::numeric_limits<double>::infinity();
+                } else if (!negative && *at_ == 'N' && word("NaN", 3)) {
+                    result = std::numeric_limits<double>::quiet_NaN();
+                } else {
+                    return fail(negative ? NUMBERS_SYNTAX : kind_at(start), start);
+                }
+                *value = static_cast<T>(negative ? -result : result);
+                return true;
+            }
+            at_ = gather_digits(at_, end_, &digits);
+            if (*first == '0' && at_ - first > 1) return fail(NUMBERS_SYNTAX, start);
+            count = at_ - first;
+            if (*at_ == '.') {
+                const char *fraction = ++at_;
+                at_ = gather_digits(at_, end_, &digits);
+                if (at_ == fraction) return fail(NUMBERS_SYNTAX);
+                exponent = fraction - at_;
+                count -= exponent;
+                if (count > 19 && *first == '0') count = significant(fraction);
+            }
+        }
+        if ((*at_ | 0x20) == 'e') {
+            ++at_;
+            const bool minus = *at_ == '-';
+            at_ += minus || *at_ == '+';
+            if (!json::is_digit(*at_)) return fail(NUMBERS_SYNTAX);
+            std::int64_t power = 0;
+            for (; json::is_digit(*at_); ++at_)
+                if (power < 100000) power = power * 10 + (*at_ - '0');
+            exponent += minus ? -power : power;
+        }
+        if (count > 19 || !scale_fast(digits, exponent, &result)) {
+            if (!scale_exactly(first, &result)) return fail(NUMBERS_RANGE, start);
+        }
+        static constexpr double SIGNS[] = {1.0, -1.0};  // read, since a branch would be guessed wrongly
+        *value = static_cast<T>(result * SIGNS[negative]);
+        // A double beyond FP32's range would become infinite.
+        if (!std::isfinite(*value)) return fail(NUMBERS_RANGE, start);
+        return true;
+    }
+
+    // How many digits of the fraction before the cursor count: zeros in front are none.
+    std::ptrdiff_t significant(const char *fraction) const noexcept {
+        while (*fraction == '0') ++fraction;
+        return at_ - fraction;
+    }
+
+    // The nearest double of the token that ends at the cursor; false where it is infinite.
+    bool scale_exactly(const char *first, double *result) noexcept {
+        const std::from_chars_result parsed = std::from_chars(first, at_, *result);
+        if (parsed.ec == std::errc()) return std::isfinite(*result);
+        // Out of range: too large, or so small that it is zero. A zero with any exponent is zero.
+        const char *e = first;
+        bool zero = true, leading = true;
+        std::int64_t magnitude = 0;  // of the first digit that is not zero, as a power of ten
+        bool fraction = false;
+        for (; e != at_ && (*e | 0x20) != 'e'; ++e) {
+            if (*e == '.') {
+                fraction = true;
+                continue;
+            }
+            if (*e != '0') {
+                zero = false;
+                leading = false;
+            }
+            if (!fraction && !leading) ++magnitude;
+            if (fraction && leading) --magnitude;
+        }
+        std::int64_t power = 0;
+        if (e != at_) {
+            const bool minus = e[1] == '-';
+            for (const char *p = e + 1; p != at_; ++p)
+                if (json::is_digit(*p) && power < 1000000000000) power = power * 10 + (*p - '0');
+            if (minus) power = -power;
+        }
+        *result = 0;
+        return zero || magnitude + power < 0;
+    }
+
+    const char *begin_;
+    const char *at_;
+    const char *end_;
+    NumbersResult &result_;
+};
+
+}  // namespace
+
+NumbersFault read_numbers(const char *data, std::size_t length, Datatype datatype, void *out,
+                          std::uint64_t capacity, NumbersResult *result) noexcept {
+    NumberReader reader(data, length, result);
+    switch (datatype) {
+        case DT_BOOL: reader.run(static_cast<bool *>(out), capacity); break;
+        case DT_UINT8: reader.run(static_cast<std::uint8_t *>(out), capacity); break;
+        case DT_UINT16: reader.run(static_cast<std::uint16_t *>(out), capacity); break;
+        case DT_UINT32: reader.run(static_cast<std::uint32_t *>(out), capacity); break;
+        case DT_UINT64: reader.run(static_cast<std::uint64_t *>(out), capacity); break;
+        case DT_INT8: reader.run(static_cast<std::int8_t *>(out), capacity); break;
+        case DT_INT16: reader.run(static_cast<std::int16_t *>(out), capacity); break;
+        case DT_INT32: reader.run(static_cast<std::int32_t *>(out), capacity); break;
+        case DT_INT64: reader.run(static_cast<std::int64_t *>(out), capacity); break;
+        case DT_FP32: reader.run(static_cast<float *>(out), capacity); break;
+        case DT_FP64: reader.run(static_cast<double *>(out), capacity); break;
+        default: result->error = NUMBERS_DATATYPE;
+    }
+    return result->error;
+}
+
+}  // namespace ksrv

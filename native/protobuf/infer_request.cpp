@@ -1,0 +1,309 @@
+#include "protobuf/infer_request.hpp"
+
+namespace ksrv::message {
+
+namespace {
+
+class Scanner {
+  public:
+    Scanner(const unsigned char *base, std::size_t size, const Limits &limits,
+            Request &request) noexcept
+        : base_(base), size_(size), limits_(limits), request_(request) {}
+
+    Outcome run() noexcept {
+        Cursor c(base_, 0, size_);
+        bool seen[4] = {};
+        while (!c.done()) {
+            std::uint64_t field;
+            unsigned type;
+            if (!c.tag(&field, &type, &request_.unsure)) return malformed(c);
+            if (type != protobuf::BYTES || field == 0 || field > 7) {
+                if (!unknown(c, field, type)) return malformed(c);
+                continue;
+            }
+            Span part;
+            if (!c.span(&part, &request_.unsure)) return malformed(c);
+            Outcome outcome = OK;
+            switch (field) {
+            case 1:
+                outcome = once(part, &request_.model_name, &seen[1]);
+                break;
+            case 2:
+                outcome = once(part, &request_.model_version, &seen[2]);
+                break;
+            case 3:
+                outcome = once(part, &request_.id, &seen[3]);
+                break;
+            case 4:
+                outcome = parameter(part, request_.parameters);
+                break;
+            case 5:
+                outcome = input(part);
+                break;
+            case 6:
+                outcome = output(part);
+                break;
+            default:
+                if (request_.raw.size() == limits_.inputs) return limit(INPUTS, limits_.inputs + 1);
+                if (Span *raw = request_.raw.add())
+                    *raw = part;
+                else
+                    outcome = MEMORY;
+            }
+            if (outcome != OK) return outcome;
+        }
+        return OK;
+    }
+
+  private:
+    Outcome malformed(const Cursor &c) noexcept {
+        request_.failed_at = c.at();
+        return MALFORMED;
+    }
+
+    Outcome limit(Outcome which, std::uint64_t counted) noexcept {
+        request_.counted = counted;
+        return which;
+    }
+
+    bool unknown(Cursor &c, std::uint64_t field, unsigned type) noexcept {
+        request_.unsure = true;
+        return c.skip(field, type);
+    }
+
+    Outcome text(const Span &part) noexcept {
+        request_.text += part.length;
+        if (request_.text > limits_.text) return limit(TEXT, request_.text);
+        if (protobuf::is_utf8(base_ + part.offset, part.length)) return OK;
+        request_.failed_at = part.offset;
+        return MALFORMED;
+    }
+
+    Outcome once(const Span &part, Span *into, bool *seen) noexcept {
+        if (*seen) request_.unsure = true;
+        *seen = true;
+        *into = part;
+        return text(part);
+    }
+
+    template <typename Pool> Outcome parameter(const Span &entry, Pool &pool) noexcept {
+        if (request_.parameters.size() + request_.inner_parameters.size() >= limits_.parameters)
+            return limit(PARAMETERS, limits_.parameters + 1);
+        Parameter *made = pool.add();
+        if (!made) return MEMORY;
+        Cursor c(base_, entry.offset, entry.offset + entry.length);
+        bool has_key = false, has_value = false;
+        while (!c.done()) {
+            std::uint64_t field;
+            unsigned type;
+            if (!c.tag(&field, &type, &request_.unsure)) return malformed(c);
+            if (type != protobuf::BYTES || (field != 1 && field != 2)) {
+                if (!unknown(c, field, type)) return malformed(c);
+                continue;
+            }
+            Span part;
+            if (!c.span(&part, &request_.unsure)) return malformed(c);
+            const Outcome outcome =
+                field == 1 ? once(part, &made->key, &has_key) : value(part, made, &has_value);
+            if (outcome != OK) return outcome;
+        }
+        return OK;
+    }
+
+    Outcome value(const Span &part, Parameter *made, bool *seen) noexcept {
+        if (*seen) request_.unsure = true;
+        *seen = true;
+        Cursor c(base_, part.offset, part.offset + part.length);
+        while (!c.done()) {
+            std::uint64_t field;
+            unsigned type;
+            if (!c.tag(&field, &type, &request_.unsure)) return malformed(c);
+            const unsigned expected = field == STRING_PARAM   ? protobuf::BYTES
+                                      : field == DOUBLE_PARAM ? protobuf::FIXED64
+                                                              : protobuf::VARINT;
+            if (field == 0 || field > UINT64_PARAM || type != expected) {
+                if (!unknown(c, field, type)) return malformed(c);
+                continue;
+            }
+            if (made->choice != NO_CHOICE) request_.unsure = true;
+            made->choice = static_cast<unsigned>(field);
+            if (type == protobuf::BYTES) {
+                if (!c.span(&made->text, &request_.unsure)) return malformed(c);
+                const Outcome outcome = text(made->text);
+                if (outcome != OK) return outcome;
+            } else if (type == protobuf::FIXED64) {
+                const unsigned char *at = c.here();
+                if (!c.advance(8)) return malformed(c);
+                std::memcpy(&made->bits, at, 8);
+            } else {
+                unsigned length;
+                if (!c.varint(&made->bits, &length)) return malformed(c);
+            }
+        }
+        return OK;
+    }
+
+    Outcome input(const Span &entry) noexcept {
+        if (request_.inputs.size() == limits_.inputs) return limit(INPUTS, limits_.inputs + 1);
+        Input *made = request_.inputs.add();
+        if (!made) return MEMORY;
+        made->first_parameter = request_.inner_parameters.size();
+        Cursor c(base_, entry.offset, entry.offset + entry.length);
+        bool has_name = false, has_datatype = false, has_shape = false;
+        while (!c.done()) {
+            std::uint64_t field;
+            unsigned type;
+            if (!c.tag(&field, &type, &request_.unsure)) return malformed(c);
+            if (field == 3 && type == protobuf::VARINT) {  // unpacked: counted, not read
+                request_.unsure = true;
+                if (!c.skip(field, type)) return malformed(c);
+                if (++made->rank > limits_.rank) return limit(RANK, made->rank);
+                continue;
+            }
+            if (type != protobuf::BYTES || field == 0 || field > 5) {
+                if (!unknown(c, field, type)) return malformed(c);
+                continue;
+            }
+            Span part;
+            if (!c.span(&part, &request_.unsure)) return malformed(c);
+            Outcome outcome = OK;
+            switch (field) {
+            case 1:
+                outcome = once(part, &made->name, &has_name);
+                break;
+            case 2:
+                outcome = once(part, &made->datatype, &has_datatype);
+                break;
+            case 3:
+                if (has_shape) request_.unsure = true;
+                has_shape = true;
+                outcome = shape(part, made);
+                break;
+            case 4:
+                outcome = parameter(part, request_.inner_parameters);
+                ++made->parameters;
+                break;
+            default:
+                if (made->has_contents) request_.unsure = true;
+                made->has_contents = true;
+                outcome = contents(part, made);
+            }
+            if (outcome != OK) return outcome;
+        }
+        return OK;
+    }
+
+    Outcome shape(const Span &part, Input *made) noexcept {
+        Cursor c(base_, part.offset, part.offset + part.length);
+        while (!c.done()) {
+            std::uint64_t dimension;
+            unsigned length;
+            if (!c.varint(&dimension, &length)) return malformed(c);
+            if (made->rank >= limits_.rank) {
+                std::uint64_t rest = 0;
+                if (!protobuf::count_varints(c.here(), part.offset + part.length - c.at(), &rest,
+                                   &request_.unsure))
+                    return malformed(c);
+                return limit(RANK, made->rank + 1 + rest);
+            }
+            made->shape[made->rank++] = static_cast<std::int64_t>(dimension);
+        }
+        return OK;
+    }
+
+    Outcome contents(const Span &part, Input *made) noexcept {
+        made->contents = part;
+        Cursor c(base_, part.offset, part.offset + part.length);
+        while (!c.done()) {
+            std::uint64_t field;
+            unsigned type;
+            if (!c.tag(&field, &type, &request_.unsure)) return malformed(c);
+            if (type != protobuf::BYTES || field == 0 || field > BYTES_CONTENTS) {
+                if (!unknown(c, field, type)) return malformed(c);
+                continue;
+            }
+            Span values;
+            if (!c.span(&values, &request_.unsure)) return malformed(c);
+            const unsigned bit = 1u << field;
+            if (field == BYTES_CONTENTS) {
+                made->elements = made->fields & bit ? made->elements + 1 : 1;
+                made->fields |= bit;
+                continue;
+            }
+            if (values.length == 0) continue;  // a packed field without values is not set
+            if (made->fields & bit) request_.unsure = true;
+            made->fields |= bit;
+            made->packed = values;
+            if (field == FP32_CONTENTS || field == FP64_CONTENTS) {
+                const std::size_t width = field == FP32_CONTENTS ? 4 : 8;
+                if (values.length % width) return malformed(c);
+                made->elements = values.length / width;
+            } else if (!protobuf::count_varints(base_ + values.offset, values.length, &made->elements,
+                                      &request_.unsure)) {
+                return malformed(c);
+            }
+        }
+        return OK;
+    }
+
+    Outcome output(const Span &entry) noexcept {
+        if (request_.outputs.size() == limits_.inputs) return limit(INPUTS, limits_.inputs + 1);
+        Output *made = request_.outputs.add();
+        if (!made) return MEMORY;
+        made->first_parameter = request_.inner_parameters.size();
+        Cursor c(base_, entry.offset, entry.offset + entry.length);
+        bool has_name = false;
+        while (!c.done()) {
+            std::uint64_t field;
+            unsigned type;
+            if (!c.tag(&field, &type, &request_.unsure)) return malformed(c);
+            if (type != protobuf::BYTES || (field != 1 && field != 2)) {
+                if (!unknown(c, field, type)) return malformed(c);
+                continue;
+            }
+            Span part;
+            if (!c.span(&part, &request_.unsure)) return malformed(c);
+            Outcome outcome;
+            if (field == 1) {
+                outcome = once(part, &made->name, &has_name);
+            } else {
+                outcome = parameter(part, request_.inner_parameters);
+                ++made->parameters;
+            }
+            if (outcome != OK) return outcome;
+        }
+        return OK;
+    }
+
+    const unsigned char *base_;
+    std::size_t size_;
+    const Limits &limits_;
+    Request &request_;
+};
+
+}  // namespace
+
+Outcome scan(const unsigned char *message, std::size_t size, const Limits &limits,
+             Request &request) noexcept {
+    return Scanner(message, size, limits, request).run();
+}
+
+bool next_element(const unsigned char *base, std::size_t *at, std::size_t end,
+                  Span *element) noexcept {
+    Cursor c(base, *at, end);
+    while (!c.done()) {
+        std::uint64_t field;
+        unsigned type;
+        bool odd = false;
+        if (!c.tag(&field, &type, &odd)) return false;
+        if (field == BYTES_CONTENTS && type == protobuf::BYTES) {
+            if (!c.span(element, &odd)) return false;
+            *at = c.at();
+            return true;
+        }
+        if (!c.skip(field, type)) return false;
+    }
+    return false;
+}
+
+}  // namespace ksrv::message
