@@ -57,3 +57,26 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = 100
     chunks: Annotated[Count, _says("Chunks of a chunked body.")] = 65_536
     regions: Annotated[Count, _says("Shared memory regions that are registered at a time.")] = 256
+
+
+_UNITS = {
+    "json_depth": "levels",
+    "chunks": "chunks",
+    "inflate_ratio": "times the compressed size",
+    "image_pixels": "pixels",
+    "request_pixels": "pixels",
+    "image_scans": "scans",
+    "regions": "regions",
+    "queue_size": "requests",
+    "max_batch_size": "rows",
+}
+
+
+def show_limit(name: str, value: int) -> str:
+    """Return a limit as every refusal names it: "limit 'body' (1073741824 bytes)".
+
+    Args:
+        name: A field of `Limits`, or a key of model.yaml that bounds requests.
+        value: The limit.
+    """
+    return f"limit '{name}' ({value} {_UNITS.get(name, 'bytes')})"

@@ -274,15 +274,15 @@ class Engine:
             names: Whether to name them, rather than say how many they are.
         """
         if self._draining:
-            return "the server is stopping."
+            return "the server is stopping"
         wanted = [(name, one) for name, one in self._models.served().items() if one.wanted]
         down = [(name, one) for name, one in wanted if not (one.default and one.default.ready)]
         if self._loaded.is_set() and not self._misses(down, len(wanted)):
             return ""
         if not down:
-            return "the models are being loaded."
+            return "the models are being loaded"
         if not names:
-            return f"models that are not ready: {len(down)}."
+            return f"models that are not ready: {len(down)}"
         shown = [_shown(*one) for one in down[:SHOWN_MODELS]]
         more = len(down) - len(shown)
         return cut("; ".join([*shown, *([f"and {more} more are not ready"] if more else [])]))
@@ -326,7 +326,7 @@ class Engine:
         except NotReady as error:
             return error.message
         if self._draining:
-            return "the server is stopping."
+            return "the server is stopping"
         why = model.why_not_ready
         return why and f"the model {name} is not ready: {why}"
 

@@ -317,7 +317,7 @@ class Instance:
     def _failure(self, error: BaseException) -> KsrvError:
         name = self._host.spec.name
         log.error("a batch of the model %s failed", name, exc_info=error)
-        return HandlerFailed(f"a batch of the model {name} failed: {type(error).__name__}.")
+        return HandlerFailed(f"a batch of the model {name} failed: {type(error).__name__}")
 
     def _deadline(self, tickets: list[QueuedTicket], began: int) -> int | None:
         """When the executor is to give up."""

@@ -34,6 +34,7 @@ from ksrv.errors import (
     PromiseBroken,
     without_paths,
 )
+from ksrv.limits import show_limit
 from ksrv.request import InferRequest, InferResponse, Tensor
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.statistics import ModelStatistics
@@ -346,8 +347,8 @@ class LoadedModel:
     def full(self) -> Overloaded:
         """Return what a request is told while the queue is full."""
         return Overloaded(
-            f"the queue of the model {self.spec.name} is full: {self.config.queue_size} requests "
-            f"wait (queue_size).",
+            f"the queue of the model {self.spec.name} is full: "
+            f"{show_limit('queue_size', self.config.queue_size)}",
             "queue_full",
         )
 
@@ -357,23 +358,23 @@ class LoadedModel:
             return Retired()
         if pushed == native.EXPIRED:
             return DeadlineExceeded(
-                f"the deadline of the request to the model {name} had passed when it arrived."
+                f"the deadline of the request to the model {name} had passed when it arrived"
             )
         if pushed == native.FULL:
             return self.full()
         nbytes, bound = _nbytes(ticket.request), PROCESS.bound
         if pushed == native.BYTES_IN_FLIGHT and nbytes > bound:
             return BodyTooLarge(
-                f"the request holds {nbytes} bytes; all requests together may hold {bound} "
-                f"(limits.in_flight)."
+                f"the request holds {nbytes} bytes, above the {show_limit('in_flight', bound)} of "
+                f"all requests together"
             )
         if pushed == native.BYTES_IN_FLIGHT:
             return Overloaded(
-                f"the requests in flight hold {PROCESS.held} bytes; with this one they "
-                f"would hold more than {bound} (limits.in_flight).",
+                f"the requests in flight hold {PROCESS.held} bytes; with this one they would pass "
+                f"the {show_limit('in_flight', bound)}",
                 "bytes_in_flight",
             )
-        return Overloaded("the server has no memory for another request.", "memory")
+        return Overloaded("the server has no memory for another request", "memory")
 
     # ---- what instances ask -----------------------------------------------------------------
 
@@ -487,7 +488,7 @@ class LoadedModel:
             for instance in self._instances:
                 instance.stop()
             if not finished:
-                self._fail_waiting(NotReady(f"the model {self.spec.name} was unloaded."))
+                self._fail_waiting(NotReady(f"the model {self.spec.name} was unloaded"))
                 for instance in self._instances:
                     instance.abandon()
             ended = [instance.join(None if finished else 1.0) for instance in self._instances]

@@ -200,7 +200,7 @@ class ServedModels:
             if self._applied.get(name, 0) > scan:
                 scan, entry = self._entry(name)
             if self._closing:
-                raise NotReady("the server is stopping.")
+                raise NotReady("the server is stopping")
             self._applied[name] = scan
             failed = self._refresh(name, entry, always=True)
         if failed:
@@ -268,7 +268,7 @@ class ServedModels:
     def _entry(self, name: str) -> tuple[int, ModelEntry]:
         scan, entries = self._scan()
         if name not in entries:
-            raise NotFound(f"the repository holds no model {quote(name)}.")
+            raise NotFound(f"the repository holds no model {quote(name)}")
         return scan, entries[name]
 
     def _lock_of(self, name: str) -> threading.Lock:

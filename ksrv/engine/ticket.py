@@ -48,7 +48,7 @@ def late(model: str, waited_ms: int, *, running: bool) -> DeadlineExceeded:
     """
     where = "while the handler ran" if running else "before a handler could start it"
     return DeadlineExceeded(
-        f"the deadline of the request to the model {model} passed after {waited_ms} ms, {where}."
+        f"the deadline of the request to the model {model} passed after {waited_ms} ms, {where}"
     )
 
 
@@ -74,7 +74,7 @@ class QueuedTicket(queue.Ticket):
     def _ended_without_answer(self) -> KsrvError:
         model = self.request.model_name
         if self.state == "cancelled":
-            return Cancelled(f"the request to the model {model} was cancelled.")
+            return Cancelled(f"the request to the model {model} was cancelled")
         if self.state == "expired":
             waited = (self.ended_ns - self.enqueued_ns) // MILLISECOND
             return late(model, waited, running=self.ended_running)

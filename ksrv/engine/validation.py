@@ -19,6 +19,7 @@ import numpy as np
 
 from ksrv._native.tensor import datatype
 from ksrv.errors import InvalidRequest, quote
+from ksrv.limits import show_limit
 from ksrv.request import Element, InferRequest, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
@@ -118,8 +119,8 @@ class Admission:
         most = self.spec.max_batch_size
         if most and rows > most and not self.split:
             raise InvalidRequest(
-                f"the request has {rows} rows; the model {self.spec.name} takes batches of at most "
-                f"{most} (batching.max_batch_size)."
+                f"the request has {rows} rows, above the {show_limit('max_batch_size', most)} of "
+                f"the model {self.spec.name}"
             )
         if decode_ns >= APART_NS:
             return Admitted(rows, next(self._next_apart))
@@ -173,7 +174,7 @@ class Admission:
                 elif rows != count:
                     raise InvalidRequest(
                         f"the input {quote(name)} has {count} rows and the input {quote(first)} "
-                        f"has {rows}; the inputs of a request have equally many."
+                        f"has {rows}; the inputs of a request have equally many"
                     )
             elif rows == -1 and not self._counts_rows:
                 rows, first = (count if tensor.shape else 1), name
@@ -190,22 +191,22 @@ class Admission:
                 )
             raise InvalidRequest(
                 f"the input {quote(tensor.name)} has the datatype {quote(tensor.datatype)}; the "
-                f"model {self.spec.name} expects {spec.datatype}{images}."
+                f"model {self.spec.name} expects {spec.datatype}{images}"
             )
         shape = tensor.shape
         if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)):
             raise InvalidRequest(
                 f"the input {quote(tensor.name)} holds images in the shape {list(shape)}; expected "
-                f"[N] or [N, 1] for N images."
+                f"[N] or [N, 1] for N images"
             )
         elements = _elements(tensor)
         if shape[0] == 0:
-            raise InvalidRequest(f"the input {quote(tensor.name)} holds no image.")
+            raise InvalidRequest(f"the input {quote(tensor.name)} holds no image")
         if not spec.batched and shape[0] != _lowest(spec.shape[0]):
             low = _lowest(spec.shape[0])
             raise InvalidRequest(
                 f"the input {quote(tensor.name)} holds {shape[0]} images; the model "
-                f"{self.spec.name} expects {low}."
+                f"{self.spec.name} expects {low}"
             )
         most = self.spec.max_batch_size
         if most and shape[0] > most and not self.split:
@@ -243,7 +244,7 @@ class Admission:
         more = f" and {len(request.inputs) - 8} more" if len(request.inputs) > 8 else ""
         return (
             f"the model {self.spec.name} joins requests by their rows, so that all inputs have the "
-            f"same first dimension; those of the request have {counts}{more}."
+            f"same first dimension; those of the request have {counts}{more}"
         )
 
     def _group(self, request: InferRequest, shapes: list[object]) -> int:
@@ -263,10 +264,10 @@ class Admission:
             if self._outputs and wanted.name not in self._outputs:
                 raise InvalidRequest(
                     f"the model {self.spec.name} has no output {quote(wanted.name)}; it has "
-                    f"{_listed(self._outputs)}."
+                    f"{_listed(self._outputs)}"
                 )
             if wanted.name in names:
-                raise InvalidRequest(f"the output {quote(wanted.name)} is requested twice.")
+                raise InvalidRequest(f"the output {quote(wanted.name)} is requested twice")
             names.add(wanted.name)
 
     def _wrong_names(self, request: InferRequest) -> None:
@@ -275,13 +276,13 @@ class Admission:
         names = set()
         for tensor in request.inputs:
             if self._inputs and tensor.name not in self._inputs:
-                raise InvalidRequest(f"there is no input {quote(tensor.name)}; {known}.")
+                raise InvalidRequest(f"there is no input {quote(tensor.name)}; {known}")
             if tensor.name in names:
-                raise InvalidRequest(f"the input {quote(tensor.name)} is given twice.")
+                raise InvalidRequest(f"the input {quote(tensor.name)} is given twice")
             names.add(tensor.name)
         missing = [name for name in self._inputs if name not in names]
         if missing:
-            raise InvalidRequest(f"the input {quote(missing[0])} is missing; {known}.")
+            raise InvalidRequest(f"the input {quote(missing[0])} is missing; {known}")
 
 
 def _input(spec: TensorSpec, images: dict[str, Images]) -> _Input:
@@ -307,7 +308,7 @@ def _checked_shape(tensor: Tensor, expected: _Input, model: str) -> tuple[int, t
     if not fits:
         raise InvalidRequest(
             f"the input {quote(tensor.name)} has the shape {_cut_shape(shape)}; the model {model} "
-            f"expects {shape_text(declared)}."
+            f"expects {shape_text(declared)}"
         )
     data = tensor.data
     if not isinstance(data, np.ndarray) or data.shape != shape or data.dtype != expected.dtype:
@@ -322,19 +323,19 @@ def _check_data(tensor: Tensor) -> None:
         return
     if not datatype.is_datatype(tensor.datatype):
         raise InvalidRequest(
-            f"the input {quote(tensor.name)} has the unknown datatype {quote(tensor.datatype)}."
+            f"the input {quote(tensor.name)} has the unknown datatype {quote(tensor.datatype)}"
         )
     data = tensor.data
     if not isinstance(data, np.ndarray):
         raise InvalidRequest(
             f"the input {quote(tensor.name)} holds {len(data)} elements of BYTES; expected a "
-            f"{tensor.datatype} tensor."
+            f"{tensor.datatype} tensor"
         )
     if data.shape != tensor.shape or data.dtype != datatype.dtype_string(tensor.datatype):
         raise InvalidRequest(
             f"the input {quote(tensor.name)} holds a {data.dtype} array of the shape "
             f"{_cut_shape(data.shape)}; announced are {tensor.datatype} and "
-            f"{_cut_shape(tensor.shape)}."
+            f"{_cut_shape(tensor.shape)}"
         )
 
 
@@ -347,7 +348,7 @@ def _elements(tensor: Tensor) -> Sequence[Element]:
         held = data.size if isinstance(data, np.ndarray) else len(data)
         raise InvalidRequest(
             f"the input {quote(tensor.name)} holds {held} elements; its shape "
-            f"{_cut_shape(tensor.shape)} announces {count}."
+            f"{_cut_shape(tensor.shape)} announces {count}"
         )
     return data
 

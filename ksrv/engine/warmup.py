@@ -83,7 +83,7 @@ def layout_sentence(spec: ModelSpec) -> str:
     wanted = "NCHW" if layouts == {"NHWC"} else "NHWC"
     return (
         f"the handler fails with the layout {declared} of the input {names} and not with {wanted}; "
-        f"write model_layout: {wanted} in its image section."
+        f"write model_layout: {wanted} in its image section"
     )
 
 

@@ -95,12 +95,12 @@ class OutputConverter:
             if counted and not (self._open and _lack_rows(inputs)):
                 raise HandlerFailed(
                     f"the handler returned {shape[0] if shape else 'no'} rows in the output "
-                    f"{name!r} for a batch of {rows} rows."
+                    f"{name!r} for a batch of {rows} rows"
                 )
             if entry is not None and not _fits(shape, entry.shape):
                 raise PromiseBroken(
                     f"the handler returned the output {name!r} with the shape {list(shape)}; "
-                    f"the declared shape is {entry.wire_shape}."
+                    f"the declared shape is {entry.wire_shape}"
                 )
             tensors.append(tensor)
         return tensors
@@ -138,17 +138,17 @@ def _by_name(result: Any, declared: Mapping[str, TensorSpec]) -> dict[str, Any]:
         if len(wanted) != len(result):
             raise PromiseBroken(
                 f"the handler returned {len(result)} outputs; "
-                f"{len(wanted)} are declared: {', '.join(wanted)}."
+                f"{len(wanted)} are declared: {', '.join(wanted)}"
             )
         return dict(zip(wanted, result, strict=True))
     if not (isinstance(result, (list, np.ndarray)) or _is_torch(result)):
         raise HandlerFailed(
             f"the handler returned a {type(result).__name__}; expected a mapping of output names, "
-            f"an array or a tensor, or a list with one value for each row."
+            f"an array or a tensor, or a list with one value for each row"
         )
     if len(names) > 1:
         raise PromiseBroken(
-            f"the handler returned one output; {len(names)} are declared: {', '.join(names)}."
+            f"the handler returned one output; {len(names)} are declared: {', '.join(names)}"
         )
     return {names[0] if names else DEFAULT_NAME: result}
 
@@ -156,15 +156,14 @@ def _by_name(result: Any, declared: Mapping[str, TensorSpec]) -> dict[str, Any]:
 def _ordered(result: Mapping[Any, Any], names: list[str]) -> dict[str, Any]:
     for name in result:
         if not isinstance(name, str):
-            raise HandlerFailed(f"the handler returned an output named {name!r}; names are texts.")
+            raise HandlerFailed(f"the handler returned an output named {name!r}; names are texts")
     if not result:
-        raise HandlerFailed("the handler returned a mapping without any output.")
+        raise HandlerFailed("the handler returned a mapping without any output")
     if not names:
         return dict(result)
     if set(names) != set(result):
         raise PromiseBroken(
-            f"the handler returned the outputs {', '.join(result)}; "
-            f"declared are {', '.join(names)}."
+            f"the handler returned the outputs {', '.join(result)}; declared are {', '.join(names)}"
         )
     return {name: result[name] for name in names}
 
@@ -186,7 +185,7 @@ def _tensor(
     if not isinstance(value, np.ndarray):
         raise HandlerFailed(
             f"the handler returned a {type(value).__name__} as the output {name!r}; "
-            f"expected an array, a tensor, or a list with one value for each row."
+            f"expected an array, a tensor, or a list with one value for each row"
         )
     if value.dtype.kind in "OSU":
         return _from_texts(name, value, wanted)
@@ -203,7 +202,7 @@ def _from_list(name: str, values: list[Any], wanted: str | None) -> Any:
         if array.dtype.kind not in "biuf" and values:
             raise HandlerFailed(
                 f"the handler returned a list as the output {name!r} whose values make no "
-                f"{wanted} array."
+                f"{wanted} array"
             )
         return array
     array = np.empty(len(values), dtype=object)
@@ -219,7 +218,7 @@ def _json(name: str, row: int, value: Any) -> bytes:
     except TypeError as error:
         raise HandlerFailed(
             f"the handler returned a {type(value).__name__} in row {row} of the output {name!r} "
-            f"that has no JSON form: {error}."
+            f"that has no JSON form: {error}"
         ) from None
 
 
@@ -251,7 +250,7 @@ def _from_torch(name: str, tensor: Any, inputs: Mapping[str, Tensor]) -> Any:
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise HandlerFailed(
             f"the handler returned a {tensor.layout} tensor as the output {name!r}; "
-            f"expected a dense one."
+            f"expected a dense one"
         )
     if tensor.device.type != "cpu":
         tensor = tensor.detach().cpu()
@@ -268,7 +267,7 @@ def _from_torch(name: str, tensor: Any, inputs: Mapping[str, Tensor]) -> Any:
     except TypeError:
         raise HandlerFailed(
             f"the handler returned a {tensor.dtype} tensor as the output {name!r}, "
-            f"which KServe v2 cannot carry."
+            f"which KServe v2 cannot carry"
         ) from None
 
 
@@ -319,7 +318,7 @@ def _from_texts(name: str, array: Array, wanted: str | None) -> Tensor:
         else:
             raise HandlerFailed(
                 f"the handler returned an array with a {type(value).__name__} as the output "
-                f"{name!r}; an array of objects holds bytes and str only."
+                f"{name!r}; an array of objects holds bytes and str only"
             )
     return Tensor(name, "BYTES", array.shape, elements)
 
@@ -331,7 +330,7 @@ def _from_numbers(name: str, array: Array, wanted: str | None) -> Tensor:
     if own is None:
         raise HandlerFailed(
             f"the handler returned a {array.dtype} array as the output {name!r}, "
-            f"which KServe v2 cannot carry."
+            f"which KServe v2 cannot carry"
         )
     if wanted is not None and wanted != own:
         array = _cast(name, array, own, wanted)
@@ -360,7 +359,7 @@ def _cast(name: str, array: Array, own: str, wanted: str) -> Array:
         if own in FLOATS and bool((np.isinf(cast) & np.isfinite(array)).any()):
             raise HandlerFailed(
                 f"the handler returned {own} values in the output {name!r} that are too large "
-                f"for the declared {wanted}."
+                f"for the declared {wanted}"
             )
         return cast
     if own in FLOATS:
@@ -371,7 +370,7 @@ def _cast(name: str, array: Array, own: str, wanted: str) -> Array:
         if low < bounds.min or high > bounds.max:
             raise HandlerFailed(
                 f"the handler returned {own} values from {low} to {high} in the output {name!r}; "
-                f"the declared {wanted} holds {bounds.min} to {bounds.max}."
+                f"the declared {wanted} holds {bounds.min} to {bounds.max}"
             )
     return array.astype(target)
 
@@ -385,7 +384,7 @@ def _to_bfloat16(array: Array) -> Array:
 
 def _misfit(name: str, own: str, wanted: str | None) -> PromiseBroken:
     return PromiseBroken(
-        f"the handler returned {own} values as the output {name!r}; {wanted} is declared."
+        f"the handler returned {own} values as the output {name!r}; {wanted} is declared"
     )
 
 

@@ -161,7 +161,7 @@ class Runner:
         """
         context = self._context
         if context is None:
-            raise HandlerFailed(f"{self._shown()} is not loaded.")
+            raise HandlerFailed(f"{self._shown()} is not loaded")
         handler = self._handler
         context.begin(inputs)
         began = perf_counter_ns()
@@ -247,7 +247,7 @@ class Runner:
             text = without_paths(str(error), self.source.folder, self.source.root)
             return ModelFailed(f"{self._shown()} cannot serve: {text}")
         return HandlerFailed(
-            f"the stage {stage} of {self._shown()} failed with {type(error).__name__}."
+            f"the stage {stage} of {self._shown()} failed with {type(error).__name__}"
         )
 
     def _shown(self) -> str:

@@ -7,7 +7,7 @@ TorchServe's handlers in processes of their own.
 from collections.abc import Collection
 
 from ksrv._native.image.image_header import FORMATS, Header, ImageError, probe
-from ksrv.limits import Limits
+from ksrv.limits import Limits, show_limit
 from ksrv.request import Element
 
 SCANS_PER_COMPONENT = 10
@@ -69,14 +69,14 @@ def checked_header(element: Element, limits: Limits, formats: Collection[str] = 
         raise ImageRefused(f"has no pixels: it is {header.width}x{header.height}")
     if header.width * header.height > limits.image_pixels:
         raise LimitPassed(
-            f"has {header.width}x{header.height} pixels, above the limit image_pixels of"
-            f" {limits.image_pixels}"
+            f"has {header.width}x{header.height} pixels, above the"
+            f" {show_limit('image_pixels', limits.image_pixels)}"
         )
     most = limits.image_scans + SCANS_PER_COMPONENT * header.components
     if header.scans > most:
         raise LimitPassed(
-            f"has {header.scans} scans, above the {most} that the limit image_scans of"
-            f" {limits.image_scans} allows a JPEG of {header.components} components"
+            f"has {header.scans} scans, above the {most} of a JPEG of {header.components}"
+            f" components under the {show_limit('image_scans', limits.image_scans)}"
         )
     return header
 

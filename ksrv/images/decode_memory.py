@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 
 from ksrv._native.memory.memory_budget import PROCESS, SMALL_REQUEST
+from ksrv.limits import show_limit
 
 _LOOK_SECONDS = 0.05
 
@@ -46,15 +47,15 @@ class DecodingMemory:
         bound = PROCESS.most(small=small)
         if nbytes > bound:
             raise TooLarge(
-                f"needs {nbytes} bytes while it is decoded; all requests together may hold {bound}"
-                f" (limits.in_flight)"
+                f"needs {nbytes} bytes while it is decoded, above the"
+                f" {show_limit('in_flight', bound)} of all requests together"
             )
         with self._changed:
             while not PROCESS.reserve(nbytes, small=small):
                 if self._images == 0:
                     raise NoRoom(
                         f"needs {nbytes} bytes while it is decoded; with them the requests in flight"
-                        f" would hold more than {bound} (limits.in_flight)"
+                        f" would pass the {show_limit('in_flight', bound)}"
                     )
                 self._waiting += 1
                 try:

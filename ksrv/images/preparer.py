@@ -31,7 +31,7 @@ from ksrv.images import opencv
 from ksrv.images.decode_limits import ImageRefused, checked_header, decoder_bytes
 from ksrv.images.decode_memory import NoRoom, TooLarge, decoding
 from ksrv.images.geometry import Geometry, Size, bounded, scratch
-from ksrv.limits import Limits
+from ksrv.limits import Limits, show_limit
 from ksrv.request import Array, Element
 from ksrv.spec import Dimension, ImageSpec, TensorSpec
 
@@ -183,7 +183,7 @@ class ImagePreparer:
         if pixels > self.limits.request_pixels:
             raise InvalidRequest(
                 f"the images of the input '{self.name}' have {pixels} pixels together, above the"
-                f" limit request_pixels of {self.limits.request_pixels}"
+                f" {show_limit('request_pixels', self.limits.request_pixels)}"
             )
         first = self._size(headers[0])
         target = bounded(first[0], self._height), bounded(first[1], self._width)
@@ -317,11 +317,9 @@ class ImagePreparer:
             if decoding.take(nbytes, picture.ended):
                 return nbytes
         except TooLarge as error:
-            raise BodyTooLarge(self._about(picture.position, f"{error}.")) from None
+            raise BodyTooLarge(self._about(picture.position, f"{error}")) from None
         except NoRoom as error:
-            raise Overloaded(
-                self._about(picture.position, f"{error}."), "bytes_in_flight"
-            ) from None
+            raise Overloaded(self._about(picture.position, f"{error}"), "bytes_in_flight") from None
         raise _ended()
 
     def _fill(self, picture: _Picture, slot: Array) -> None:
@@ -431,7 +429,7 @@ def _decode_ns(header: Header) -> int:
 
 
 def _ended() -> DeadlineExceeded:
-    return DeadlineExceeded("the request ended before all of its images were decoded.")
+    return DeadlineExceeded("the request ended before all of its images were decoded")
 
 
 def _allows(dimension: Dimension, size: int) -> bool:

@@ -109,5 +109,5 @@ class PositionalCall:
         rows = len(tensor) if getattr(tensor, "ndim", 0) else None
         if rows is not None and not least <= rows <= most:
             raise InferenceError(
-                f"the batch has {rows} rows; the model was exported for {least} to {most}."
+                f"the batch has {rows} rows; the model was exported for {least} to {most}"
             )

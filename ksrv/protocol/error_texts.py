@@ -9,6 +9,7 @@ import re
 from ksrv._native.json.number_array import NumbersError
 from ksrv._native.v2.infer_body import BodyError
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
+from ksrv.limits import show_limit
 
 _KINDS = {
     ord('"'): "a string",
@@ -102,7 +103,7 @@ def _request_fault(error: BodyError, body: memoryview) -> str | None:
             fault = _JSON_FAULTS[error.code]
             return f"the body is not valid JSON: {fault} at byte {error.offset}"
         case "depth":
-            return f"the JSON is nested deeper than allowed (json_depth) at byte {error.offset}"
+            return f"the JSON is nested deeper than limit 'json_depth' at byte {error.offset}"
         case "trailing":
             end = error.offset - _spaces(body, error.offset)
             return (
@@ -288,5 +289,5 @@ def numbers_fault(
 def json_too_large(size: int, limit: int) -> KsrvError:
     """Return the answer for a request whose JSON is above its limit."""
     return BodyTooLarge(
-        f"the JSON of the request has {size} bytes; the limit ('json') is {limit} bytes"
+        f"the JSON of the request has {size} bytes, above the {show_limit('json', limit)}"
     )

@@ -23,7 +23,7 @@ from ksrv._native.tensor.datatype import item_size
 from ksrv._native.v2 import infer_body as native
 from ksrv._native.v2.infer_body import BodyError, Bounds, Input, Output
 from ksrv.errors import BodyTooLarge, InvalidRequest, quote
-from ksrv.limits import Limits
+from ksrv.limits import Limits, show_limit
 from ksrv.protocol.error_texts import body_fault, json_too_large
 from ksrv.protocol.json_data import read_data
 from ksrv.protocol.parameters import check_priority
@@ -244,7 +244,9 @@ def parse_infer(
         view = view.cast("B")
     size = len(view)
     if size > limits.body:
-        raise BodyTooLarge(f"the body has {size} bytes; the limit ('body') is {limits.body} bytes")
+        raise BodyTooLarge(
+            f"the body has {size} bytes, above the {show_limit('body', limits.body)}"
+        )
     json_length = _json_length(header_length, size)
     if json_length == 0 and header_length is not None:
         request = _raw_request(view, spec)

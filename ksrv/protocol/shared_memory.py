@@ -11,7 +11,7 @@ import numpy as np
 
 from ksrv._native.tensor import bytes_tensor as elements
 from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, quote
-from ksrv.limits import Limits
+from ksrv.limits import Limits, show_limit
 from ksrv.protocol.tensors import check_bool, measure, subject, view
 from ksrv.request import Array, Element, Parameter, Tensor, Window
 
@@ -42,8 +42,8 @@ def check_total(received: int, windows: Iterable[Window], limits: Limits) -> int
     total = received + sum(window.byte_size for window in windows)
     if total > limits.body:
         raise BodyTooLarge(
-            f"the request and its inputs in shared memory have {total} bytes; the limit ('body') is "
-            f"{limits.body} bytes"
+            f"the request and its inputs in shared memory have {total} bytes, above the "
+            f"{show_limit('body', limits.body)}"
         )
     return total
 

@@ -136,10 +136,10 @@ class Repository:
 
     def _two_models(self, name: str, one: Path, other: Path) -> str:
         if self._model_name is None:
-            return f"two models are called {name}: {one} and {other}."
+            return f"two models are called {name}: {one} and {other}"
         return (
             f"setting 'model_name' ({name}) is the name of one model, but there are {one} and "
-            f"{other}; without the setting each is served under its own name."
+            f"{other}; without the setting each is served under its own name"
         )
 
     def _suffixes(self) -> str:
@@ -164,11 +164,11 @@ class Repository:
             if path.suffix in MODEL_SUFFIXES and path.suffix not in BARE_SUFFIXES:
                 raise RepositoryError(
                     f"{path}: holds a part of a model; name it under model: in the {CONFIG_NAME} of "
-                    f"a folder, with the module that it fills under class:."
+                    f"a folder, with the module that it fills under class:"
                 )
             suffix = self._model_suffix(path)
             if not suffix:
-                raise RepositoryError(f"{path}: a model's file ends with {self._suffixes()}.")
+                raise RepositoryError(f"{path}: a model's file ends with {self._suffixes()}")
             yield self._entry(path, path.name.removesuffix(suffix))
         elif path.is_dir():
             if _is_model_folder(path) or self._is_unpacked(path):
@@ -176,15 +176,15 @@ class Repository:
             else:
                 yield from self._repository(path)
         elif path.exists():
-            raise RepositoryError(f"{path}: is neither a file nor a folder.")
+            raise RepositoryError(f"{path}: is neither a file nor a folder")
         else:
-            raise RepositoryError(f"{path}: no such file or folder.")
+            raise RepositoryError(f"{path}: no such file or folder")
 
     def _repository(self, path: Path) -> Iterator[ModelEntry]:
         try:
             children = sorted(path.iterdir())
         except OSError as error:
-            raise RepositoryError(f"{path}: cannot be read ({error.strerror}).") from None
+            raise RepositoryError(f"{path}: cannot be read ({error.strerror})") from None
         for child in children:
             if child.name.startswith((".", "_")):
                 continue
@@ -204,7 +204,7 @@ class Repository:
         if not is_model_name(name):
             error = (
                 f"{path}: {quote(name)} is no model name; it takes 1 to 128 letters, digits, "
-                f"'.', '_' and '-', and begins with a letter or a digit."
+                f"'.', '_' and '-', and begins with a letter or a digit"
             )
             return ModelEntry(name, error=error, path=path)
         try:
@@ -218,7 +218,7 @@ class Repository:
         except (ConfigError, OSError) as error:
             return ModelEntry(name, error=str(error), path=path)
         except RecursionError:
-            return ModelEntry(name, error=f"{path}: its settings are nested too deep.", path=path)
+            return ModelEntry(name, error=f"{path}: its settings are nested too deep", path=path)
         except Exception as error:  # whatever is wrong with one model, the others are served
             log.exception("%s cannot be read", path)
             text = f"{path}: cannot be read: {type(error).__name__}: {error}"
@@ -243,7 +243,7 @@ def _nothing_in(path: Path, entries: Sequence[ModelEntry], suffixes: str) -> str
     unread = unread_settings([path])
     return (
         f"{path}: holds no model: no folder with a {CONFIG_NAME} or a handler.py and no file that "
-        f"ends with {suffixes}{f' ({unread})' if unread else ''}."
+        f"ends with {suffixes}{f' ({unread})' if unread else ''}"
     )
 
 
@@ -318,7 +318,7 @@ def _folder(path: Path, name: str) -> ModelEntry:
     if missing:
         entry.error = (
             f"{root / CONFIG_NAME}: version_policy.specific names the versions "
-            f"{', '.join(missing)}, but the folder holds {', '.join(sources)}."
+            f"{', '.join(missing)}, but the folder holds {', '.join(sources)}"
         )
     entry.versions = {version: sources[version] for version in chosen if version in sources}
     return entry

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ksrv._native.memory import buffer_pool as arena
 from ksrv.errors import InvalidRequest, NotFound, quote
+from ksrv.limits import show_limit
 from ksrv.protocol.shared_memory import Regions
 from ksrv.request import Window
 from ksrv.server.settings import ServerSettings, SettingsError
@@ -147,7 +148,7 @@ class SharedMemory:
             if len(self._regions) >= self._most:
                 raise InvalidRequest(
                     f"shared memory region {quote(status.name)}: {len(self._regions)} regions are "
-                    f"registered, as many as limit 'regions' allows"
+                    f"registered, which reaches the {show_limit('regions', self._most)}"
                 )
             self._regions[status.name] = _Region(status, descriptor)
 

@@ -50,13 +50,13 @@ def checked_items(returned: Any, rows: int) -> list[Any]:
         raise AnswerError(
             "Invalid model predict output",
             f"it returned {type(returned).__name__} for {_counted(rows, 'row')}; expected is a list"
-            f" with one item for each.",
+            f" with one item for each",
         )
     if len(returned) != rows:
         raise AnswerError(
             "number of batch response mismatched",
             f"it returned {_counted(len(returned), 'item')} for {_counted(rows, 'row')}; expected is"
-            f" a list with one item for each.",
+            f" a list with one item for each",
         )
     return returned
 
@@ -124,7 +124,7 @@ def failure_of(error: BaseException, torchserve: bool, model: str) -> KsrvError:
     stage = stage_of(error)
     where = f" in {stage}" if stage else ""
     return HandlerFailed(
-        f"the handler of the model {model} failed{where} with {type(error).__name__}."
+        f"the handler of the model {model} failed{where} with {type(error).__name__}"
     )
 
 
@@ -153,7 +153,7 @@ def _counted(count: int, noun: str) -> str:
 def _unsupported(item: Any) -> AnswerError:
     return AnswerError(
         "Unsupported model output data type.",
-        f"JSON cannot express an item of the type {type(item).__name__}.",
+        f"JSON cannot express an item of the type {type(item).__name__}",
     )
 
 

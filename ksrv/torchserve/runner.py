@@ -148,7 +148,7 @@ class TorchServeRunner:
             KsrvError: The whole batch failed.
         """
         if self._context is None or self._bare is None or self._enveloped is None:
-            raise HandlerFailed(f"the model {self.source.name} is not loaded.")
+            raise HandlerFailed(f"the model {self.source.name} is not loaded")
         if rows.is_description(inputs):
             return self._description()
         over_torchserve = rows.is_torchserve(inputs.requests[0])
@@ -185,7 +185,7 @@ class TorchServeRunner:
             if len(inputs.requests) != 1:
                 raise HandlerFailed(
                     f"requests to the model {self.source.name}, which has the {KSERVE_V2} envelope,"
-                    f" cannot be joined: leave out its batching."
+                    f" cannot be joined: leave out its batching"
                 )
             return self._enveloped, [0], [{"body": rows.wire_document(inputs)}], 1
         owned = rows.wire_rows(inputs)

@@ -214,7 +214,7 @@ class PendingBatch:
                 shown = error
             else:
                 log.error("a batch cannot be assembled", exc_info=error)
-                shown = HandlerFailed(f"the batch cannot be assembled: {type(error).__name__}.")
+                shown = HandlerFailed(f"the batch cannot be assembled: {type(error).__name__}")
             self._truncate(known)
             queue.finish(tickets, [shown] * len(tickets))
             tally.failed(len(tickets))
@@ -396,7 +396,7 @@ class PendingBatch:
         try:
             block = self._lease(math.prod(shape) * dtype.itemsize)
         except MemoryError as error:
-            raise HandlerFailed("the server has no memory for the batch.") from error
+            raise HandlerFailed("the server has no memory for the batch") from error
         grown = np.ndarray(shape, dtype, block)
         if array is not None:
             grown[: len(array)] = array

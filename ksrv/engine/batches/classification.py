@@ -30,7 +30,7 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str] | None) -> Tensor
     if not isinstance(data, np.ndarray) or tensor.datatype in ("BOOL", "BYTES") or not data.ndim:
         raise InvalidRequest(
             f"the output {quote(tensor.name)} holds {tensor.datatype} of the shape "
-            f"{list(tensor.shape)}; classes can be had of numbers with one dimension or more."
+            f"{list(tensor.shape)}; classes can be had of numbers with one dimension or more"
         )
     scores = data
     if tensor.datatype == "BF16":

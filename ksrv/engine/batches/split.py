@@ -117,12 +117,12 @@ def _wanted(spec: ModelSpec, request: InferRequest, tensors: list[Tensor]) -> li
         if tensor is None and spec.outputs and not request.explain:
             raise HandlerFailed(
                 f"the handler of the model {spec.name} returned no output {wanted.name!r}, which "
-                f"the model declares."
+                f"the model declares"
             )
         if tensor is None:
             known = ", ".join(quote(name) for name in by_name)
             raise InvalidRequest(
-                f"the model {spec.name} has no output {quote(wanted.name)}; it answered {known}."
+                f"the model {spec.name} has no output {quote(wanted.name)}; it answered {known}"
             )
         if wanted.classification:
             tensor = classify(tensor, wanted.classification, spec.labels)

@@ -73,13 +73,13 @@ class InlineExecutor:
     def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
         """See `Executor.run`; a deadline cannot end a handler that runs here."""
         if self._runner is None:
-            raise HandlerFailed(f"the model {self._source.name} is not loaded.")
+            raise HandlerFailed(f"the model {self._source.name} is not loaded")
         try:
             return self._runner.run(batch)
         except KsrvError:
             raise
         except MemoryError as error:
-            raise HandlerFailed("the server ran out of memory while the handler ran.") from error
+            raise HandlerFailed("the server ran out of memory while the handler ran") from error
 
     def on_death(self, callback: Callable[[str], None]) -> None:
         """See `Executor.on_death`; there is no process that could die."""

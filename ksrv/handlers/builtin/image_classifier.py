@@ -99,7 +99,7 @@ class ImageClassifier(VisionHandler):
             ):
                 batch.fail(
                     request.rows.start,
-                    f"the parameter target is a class from 0 to {classes - 1}.",
+                    f"the parameter target is a class from 0 to {classes - 1}",
                 )
                 continue
             for row in range(request.rows.start, request.rows.stop):

@@ -77,7 +77,7 @@ class TextClassifier(OptionalOutputsHandler):
             try:
                 numbers.extend(self._numbers(text.decode("utf-8")))
             except UnicodeDecodeError:
-                batch.fail(row, f"the text in row {row} is not UTF-8.")
+                batch.fail(row, f"the text in row {row} is not UTF-8")
         return (
             torch.tensor(numbers, dtype=torch.int64, device=self.device),
             torch.tensor(offsets, dtype=torch.int64, device=self.device),

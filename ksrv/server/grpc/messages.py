@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError
-from ksrv.limits import Limits
+from ksrv.limits import Limits, show_limit
 from ksrv.observe.traffic import count_refusal
 from ksrv.server.grpc.calls import Context
 from ksrv.server.grpc.unfinished_calls import Awaited, GiveUp, Waiting
@@ -69,7 +69,7 @@ def as_written(message: bytes, limits: Limits, reservation: Reservation) -> byte
     """
     if len(message) > limits.body:
         raise BodyTooLarge(
-            f"the message is {len(message)} bytes long; {limits.body} bytes are allowed here"
+            f"the message has {len(message)} bytes, above the {show_limit('body', limits.body)}"
         )
     encoding = encoding_of(message)
     if encoding is None:
@@ -83,8 +83,8 @@ def as_written(message: bytes, limits: Limits, reservation: Reservation) -> byte
         for piece in inflated(steps, encoding, limits):
             if len(whole) + len(piece) > limits.body:
                 raise BodyTooLarge(
-                    f"the {encoding} message inflates to more than {limits.body} bytes, which are "
-                    f"allowed here"
+                    f"the {encoding} message inflates to more bytes than the "
+                    f"{show_limit('body', limits.body)}"
                 )
             reservation.grow(2 * len(piece))  # it is copied once it is whole
             whole += piece

@@ -24,7 +24,7 @@ from gunicorn.http.unreader import SocketUnreader
 from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.memory.memory_budget import SMALL_REQUEST
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, UnsupportedEncoding, quote
-from ksrv.limits import MIB, Limits
+from ksrv.limits import MIB, Limits, show_limit
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.chunk_framing import read_strictly
 from ksrv.server.http.expect_continue import invited
@@ -118,8 +118,7 @@ class _Growing:
 
 def _body_too_large(size: int, limit: int) -> BodyTooLarge:
     return BodyTooLarge(
-        f"the body holds more than {limit} bytes, which limit 'body' allows; {size} bytes were "
-        f"received"
+        f"the body holds {size} bytes or more, above the {show_limit('body', limit)}"
     )
 
 
@@ -254,8 +253,9 @@ def inflated(pieces: Iterator[bytes], encoding: str, limits: Limits) -> Iterator
             allowed = max(UNRATED_INFLATION, received * limits.inflate_ratio)
             if inflated > allowed:
                 raise BodyTooLarge(
-                    f"the {encoding} body inflates to more than {limits.inflate_ratio} times its "
-                    f"size, which limit 'inflate_ratio' allows: {received} bytes became {inflated}"
+                    f"the {encoding} body inflates above the "
+                    f"{show_limit('inflate_ratio', limits.inflate_ratio)}: {received} bytes became "
+                    f"{inflated}"
                 )
             yield out
         if machine.eof and (rest or machine.unused_data):
@@ -313,7 +313,7 @@ def read_body(
     length = content_length(environ)
     if length is not None and length > limits.body:
         raise BodyTooLarge(
-            f"the body is {length} bytes long; limit 'body' allows {limits.body} bytes"
+            f"the body has {length} bytes, above the {show_limit('body', limits.body)}"
         )
     if bound is None or bound.nbytes > limits.body:
         bound = Bound(limits.body, _body_too_large)

@@ -9,7 +9,7 @@ from types import TracebackType
 from ksrv._native.memory.memory_budget import PROCESS, SMALL_REQUEST, AnswerBytes, MemoryBudget
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import BodyTooLarge, Overloaded
-from ksrv.limits import Limits
+from ksrv.limits import Limits, show_limit
 
 SMALL_ANSWER = 64 * 1024
 """Bytes of an answer below which it is not counted before it is sent."""
@@ -33,8 +33,8 @@ def no_room(budget: MemoryBudget, nbytes: int) -> Overloaded:
         nbytes: How many bytes more there would be.
     """
     return Overloaded(
-        f"{nbytes} more bytes would take the requests in flight to {budget.held + nbytes} bytes; "
-        f"limit 'in_flight' allows {budget.bound}",
+        f"{nbytes} more bytes would take the requests in flight to {budget.held + nbytes} bytes, "
+        f"above the {show_limit('in_flight', budget.bound)}",
         "bytes_in_flight",
     )
 
@@ -63,8 +63,8 @@ class Reservation:
         most = self._budget.most(small=nbytes <= SMALL_REQUEST)
         if nbytes > most:
             raise BodyTooLarge(
-                f"the request holds {nbytes} bytes; limit 'in_flight' allows {self._budget.bound} "
-                f"for all requests together, and {most} for one of this size"
+                f"the request holds {nbytes} bytes, above the {most} bytes for one of this size "
+                f"under the {show_limit('in_flight', self._budget.bound)}"
             )
         self._expected = max(self._expected, nbytes)
 
@@ -112,7 +112,7 @@ def hold_answer(budget: MemoryBudget, nbytes: int) -> AnswerBytes | None:
     held = budget.reserve_answer(nbytes)
     if held is None:
         raise Overloaded(
-            f"the answer holds {nbytes} bytes, and what is in flight holds {budget.held}; limit "
-            f"'in_flight' allows {budget.bound}"
+            f"the answer holds {nbytes} bytes, and requests and answers in flight hold "
+            f"{budget.held}; together they pass the {show_limit('in_flight', budget.bound)}"
         )
     return held

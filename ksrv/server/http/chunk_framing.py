@@ -12,7 +12,7 @@ from gunicorn.http.body import Body, ChunkedReader
 from gunicorn.http.errors import NoMoreData
 
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
-from ksrv.limits import Limits
+from ksrv.limits import Limits, show_limit
 
 _LINE_END = b"\r\n"
 _SIZE_SO_FAR = re.compile(rb"0*[0-9A-Fa-f]{0,16}(?:[ \t]*(?:;[^\n]*)?\r?)?")
@@ -72,7 +72,7 @@ class StrictChunks(ChunkedReader):  # type: ignore[misc]
         if self._chunks > self._limits.chunks + 1:  # the empty one at the end is not the body's
             raise self._last(
                 TooManyChunks(
-                    f"the body came in more chunks than the {self._limits.chunks} of limit 'chunks'"
+                    f"the body has more chunks than the {show_limit('chunks', self._limits.chunks)}"
                 )
             )
         size, rest = super().parse_chunk_size(unreader, data)
@@ -82,8 +82,8 @@ class StrictChunks(ChunkedReader):  # type: ignore[misc]
         if self._announced > self._limits.body:
             raise self._last(
                 BodyTooLarge(
-                    f"the body's chunks announce {self._announced} bytes; limit 'body' allows "
-                    f"{self._limits.body} bytes"
+                    f"the body's chunks announce {self._announced} bytes, above the "
+                    f"{show_limit('body', self._limits.body)}"
                 )
             )
         return size, rest or b""

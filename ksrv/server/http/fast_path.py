@@ -20,7 +20,7 @@ from ksrv._native.server.server import ReadyAnswer
 from ksrv._native.v2.binary_response import binary_reply
 from ksrv.engine.ticket import JoinedTicket
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded, RequestTooSlow
-from ksrv.limits import Limits
+from ksrv.limits import Limits, show_limit
 from ksrv.observe.traffic import count_refusal
 from ksrv.protocol import rest
 from ksrv.protocol.shared_memory import Regions
@@ -112,7 +112,7 @@ def ready_answers(limits: Limits) -> dict[str, ReadyAnswer]:
         "live": render_json({"live": True}, HTTPStatus.OK),
         "not_live": render_json({"live": False}, HTTPStatus.SERVICE_UNAVAILABLE),
         "ready": render_json({"ready": True, "live": True}, HTTPStatus.OK),
-        "not_ready": render_unready("the models are being loaded."),
+        "not_ready": render_unready("the models are being loaded"),
         "too_slow": render_error(
             RequestTooSlow(
                 "the request did not arrive in time; it is given up and may be sent again"
@@ -120,10 +120,12 @@ def ready_answers(limits: Limits) -> dict[str, ReadyAnswer]:
         ),
         "no_room": render_error(
             Overloaded(
-                f"what is in flight holds the {limits.in_flight} bytes that limit 'in_flight' "
-                f"allows"
-                if limits.in_flight
-                else "what is in flight holds the bytes that limit 'in_flight' allows"
+                "requests and answers in flight have reached the "
+                + (
+                    show_limit("in_flight", limits.in_flight)
+                    if limits.in_flight
+                    else "limit 'in_flight'"
+                )
             )
         ),
         "failed": render_error(HandlerFailed("the server failed; see its log")),

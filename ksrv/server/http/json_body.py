@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from ksrv.errors import BodyTooLarge, InvalidRequest
-from ksrv.limits import Limits
+from ksrv.limits import Limits, show_limit
 
 DOCUMENT_BYTES = 64 * 1024
 
@@ -38,7 +38,7 @@ def check_depth(text: bytes, limit: int) -> None:
             depth += 1
             if depth > limit:
                 raise InvalidRequest(
-                    f"the JSON is nested deeper than {limit} levels, which limit 'json_depth' allows"
+                    f"the JSON is nested deeper than the {show_limit('json_depth', limit)}"
                 )
         elif byte in b"]}":
             depth -= 1

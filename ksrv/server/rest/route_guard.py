@@ -15,6 +15,7 @@ import falcon
 from falcon.routing import CompiledRouter
 
 from ksrv.errors import HeadTooLarge, InvalidRequest, NotFound, quote
+from ksrv.limits import show_limit
 from ksrv.server.access import Access
 from ksrv.server.http.body import Environ
 from ksrv.server.http.chunk_framing import check_transfer_coding
@@ -135,7 +136,8 @@ class Guard:
         )
         if size > self._head_limit:
             raise HeadTooLarge(
-                f"the request's headers hold {size} bytes; limit 'head' allows {self._head_limit}"
+                f"the request's headers hold {size} bytes, above the "
+                f"{show_limit('head', self._head_limit)}"
             )
 
 

@@ -34,7 +34,7 @@ FREE_SIZE = 8
 OPEN_TO_PROXIES = (
     "Note: without a control token, callers on this machine may load and unload models; so may "
     "everybody behind a proxy on this machine that sets no X-Forwarded-For. "
-    "--control-token-file closes this."
+    "--control-token-file closes this"
 )
 
 

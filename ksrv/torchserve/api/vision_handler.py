@@ -21,6 +21,7 @@ from ksrv.handlers.builtin.integrated_gradients import integrated_gradients
 from ksrv.images import opencv
 from ksrv.images.decode_limits import LimitPassed, checked_header, decoder_bytes, process_limits
 from ksrv.images.decode_memory import NoRoom, TooLarge, decoding
+from ksrv.limits import show_limit
 from ksrv.torchserve.api.base_handler import BaseHandler
 from ksrv.torchserve.api.micro_batching import MicroBatching
 from ksrv.torchserve.api.util import PredictionException, map_class_to_label
@@ -132,8 +133,8 @@ class _RequestPixels:
         most = process_limits().request_pixels
         if total > most:
             raise LimitPassed(
-                f"and those before it in its request have {total} pixels together, above the limit"
-                f" request_pixels of {most}"
+                f"and those before it in its request have {total} pixels together, above the"
+                f" {show_limit('request_pixels', most)}"
             )
 
 

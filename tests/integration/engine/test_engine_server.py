@@ -230,7 +230,7 @@ def test_the_bytes_in_flight_are_bounded(server, client):
 
 def test_a_batch_above_the_maximum(client):
     status, text = client.infer("batched", np.ones((5, 4)))
-    assert status == 400 and "5 rows" in text and "at most 4" in text
+    assert status == 400 and "5 rows" in text and "(4 rows)" in text
     rows = np.arange(44, dtype=np.float32).reshape(11, 4)
     status, data = client.infer("split", rows)
     assert status == 200 and np.array_equal(data, rows * 2)

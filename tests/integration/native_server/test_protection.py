@@ -293,7 +293,7 @@ def test_bytes_in_flight_are_bounded_by_the_memory_unless_told_otherwise(tmp_pat
         second.sendall(infer_head(100, quarter))
         head, body, _ = read_answer(second)
         assert head.startswith(b"HTTP/1.1 413 ")
-        assert f"limit 'in_flight' allows {quarter}" in json.loads(body)["error"]
+        assert f"limit 'in_flight' ({quarter} bytes)" in json.loads(body)["error"]
         assert_serves(server)
 
 

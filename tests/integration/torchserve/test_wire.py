@@ -96,7 +96,7 @@ def test_handler_failure_over_kserve_v2_is_a_500_that_names_the_exception(served
     body = {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1], "data": ["exception"]}]}
     answer = requests.post(f"{served.url}/v2/models/outcome/infer", json=body, timeout=30)
     assert answer.status_code == 500
-    assert answer.json() == {"error": "the handler of the model outcome failed with ValueError."}
+    assert answer.json() == {"error": "the handler of the model outcome failed with ValueError"}
 
 
 @pytest.mark.parametrize(

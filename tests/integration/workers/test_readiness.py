@@ -234,10 +234,10 @@ def index(server):
 @pytest.mark.parametrize("executor", ["inline", "process"])
 def test_a_warm_up_that_shows_a_broken_promise_fails_the_load(tmp_path, executor):
     results = {
-        "name": ('{"z": x}', "the handler returned the outputs z; declared are y."),
-        "shape": ('{"y": x[:, :3]}', "with the shape [1, 3]; the declared shape is [-1, 4]."),
-        "datatype": ('{"y": x > 0}', "BOOL values as the output 'y'; FP32 is declared."),
-        "count": ("(x, x)", "returned 2 outputs; 1 are declared: y."),
+        "name": ('{"z": x}', "the handler returned the outputs z; declared are y"),
+        "shape": ('{"y": x[:, :3]}', "with the shape [1, 3]; the declared shape is [-1, 4]"),
+        "datatype": ('{"y": x > 0}', "BOOL values as the output 'y'; FP32 is declared"),
+        "count": ("(x, x)", "returned 2 outputs; 1 are declared: y"),
     }
     more = f"executor: {executor}\n"
     for name, (result, _) in results.items():

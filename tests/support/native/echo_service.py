@@ -95,7 +95,7 @@ class EchoEngine:
         return not self._draining
 
     def why_not_ready(self, *, names=True):
-        return "the server is stopping." if self._draining else ""
+        return "the server is stopping" if self._draining else ""
 
     def drain(self):
         self._draining = True

@@ -258,9 +258,9 @@ class TestDocument:
 
     def test_size_limits(self):
         limits = Limits(json=100, body=200)
-        with pytest.raises(BodyTooLarge, match="201 bytes; the limit \\('body'\\) is 200 bytes"):
+        with pytest.raises(BodyTooLarge, match="201 bytes, above the limit 'body' \\(200 bytes"):
             parse_infer(bytes(201), None, ADD, limits)
-        with pytest.raises(BodyTooLarge, match="101 bytes; the limit \\('json'\\) is 100 bytes"):
+        with pytest.raises(BodyTooLarge, match="101 bytes, above the limit 'json' \\(100 bytes"):
             parse_infer(bytes(101), None, ADD, limits)
 
     def test_other_buffers(self):
