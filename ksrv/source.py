@@ -14,6 +14,9 @@ from ksrv.spec import ModelSpec, TensorSpec
 ExecutorName: TypeAlias = Literal["inline", "process"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
 
+KSERVE_V2 = "kservev2"
+"""The envelope of archives whose handlers take KServe v2 requests themselves."""
+
 
 class Batching(msgspec.Struct, frozen=True, kw_only=True):
     """The `batching:` section.
@@ -65,7 +68,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         warmup: Whether to warm up with generated data, or the sample files to do it with.
         version_policy: Which version folders are served.
         parameters: What reaches the handler as `context.parameters`.
-        pt2: The `pt2:` section as it was written; `ksrv.handlers.compile` reads it.
+        pt2: The `pt2:` section as it was written; `ksrv.compile_plan` reads it.
         envelope: The request envelope of TorchServe's routes, or None.
         env: Environment variables of the handler's process.
         matmul_precision: `torch.set_float32_matmul_precision`, or None to leave it alone.
@@ -115,6 +118,29 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             max_batch_size=self.batching.max_batch_size if self.batching else 0,
             parameters=self.parameters,
         )
+
+
+class ArchiveDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for every archive whose model-config.yaml does not say otherwise.
+
+    Attributes:
+        workers: Processes of one model.
+        response_timeout_s: How long a handler may take for one batch.
+        startup_timeout_s: How long a process may take to get ready.
+        queue_size: How many requests may wait.
+        envelope: The envelope, or None.
+        decode: Whether JSON and text parts are decoded for the handler.
+        models: Keys of model-config.yaml by model and version, as `models=` of a config.properties
+            gives them.
+    """
+
+    workers: int = 1
+    response_timeout_s: int = 120
+    startup_timeout_s: int = 120
+    queue_size: int = 100
+    envelope: str | None = None
+    decode: bool = True
+    models: dict[str, dict[str, dict[str, Any]]] = {}
 
 
 class ModelSource(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,15 +3,26 @@
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent / "ksrv"
 
-FOUNDATION = {"errors", "limits", "request", "source", "spec", "statistics", "_native"}
+FOUNDATION = {
+    "compile_plan",
+    "errors",
+    "limits",
+    "request",
+    "source",
+    "spec",
+    "statistics",
+    "_native",
+}
 ARROWS = {
     "_native": set(),
+    "compile_plan": set(),
     "errors": set(),
     "limits": set(),
     "spec": set(),
@@ -24,7 +35,7 @@ ARROWS = {
     "images": FOUNDATION,
     "handlers": FOUNDATION | {"loaders"},
     "torchserve": FOUNDATION | {"handlers", "loaders", "images"},
-    "repository": FOUNDATION | {"handlers", "loaders", "torchserve"},
+    "repository": FOUNDATION,
     "observe": FOUNDATION,
     "engine": FOUNDATION | {"handlers", "loaders", "repository", "observe", "images"},
     "server": FOUNDATION
@@ -37,7 +48,8 @@ ARROWS = {
 }
 
 
-def imported_packages(path: Path) -> set[str]:
+def imported_modules(path: Path) -> set[str]:
+    """The modules of ksrv that a file imports anywhere, those for type checkers included."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -47,8 +59,27 @@ def imported_packages(path: Path) -> set[str]:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         else:
             continue
-        found |= {name.split(".")[1] for name in names if name.startswith("ksrv.")}
+        found |= {name for name in names if name.startswith("ksrv.")}
+    return found
+
+
+def imported_packages(path: Path) -> set[str]:
+    found = {name.split(".")[1] for name in imported_modules(path)}
     return {name for name in found if not name.startswith("__")}
+
+
+def module_graph() -> dict[str, set[str]]:
+    """The modules of ksrv, each with the modules that it imports."""
+    files = {}
+    for path in ROOT.rglob("*.py"):
+        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    graph = {}
+    for module, path in files.items():
+        named = imported_modules(path)
+        targets = {name if name in files else name.rpartition(".")[0] for name in named}
+        graph[module] = targets & files.keys() - {module}
+    return graph
 
 
 @pytest.mark.parametrize("package", sorted(ARROWS))
@@ -60,6 +91,19 @@ def test_package_imports_only_what_stands_below_it(package):
         assert not beyond, f"{path.relative_to(ROOT.parent)} imports {sorted(beyond)}"
 
 
+def test_no_modules_import_in_a_circle():
+    try:
+        list(TopologicalSorter(module_graph()).static_order())
+    except CycleError as error:
+        pytest.fail(f"modules import in a circle: {' -> '.join(error.args[1])}")
+
+
+def test_the_engine_knows_no_server_and_no_other_worker():
+    for module, imported in module_graph().items():
+        if module.startswith("ksrv.engine"):
+            assert not [name for name in imported if name.startswith("ksrv.server")], module
+
+
 def test_every_package_has_its_arrows():
     present = {
         path.stem
@@ -69,13 +113,18 @@ def test_every_package_has_its_arrows():
     assert present <= set(ARROWS)
 
 
-def test_import_is_light():
-    code = (
-        "import sys; import ksrv;"
-        "bad = {'torch', 'grpc', 'cv2'} & set(sys.modules);"
-        "assert not bad, bad"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+@pytest.mark.parametrize("code", ["import ksrv", "main(['--help'], standalone_mode=False)"])
+def test_import_and_help_load_little(code):
+    heavy = ("torch", "grpc", "cv2", "numpy", "ksrv.handlers", "ksrv.torchserve", "ksrv.engine")
+    program = f"""
+import sys
+if {code.startswith("main")}:
+    from ksrv.cli.main import main
+{code}
+assert "ksrv" in sys.modules
+assert not set({heavy}) & set(sys.modules), set({heavy}) & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_the_client_loads_no_part_of_the_server():

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from ksrv.engine.model import LoadedModel, State
 from ksrv.errors import HandlerFailed, KsrvError, NotFound, NotReady, quote, without_paths
-from ksrv.repository.layout import ModelEntry, Repository, by_numbers
+from ksrv.repository.entry import ModelEntry
+from ksrv.repository.layout import Repository, by_numbers
 from ksrv.source import ModelSource
 
 log = logging.getLogger("ksrv.engine")

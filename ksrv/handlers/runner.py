@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ksrv.compile_plan import CompileError
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError, ModelFailed, quote, without_paths
 from ksrv.handlers.base import BaseHandler, infer_and_postprocess
 from ksrv.handlers.batch import Batch
-from ksrv.handlers.compile import CompileError
 from ksrv.handlers.context import Context
 from ksrv.handlers.device import DeviceError
 from ksrv.handlers.loading import make_handler

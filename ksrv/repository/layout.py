@@ -7,11 +7,11 @@ its entry, or the version in question, carries the error instead.
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from ksrv.errors import quote
+from ksrv.repository.entry import ModelEntry, is_model_name
 from ksrv.repository.model_yaml import (
     CONFIG_NAME,
     MODEL_SUFFIXES,
@@ -23,8 +23,6 @@ from ksrv.repository.model_yaml import (
 from ksrv.repository.permissions import insecure_paths
 from ksrv.source import ModelConfig, ModelSource, VersionPolicy
 
-__all__ = ["ModelEntry", "ModelSource", "Repository", "RepositoryError", "is_model_name"]
-
 log = logging.getLogger("ksrv.repository")
 
 BARE_SUFFIXES = (".pt", ".pt2", ".onnx")
@@ -32,39 +30,14 @@ ARCHIVE_SUFFIX = ".mar"
 ARCHIVE_MARK = "MAR-INF/MANIFEST.json"
 """What an unpacked archive holds."""
 
-_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
 
-ArchiveReader: TypeAlias = Callable[[Path, str], "ModelEntry"]
+ArchiveReader: TypeAlias = Callable[[Path, str], ModelEntry]
 """Turns an archive and its model's name into an entry."""
 
 
 class RepositoryError(Exception):
     """A path given on the command line that holds no models."""
-
-
-@dataclass(slots=True)
-class ModelEntry:
-    """One model of a repository.
-
-    Attributes:
-        name: Its name, taken from its folder or file.
-        versions: The versions to serve, in rising order; "" for an unversioned model.
-        error: Why none of it can be served, or None.
-        path: The folder or file that it comes from.
-        available: Every version on disk, those that the policy leaves out included.
-    """
-
-    name: str
-    versions: dict[str, ModelSource] = field(default_factory=dict)
-    error: str | None = None
-    path: Path = field(default_factory=Path)
-    available: tuple[str, ...] = ()
-
-
-def is_model_name(name: str) -> bool:
-    """Whether a folder or file of this name can be served as a model."""
-    return _MODEL_NAME.fullmatch(name) is not None
 
 
 class Repository:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ksrv.handlers.compile import CompileError, read_plan
+from ksrv.compile_plan import CompileError, read_plan
 from ksrv.repository.image_section import default_image, read_image
 from ksrv.repository.labels import LabelError, read_labels
 from ksrv.repository.model_keys import (
@@ -26,6 +26,7 @@ from ksrv.repository.model_keys import (
     VersionSection,
 )
 from ksrv.repository.torchserve.detection import as_torchserve
+from ksrv.repository.torchserve.unpacked import read_unpacked
 from ksrv.repository.yaml_document import ConfigError, Document, describe
 from ksrv.source import Batching, ModelConfig, VersionPolicy
 from ksrv.spec import TensorSpec
@@ -111,8 +112,6 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
     document = Document.read(path)
     value = {} if document.value is None else document.value
     if isinstance(value, dict) and value.get("torchserve") is not None:
-        from ksrv.repository.torchserve.unpacked import read_unpacked  # stands on this module
-
         keys = document.convert(UnpackedKeys, value)
         return read_unpacked(document, keys, shared_settings(document, keys), folders[0].absolute())
     files = _Files(document, folder, folders)

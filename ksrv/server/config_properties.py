@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ksrv.repository.torchserve.model_config import ArchiveDefaults
+from ksrv.source import ArchiveDefaults
 
 DEFAULT_GRPC_PORT = 7070
 

@@ -19,12 +19,12 @@ from ksrv.handlers.metrics import Emit, discard
 from ksrv.handlers.model_imports import error_location
 from ksrv.handlers.runner import HandlerLoadError
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Emitter, Tensor
-from ksrv.source import ModelSource
+from ksrv.source import KSERVE_V2, ModelSource
 from ksrv.spec import ModelSpec, TensorSpec
 from ksrv.torchserve import answers, rows
 from ksrv.torchserve.api import streaming
 from ksrv.torchserve.api.context import DEFAULT_STATUS, Context, RequestProcessor
-from ksrv.torchserve.api.envelopes import BARE_ENVELOPES, KSERVE_V2, find_envelope
+from ksrv.torchserve.api.envelopes import BARE_ENVELOPES, find_envelope
 from ksrv.torchserve.api.frames import read_answers
 from ksrv.torchserve.api.metrics import Metrics
 from ksrv.torchserve.entry import Entry, find_entry

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import msgspec
 import yaml
 
-from ksrv.repository.layout import ModelEntry, is_model_name
+from ksrv.repository.entry import ModelEntry, is_model_name
 from ksrv.repository.torchserve.archive import (
     ARCHIVE_SUFFIXES,
     MANIFEST,
@@ -26,8 +26,7 @@ from ksrv.repository.torchserve.archive import (
     read_manifest,
 )
 from ksrv.repository.yaml_document import check_aliases, describe
-from ksrv.source import Batching, ModelConfig, ModelSource
-from ksrv.torchserve.api.envelopes import KSERVE_V2
+from ksrv.source import KSERVE_V2, ArchiveDefaults, Batching, ModelConfig, ModelSource
 
 log = logging.getLogger("ksrv.repository")
 
@@ -58,29 +57,6 @@ REFUSED = {
     "asyncCommunication": "asynchronous handlers are not served",
     "useJobTicket": "job tickets are not served",
 }
-
-
-class ArchiveDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for every archive whose model-config.yaml does not say otherwise.
-
-    Attributes:
-        workers: Processes of one model.
-        response_timeout_s: How long a handler may take for one batch.
-        startup_timeout_s: How long a process may take to get ready.
-        queue_size: How many requests may wait.
-        envelope: The envelope, or None.
-        decode: Whether JSON and text parts are decoded for the handler.
-        models: Keys of model-config.yaml by model and version, as `models=` of a config.properties
-            gives them.
-    """
-
-    workers: int = 1
-    response_timeout_s: int = 120
-    startup_timeout_s: int = 120
-    queue_size: int = 100
-    envelope: str | None = None
-    decode: bool = True
-    models: dict[str, dict[str, dict[str, Any]]] = {}
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ksrv.source import KSERVE_V2
 from ksrv.torchserve.answers import checked_items
 from ksrv.torchserve.api.util import list_classes_from_module
 
@@ -195,7 +196,6 @@ def _datatype(array: np.ndarray[Any, Any]) -> str:
     return _DATATYPES.get(array.dtype.name, "BYTES")
 
 
-KSERVE_V2 = "kservev2"
 BARE_ENVELOPES = ("body", "json", "kserve")
 """Behind these a handler gets bare values; over KServe v2 the rows of the tensor are those values."""
 

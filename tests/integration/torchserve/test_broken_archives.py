@@ -5,7 +5,8 @@ import torch
 
 from ksrv.handlers.runner import HandlerLoadError, make_runner
 from ksrv.repository.layout import Repository
-from ksrv.repository.torchserve.model_config import ArchiveDefaults, archive_readers
+from ksrv.repository.torchserve.model_config import archive_readers
+from ksrv.source import ArchiveDefaults
 from tests.support.torchserve.archives import archive
 
 BASE = (

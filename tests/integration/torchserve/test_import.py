@@ -9,9 +9,10 @@ from click.testing import CliRunner
 
 from ksrv.cli.main import main
 from ksrv.repository.layout import Repository
-from ksrv.repository.torchserve.model_config import ArchiveDefaults, archive_readers, read_archive
+from ksrv.repository.torchserve.model_config import archive_readers, read_archive
 from ksrv.server.config_properties import translate
 from ksrv.server.settings import SettingsError, resolve
+from ksrv.source import ArchiveDefaults
 from ksrv.testing import Server
 from tests.integration.torchserve.test_handler_behaviours import (
     ANSWER,

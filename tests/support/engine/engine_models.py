@@ -9,7 +9,7 @@ import numpy as np
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.executors import Executor
 from ksrv.errors import DeadlineExceeded
-from ksrv.repository.layout import ModelEntry
+from ksrv.repository.entry import ModelEntry
 from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, Tensor
 from ksrv.source import Batching, ModelConfig, ModelSource
 from ksrv.spec import ModelSpec, TensorSpec

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from ksrv.compile_plan import CompileError, CompilePlan, read_plan
 from ksrv.handlers import compile as compile_module
-from ksrv.handlers.compile import CompileError, CompilePlan, compile_model, read_plan
+from ksrv.handlers.compile import compile_model
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.loaded import LoadedModel
 from ksrv.source import ModelConfig
