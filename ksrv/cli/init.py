@@ -37,7 +37,7 @@ def init(kind: str, folder: Path, force: bool) -> None:
     The folder's name becomes the model's. What is written needs no network and no framework; the
     comments say where a model of your own goes.
     """  # noqa: D301 - click reads the character
-    from ksrv.repository.layout import is_model_name
+    from ksrv.repository.entry import is_model_name
 
     name = folder.resolve().name
     if not is_model_name(name):
