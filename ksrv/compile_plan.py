@@ -11,7 +11,7 @@ class CompileError(Exception):
     """`pt2:` is malformed, or a compilation that is required failed.
 
     Args:
-        message: What is wrong.
+        message: The fault.
         key: The key of `pt2:` that is at fault, as a path; empty for `pt2:` itself.
 
     Attributes:
@@ -27,7 +27,7 @@ class CompileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CompilePlan:
-    """What `pt2:` asks for.
+    """The compilation that `pt2:` asks for.
 
     Attributes:
         enable: Whether to compile at all.
@@ -41,7 +41,7 @@ class CompilePlan:
 
 
 def read_plan(section: Mapping[str, Any] | str | None) -> CompilePlan:
-    """Return what a `pt2:` section asks for.
+    """Return the compilation that a `pt2:` section asks for.
 
     Args:
         section: `{compile: {enable, backend, mode, dynamic, fullgraph, options}, required}`, or one

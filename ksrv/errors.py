@@ -1,7 +1,7 @@
 """Every way a request can fail, with the HTTP status and the gRPC code that the client sees.
 
 The classes are raised by protocol, engine and handlers alike and rendered by the front ends; no
-other module knows a status. Texts are sentences: what was wrong, where, what was expected. A text
+other module knows a status. Texts are sentences: the fault, its place, the expected value. A text
 never holds more than 64 characters of the client's own (`quote`) and is at most 1 KiB long.
 """
 
@@ -17,7 +17,7 @@ def quote(text: object) -> str:
     """Return a client's string in quotes, escaped to printable ASCII and cut to 64 characters.
 
     Args:
-        text: What the client sent; anything but a `str` is shown by its `repr`.
+        text: A value of the client; anything but a `str` is shown by its `repr`.
 
     Returns:
         The quoted string; an ellipsis marks a cut.
@@ -46,7 +46,7 @@ def without_paths(text: str, *folders: Path) -> str:
 
     Args:
         text: A sentence for clients, which may hold the words of libraries.
-        folders: What lies below these is shown by its relative path, all else by its last part.
+        folders: Paths below these are shown as relative paths, other paths by their last part.
     """
     for folder in sorted(folders, key=lambda one: len(str(one)), reverse=True):
         if folder.is_absolute() and folder.name:
@@ -86,7 +86,7 @@ class InvalidRequest(KsrvError):
 
 
 class Unauthenticated(KsrvError):
-    """The caller must show a token, or showed one that is not accepted."""
+    """The caller showed no token, or a token that is not accepted."""
 
     http_status = HTTPStatus.UNAUTHORIZED
     grpc_code = "UNAUTHENTICATED"
@@ -109,7 +109,7 @@ class NotFound(KsrvError):
 
 
 class BodyTooLarge(KsrvError):
-    """The body, or what it inflates to, is above a limit."""
+    """The body, before or after decompression, is above a limit."""
 
     http_status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     grpc_code = "RESOURCE_EXHAUSTED"
@@ -180,7 +180,7 @@ class DeadlineExceeded(KsrvError):
 
 
 class Cancelled(KsrvError):
-    """The client went away; nobody reads this answer over REST."""
+    """The client disconnected; over REST no client reads this answer."""
 
     http_status = HTTPStatus.BAD_REQUEST
     grpc_code = "CANCELLED"
@@ -215,7 +215,7 @@ _GRPC_CODE_BY_STATUS = {
 
 
 class InferenceError(KsrvError):
-    """What a handler raises, or passes to `batch.fail`, to answer with a status of its choice.
+    """The error that a handler raises, or passes to `batch.fail`, to choose the status.
 
     Args:
         message: The text for the client.

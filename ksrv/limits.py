@@ -18,10 +18,10 @@ def _says(text: str, least: int | None = None, most: int | None = None) -> msgsp
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on what a client may send. Sizes are bytes.
+    """Bounds on the requests of clients. Sizes are bytes.
 
-    A refusal names the field below that it comes from, so that an operator can find it. What a
-    field can be set to is bounded by what the native readers hold.
+    A refusal names the field below, so that an operator can find it. The largest value of a field
+    is that of the native readers.
     """
 
     body: Annotated[Size, _says("Bytes of a request, compressed or not; 64M is a size too.")] = (

@@ -63,7 +63,7 @@ class InferRequest:
         nbytes: Bytes received for it; what counts against the bound on bytes in flight.
         surface: Whose conventions it follows, "" for KServe v2; a batch has one surface only.
         on_chunk: Takes intermediate answers, on the thread that runs the batch; it must not block.
-            None where nobody wants them.
+            None where they are not wanted.
     """
 
     model_name: str
@@ -108,7 +108,7 @@ class BatchRequest:
 
     Attributes:
         rows: The request's slice of the batch's rows.
-        input_parameters: The parameters of its inputs, by the names of those that brought any.
+        input_parameters: The parameters of its inputs, by the names of the inputs with parameters.
         output_parameters: The same of the outputs that it asked for.
     """
 
@@ -148,7 +148,7 @@ class Emitter(Protocol):
         """
 
     def listening(self) -> frozenset[int]:
-        """Return the places of the requests that have not ended: nobody left, no deadline passed."""
+        """Return the places of the requests that have not ended: no disconnect, no deadline."""
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ class BatchInputs:
         rows: The number of rows in the batch.
         requests: The requests in row order; their slices cover the rows without gaps.
         explain: Whether to explain rather than infer; a batch has one mode only.
-        emit: Takes an intermediate answer while the batch runs; None where nobody wants any.
+        emit: Takes an intermediate answer while the batch runs; None where no client streams.
     """
 
     tensors: dict[str, Tensor]
@@ -180,7 +180,7 @@ class BatchOutputs:
         timings: Nanoseconds by stage.
         headers: Response headers by request index.
         parameters: Response parameters by request index.
-        exclusive: Whether nobody but the holders of these arrays can reach their memory, so that
+        exclusive: Whether the holders of these arrays alone can reach their memory, so that
             they may be sent from where they lie.
         only: The requests that an intermediate answer is for; None for all of them.
     """

@@ -1,4 +1,4 @@
-"""What a model is made of: the settings of its `model.yaml` and where its files lie.
+"""The source of a model: the settings of its `model.yaml` and the places of its files.
 
 The repository writes these nouns; handlers, executors and the engine read them. They hold plain
 values only, so that a handler's process receives its model as JSON.
@@ -23,7 +23,7 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         max_batch_size: Rows that one batch may hold.
-        max_delay_ms: How long the oldest request waits for a full batch; 0 takes what is queued.
+        max_delay_ms: How long the oldest request waits for a full batch; 0 takes the queued requests.
         split: Whether a request with more rows is split, rather than refused.
     """
 
@@ -62,12 +62,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         threads: CPU threads of one instance; 0 shares the cores among the instances.
         timeout_ms: How long a request may take, counted from its arrival; 0 for as long as it needs.
         run_timeout_ms: How long a handler may take for one batch, counted from its start; 0 for as
-            long as its requests may take. What is above ends the handler's process.
+            long as its requests may take. A batch that takes longer ends the handler's process.
         start_timeout_s: How long a handler's process may take to get ready.
         queue_size: How many requests may wait.
         warmup: Whether to warm up with generated data, or the sample files to do it with.
         version_policy: Which version folders are served.
-        parameters: What reaches the handler as `context.parameters`.
+        parameters: The handler's `context.parameters`.
         pt2: The `pt2:` section as it was written; `ksrv.compile_plan` reads it.
         envelope: The request envelope of TorchServe's routes, or None.
         env: Environment variables of the handler's process.
@@ -103,7 +103,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     torchserve: dict[str, Any] | None = None
 
     def spec(self, name: str, version: str = "") -> ModelSpec:
-        """Return what the settings alone say of the model; the loader completes it.
+        """Return the spec by the settings alone; the loader completes it.
 
         Args:
             name: The model's name.
@@ -121,7 +121,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchiveDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for every archive whose model-config.yaml does not say otherwise.
+    """The defaults for the keys that an archive's model-config.yaml leaves out.
 
     Attributes:
         workers: Processes of one model.
@@ -171,7 +171,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
         """Return the source that `to_json` wrote.
 
         Args:
-            text: What `to_json` returned.
+            text: The JSON.
         """
         return msgspec.json.decode(text, type=ModelSource, dec_hook=_path_from_json)
 

@@ -1,7 +1,7 @@
 """Counts and times of a model version, as the statistics extension and the metrics read them.
 
 The numbers come from the tallies of the version's instances (`ksrv._native.queue.stats`) and from what its
-queue counted. They are put together here when somebody asks.
+queue counted. They are put together here on request.
 """
 
 from collections.abc import Iterable, Mapping

@@ -37,7 +37,7 @@ def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _no_such_flag(flag: str) -> Callable[[Any], Any]:
-    """Have a flag of other servers answer with those that say it here."""
+    """Let a flag of other servers name the flags that replace it here."""
 
     def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:

@@ -26,7 +26,7 @@ class BaseHandler:
 
     Attributes:
         context: The model's facts and the running batch.
-        model: What the loader returned; called with the inputs.
+        model: The model that the loader returned; called with the inputs.
         labels: Class labels by index, or None.
     """
 
@@ -63,10 +63,10 @@ class BaseHandler:
         """Declare inputs and outputs that model.yaml leaves open; called after `initialize`.
 
         Args:
-            spec: What model.yaml declares.
+            spec: The inputs and outputs that model.yaml declares.
 
         Returns:
-            The spec, with what this handler knows. By default as it is; what is still open comes
+            The spec, with the tensors that this handler knows. By default as it is; open tensors come
             from the model file, as far as the handler keeps the default stages.
         """
         return spec
@@ -94,7 +94,7 @@ class BaseHandler:
         """Run the model.
 
         Args:
-            inputs: What `preprocess` returned.
+            inputs: The value that `preprocess` returned.
             named: Or its entries, where that is a mapping.
 
         Returns:
@@ -105,14 +105,14 @@ class BaseHandler:
         return self.model(*inputs, **named)
 
     def postprocess(self, outputs: Any) -> Any:
-        """Turn what the model gives into the answer.
+        """Turn the outputs of the model into the answer.
 
         Args:
-            outputs: What `inference` returned.
+            outputs: The value that `inference` returned.
 
         Returns:
             A mapping of output names to arrays or tensors, one array, or a list with one value for
-            each row. By default what it was given.
+            each row. By default the outputs as they are.
         """
         return outputs
 
@@ -121,7 +121,7 @@ class BaseHandler:
 
         Args:
             batch: The inputs and their requests.
-            inputs: What `preprocess` returned.
+            inputs: The value that `preprocess` returned.
 
         Returns:
             The same kinds of values as `postprocess`.
@@ -174,7 +174,7 @@ def infer_and_postprocess(handler: BaseHandler, inputs: Any, context: Context, b
 
     Args:
         handler: The handler.
-        inputs: What `preprocess` returned.
+        inputs: The value that `preprocess` returned.
         context: The handler's context.
         began: `time.perf_counter_ns` when the stage before ended.
 

@@ -1,7 +1,7 @@
 """The batch as a handler sees it: inputs by name, whose rows they are, and what goes back per request.
 
-Arrays are handed on as the engine assembled them. What a handler wants in another form (a torch
-tensor, an object array of bytes, the NCHW view of images) is made when it is asked for, once.
+Arrays are passed on as the engine assembled them. Other forms (a torch tensor, an object array of
+bytes, the NCHW view of images) are made on first use.
 """
 
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -22,7 +22,7 @@ class Batch:
     """One batch of requests.
 
     Args:
-        inputs: What the engine assembled.
+        inputs: The batch that the engine assembled.
         nchw_inputs: The image inputs that the handler sees with channels first.
         device: Returns the torch device that `tensor` moves to.
         send: Sends an intermediate answer of this batch.
@@ -142,7 +142,7 @@ class Batch:
 
         Args:
             row: The row.
-            message: What the client reads.
+            message: The text for the client.
             status: An HTTP status from 400 to 599.
 
         Raises:
@@ -176,11 +176,11 @@ class Batch:
         """Send an intermediate answer to every request of the batch, before the final one.
 
         Args:
-            outputs: What `postprocess` may return, with every row of the batch.
+            outputs: Outputs in any form that `postprocess` may return, with every row of the batch.
 
         Returns:
-            Whether it was sent: False where nobody wants intermediate answers (plain requests get
-            the final answer alone), and once nobody waits for this batch any more.
+            Whether it was sent: False where no client takes intermediate answers (clients that do
+            not stream get the final answer alone), and once no client waits for the batch.
 
         Raises:
             HandlerFailed: The outputs do not fit the batch or the declared outputs.
@@ -188,7 +188,7 @@ class Batch:
         return self._send is not None and self.listening() and self._send(self._inputs, outputs)
 
     def listening(self, row: int | None = None) -> bool:
-        """Tell whether somebody still waits for the batch's answer.
+        """Whether a client still waits for the batch's answer.
 
         A request of a stream whose client has left, or whose deadline has passed, waits no more; a
         handler that works for it alone may stop, and whatever it then returns is dropped. Where no

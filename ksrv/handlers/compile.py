@@ -40,14 +40,14 @@ def compile_model(loaded: LoadedModel, context: Context) -> Any:
     """Return the model that handlers call: compiled where `pt2:` asks for it.
 
     Args:
-        loaded: What the loader returned.
+        loaded: The model that the loader returned.
         context: The handler's context.
 
     Returns:
         The model to call.
 
     Raises:
-        CompileError: The section is malformed, or what it requires is impossible.
+        CompileError: The section is malformed, or the required compilation is impossible.
     """
     plan = read_plan(context.config.pt2)
     if not plan.enable:
@@ -96,7 +96,7 @@ class CompiledModel:
         self._run: Any = module
         try:
             self._run = _compile(module, plan.arguments)
-        except Exception as error:  # noqa: BLE001  back ends raise what they like
+        except Exception as error:  # noqa: BLE001  back ends raise any exception
             self._give_up(error)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

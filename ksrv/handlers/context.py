@@ -1,4 +1,4 @@
-"""What a handler knows beside its inputs: its model, its device, its settings, the running batch.
+"""A handler's context: its model, its device, its settings, the running batch.
 
 One `Context` belongs to one handler object and lives as long as it does; only `batch` and the
 timings change from call to call.
@@ -37,7 +37,7 @@ def current_context() -> Context | None:
 
 
 class Context:
-    """What a handler is told in `initialize`, and can read in every stage.
+    """The context of a handler, given to `initialize` and readable in every stage.
 
     Attributes:
         model_name: The model's name.
@@ -51,7 +51,7 @@ class Context:
         instance: The number of this handler among the model's instances.
         threads: CPU threads that this instance may use; 0 for no limit of its own.
         metrics: Reports values of the handler's own to the metrics page.
-        loaded: What the loader returned, or None.
+        loaded: The model that the loader returned, or None.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class Context:
     @property
     def batch(self) -> Batch | None:
         """The batch that is running, or None between batches."""
-        # Made when somebody looks: the default stages do without it.
+        # Made on first use: the default stages do without it.
         if self._batch is None and self._inputs is not None and self._make_batch is not None:
             self._batch = self._make_batch(self._inputs)
         return self._batch
@@ -213,7 +213,7 @@ class Context:
         """Take note of what runs on this thread now.
 
         Args:
-            inputs: What `batch` is made of.
+            inputs: The inputs of the batch.
         """
         self._inputs = inputs
         self.timings = {}
@@ -224,7 +224,7 @@ class Context:
         """Forget the running batch, so that nothing here keeps its memory alive.
 
         Returns:
-            The batch; None where nobody has looked at it.
+            The batch; None where no stage has used it.
         """
         batch = self._batch
         self._inputs = self._batch = None

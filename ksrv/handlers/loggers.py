@@ -1,8 +1,8 @@
-"""Whose handler a log record is from, by the name of its logger.
+"""The handler that a log record is from, by the name of the record's logger.
 
 A handler that writes `logging.getLogger(__name__)` has a logger named after its module, and so have
 the files beside it. Those names are noted here while the handler is loaded, so that the server's log
-can say model, version and instance on any thread, also on one that the handler started itself.
+can name model, version and instance on any thread, also on a thread that the handler started.
 """
 
 import threading
@@ -29,7 +29,7 @@ def disown(owner: Fields) -> None:
     """Forget a handler that goes.
 
     Args:
-        owner: What `own` was given.
+        owner: The owner that `own` was given.
     """
     with _changing:
         for module, owners in list(_owners.items()):

@@ -30,11 +30,11 @@ Emit: TypeAlias = Callable[[MetricRecord], None]
 
 
 def discard(record: MetricRecord) -> None:
-    """Take a record and forget it; for handlers that nobody observes."""
+    """Drop a record; for handlers without a metrics page."""
 
 
 class Metrics:
-    """What a handler reports values with; `model` and `version` are labels of every one.
+    """The metrics that a handler reports; `model` and `version` are labels of every one.
 
     Args:
         model: The model's name.
@@ -51,7 +51,7 @@ class Metrics:
 
         Args:
             name: The metric's name.
-            value: What to add.
+            value: The amount to add.
             labels: Further labels.
 
         Raises:

@@ -213,7 +213,7 @@ def error_location(folder: Path, error: BaseException) -> str:
 
     Args:
         folder: The model's folder.
-        error: What was raised; a SyntaxError says by itself where it is.
+        error: The exception; a SyntaxError names its own file and line.
 
     Returns:
         The innermost place in parentheses, "" where the error did not pass through the folder.

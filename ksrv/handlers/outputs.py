@@ -1,4 +1,4 @@
-"""Turns what a handler returns into the tensors of the answer.
+"""Turns the results of a handler into the tensors of the answer.
 
 What is accepted: a mapping of output names to arrays, tensors or lists; one array or tensor; a
 tuple of them, in the order of the declared outputs (a list as well, where several are declared);
@@ -69,7 +69,7 @@ class OutputConverter:
         """Return the answer's tensors.
 
         Args:
-            result: What the handler returned.
+            result: The handler's return value.
             rows: The batch's rows.
             explained: Whether this is an explanation, which declared outputs do not describe.
             inputs: The batch's own tensors, whose memory an output may share.
@@ -78,7 +78,7 @@ class OutputConverter:
             The tensors, in the order of the declared outputs, else in the handler's.
 
         Raises:
-            PromiseBroken: It is not what is declared.
+            PromiseBroken: It differs from the declared outputs.
             HandlerFailed: The result does not fit the batch.
         """
         if self._fixed is not None and not explained:
@@ -275,8 +275,8 @@ def _is_shared(tensor: Any, inputs: Mapping[str, Tensor]) -> bool:
     """Whether something else may refer to the tensor's memory: a buffer of the model, an array.
 
     The storage's count holds the tensor itself and the storage object that is asked here. Memory
-    that torch did not allocate belongs to somebody who is not counted; the batch's own arrays are
-    known, and nobody writes to them again.
+    that torch did not allocate has an owner that is not counted; the batch's own arrays are known,
+    and are not written to again.
     """
     import torch
 

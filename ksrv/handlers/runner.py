@@ -35,7 +35,7 @@ EXPECTED = (ModelLoadError, HandlerError, DeviceError, CompileError)
 
 
 class HandlerLoadError(Exception):
-    """A handler or model that could not be loaded; the text says what and why."""
+    """A handler or model that could not be loaded; the text names it and the reason."""
 
 
 def make_runner(
@@ -99,7 +99,7 @@ class Runner:
         """Import the handler and let it initialize.
 
         Returns:
-            The model's spec, completed by what the model file declares.
+            The model's spec, completed by the inputs and outputs of the model file.
 
         Raises:
             HandlerLoadError: Settings, handler or model file are at fault; the cause is chained.
@@ -211,7 +211,7 @@ class Runner:
             context.modules.close()
 
     def _arrays(self, inputs: BatchInputs) -> Any:
-        """What the default preprocess gives where nothing is to be done; None where something is."""
+        """The inputs as the default preprocess returns them, or None where it has work to do."""
         if not self._passes_inputs_through or inputs.explain or self._handler.model is not None:
             return None
         tensors = inputs.tensors
@@ -256,7 +256,7 @@ class Runner:
 
 
 def complete_spec(handler: Any, context: Context) -> ModelSpec:
-    """Return the declared spec with what the handler and the model file know filled in.
+    """Return the declared spec, completed by the handler and the model file.
 
     Args:
         handler: The handler, initialized.
@@ -288,8 +288,8 @@ def check_inputs(spec: ModelSpec, loaded: LoadedModel) -> None:
     """Refuse declared inputs that the model file, which knows its own, cannot take.
 
     Args:
-        spec: What model.yaml declares.
-        loaded: What the loader learnt.
+        spec: The inputs and outputs that model.yaml declares.
+        loaded: The model that the loader returned.
 
     Raises:
         ModelLoadError: The number of inputs or a datatype differs.
@@ -316,7 +316,7 @@ def check_inputs(spec: ModelSpec, loaded: LoadedModel) -> None:
 
 
 def _keeps(handler: Any, stage: str) -> bool:
-    """Whether a handler leaves a stage, and what is around it, as they are."""
+    """Whether a handler keeps the default of a stage, of `inference` and of `handle`."""
     return all(_is_default(handler, name) for name in (stage, "inference", "handle"))
 
 

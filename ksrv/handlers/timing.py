@@ -29,7 +29,7 @@ def timed(
     in one batch add up.
 
     Args:
-        function: What to time; left out when a name is given.
+        function: The function to time; left out when a name is given.
         name: The name to show; the function's own by default.
 
     Returns:

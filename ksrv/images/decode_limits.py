@@ -1,4 +1,4 @@
-"""What can be known of an encoded image without decoding it, held against the limits.
+"""The header of an encoded image, checked against the limits before the image is decoded.
 
 Everything that decodes an image for a client asks here first: the rows of a batch in the worker, and
 TorchServe's handlers in processes of their own.
@@ -23,7 +23,7 @@ class LimitPassed(ImageRefused):
 
 
 class _Process:
-    """The limits of this process, for what is called by a handler and knows no settings."""
+    """The limits of this process, for functions that handlers call without any settings."""
 
     limits = Limits()
 
@@ -32,7 +32,7 @@ _process = _Process()
 
 
 def set_process_limits(limits: Limits) -> None:
-    """Set what `process_limits` returns; a handler's process is told the server's limits.
+    """Set the limits of this process; a handler's process gets those of the server.
 
     Args:
         limits: The limits.

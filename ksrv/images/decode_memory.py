@@ -1,6 +1,6 @@
 """The memory of images while they are decoded: it counts among the bytes in flight.
 
-Each image reserves what it needs before its decoder starts and gives it back when it lies in its row.
+Each image reserves its bytes before its decoder starts and gives it back when it lies in its row.
 Where the bytes do not suffice while other images of the process are decoded, it waits for one of
 those, because they soon give theirs back; where none is, it is refused.
 """
@@ -23,7 +23,7 @@ class TooLarge(NoRoom):
 
 
 class DecodingMemory:
-    """What the images of the process that are being decoded hold."""
+    """The bytes of the images that this process is decoding."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
@@ -34,11 +34,11 @@ class DecodingMemory:
         """Reserve an image's bytes, waiting for other images where that helps.
 
         Args:
-            nbytes: What decoding it takes.
-            ended: Tells whether nobody wants the image any more.
+            nbytes: The bytes that decoding takes.
+            ended: Tells whether the image's request has ended.
 
         Returns:
-            Whether they are reserved; False when nobody wants the image any more.
+            Whether they are reserved; False when the image's request has ended.
 
         Raises:
             NoRoom: There is no room, and no other image will make some.

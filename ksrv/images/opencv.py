@@ -59,7 +59,7 @@ def own_process() -> None:
     """Keep cv2 from starting threads of its own, in a process that belongs to ksrv.
 
     ksrv decodes images in parallel itself, and two pools get into each other's way. The setting
-    holds for the whole process: a worker calls this when it starts, and nobody calls it in a process
+    holds for the whole process: a worker calls this when it starts, and it is not called in a process
     of the user's. It does not import cv2, which a server without images never needs; the setting is
     made when `load` does, or by cv2 itself when a handler imports it first.
     """
@@ -103,7 +103,7 @@ class _Noise:
         self._next = 0.0
 
     def note(self, said: bytes) -> None:
-        """Note what a codec printed about one file."""
+        """Log a codec's message about one file."""
         with self._lock:
             self._files += 1
             now = time.monotonic()

@@ -71,7 +71,7 @@ def decode_pool(cores: int = 0) -> DecodePool:
     """Return the process's decode threads: one for each core, at most eight.
 
     Args:
-        cores: The cores that the process may use; 0 for those that it is allowed to run on.
+        cores: The cores to use; 0 for all cores that the process may run on.
     """
     return DecodePool(min(cores or len(os.sched_getaffinity(0)), MOST_THREADS))
 
@@ -86,7 +86,7 @@ class _Picture(NamedTuple):
     request: Asked | None = None
 
     def ended(self) -> bool:
-        """Tell whether nobody wants it any more."""
+        """Whether the image's request has ended."""
         return self.request is not None and self.request.done()
 
 
@@ -194,7 +194,7 @@ class ImagePreparer:
         return (count, *target, channels), sum(map(_decode_ns, headers))
 
     def _header(self, element: Element, index: int) -> Header:
-        """Read and check what can be known of one image without decoding it."""
+        """Read and check the header of one image."""
         try:
             return checked_header(element, self.limits, self.image.formats)
         except ImageRefused as error:
@@ -262,12 +262,12 @@ class ImagePreparer:
             elements: The images.
             out: [rows, height, width, channels] of the input's datatype (BF16 as uint16), C-ordered.
             first_row: The row of the first image; the others follow.
-            numbers: What error texts call the images, where they are of several requests; their
+            numbers: The numbers of the images in error texts, where they are of several requests; their
                 places in `elements` unless given.
             requests: The request of each image, where requests may end meanwhile.
 
         Returns:
-            For each image None, or what is wrong with it; the row of such an image is all zero.
+            For each image None, or its error; the row of an image with an error is all zero.
         """
         errors: list[KsrvError | None] = [None] * len(elements)
         pictures: list[_Picture] = []
@@ -378,7 +378,7 @@ class ImagePreparer:
         )
 
     def _decoded(self, picture: _Picture, reduction: int, channels: int) -> Array:
-        """Decode to [height, width, channels]; `channels` 0 keeps what the file has."""
+        """Decode to [height, width, channels]; `channels` 0 keeps the file's own."""
         header = picture.header
         pixels = opencv.decode(picture.element, self._flags(header, reduction, channels))
         if pixels is None:

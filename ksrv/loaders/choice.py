@@ -19,7 +19,7 @@ def load_model(request: LoadRequest) -> LoadedModel:
     """Load a model file with the loader that its suffix names.
 
     Args:
-        request: The file and what the loader needs to know.
+        request: The file, with the settings for its loader.
 
     Returns:
         The model.

@@ -56,7 +56,7 @@ def read_state(path: Path) -> Mapping[str, Any]:
     """Return the weights in a file.
 
     Args:
-        path: A `.safetensors` file, or one that `torch.save` wrote.
+        path: A `.safetensors` file, or a file that `torch.save` wrote.
 
     Returns:
         The tensors by name, on the CPU.
@@ -75,7 +75,7 @@ def read_state(path: Path) -> Mapping[str, Any]:
             f"{path} holds pickled objects, which ksrv never loads, and not weights alone "
             f"({_reason(error)}); save the module's state_dict()"
         ) from None
-    except Exception as error:  # noqa: BLE001  on other bytes its readers raise what they like
+    except Exception as error:  # noqa: BLE001  on other bytes its readers raise any exception
         raise ModelLoadError(f"{path} is no file of weights: {_short(error)}") from None
     if not isinstance(state, Mapping):
         raise ModelLoadError(f"{path} holds a {type(state).__name__}, not a state_dict")
@@ -99,7 +99,7 @@ def _read_safetensors(path: Path) -> Mapping[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """The part of torch's long advice that says what was found."""
+    """The part of torch's long advice that names the fault."""
     text = " ".join(str(error).split())
     start = text.find("Unsupported")
     for mark in ("Unsupported global: ", "Unsupported operand ", "Unsupported class "):

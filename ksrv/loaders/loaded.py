@@ -1,4 +1,4 @@
-"""What a loader is asked for and what it returns, in words that no framework owns."""
+"""The request to a loader and the model that it returns, the same for every framework."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from ksrv.spec import TensorSpec
 
 
 class ModelLoadError(Exception):
-    """A model file that cannot be loaded; its text names the file and what was expected."""
+    """A model file that cannot be loaded; its text names the file and the expected content."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """What a loader needs to know.
+    """The file to load, with the settings for its loader.
 
     Attributes:
         path: The model file, or None for a class that is served with its fresh weights.
@@ -38,7 +38,7 @@ class LoadedModel:
     """A model in memory.
 
     Attributes:
-        model: What handlers know as `self.model`: callable with the inputs.
+        model: The handler's `self.model`: callable with the inputs.
         is_torch: Whether it takes torch tensors on the handler's device, rather than arrays.
         platform: The name that model metadata shows.
         inputs: The inputs that the file declares; empty where it declares none.
@@ -60,6 +60,6 @@ def missing_dependency(module: str, extra: str, purpose: str) -> ModelLoadError:
     Args:
         module: The module that could not be imported.
         extra: ksrv's extra that brings it.
-        purpose: What it was needed for.
+        purpose: The use that the framework was needed for.
     """
     return ModelLoadError(f"{purpose} needs {module}; pip install ksrv[{extra}]")

@@ -1,6 +1,6 @@
 """`.pt2` packages: a `torch.export` program, or what AOTInductor compiled from one.
 
-Both are zip files; the names in them tell which it is. A program says what its inputs and outputs
+Both are zip files; the names in a file tell its kind. A program says what its inputs and outputs
 are; a compiled package knows only how many there are.
 """
 

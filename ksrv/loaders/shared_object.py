@@ -30,7 +30,7 @@ def load(request: LoadRequest) -> LoadedModel:
         raise missing_dependency("torch", "torch", f"the model {path}") from None
     advice = logging.getLogger("torch._export")
     level = advice.level
-    advice.setLevel(logging.ERROR)  # the deprecation is told by NOTE, once
+    advice.setLevel(logging.ERROR)  # NOTE tells of the deprecation, once
     try:
         if request.device.startswith("cuda"):
             torch.cuda.set_device(request.device)

@@ -1,1 +1,1 @@
-"""What can be seen of a running server: statistics and metrics."""
+"""The metrics of a running server."""

@@ -67,12 +67,12 @@ class Series(msgspec.Struct):
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
 
     def copy(self) -> "Series":
-        """Return one that does not change with this one."""
+        """Return a copy."""
         return Series(self.labels, self.value, list(self.counts), self.at_ns)
 
 
 class Family(msgspec.Struct):
-    """What one name stands for.
+    """The kind and help text of a metric name.
 
     Attributes:
         series: The values, in the order in which they came.

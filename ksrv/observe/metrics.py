@@ -25,7 +25,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 MODEL_LABELS = ["model", "version"]
 STAGES = ("queue", "assemble", "preprocess", "inference", "postprocess")
-"""What a request's time is spent on, under the names of `Server-Timing` and the statistics."""
+"""The stages of a request, under the names of `Server-Timing` and the statistics."""
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -37,7 +37,7 @@ class ServerValues(Protocol):
 
     @property
     def restarts(self) -> int:
-        """How many workers ended without having been told to."""
+        """How many workers ended without a signal of the master."""
 
     @property
     def last_reload(self) -> int:

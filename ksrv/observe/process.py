@@ -1,4 +1,4 @@
-"""What a worker process holds as a whole, for the metrics page."""
+"""The resources of a worker process, for the metrics page."""
 
 import os
 from pathlib import Path

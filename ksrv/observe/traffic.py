@@ -1,6 +1,6 @@
-"""What a worker's front ends told their clients: refusals by reason, errors by status, connections.
+"""Counters of a worker's front ends: refusals by reason, errors by status, connections.
 
-Whoever turns a request away says so here, once, where its answer is made: `count_error` for an error
+Each refusal is counted here, once, where its answer is made: `count_error` for an error
 that is rendered, `count_refusal` where a client gets no answer that one could count (a connection that
 is closed, a call that another library ends). The counts are the process's.
 
@@ -26,7 +26,7 @@ class Traffic(msgspec.Struct):
         refused: Requests that were turned away, by "protocol reason".
         errors: Answers that told of an error, by "protocol status".
         accepted: HTTP connections that were accepted.
-        recycled: Those that were closed, idle, for others that came.
+        recycled: Idle connections that were closed for new ones.
         pauses: How often accepting paused, because no further connection could be held.
         lost_records: Lines of the access log that were dropped, because it was not written in time.
         open: HTTP connections that are open now.
@@ -93,7 +93,7 @@ def count_error(error: KsrvError) -> None:
     """Count a gRPC call, or a message of a stream, that is answered with an error.
 
     Args:
-        error: What the client is told; its `reason` is counted where it has one.
+        error: The error of the answer; its `reason` is counted where it has one.
     """
     count_refusal("grpc", error.reason)
     count_status("grpc", error.grpc_code)

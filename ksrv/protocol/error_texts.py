@@ -57,9 +57,9 @@ _NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![
 
 
 def _syntax(body: memoryview, offset: int) -> str | None:
-    """Say what is wrong where a value should be, or None where one begins.
+    """Return the fault at the place of a value, or None where a value begins.
 
-    The readers report what a value is not before they have read it: what stands there may be none.
+    The readers report a wrong type before they have read the value, so there may be no value at all.
     """
     rest = bytes(body[offset : offset + 400])
     if rest[:1] in (b'"', b"{", b"[") or rest.startswith(_NAMES_OF_NUMBERS) or _NUMBER.match(rest):
@@ -219,7 +219,7 @@ def body_fault(error: BodyError, body: memoryview) -> KsrvError:
     """Return the answer for a fault in the header or in the framing of its tensors.
 
     Args:
-        error: What the native reader reported.
+        error: The fault that the native reader reported.
         body: The whole body, for the kind of value at the fault.
     """
     fault = _syntax(body, error.offset) if error.code in _ABOUT_A_VALUE else None
@@ -248,7 +248,7 @@ def numbers_fault(
     """Return the answer for a fault in an input's JSON numbers.
 
     Args:
-        error: What the native reader reported.
+        error: The fault that the native reader reported.
         body: The whole body.
         begin: Where the array begins in it.
         name: The input's name.

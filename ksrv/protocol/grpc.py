@@ -1,6 +1,6 @@
 """ModelInferRequest bytes to an `InferRequest`, and an `InferResponse` to ModelInferResponse bytes.
 
-Strategy: one scan over the received bytes notes what they hold (`native/message`), and tensors are
+Strategy: one scan over the received bytes notes their fields (`native/protobuf`), and tensors are
 views into them. A message that is not in the ordinary form is parsed and written again by the
 protobuf class and then scanned like any other, so that there are two readers but one meaning.
 Answers always carry their tensors in raw_output_contents, copied once (`native/response`).
@@ -139,7 +139,7 @@ def parse_infer(
     Args:
         message: A serialized ModelInferRequest, as received.
         spec_of: Finds the model.
-        limits: The bounds on what the message may hold.
+        limits: The bounds on the message.
         metadata: The call's metadata, names in lower case.
         regions: The shared memory that the request may name; None where that is off.
 
@@ -343,7 +343,7 @@ def render_infer(
     """Serialize an answer.
 
     Args:
-        response: What the engine answered.
+        response: The engine's response.
         request: The request that it answers; its id is echoed.
         parameters: Further response parameters.
         stream: Whether to wrap the answer into a ModelStreamInferResponse.

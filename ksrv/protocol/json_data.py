@@ -1,7 +1,7 @@
 """The `data` array of an input in JSON: numbers into an array, strings into BYTES elements.
 
 The header's reader has found the span of the array and looked at nothing but its brackets; here
-it is read for what it holds. Nesting does not matter: flat and nested data in row-major order are
+it is read by its content. Nesting does not matter: flat and nested data in row-major order are
 the same, and only the number of values is compared with the shape.
 """
 

@@ -1,7 +1,7 @@
-"""What the server says about itself and its models, as plain dictionaries.
+"""The metadata of the server and its models, as plain dictionaries.
 
 The dictionaries are the REST answers; `to_message` makes the gRPC answers of the same dictionaries,
-so that both front ends tell the same. Everything here is a pure function of what it is given.
+so that both front ends answer the same. Everything here is a pure function.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ class Duration(Protocol):
 
 
 class BatchSize(Protocol):
-    """What batches of one size did."""
+    """The batches of one size."""
 
     @property
     def batch_size(self) -> int: ...
@@ -40,7 +40,7 @@ class BatchSize(Protocol):
 
 
 class Statistics(Protocol):
-    """What a model version has done since it was loaded; `last_inference_ms` is Unix time."""
+    """The statistics of a model version since it was loaded; `last_inference_ms` is Unix time."""
 
     @property
     def name(self) -> str: ...
@@ -149,7 +149,7 @@ def model_config(spec: ModelSpec) -> Document:
     """Describe a model in the form of Triton's configuration, as far as clients read it.
 
     Args:
-        spec: The model. Where it batches, the shapes are told without their batch dimension.
+        spec: The model. Where it batches, the shapes stand without their batch dimension.
     """
     batches = spec.max_batch_size > 0
     document: Document = {

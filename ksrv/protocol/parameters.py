@@ -1,4 +1,4 @@
-"""Request, input and output parameters: which names the protocol reserves, and what they must be.
+"""Request, input and output parameters: the names that the protocol reserves, and their types.
 
 A reserved name is understood or refused; every other scalar reaches the handler. What is reserved
 is what `native/v2/infer_header_reader.hpp` reserves in a JSON header, and the sentences are those of `header_errors`.
@@ -15,7 +15,7 @@ MICROSECOND_NS = 1_000
 LONGEST_TIMEOUT_US = 1_000_000_000 * 1_000_000  # about thirty years; more would not fit a clock
 UINT64_MAX = 2**64 - 1
 PRIORITY_MAX = 2**32 - 1
-"""What the queue keeps of a priority: 32 bits."""
+"""The largest priority that the queue keeps: 32 bits."""
 
 SHARED_MEMORY = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
 REQUEST = "the request"
@@ -27,7 +27,7 @@ class RequestParameters:
     """A request's own parameters, sorted.
 
     Attributes:
-        custom: What the handler sees: custom names, and the `sequence_` family.
+        custom: The parameters for the handler: custom names, and the `sequence_` family.
         deadline_ns: From `timeout`, on the clock of `time.monotonic_ns`, or None.
         binary_output: From `binary_data_output`.
         mark_final: From `triton_enable_empty_final_response`.

@@ -55,7 +55,7 @@ class RenderedBody:
     """The body of an answer.
 
     Attributes:
-        parts: What to write, in order.
+        parts: The bytes to write, in order.
         content_length: The bytes of all parts.
         header_length: The bytes of the JSON header when binary data follows it, else None.
         content_type: The value for `Content-Type`.
@@ -227,7 +227,7 @@ def parse_infer(
         body: The whole body, as any C-contiguous buffer; tensors become views into it.
         header_length: The text of `Inference-Header-Content-Length`, or None without that header.
         spec: The model that is asked; only its inputs' kinds matter here.
-        limits: The bounds on what a client may send.
+        limits: The bounds on the request.
         headers: The request's headers for the handler, names in lower case.
         regions: The shared memory that the request may name; None where that is off.
 
@@ -287,7 +287,7 @@ def parse_infer(
 
 
 def _json_values(tensor: Tensor, nan_literals: bool) -> object:
-    """What orjson writes as the tensor's `data`."""
+    """The tensor's `data` in a form that orjson writes."""
     if isinstance(tensor.data, list):
         strings = []
         for index, element in enumerate(tensor.data):
@@ -336,7 +336,7 @@ def render_infer(
 
     Args:
         response: The answer; its outputs are written in their order.
-        request: The request, which says what is binary.
+        request: The request, which names the binary outputs.
         nan_literals: Write NaN and Infinity as the words that JSON does not know, instead of null.
         regions: The shared memory into which outputs go that the request wants there.
 

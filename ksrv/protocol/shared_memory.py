@@ -70,7 +70,7 @@ def read_tensor(
         window: Where the input lies.
         name: The input's name.
         index: Its place among the inputs.
-        datatype: What its bytes mean; BYTES elements have length prefixes.
+        datatype: The datatype of its bytes; BYTES elements have length prefixes.
         shape: Its dimensions as received.
         is_image: Whether a sole element may come without its prefix.
         limits: The bounds on sizes.

@@ -29,7 +29,7 @@ def measure(
     Args:
         name: The input's name, for the error's text.
         index: Its place among the inputs.
-        datatype: What the client says; for BYTES each element counts as one byte.
+        datatype: The client's datatype; for BYTES each element counts as one byte.
         shape: The dimensions as received.
         limits: The body limit bounds the product.
 

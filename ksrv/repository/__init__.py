@@ -1,1 +1,1 @@
-"""What is on disk: model folders, `model.yaml`, versions."""
+"""Model repositories on disk: model folders, `model.yaml`, versions, archives."""

@@ -18,7 +18,7 @@ class ModelEntry:
         versions: The versions to serve, in rising order; "" for an unversioned model.
         error: Why none of it can be served, or None.
         path: The folder or file that it comes from.
-        available: Every version on disk, those that the policy leaves out included.
+        available: Every version on disk, also the versions that the policy leaves out.
     """
 
     name: str

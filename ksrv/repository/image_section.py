@@ -71,7 +71,7 @@ def _plain(value: Any) -> Any:
 def _problems(
     given: dict[str, Any], datatype: str, shape: tuple[Dimension, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the keys that do not fit, "" for the section itself, with what is wrong."""
+    """Yield the keys that do not fit, "" for the section itself, with the fault."""
     _, height, width, channels = shape
     side = given.get("shorter_side")
     if side is not None:

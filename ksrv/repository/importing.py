@@ -70,20 +70,20 @@ def import_archive(
     Args:
         found: The archive.
         repository: The model repository; made where it is missing.
-        with_requirements: Whether to install what the archive requires into the folder, where the
+        with_requirements: Whether to install the archive's requirements into the folder, where the
             model's process finds it.
 
     Returns:
         The new folder.
 
     Raises:
-        ArchiveError: The archive asks for what is not served, the folder exists, or pip fails;
+        ArchiveError: The archive asks for settings that ksrv does not serve, the folder exists, or pip fails;
             nothing is left behind.
         OSError: It cannot be written.
     """
     if found.report.refused:
         raise ArchiveError(
-            f"the archive asks for what is not served: {', '.join(found.report.refused)}"
+            f"the archive asks for settings that ksrv does not serve: {', '.join(found.report.refused)}"
         )
     place = repository / found.name
     if place.exists():

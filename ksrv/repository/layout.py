@@ -28,7 +28,7 @@ log = logging.getLogger("ksrv.repository")
 BARE_SUFFIXES = (".pt", ".pt2", ".onnx")
 ARCHIVE_SUFFIX = ".mar"
 ARCHIVE_MARK = "MAR-INF/MANIFEST.json"
-"""What an unpacked archive holds."""
+"""The file that marks an unpacked archive."""
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
 

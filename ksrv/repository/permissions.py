@@ -1,7 +1,7 @@
-"""Who else could change a model: handlers and models are code that the server runs.
+"""Insecure file permissions: handlers and models are code that the server runs.
 
-The store is trusted as a whole, so what matters is that nobody untrusted can write to it: its
-folders and files belong to root or to the server's own user, and others may not write.
+The store is trusted as a whole, so other users must not be able to write to it: its folders and
+files belong to root or to the server's own user, and other users may not write.
 """
 
 import os
@@ -13,13 +13,13 @@ MOST_FILES = 10_000
 
 
 def insecure_paths(path: Path) -> Iterator[str]:
-    """Yield what speaks against trusting a model's folder or file.
+    """Yield the paths of a model that another user could change.
 
     Args:
         path: The folder, looked at with everything in it, or the file.
 
     Yields:
-        One sentence for each file or folder that somebody else could change.
+        One sentence for each insecure file or folder.
     """
     for count, at in enumerate(_below(path)):
         if count == MOST_FILES:

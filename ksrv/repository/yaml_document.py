@@ -111,7 +111,7 @@ class Document:
 
         Args:
             path: The key.
-            message: What is wrong with it.
+            message: The fault of the key.
 
         Raises:
             ConfigError: Always.
@@ -287,7 +287,7 @@ class Custom:
         """Return the value of a key.
 
         Raises:
-            ValueError: The value does not fit; the text says what was expected.
+            ValueError: The value does not fit; the text names the expected value.
         """
         raise NotImplementedError
 
@@ -371,7 +371,7 @@ def _bare(info: inspect.Type) -> inspect.Type:
 
 
 def _sections(info: inspect.Type) -> inspect.Type:
-    """What a type says of keys and entries: a struct, a list, or another type."""
+    """The struct or the list that a type allows, else the type."""
     info = _bare(_without_none(info))
     if isinstance(info, inspect.UnionType):
         kinds = (inspect.StructType, inspect.ListType)
@@ -380,7 +380,7 @@ def _sections(info: inspect.Type) -> inspect.Type:
 
 
 def _mismatch(info: inspect.Type, value: object) -> str:
-    """Say what was expected of a key, and what was found."""
+    """Return the sentence on a value of another type than expected."""
     info = _without_none(info)
     bare = _bare(info)
     found = describe(value)

@@ -1,4 +1,4 @@
-"""What a TorchServe handler returns, and what becomes of it.
+"""The return values of TorchServe handlers, made into answers.
 
 A handler answers with a list of one item for each row. On TorchServe's own routes an item is sent as
 TorchServe sends it; over KServe v2 it is one element of the BYTES output, numbers and objects as
@@ -29,7 +29,7 @@ class AnswerError(Exception):
 
     Args:
         shown: TorchServe's text, for its routes.
-        text: What was wrong, for the log and for clients of KServe v2.
+        text: The fault, for the log and for clients of KServe v2.
 
     Attributes:
         shown: As given.
@@ -105,7 +105,7 @@ def failure_of(error: BaseException, torchserve: bool, model: str) -> KsrvError:
     """Return the answer to a request whose handler failed.
 
     Args:
-        error: What was raised.
+        error: The exception.
         torchserve: Whether the request came over one of TorchServe's routes.
         model: The model's name, for the text of KServe v2.
     """
@@ -132,7 +132,7 @@ def stage_of(error: BaseException) -> str:
     """Return the stage of a handler that raised, "" where it has none or none was running.
 
     Args:
-        error: What was raised. The stage is the outermost method of its traceback that is one of an
+        error: The exception. The stage is the outermost method of its traceback that is one of an
             object with all stages, so that a `handle` of the handler's own may call them as it likes.
     """
     trace = error.__traceback__

@@ -1,4 +1,4 @@
-"""Finds what a manifest's `handler` names and makes one function of it: `entry(data, context)`.
+"""Finds the handler that a manifest names and makes one function of it: `entry(data, context)`.
 
 The rules are TorchServe's: a module-level function wins over a class, exactly one class may be
 defined, its `handle` is taken from the instance. Unlike there, a failing import inside the user's
@@ -38,7 +38,7 @@ def find_entry(handler: str, folder: Path, context: Any) -> tuple[Entry, Any]:
     Args:
         handler: `file.py`, `file`, any of these with `:function`, or a built-in's name.
         folder: The archive's folder, which is first on `sys.path`.
-        context: What `initialize` gets.
+        context: The context for `initialize`.
 
     Returns:
         The entry point, and the handler object, or None for a module-level function.

@@ -1,10 +1,10 @@
-"""What a TorchServe handler gets as `data`, made from a batch of requests.
+"""The `data` of a TorchServe handler, made from a batch of requests.
 
 Requests that came over TorchServe's own routes become one row each, as TorchServe makes it: its parts
 by name, decoded by their content types. Requests over KServe v2 become one row for each of their batch
 rows, under `body`: BYTES as the undecoded bytearray, numbers as nested lists.
 
-The front end says what a part was, and the rest of what is no HTTP header, in pseudo-headers whose
+The front end passes the kind of a part, and other facts beside HTTP's headers, in pseudo-headers whose
 names begin with a colon, which no client can send.
 """
 

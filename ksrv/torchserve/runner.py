@@ -299,7 +299,7 @@ class _Chunks:
 
     Args:
         context: The handler's context, which knows the ids of the rows.
-        emit: Takes chunks for the requests of the batch; None where nobody wants any.
+        emit: Takes chunks for the requests of the batch; None where no client streams.
         owners: The request that owns each row.
         over_torchserve: Whether the requests came over TorchServe's routes.
     """
@@ -336,7 +336,7 @@ class _Chunks:
         )
 
     def listening(self, row: int | None) -> bool:
-        """Tell whether anybody still waits for the batch, or for one row of it."""
+        """Whether a client still waits for the batch, or for one row of it."""
         if self._emit is None:
             return True
         waiting = self._emit.listening()

@@ -18,7 +18,7 @@ def wire_tensors(answer: Any, model: str) -> list[Tensor]:
     """Return the outputs of one answer.
 
     Args:
-        answer: What the envelope made of the handler's items.
+        answer: The envelope's answer to the handler's items.
         model: The model's name, for errors.
 
     Raises:

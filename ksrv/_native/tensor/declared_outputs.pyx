@@ -48,7 +48,7 @@ cdef class DeclaredOutputs:
         """Return the tensors of a result that is just what is declared.
 
         Args:
-            result: What the handler returned.
+            result: The handler's return value.
             rows: The batch's rows.
 
         Returns:

@@ -53,7 +53,7 @@ class ChunkSender:
 
 
 def chunk_sender(spec: ModelSpec, tickets: Sequence[QueuedTicket]) -> ChunkSender | None:
-    """Return where the batch's intermediate answers go, or None where nobody wants any.
+    """Return where the batch's intermediate answers go, or None where no client streams.
 
     Args:
         spec: The model's description.

@@ -1,1 +1,1 @@
-"""The built-in handlers: classifier, segmenter, detector and text classifier, and what they share."""
+"""The built-in handlers: classifier, segmenter, detector and text classifier."""

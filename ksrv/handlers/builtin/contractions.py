@@ -1,4 +1,4 @@
-"""English contractions and what they stand for, for the text classifier.
+"""English contractions and their long forms, for the text classifier.
 
 The table holds the short ones only. Of a double one ("couldn't've") the first half is written out and
 the rest loses its apostrophe, which is what TorchServe's text handlers make of it.

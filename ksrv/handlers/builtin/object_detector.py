@@ -93,7 +93,7 @@ class ObjectDetector(VisionHandler):
         )
 
     def _images(self, outputs: Any) -> list[Mapping[str, Any]]:
-        """What was found in each image, whichever way the model gives it."""
+        """The objects of each image, from either form of detector output."""
         if isinstance(outputs, tuple) and len(outputs) == 2:
             outputs = outputs[1]  # scripted detectors give their losses first
         if isinstance(outputs, Mapping):

@@ -28,7 +28,7 @@ class OptionalOutputsHandler(BaseHandler):
         """Declare the default outputs, or check the declared ones.
 
         Args:
-            spec: What model.yaml declares.
+            spec: The inputs and outputs that model.yaml declares.
 
         Returns:
             The spec with outputs.

@@ -20,7 +20,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def primary_output(outputs: Any, name: str = "") -> Any:
-    """Return the output that matters of what a model gave.
+    """Return the primary output of a model.
 
     Args:
         outputs: A tensor, an array, a tuple of them, or a mapping.

@@ -1,7 +1,7 @@
 """From text to the numbers of its words, as TorchServe's text classifier was trained on them.
 
 HTML tags and entities go, letters become small, contractions are written out, accents and
-punctuation go; what is left is cut into words and n-grams, each with its number in the vocabulary.
+punctuation go; the rest is cut into words and n-grams, each with its number in the vocabulary.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What the built-in image handlers share: the input that they declare, and ImageNet's numbers.
+"""The base of the built-in image handlers: the declared input, and ImageNet's numbers.
 
 The images themselves are decoded and prepared by ksrv, straight into the batch, before the handler
 sees them: the `image:` section below says how. model.yaml may declare another input instead.
@@ -38,7 +38,7 @@ class VisionHandler(OptionalOutputsHandler):
         """Declare the image input and the outputs that model.yaml leaves open.
 
         Args:
-            spec: What model.yaml declares.
+            spec: The inputs and outputs that model.yaml declares.
 
         Returns:
             The complete spec.

@@ -141,7 +141,7 @@ def private_cache() -> Path:
     """Return the default cache folder, readable and writable by this user only.
 
     Raises:
-        ArchiveError: The folder exists and belongs to somebody else, or others may write to it.
+        ArchiveError: The folder exists and belongs to another user, or other users may write to it.
     """
     folder = Path(tempfile.gettempdir()) / f"ksrv-{os.getuid()}" / "archives"
     folder.parent.mkdir(mode=0o700, exist_ok=True)

@@ -1,8 +1,8 @@
 """Keeps the cache of unpacked archives from growing for ever.
 
-Whoever uses an unpacked archive holds a shared lock on its folder for as long as the process lives;
-the folder's time is that of its last opening. What nobody holds and nobody has opened for `KEPT_DAYS`
-is removed when another archive is unpacked. It would only have to be unpacked again.
+A process that uses an unpacked archive holds a shared lock on the archive's folder until the process
+ends; the folder's time is that of its last opening. A folder that no process has locked, or opened for
+`KEPT_DAYS`, is removed when another archive is unpacked. It would only have to be unpacked again.
 """
 
 import fcntl
@@ -56,7 +56,7 @@ def lock_folder(place: Path) -> bool:
 
 
 def evict(home: Path) -> None:
-    """Remove what nobody uses: old archives, and what killed processes left half unpacked.
+    """Remove unused folders: old archives, and folders that killed processes left half unpacked.
 
     Args:
         home: The cache.
@@ -79,10 +79,10 @@ def evict(home: Path) -> None:
 def _remove(place: Path) -> None:
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        with suppress(BlockingIOError):  # somebody uses it
+        with suppress(BlockingIOError):  # a process uses it
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             aside = place.with_name(f"{REMOVED}{place.name.removeprefix(REMOVED)}")
-            place.rename(aside)  # nobody finds it half removed
+            place.rename(aside)  # no process finds it half removed
             shutil.rmtree(aside)
             log.info("the unpacked archive %s was not used any more and is removed", place.name)
     finally:

@@ -2,8 +2,8 @@
 
 A handler file that imports `ts` is one. It is driven by the same runner as an archive's, with a
 manifest made from model.yaml, in a process of its own unless model.yaml says otherwise: such
-handlers import their siblings by bare name and may change what the process shares. The `parameters:`
-and `pt2:` of model.yaml are what it finds in `context.model_yaml_config`.
+handlers import their siblings by bare name and may change the state of the process. The `parameters:`
+and `pt2:` of model.yaml become its `context.model_yaml_config`.
 """
 
 import ast
@@ -22,7 +22,7 @@ def imports_ts(file: Path) -> bool:
     """Whether a Python file imports TorchServe's package `ts`, anywhere in it.
 
     Args:
-        file: The file. One that cannot be parsed does not; its import says what is wrong with it.
+        file: The file. A file that cannot be parsed imports nothing; loading it names the fault.
     """
     try:
         tree = ast.parse(file.read_bytes())

@@ -61,7 +61,7 @@ REFUSED = {
 
 @dataclass(slots=True)
 class Report:
-    """What an archive contains and what ksrv makes of it: the start-up report.
+    """The start-up report on an archive: its contents, and the settings that ksrv applies.
 
     Attributes:
         applied: Keys of model-config.yaml with their meaning here.
@@ -97,7 +97,7 @@ def read_archive(path: Path, name: str, defaults: ArchiveDefaults | None = None)
     Args:
         path: The archive, or an unpacked one.
         name: The name of an archive whose manifest cannot be read.
-        defaults: What holds where the archive does not say otherwise.
+        defaults: The defaults for keys that the archive leaves out.
 
     Returns:
         The entry; an archive that cannot be served carries its error.
@@ -120,7 +120,7 @@ def read_archive(path: Path, name: str, defaults: ArchiveDefaults | None = None)
     if report.refused:
         reasons = "; ".join(f"{key}: {reason}" for key, reason in report.refused.items())
         file = manifest.model.config_file or "config.properties"
-        refusal = f"{path}: {file} asks for what is not served: {reasons}"
+        refusal = f"{path}: {file} asks for settings that ksrv does not serve: {reasons}"
     source = ModelSource(
         name=name, version=version, folder=folder, root=folder, config=config, error=refusal
     )
@@ -139,7 +139,7 @@ def archived_config(
     Args:
         folder: The unpacked archive.
         manifest: Its manifest.
-        defaults: What holds where the archive does not say otherwise.
+        defaults: The defaults for keys that the archive leaves out.
         archive: The archive's file name, for descriptions.
 
     Raises:
@@ -349,6 +349,6 @@ def archive_readers(
     """Return what `Repository` is given so that it serves archives.
 
     Args:
-        defaults: What holds where an archive does not say otherwise.
+        defaults: The defaults for keys that an archive leaves out.
     """
     return dict.fromkeys(ARCHIVE_SUFFIXES, partial(read_archive, defaults=defaults))

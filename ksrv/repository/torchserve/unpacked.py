@@ -39,5 +39,5 @@ def read_unpacked(
         raise ConfigError(f"{folder}: {error}") from error
     if report.refused:
         asked = ", ".join(report.refused)
-        raise ConfigError(f"{folder}: its settings ask for what is not served: {asked}")
+        raise ConfigError(f"{folder}: its settings ask for keys that ksrv does not serve: {asked}")
     return replace(config, **settings)

@@ -124,7 +124,7 @@ class WorkerSlots:
 
     @property
     def restarts(self) -> int:
-        """How many workers ended without having been told to."""
+        """How many workers ended without a signal of the master."""
         return self._cells[7]
 
     def count_restart(self) -> None:

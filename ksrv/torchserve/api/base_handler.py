@@ -1,6 +1,6 @@
 """`ts.torch_handler.base_handler`: the base class of handlers written for TorchServe.
 
-The order of `initialize` and the names it sets are those that such handlers build on; importing this
+Such handlers build on the order of `initialize` and on the names that it sets; importing this
 module changes no setting of torch.
 """
 

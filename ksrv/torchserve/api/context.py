@@ -79,7 +79,7 @@ class RequestProcessor:
 
 
 class Context:
-    """What a handler knows about its model and about the batch it is working on.
+    """The context of a handler: its model, and the batch that it works on.
 
     Handlers may set attributes of their own on it.
 
@@ -193,7 +193,7 @@ class Context:
         return self.cl_socket is None or bool(self.cl_socket.listening(idx))
 
     def fail(self, idx: int, error: Exception) -> None:
-        """Fail the request of one row alone; ksrv's own. What is returned for the row is dropped.
+        """Fail the request of one row alone; ksrv's own. The row's return value is dropped.
 
         Args:
             idx: The row.

@@ -1,4 +1,4 @@
-"""Envelopes: between the rows of a batch and what a handler behind an envelope expects.
+"""Envelopes: from the rows of a batch to the data that a handler behind an envelope expects.
 
 TorchServe's own `kserve` and `kservev2` envelopes look at the first request only. These take every
 request of the batch, hand the concatenation to the handler, and answer each request for itself.
@@ -44,7 +44,7 @@ class BaseEnvelope(ABC):
 
     @abstractmethod
     def parse_input(self, data: Any) -> Any:
-        """Return what the handler gets for these rows."""
+        """Return the handler's data for these rows."""
 
     @abstractmethod
     def format_output(self, data: Any) -> Any:
@@ -208,7 +208,7 @@ ENVELOPES: dict[str, type[BaseEnvelope]] = {
 
 
 def find_envelope(name: str, folder: Path) -> type[BaseEnvelope]:
-    """Return a built-in envelope, or the one that a module of the archive defines.
+    """Return a built-in envelope, or an envelope that a module of the archive defines.
 
     Args:
         name: A built-in's name, or a module of the archive with one subclass of `BaseEnvelope`.

@@ -86,7 +86,7 @@ class Metric:
     def add_or_update(
         self, value: float, dimension_values: Sequence[str] = (), request_id: str = ""
     ) -> None:
-        """Report a value; one that does not fit the metric is logged and dropped."""
+        """Report a value; a value that does not fit the metric is logged and dropped."""
         if len(dimension_values) != len(self.dimension_names):
             logger.error(
                 "metric %s has the dimensions %s and was given %d values: dropped",

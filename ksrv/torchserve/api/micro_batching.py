@@ -112,7 +112,7 @@ class MicroBatching:
                 self._queues[following].put((run, index, value))
 
     def __call__(self, data: Sequence[Any], context: Any) -> Any:
-        """Do what the handler's `handle` does, for one batch.
+        """Run one batch as the handler's `handle` does.
 
         Raises:
             Exception: Whatever a stage raised.

@@ -9,7 +9,7 @@ from ksrv.torchserve.api.util import get_yaml_config
 
 
 class MockContext:
-    """What `initialize` and `handle` need, without a server.
+    """A context for `initialize` and `handle` without a server.
 
     Args:
         model_pt_file: The serialized file, or None.

@@ -35,7 +35,7 @@ class Service:
     """A loaded handler and its context.
 
     Args:
-        context: What the handler was initialized with.
+        context: The handler's context.
         entry_point: Called for each batch.
     """
 

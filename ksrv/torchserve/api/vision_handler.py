@@ -158,7 +158,7 @@ class VisionHandler(BaseHandler):
         for index, row in enumerate(data):
             try:
                 images.append(self._image(row, partial(pixels.add, index)))
-            except Exception as error:  # noqa: BLE001  decoders and transforms raise what they like
+            except Exception as error:  # noqa: BLE001  decoders and transforms raise any exception
                 images.append(None)
                 errors[index] = error
         if errors:

@@ -1,7 +1,7 @@
 """Importable modules in the place of a package that is not installed.
 
 A finder at the end of `sys.meta_path` makes each module on its first import. Because it stands last,
-an installed package is always found first and left alone. What the modules lack is an ImportError that
+an installed package is always found first and left alone. A missing name is an ImportError that
 names the model whose handler asked for it.
 """
 
@@ -23,7 +23,7 @@ class StandInFinder(MetaPathFinder, Loader):
         package: The package's name.
         modules: The names of the modules that there are, its own among them.
         wanted_by: The model whose handler is loaded; errors name it.
-        lacks: What is said of a module or a name that there is not.
+        lacks: The end of the sentence on a missing module or name.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ def install(finder: StandInFinder) -> bool:
     """Make a package's modules importable in this process.
 
     Args:
-        finder: What finds them.
+        finder: The finder of the modules.
 
     Returns:
         False when the real package is installed, which then serves the imports.

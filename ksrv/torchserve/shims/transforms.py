@@ -77,7 +77,7 @@ class Resize:
         antialias: Images are always resized with antialiasing.
 
     Raises:
-        ValueError: An argument asks for what is not offered.
+        ValueError: An argument is not supported.
     """
 
     def __init__(

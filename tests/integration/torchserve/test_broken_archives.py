@@ -105,7 +105,7 @@ def test_what_is_not_served_is_refused_by_key_and_line(made):
     store = made(config="minWorkers: 1\ntorchrun:\n  nproc-per-node: 2\n", settings={})
     source = entry_of(store).versions["1.0"]
     assert source.error == (
-        f"{store}/own.mar: model-config.yaml asks for what is not served: "
+        f"{store}/own.mar: model-config.yaml asks for settings that ksrv does not serve: "
         "torchrun: models spread over several processes are not served (line 2)"
     )
 
