@@ -40,9 +40,20 @@ ARROWS = {
     "engine": FOUNDATION | {"handlers", "loaders", "repository", "observe", "images"},
     "server": FOUNDATION
     | {"protocol", "engine", "repository", "handlers", "observe", "torchserve", "images"},
+    "bench": FOUNDATION | {"client", "testing"},
     "cli": FOUNDATION
-    | {"client", "images", "server", "engine", "repository", "torchserve", "handlers"},
-    "testing": FOUNDATION | {"server", "cli", "repository", "handlers", "protocol"},
+    | {
+        "bench",
+        "testing",
+        "client",
+        "images",
+        "server",
+        "engine",
+        "repository",
+        "torchserve",
+        "handlers",
+    },
+    "testing": FOUNDATION | {"server", "repository", "handlers", "protocol"},
     "__main__": {"cli"},
     "__init__": {"errors", "handlers"},
 }

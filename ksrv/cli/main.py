@@ -19,6 +19,7 @@ SECTIONS = {
     "Call a server": {
         "infer": "Send FILES to MODEL and print its answer; without files, print what MODEL takes.",
         "client": "Print code that calls MODEL: curl, Python, JavaScript.",
+        "bench": "Load MODEL and print its throughput and latency.",
     },
     "Begin": {
         "init": "Write a model folder to start from: handler, model.yaml, sample and test.",

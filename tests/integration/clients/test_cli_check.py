@@ -4,9 +4,9 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from integration_models import VECTOR, write_broken, write_double, write_model
 
 from ksrv.cli.main import main
+from tests.support.models import VECTOR, write_broken, write_double, write_model
 
 FAILS = """
 from ksrv import BaseHandler

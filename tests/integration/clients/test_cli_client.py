@@ -9,13 +9,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from certificates import self_signed
 from click.testing import CliRunner
-from integration_models import write_double, write_mean, write_model, write_text
 
 from ksrv.cli.client import LANGUAGES
 from ksrv.cli.main import main
 from ksrv.testing import Server
+from tests.support.certificates import self_signed
+from tests.support.models import write_double, write_mean, write_model, write_text
 
 ROOT = Path(__file__).parents[3]
 

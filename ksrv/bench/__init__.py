@@ -1,0 +1,1 @@
+"""Load generation for `ksrv bench`: requests, loops, what the server used, and the batching search."""

@@ -1,0 +1,384 @@
+"""Tries batch sizes, delays, instances and threads, and tells the settings that served most in time.
+
+A trial writes the settings into a copy of the model's folder, has a server of its own load it, and
+raises the number of connections until the latency goal is missed or nothing more is gained. The
+settings found are then confirmed by an open loop, whose latencies count from the time when a request
+was due.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ksrv.bench.load import Load, Where, run
+from ksrv.bench.report import Result, percentile_name, result_of
+from ksrv.bench.requests import operations_of, rows_of
+from ksrv.client import Client, ClientError
+from ksrv.testing import Server
+
+GAIN = 1.05
+"""How much better than the best a trial must be; a smaller gain may be noise."""
+
+CONNECTIONS = (1, 2, 4, 8, 16, 32, 64)
+DELAYS_MS = (1, 2, 5, 10, 20, 50)
+MOST_BATCH = 64
+CONFIRMED_SHARES = (0.9, 0.8, 0.7, 0.6, 0.5)
+
+MODEL_SUFFIXES = (".onnx", ".pt", ".pt2")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings of a model."""
+
+    max_batch_size: int = 1
+    max_delay_ms: float = 0
+    instances: int = 1
+    threads: int = 0
+
+    def section(self) -> str:
+        """Return it as lines of model.yaml."""
+        batching = f"{{max_batch_size: {self.max_batch_size}, max_delay_ms: {self.max_delay_ms:g}}}"
+        return f"batching: {batching}\ninstances: {self.instances}\nthreads: {self.threads}"
+
+    def __str__(self) -> str:
+        return (
+            f"batch {self.max_batch_size}, delay {self.max_delay_ms:g} ms, "
+            f"{self.instances} x {self.threads or 'shared'} threads"
+        )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What settings have shown.
+
+    Attributes:
+        throughput: Rows a second within the goal; 0 where the goal was missed at once.
+        latency_ms: At that throughput, or at one connection.
+        connections: That it was reached with.
+        error: Why there is no result, or "".
+    """
+
+    candidate: Candidate
+    throughput: float = 0.0
+    latency_ms: float = float("inf")
+    connections: int = 0
+    error: str = ""
+
+    def beats(self, other: "Trial") -> bool:
+        """Tell whether it is better than another by more than noise.
+
+        Args:
+            other: The other.
+        """
+        if self.throughput or other.throughput:
+            return self.throughput > GAIN * other.throughput
+        return self.latency_ms * GAIN < other.latency_ms
+
+
+Measure = Callable[[Candidate], Trial]
+
+
+def search(
+    measure: Measure, cores: int, goal_ms: float, *, batches: bool = True
+) -> tuple[Trial, list[Trial]]:
+    """Find the settings that serve most within a goal.
+
+    First instances and threads, then batch sizes, then delays, then instances and threads once more
+    with the batch size found; each step keeps what the last one found.
+
+    Args:
+        measure: Tries settings.
+        cores: Cores of the machine.
+        goal_ms: The latency goal.
+        batches: Whether the model takes several rows at once.
+
+    Returns:
+        The best trial, and all of them in order.
+    """
+    done: dict[Candidate, Trial] = {}
+
+    def attempt(candidate: Candidate, best: Trial | None) -> Trial:
+        if candidate not in done:
+            done[candidate] = measure(candidate)
+        trial = done[candidate]
+        return trial if best is None or trial.beats(best) else best
+
+    best = attempt(Candidate(), None)
+    best = _among(_layouts(best.candidate, cores), attempt, best)
+    if batches:
+        sizes = [2**power for power in range(1, MOST_BATCH.bit_length())]
+        current = best.candidate
+        best = _while_better([_with(current, max_batch_size=one) for one in sizes], attempt, best)
+        if best.candidate.max_batch_size > 1:
+            current = best.candidate
+            delays = [one for one in DELAYS_MS if one <= goal_ms / 4]
+            best = _while_better(
+                [_with(current, max_delay_ms=one) for one in delays], attempt, best
+            )
+            best = _among(_layouts(best.candidate, cores), attempt, best)
+    return best, list(done.values())
+
+
+def _with(candidate: Candidate, **changes: Any) -> Candidate:
+    return Candidate(**({**vars(candidate), **changes}))
+
+
+def _layouts(candidate: Candidate, cores: int) -> list[Candidate]:
+    """Return the ways to share the cores out: instances in powers of two, each with 1 thread or more."""
+    found = []
+    instances = 1
+    while instances <= max(cores, 2):
+        found.append(_with(candidate, instances=instances, threads=0))
+        if cores // instances > 1:
+            found.append(_with(candidate, instances=instances, threads=1))
+        instances *= 2
+    return found
+
+
+def _among(
+    candidates: Sequence[Candidate], attempt: Callable[[Candidate, Trial], Trial], best: Trial
+) -> Trial:
+    for candidate in candidates:
+        best = attempt(candidate, best)
+    return best
+
+
+def _while_better(
+    candidates: Sequence[Candidate], attempt: Callable[[Candidate, Trial], Trial], best: Trial
+) -> Trial:
+    """Try candidates in order, until two in a row are no better."""
+    worse = 0
+    for candidate in candidates:
+        found = attempt(candidate, best)
+        worse = worse + 1 if found is best else 0
+        best = found
+        if worse == 2:
+            break
+    return best
+
+
+@contextmanager
+def copied_model(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield a copy of a model's folder, whose files are links where that can be, and its settings.
+
+    Args:
+        path: The model's folder, or its file.
+
+    Raises:
+        ValueError: It is no model whose settings can be changed.
+        OSError: It cannot be copied.
+    """
+    name = path.name if path.is_dir() else path.stem
+    settings = settings_of(path)
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".ksrv-bench-", dir=path.resolve().parent))
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="ksrv-bench-"))
+    try:
+        copy = folder / path.resolve().name if path.is_dir() else folder / name
+        if path.is_dir():
+            shutil.copytree(path, copy, copy_function=_link_or_copy)
+        else:
+            copy.mkdir()
+            _link_or_copy(str(path), str(copy / path.name))
+        (copy / "model.yaml").unlink(missing_ok=True)  # a link to the model's own
+        yield copy, settings
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def settings_of(path: Path) -> dict[str, Any]:
+    """Return a model's settings, made up where it has no model.yaml.
+
+    Args:
+        path: The model's folder, or its file.
+
+    Raises:
+        ValueError: It is no model whose settings can be changed.
+    """
+    if path.is_file():
+        if path.suffix not in MODEL_SUFFIXES:
+            raise ValueError(
+                f"{path}: expected a model's folder, or a file that ends with "
+                f"{', '.join(MODEL_SUFFIXES)}; ksrv import makes a folder of an archive"
+            )
+        return {"model": path.name}
+    if not path.is_dir():
+        raise ValueError(f"{path}: no such file or folder")
+    file = path / "model.yaml"
+    if file.is_file():
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if not isinstance(document, dict):
+            raise ValueError(f"{file}: expected a mapping of settings")
+        return document
+    if (path / "handler.py").is_file():
+        return {"handler": "handler.py"}
+    files = [one for one in path.iterdir() if one.suffix in MODEL_SUFFIXES]
+    if len(files) != 1:
+        raise ValueError(f"{path}: expected one model's folder, with a model.yaml")
+    return {"model": files[0].name}
+
+
+def write_settings(folder: Path, settings: dict[str, Any], candidate: Candidate) -> None:
+    """Write a model.yaml with the settings of a candidate.
+
+    Args:
+        folder: The copy of the model's folder.
+        settings: The model's own.
+        candidate: What is changed in them.
+    """
+    batching = settings.get("batching") or {}
+    changed = settings | {
+        "instances": candidate.instances,
+        "threads": candidate.threads,
+        "batching": batching
+        | {"max_batch_size": candidate.max_batch_size, "max_delay_ms": candidate.max_delay_ms},
+    }
+    (folder / "model.yaml").write_text(yaml.safe_dump(changed), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is asked of the settings.
+
+    Attributes:
+        milliseconds: That the percentile of the latencies may be.
+        percentile: The percentile.
+        seconds: Of each measurement.
+    """
+
+    milliseconds: float
+    percentile: float = 99.0
+    seconds: float = 2.0
+
+    def latency(self, result: Result) -> float:
+        """Return the latency that is held against the goal.
+
+        Args:
+            result: The result.
+        """
+        return result.latency_ms.get(percentile_name(self.percentile), float("inf"))
+
+
+class Bench:
+    """Measures settings on a server of its own.
+
+    Args:
+        folder: The copy of the model's folder.
+        settings: The model's own.
+        server: A running server of the copy.
+        files: What is sent, as `operations_of` takes it.
+        rows: Rows of each request.
+        goal: The goal.
+        tell: Is told what is going on.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: dict[str, Any],
+        server: Server,
+        files: Sequence[str],
+        rows: int,
+        goal: Goal,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._client = Client(server.url, timeout=300.0)
+        self._where = Where(server.url)
+        self._goal = goal
+        self._tell = tell
+        metadata = self._client.metadata(folder.name)
+        self._operations = operations_of(metadata, "", files, rows, {})
+        self._rows = rows_of(self._operations[0])
+        self.batches = all(entry["shape"][:1] == [-1] for entry in metadata["inputs"])
+        self._trials = 0
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def load(self, candidate: Candidate) -> None:
+        """Have the server load the model with other settings.
+
+        Args:
+            candidate: The settings.
+
+        Raises:
+            ClientError: It cannot be loaded.
+        """
+        write_settings(self._folder, self._settings, candidate)
+        self._client.load(self._folder.name)
+
+    def measure(self, candidate: Candidate) -> Trial:
+        """Return what settings serve within the goal.
+
+        Args:
+            candidate: The settings.
+        """
+        self._trials += 1
+        self._tell(f"trial {self._trials}: {candidate}: loading")
+        try:
+            self.load(candidate)
+        except ClientError as error:
+            return Trial(candidate, error=str(error))
+        best = Trial(candidate)
+        flat = 0
+        for connections in CONNECTIONS:
+            self._tell(f"trial {self._trials}: {candidate}: {connections} connections")
+            seconds = self._goal.seconds
+            result = self._run(Load(connections, warm_up=seconds / 4, seconds=seconds))
+            if result.errors and not result.requests:
+                return Trial(candidate, error=result.first_error)
+            latency = self._goal.latency(result)
+            if latency > self._goal.milliseconds or result.errors:
+                if not best.throughput:
+                    best = Trial(candidate, 0.0, latency, connections)
+                break
+            flat = flat + 1 if result.rows_per_second < GAIN * best.throughput else 0
+            if result.rows_per_second > best.throughput:
+                best = Trial(candidate, result.rows_per_second, latency, connections)
+            if flat == 2:
+                break
+        return best
+
+    def confirm(self, trial: Trial) -> Result | None:
+        """Return an open loop within the goal at the highest share of a trial's throughput.
+
+        Args:
+            trial: The trial.
+
+        Returns:
+            The result, or None where every share that is tried misses the goal.
+        """
+        self.load(trial.candidate)
+        for share in CONFIRMED_SHARES:
+            rate = share * trial.throughput / self._rows
+            self._tell(f"confirming {rate:.0f} requests a second in an open loop")
+            seconds = 2 * self._goal.seconds
+            connections = max(16, 2 * trial.connections)
+            load = Load(connections, rate=rate, warm_up=seconds / 4, seconds=seconds)
+            result = self._run(load)
+            if not result.errors and self._goal.latency(result) <= self._goal.milliseconds:
+                return result
+        return None
+
+    def _run(self, load: Load) -> Result:
+        samples = run(self._where, self._operations, load)
+        return result_of(self._where.url, load, samples, self._rows)

@@ -1,0 +1,99 @@
+"""The CPU and memory of a server on this machine, by the process that listens on its port."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_LISTEN = "0A"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a server's processes have used.
+
+    Attributes:
+        cpu: Seconds of CPU since they were started.
+        memory: Bytes that they hold now; what they share counts once.
+    """
+
+    cpu: float
+    memory: int
+
+
+def server_processes(port: int) -> list[int]:
+    """Return the processes of the server that listens on a port, its children included.
+
+    Args:
+        port: The port.
+
+    Returns:
+        None of another user's, and none at all where nothing listens here.
+    """
+    sockets = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            words = line.split()
+            if words[3] == _LISTEN and int(words[1].rpartition(":")[2], 16) == port:
+                sockets.add(f"socket:[{words[9]}]")
+    parents = _parents()
+    found = {pid for pid in parents if sockets and _holds(pid, sockets)}
+    grown = True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in found} - found
+        found |= more
+        grown = bool(more)
+    return sorted(found)
+
+
+def _parents() -> dict[int, int]:
+    """Return every process with its parent."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (path / "stat").read_text()
+        except OSError:
+            continue
+        found[int(path.name)] = int(text.rpartition(")")[2].split()[1])
+    return found
+
+
+def _holds(pid: int, sockets: set[str]) -> bool:
+    try:
+        return any(os.readlink(entry) in sockets for entry in os.scandir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False
+
+
+def usage(pids: list[int]) -> Usage | None:
+    """Return what processes have used, or None where none of them can be looked at.
+
+    Args:
+        pids: The processes.
+    """
+    ticks = os.sysconf("SC_CLK_TCK")
+    cpu = memory = seen = 0
+    for pid in pids:
+        try:
+            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        seen += 1
+        cpu += int(words[11]) + int(words[12])
+        memory += _memory(pid)
+    return Usage(cpu / ticks, memory) if seen else None
+
+
+def _memory(pid: int) -> int:
+    for file, key in (("smaps_rollup", "Pss"), ("status", "VmRSS")):
+        try:
+            text = Path(f"/proc/{pid}/{file}").read_text()
+        except OSError:
+            continue
+        if found := re.search(rf"^{key}:\s*(\d+) kB", text, re.MULTILINE):
+            return int(found[1]) << 10
+    return 0

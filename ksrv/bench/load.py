@@ -1,0 +1,386 @@
+"""Closed and open loops, over REST and gRPC.
+
+In a closed loop each connection sends its next request when it has its answer, so a slow server is
+asked less. In an open loop requests are due at times that do not depend on answers, and a request's
+latency counts from the time when it was due: one that could not be sent in time, because all
+connections waited for a slow server, has waited too. (Counting from the real send time instead, the
+"coordinated omission", hides exactly the slow moments.)
+"""
+
+import gc
+import itertools
+import multiprocessing
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from ksrv.client import grpc_calls
+from ksrv.client.errors import ClientError
+from ksrv.client.http1 import Connection, make_target, pieces_of
+from ksrv.client.operations import Operation
+from ksrv.client.rest import answer_of, http_request
+from ksrv.client.tensors import Array
+
+START_SECONDS = 0.2
+"""Until the first request is due, so that all threads stand."""
+
+START_PROCESS_SECONDS = 3.0
+"""The same, where processes have to be started."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """What is called, and how."""
+
+    url: str
+    token: str | None = None
+    ca: str | None = None
+    timeout: float = 30.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is done to a server.
+
+    Attributes:
+        connections: That are open at once.
+        rate: Requests a second in an open loop; None for a closed one.
+        poisson: Whether the requests of an open loop are due at random times, as those of many
+            clients that know nothing of one another are; else at equal distances.
+        warm_up: Seconds at the start that are not counted.
+        seconds: Seconds that are counted.
+        processes: Over which the connections are spread.
+    """
+
+    connections: int
+    rate: float | None = None
+    poisson: bool = True
+    warm_up: float = 2.0
+    seconds: float = 10.0
+    processes: int = 1
+
+
+@dataclass
+class Samples:
+    """What was seen.
+
+    Attributes:
+        latencies: Seconds of each request that was answered rightly in the time that counts.
+        errors: How many failed, by status or kind.
+        example: The text of the first failure.
+        unsent: Requests of an open loop that were due and could not be sent.
+        client_cpu: Seconds of CPU that this side took in the time that counts.
+        seconds: How long the answers in `latencies` took to come.
+    """
+
+    latencies: Array = field(default_factory=lambda: np.empty(0))
+    errors: Counter[str] = field(default_factory=Counter)
+    example: str = ""
+    unsent: int = 0
+    client_cpu: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, other: "Samples") -> None:
+        """Add what another process has seen at the same time.
+
+        Args:
+            other: Its samples.
+        """
+        self.latencies = np.concatenate([self.latencies, other.latencies])
+        self.errors += other.errors
+        self.example = self.example or other.example
+        self.unsent += other.unsent
+        self.client_cpu += other.client_cpu
+        self.seconds = max(self.seconds, other.seconds)
+
+
+class Sender(Protocol):
+    """One connection."""
+
+    def send(self, index: int) -> None:
+        """Send a request and wait for its answer.
+
+        Args:
+            index: Its number, which chooses among the requests.
+
+        Raises:
+            ClientError: There is no right answer.
+        """
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class RestSender:
+    """A connection of HTTP.
+
+    Args:
+        where: What is called.
+        operations: The requests.
+    """
+
+    def __init__(self, where: Where, operations: Sequence[Operation]) -> None:
+        self._target = make_target(where.url, where.token, where.ca, None)
+        self._timeout = where.timeout
+        self._operations = operations
+        self._requests = [pieces_of(self._target, http_request(one)) for one in operations]
+        self._connection: Connection | None = None
+
+    def send(self, index: int) -> None:
+        """Send a request and wait for its answer."""
+        place = index % len(self._requests)
+        deadline = time.monotonic() + self._timeout
+        if self._connection is None:
+            self._connection = Connection(self._target, deadline)
+        reusable = False
+        try:
+            pieces = self._requests[place]
+            response, reusable = self._connection.exchange(pieces, "POST", deadline)
+        finally:
+            if not reusable:
+                self.close()
+        if response.status != 200:
+            answer_of(self._operations[place], response)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class GrpcSender:
+    """A channel of gRPC.
+
+    Args:
+        where: What is called.
+        operations: The requests.
+    """
+
+    def __init__(self, where: Where, operations: Sequence[Operation]) -> None:
+        import grpc
+
+        self._failure: type[Exception] = grpc.RpcError
+        self._url = where.url
+        self._channel: Any = grpc_calls.make_channel(grpc, where.url, where.ca, None)
+        self._call = grpc_calls.call_of(self._channel, "ModelInfer")
+        self._metadata = grpc_calls.metadata_of(where.token)
+        self._timeout = where.timeout
+        self._messages = [grpc_calls.message_of(one) for one in operations]
+
+    def send(self, index: int) -> None:
+        """Send a request and wait for its answer."""
+        message = self._messages[index % len(self._messages)]
+        try:
+            self._call(message, timeout=self._timeout, metadata=self._metadata)
+        except self._failure as error:
+            raise grpc_calls.error_of(error, self._url) from error
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+
+def run(
+    where: Where,
+    operations: Sequence[Operation],
+    load: Load,
+    look: Callable[[], None] | None = None,
+) -> Samples:
+    """Put a load on a server, and return what was seen.
+
+    Args:
+        where: The server.
+        operations: The requests, which are sent in turn.
+        load: The load.
+        look: Called at the begin and at the end of the time that counts.
+    """
+    several = load.processes > 1
+    begin = time.monotonic() + (START_PROCESS_SECONDS if several else START_SECONDS)
+
+    def watch(look: Callable[[], None]) -> None:
+        for seconds in (load.warm_up, load.warm_up + load.seconds):
+            time.sleep(max(0.0, begin + seconds - time.monotonic()))
+            look()
+
+    watcher = None if look is None else threading.Thread(target=watch, args=(look,), daemon=True)
+    if watcher is not None:
+        watcher.start()
+    samples = _run_shares(where, operations, load, begin)
+    if watcher is not None:
+        watcher.join()
+    return samples
+
+
+def _run_shares(where: Where, operations: Sequence[Operation], load: Load, begin: float) -> Samples:
+    if load.processes <= 1:
+        return _share(where, operations, load, 0, begin)
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(load.processes) as pool:
+        shares = [(where, operations, load, number, begin) for number in range(load.processes)]
+        samples, *others = pool.starmap(_share, shares, chunksize=1)
+    for other in others:
+        samples.add(other)
+    return samples
+
+
+def _share(
+    where: Where, operations: Sequence[Operation], load: Load, number: int, begin: float
+) -> Samples:
+    """Run the part of a load that one process does, from a time of the monotonic clock on."""
+    connections = len(range(number, load.connections, load.processes))
+    make = GrpcSender if where.url.startswith("grpc") else RestSender
+    senders: list[Sender] = [make(where, operations) for _ in range(connections)]
+    gc.collect()
+    gc.disable()
+    try:
+        if load.rate is None:
+            return closed_loop(senders, load, begin)
+        share = load.rate / load.processes
+        return open_loop(senders, due_times(load, share, number), load, begin)
+    finally:
+        gc.enable()
+        for sender in senders:
+            sender.close()
+
+
+def due_times(load: Load, rate: float, seed: int) -> Array:
+    """Return when the requests of an open loop are due, in seconds from its begin.
+
+    Args:
+        load: The load.
+        rate: Requests a second.
+        seed: Of the random distances.
+    """
+    total = load.warm_up + load.seconds
+    if not load.poisson:
+        return np.arange(0, total, 1 / rate)
+    count = int(total * rate + 10 * (total * rate) ** 0.5 + 10)
+    times = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, count))
+    return times[times < total]
+
+
+def closed_loop(senders: Sequence[Sender], load: Load, begin: float) -> Samples:
+    """Have each sender send its next request when it has its answer.
+
+    Args:
+        senders: The connections.
+        load: The load.
+        begin: When, in seconds of the monotonic clock.
+    """
+    end = begin + load.warm_up + load.seconds
+    numbers = itertools.count()
+
+    def work(sender: Sender, record: "Record") -> None:
+        time.sleep(max(0.0, begin - time.monotonic()))
+        while (start := time.monotonic()) < end:
+            record.send(sender, next(numbers), start)
+
+    return _collect(senders, work, load, begin, by_end=True)
+
+
+def open_loop(senders: Sequence[Sender], due: Array, load: Load, begin: float) -> Samples:
+    """Send requests when they are due, or as soon after it as a sender is free.
+
+    Args:
+        senders: The connections.
+        due: When each request is due, in seconds from the begin.
+        load: The load.
+        begin: When, in seconds of the monotonic clock.
+    """
+    times = (due + begin).tolist()
+    end = begin + load.warm_up + load.seconds
+    give_up = end + min(load.seconds, 5.0)
+    numbers = itertools.count()
+    unsent: list[float] = []
+
+    def work(sender: Sender, record: "Record") -> None:
+        while (number := next(numbers)) < len(times):
+            intended = times[number]
+            now = time.monotonic()
+            if now > give_up:
+                unsent.append(intended)
+                continue
+            if now < intended:
+                time.sleep(intended - now)
+            record.send(sender, number, intended)
+
+    samples = _collect(senders, work, load, begin, by_end=False)
+    missed = [one for one in unsent if one >= begin + load.warm_up]
+    samples.unsent = len(missed)
+    if missed:  # they have waited at least until now
+        waited = time.monotonic() - np.array(missed)
+        samples.latencies = np.concatenate([samples.latencies, waited])
+    return samples
+
+
+class Record:
+    """What one thread has seen."""
+
+    def __init__(self) -> None:
+        self.starts: list[float] = []
+        self.ends: list[float] = []
+        self.failures: list[tuple[float, str, str]] = []
+
+    def send(self, sender: Sender, number: int, start: float) -> None:
+        """Send a request and note how it went.
+
+        Args:
+            sender: The connection.
+            number: The request's.
+            start: From when its latency counts.
+        """
+        try:
+            sender.send(number)
+        except ClientError as error:
+            kind = str(getattr(error, "status", type(error).__name__))
+            self.failures.append((time.monotonic(), kind, str(error)))
+        else:
+            self.starts.append(start)
+            self.ends.append(time.monotonic())
+
+
+def _collect(
+    senders: Sequence[Sender],
+    work: Callable[[Sender, Record], None],
+    load: Load,
+    begin: float,
+    *,
+    by_end: bool,
+) -> Samples:
+    """Run a thread for each sender, and keep what falls into the time that counts."""
+    records = [Record() for _ in senders]
+    threads = [
+        threading.Thread(target=work, args=pair, daemon=True)
+        for pair in zip(senders, records, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    first, last = begin + load.warm_up, begin + load.warm_up + load.seconds
+    time.sleep(max(0.0, first - time.monotonic()))
+    cpu = time.process_time()
+    time.sleep(max(0.0, last - time.monotonic()))
+    cpu = time.process_time() - cpu
+    for thread in threads:
+        thread.join()
+    starts = np.array([one for record in records for one in record.starts])
+    ends = np.array([one for record in records for one in record.ends])
+    counted = (ends if by_end else starts) >= first
+    if by_end:
+        counted &= ends <= last
+    failures = [one for record in records for one in record.failures if one[0] >= first]
+    seconds = load.seconds
+    if not by_end and counted.any():
+        seconds = max(seconds, float(ends[counted].max()) - first)
+    return Samples(
+        latencies=(ends - starts)[counted],
+        errors=Counter(kind for _, kind, _ in failures),
+        example=min(failures)[2] if failures else "",
+        client_cpu=cpu,
+        seconds=seconds,
+    )

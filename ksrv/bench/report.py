@@ -1,0 +1,171 @@
+"""What a load has shown, as numbers, as JSON and as a table."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ksrv.bench.load import Load, Samples
+
+PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
+
+BUSY_CLIENT = 0.85
+"""Cores that one process of the load takes when it is itself the limit."""
+
+
+def percentile_name(percentile: float) -> str:
+    """Return a percentile's name, such as "p99.9".
+
+    Args:
+        percentile: The percentile.
+    """
+    return f"p{percentile:g}"
+
+
+@dataclass
+class Result:
+    """What one load has shown.
+
+    Attributes:
+        throughput: Requests a second that were answered rightly.
+        latency_ms: Milliseconds: "mean", "max" and the percentiles.
+        errors: How many requests failed, by status or kind.
+        unsent: Requests of an open loop that could not be sent any more.
+        client_cores: Cores that the load itself took.
+        server_cores: Cores that the server took, if it runs here.
+        server_bytes: Memory that it held at the end, if it runs here.
+        batch_rows: Mean rows of the batches that the server formed, if it tells.
+    """
+
+    url: str
+    loop: str
+    connections: int
+    rate: float | None
+    seconds: float
+    requests: int
+    throughput: float
+    rows_per_second: float
+    latency_ms: dict[str, float]
+    errors: dict[str, int] = field(default_factory=dict)
+    first_error: str = ""
+    unsent: int = 0
+    client_cores: float = 0.0
+    server_cores: float | None = None
+    server_bytes: int | None = None
+    batch_rows: float | None = None
+
+    @property
+    def failed(self) -> int:
+        """How many requests failed."""
+        return sum(self.errors.values())
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON holds it."""
+        return asdict(self)
+
+
+def result_of(url: str, load: Load, samples: Samples, rows: int) -> Result:
+    """Return the numbers of a load.
+
+    Args:
+        url: The server's.
+        load: The load.
+        samples: What was seen.
+        rows: Rows of each request.
+    """
+    milliseconds = samples.latencies * 1e3
+    answered = len(milliseconds) - samples.unsent
+    throughput = answered / samples.seconds if samples.seconds else 0.0
+    latency: dict[str, float] = {}
+    if len(milliseconds):
+        latency["mean"] = float(milliseconds.mean())
+        values = np.percentile(milliseconds, PERCENTILES, method="higher")
+        latency |= {
+            percentile_name(one): float(value)
+            for one, value in zip(PERCENTILES, values, strict=True)
+        }
+        latency["max"] = float(milliseconds.max())
+    return Result(
+        url=url,
+        loop="closed" if load.rate is None else "open",
+        connections=load.connections,
+        rate=load.rate,
+        seconds=load.seconds,
+        requests=answered,
+        throughput=throughput,
+        rows_per_second=throughput * rows,
+        latency_ms=latency,
+        errors=dict(samples.errors),
+        first_error=samples.example,
+        unsent=samples.unsent,
+        client_cores=samples.client_cpu / load.seconds if load.seconds else 0.0,
+    )
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return results as lines of a table; latencies in milliseconds.
+
+    Args:
+        results: The results.
+    """
+    names = ["p50", "p90", "p95", "p99", "p99.9", "max"]
+    head = ["load", "req/s", "rows/s", *names, "errors", "batch", "server"]
+    lines = [head]
+    for one in results:
+        load = f"{one.connections} conn" if one.rate is None else f"{one.rate:g}/s"
+        scheme = one.url.partition(":")[0]
+        server = "-"
+        if one.server_cores is not None and one.server_bytes is not None:
+            server = f"{one.server_cores:.2f} cores {one.server_bytes / (1 << 20):.0f} MiB"
+        lines.append([
+            f"{scheme} {load}",
+            f"{one.throughput:.0f}" if one.throughput >= 100 else f"{one.throughput:.1f}",
+            f"{one.rows_per_second:.0f}",
+            *(_milliseconds(one.latency_ms.get(name)) for name in names),
+            str(one.failed),
+            "-" if one.batch_rows is None else f"{one.batch_rows:.1f}",
+            server,
+        ])  # fmt: skip
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column in (0, len(head) - 1) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _milliseconds(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def remarks(results: Sequence[Result], processes: int) -> list[str]:
+    """Return sentences about results that are not what they seem.
+
+    Args:
+        results: The results.
+        processes: Over which the load was spread.
+    """
+    lines = []
+    if any(one.client_cores > BUSY_CLIENT * processes for one in results):
+        lines.append(
+            "the load itself took all of its CPU, so the server may be faster than shown: "
+            f"try --processes {processes + 1}"
+        )
+    late = [one for one in results if one.unsent]
+    if late:
+        rates = ", ".join(f"{one.rate:g}/s" for one in late)
+        lines.append(
+            f"{rates}: requests could not be sent when they were due; they count in the latencies "
+            f"with the time that they had waited until the end"
+        )
+    for one in results:
+        if one.first_error:
+            kinds = ", ".join(f"{count} x {kind}" for kind, count in one.errors.items())
+            lines.append(f"failed requests: {kinds}; the first: {one.first_error}")
+            break
+    return lines

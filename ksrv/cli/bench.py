@@ -1,0 +1,360 @@
+"""`ksrv bench`: throughput and latency of a model, and the settings that serve it best."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+
+from ksrv.cli.connection import DEFAULT_URL, Credentials, credential_options
+from ksrv.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from ksrv.bench.host import Usage
+    from ksrv.bench.load import Load
+    from ksrv.bench.report import Result
+    from ksrv.client.operations import Operation
+
+LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+def _numbers(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[float, ...] | None:
+    """Return the positive numbers of a text, which stand between commas."""
+    if value is None:
+        return None
+    try:
+        found = tuple(float(part) for part in value.split(","))
+    except ValueError:
+        found = (0.0,)
+    if not all(0 < one < float("inf") for one in found):
+        raise click.BadParameter(f"expected positive numbers between commas, got {value!r}")
+    return found
+
+
+def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    found = {}
+    for text in texts:
+        name, equals, sizes = text.partition("=")
+        try:
+            if not equals:
+                raise ValueError
+            found[name] = tuple(int(size) for size in sizes.split(","))
+        except ValueError:
+            raise click.BadParameter(
+                f"expected NAME=1,224,224,3, got {text!r}", param_hint="--shape"
+            ) from None
+    return found
+
+
+@click.command()
+@click.argument("model")
+@click.argument("files", nargs=-1)
+@click.option(
+    "--url",
+    "urls",
+    multiple=True,
+    envvar="KSRV_URL",
+    show_envvar=True,
+    help=f"The server, over REST (http://) or gRPC (grpc://); several are measured one after the "
+    f"other.  [default: {DEFAULT_URL}]",
+)
+@click.option("--version", default="", help="The model's version.")
+@click.option(
+    "--concurrency",
+    metavar="NUMBERS",
+    callback=_numbers,
+    help="Closed loop: connections that each wait for their answer; several such as 1,4,16 are "
+    "measured one after the other.  [default: 1,4,16]",
+)
+@click.option(
+    "--rate",
+    metavar="NUMBERS",
+    callback=_numbers,
+    help="Open loop: requests a second, sent when they are due; latency counts from then. Several "
+    "are measured one after the other.",
+)
+@click.option(
+    "--arrivals",
+    type=click.Choice(["poisson", "constant"]),
+    default="poisson",
+    show_default=True,
+    help="Open loop: distances between requests, random or equal.",
+)
+@click.option(
+    "--connections",
+    default=64,
+    show_default=True,
+    type=click.IntRange(1, 4096),
+    help="Open loop: connections at most.",
+)
+@click.option("--seconds", default=10.0, show_default=True, help="Seconds that count.")
+@click.option("--warm-up", default=2.0, show_default=True, help="Seconds before, not counted.")
+@click.option(
+    "--rows", default=1, show_default=True, type=click.IntRange(1), help="Rows of each request."
+)
+@click.option(
+    "--shape", "shapes", multiple=True, help="NAME=1,224,224,3: shape of an input that is made."
+)
+@click.option(
+    "--processes",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Processes that make the load.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+@click.option(
+    "--find-batching",
+    is_flag=True,
+    help="Find the settings that serve most within --goal; MODEL is then the path of a model.",
+)
+@click.option("--goal", type=float, help="With --find-batching: milliseconds a request may take.")
+@click.option(
+    "--percentile",
+    type=click.Choice(["50", "90", "95", "99", "99.9"]),
+    default="99",
+    show_default=True,
+    help="With --find-batching: of the requests that the goal holds for.",
+)
+@click.option(
+    "--trial-seconds", default=2.0, show_default=True, help="With --find-batching: of each trial."
+)
+@credential_options
+@click.option("--timeout", default=30.0, show_default=True, help="Seconds to wait for an answer.")
+def bench(
+    model: str,
+    files: tuple[str, ...],
+    urls: tuple[str, ...],
+    version: str,
+    concurrency: tuple[float, ...] | None,
+    rate: tuple[float, ...] | None,
+    arrivals: str,
+    connections: int,
+    seconds: float,
+    warm_up: float,
+    rows: int,
+    shapes: tuple[str, ...],
+    processes: int,
+    as_json: bool,
+    find_batching: bool,
+    goal: float | None,
+    percentile: str,
+    trial_seconds: float,
+    token_file: Path | None,
+    ca: str | None,
+    timeout: float,
+) -> None:
+    """Load MODEL and print its throughput and latency.
+
+    FILES are what is sent: for a model with one input each file is a request, sent in turn; for
+    others NAME=FILE gives the input NAME its value. A .npy file is an array, any other file one
+    element of bytes, such as a JPEG. Without files values are made in the declared shapes.
+
+    With --find-batching a server of this command's own serves a copy of the model at the path MODEL,
+    with many settings, and the section of model.yaml that was best is printed.
+
+    The exit status is 1 when no request was answered.
+    """
+    if seconds <= 0 or warm_up < 0 or trial_seconds <= 0:
+        raise click.UsageError("expected positive numbers of seconds")
+    if find_batching:
+        if goal is None or goal <= 0:
+            raise click.UsageError("--find-batching needs --goal MILLISECONDS")
+        _find_batching(model, files, rows, goal, float(percentile), trial_seconds, as_json)
+        return
+    from ksrv.bench.load import Load
+    from ksrv.bench.report import remarks, table
+
+    if concurrency and rate:
+        raise click.UsageError("expected --concurrency (closed loop) or --rate (open loop)")
+    timing = {"warm_up": warm_up, "seconds": seconds, "processes": processes}
+    if rate:
+        loads = [
+            Load(connections, rate=one, poisson=arrivals == "poisson", **timing)  # type: ignore[arg-type]
+            for one in rate
+        ]
+    else:
+        loads = [Load(int(one), **timing) for one in concurrency or (1, 4, 16)]  # type: ignore[arg-type]
+    credentials = Credentials(token_file, ca)
+    results: list[Result] = []
+    with Progress() as progress:
+        for url in urls or (DEFAULT_URL,):
+            target = _Target(url, credentials, timeout, model, version)
+            operations = target.operations(files, rows, _shapes(shapes))
+            for load in loads:
+                progress.show(f"{url}: {_describe(load)}, {warm_up + seconds:g} s")
+                results.append(target.measure(operations, load))
+    if as_json:
+        document = {"model": model, "results": [one.document() for one in results]}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        click.echo(f"{model}, {rows} rows a request; latency in milliseconds")
+        click.echo(table(results))
+    for line in remarks(results, processes):
+        click.echo(f"Note: {line}", err=True)
+    if not any(one.requests for one in results):
+        raise click.exceptions.Exit(1)
+
+
+def _describe(load: "Load") -> str:
+    if load.rate is not None:
+        return f"open loop, {load.rate:g} requests a second"
+    return f"closed loop, {load.connections} connections"
+
+
+class _Target:
+    """One server and the model that is measured."""
+
+    def __init__(
+        self, url: str, credentials: Credentials, timeout: float, model: str, version: str
+    ) -> None:
+        from ksrv.bench.load import Where
+
+        self._client = credentials.client(url, timeout, retries=0)
+        url = self._client.url
+        self._where = Where(url, credentials.token, credentials.ca, timeout)
+        self._model, self._version = model, version
+        parts = urlsplit(url)
+        self._port = parts.port if parts.hostname in LOCAL_HOSTS else None
+
+    def operations(
+        self, files: Sequence[str], rows: int, shapes: dict[str, tuple[int, ...]]
+    ) -> "list[Operation]":
+        """Return the requests, of which one was tried."""
+        from ksrv.bench.requests import operations_of
+        from ksrv.client import ClientError
+
+        try:
+            metadata = self._client.metadata(self._model, self._version)
+            return operations_of(metadata, self._version, files, rows, shapes)
+        except (ClientError, ValueError, OSError) as error:
+            raise click.ClickException(str(error)) from error
+
+    def measure(self, operations: "list[Operation]", load: "Load") -> "Result":
+        """Put a load on the server, and return what it has shown."""
+        from ksrv.bench.host import server_processes, usage
+        from ksrv.bench.load import run
+        from ksrv.bench.report import result_of
+        from ksrv.bench.requests import rows_of
+
+        pids = server_processes(self._port) if self._port else []
+        used: list[Usage | None] = []
+        counts = self._counts()
+        samples = run(self._where, operations, load, lambda: used.append(usage(pids)))
+        later = self._counts()
+        result = result_of(self._where.url, load, samples, rows_of(operations[0]))
+        before, after = used
+        if before is not None and after is not None:
+            result.server_cores = (after.cpu - before.cpu) / load.seconds
+            result.server_bytes = after.memory
+        if counts is not None and later is not None and later[1] > counts[1]:
+            result.batch_rows = (later[0] - counts[0]) / (later[1] - counts[1])
+        return result
+
+    def _counts(self) -> tuple[int, int] | None:
+        """Return rows and batches that the model has run, where the server tells."""
+        from ksrv.client import ClientError
+
+        try:
+            (found, *_) = self._client.statistics(self._model, self._version)
+            return int(found["inference_count"]), int(found["execution_count"])
+        except (ClientError, KeyError, ValueError):
+            return None
+
+
+def _find_batching(
+    model: str,
+    files: Sequence[str],
+    rows: int,
+    goal_ms: float,
+    percentile: float,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    from ksrv.bench.batching import Goal, search
+    from ksrv.client import ClientError
+    from ksrv.testing import ServerFailed
+
+    goal = Goal(goal_ms, percentile, seconds)
+    files = [_absolute(text) for text in files]
+    try:
+        with Progress() as progress, _own_server(model, files, rows, goal, progress) as measured:
+            cores = len(os.sched_getaffinity(0))
+            best, trials = search(measured.measure, cores, goal_ms, batches=measured.batches)
+            confirmed = measured.confirm(best) if best.throughput else None
+    except (ClientError, ServerFailed, ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    name = f"p{percentile:g}"
+    if as_json:
+        document = {
+            "goal_ms": goal_ms,
+            "percentile": percentile,
+            "best": {**vars(best.candidate), "rows_per_second": best.throughput},
+            "confirmed": None if confirmed is None else confirmed.document(),
+            "trials": [
+                {
+                    **vars(one.candidate),
+                    "rows_per_second": one.throughput,
+                    "latency_ms": one.latency_ms if one.latency_ms < float("inf") else None,
+                    "connections": one.connections,
+                    "error": one.error,
+                }
+                for one in trials
+            ],
+        }
+        click.echo(json.dumps(document, indent=2))
+    else:
+        for one in trials:
+            shown = one.error or f"{one.throughput:.0f} rows/s, {name} {one.latency_ms:.1f} ms"
+            if not one.error and not one.throughput:
+                shown = f"misses the goal: {name} {one.latency_ms:.1f} ms"
+            click.echo(f"{one.candidate!s:50}  {shown}")
+        click.echo("")
+        if best.throughput:
+            click.echo(f"# {best.throughput:.0f} rows/s within {name} <= {goal_ms:g} ms, closed loop "
+                       f"with {best.connections} connections")  # fmt: skip
+            if confirmed is not None:
+                click.echo(
+                    f"# open loop at {confirmed.rate:.0f} requests/s: "
+                    f"{name} {goal.latency(confirmed):.1f} ms"
+                )
+            else:
+                click.echo("# no open loop at half of that or more stayed within the goal")
+            click.echo(best.candidate.section())
+    if not best.throughput:
+        raise click.ClickException(
+            f"no settings reach {name} <= {goal_ms:g} ms; the best was {best.latency_ms:.1f} ms "
+            f"with {best.candidate}" if not best.error else best.error
+        )  # fmt: skip
+
+
+def _absolute(text: str) -> str:
+    name, equals, path = text.partition("=")
+    if equals and not Path(text).is_file():
+        return f"{name}={Path(path).resolve()}"
+    return str(Path(text).resolve())
+
+
+@contextmanager
+def _own_server(
+    model: str, files: Sequence[str], rows: int, goal: Any, progress: Progress
+) -> Iterator[Any]:
+    """Serve a copy of a model, and yield what measures it."""
+    from ksrv.bench.batching import Bench, Candidate, copied_model, write_settings
+    from ksrv.testing import Server
+
+    progress.show("starting a server")
+    with copied_model(Path(model)) as (folder, settings):
+        write_settings(folder, settings, Candidate())
+        with Server(folder, grpc="off", start_timeout=300.0) as server:
+            measured = Bench(folder, settings, server, files, rows, goal, progress.show)
+            try:
+                yield measured
+            finally:
+                measured.close()

@@ -1,0 +1,117 @@
+"""`ksrv bench` against a real server, and its own server for --find-batching."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from ksrv.bench.host import server_processes, usage
+from ksrv.cli.main import main
+from ksrv.testing import Server
+from tests.support.models import write_double, write_slow
+
+QUICK = ("--seconds", "0.4", "--warm-up", "0.1")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    write_double(root)
+    write_slow(root, seconds=0.1)
+    with Server(root) as running:
+        yield running
+
+
+def bench(*arguments, environment=None):
+    return CliRunner().invoke(main, ["bench", *map(str, arguments)], env=environment)
+
+
+def test_closed_loops_over_both_protocols(server):
+    done = bench(
+        "double", "--url", server.url, "--url", f"grpc://{server.grpc}",
+        "--concurrency", "1,2", "--rows", 2, "--json", *QUICK,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    results = json.loads(done.stdout)["results"]
+    assert [(one["url"][:4], one["connections"]) for one in results] == [
+        ("http", 1), ("http", 2), ("grpc", 1), ("grpc", 2)
+    ]  # fmt: skip
+    for one in results:
+        assert one["loop"] == "closed" and one["requests"] > 0 and not one["errors"]
+        assert one["rows_per_second"] == pytest.approx(2 * one["throughput"])
+        assert 0 < one["latency_ms"]["p50"] <= one["latency_ms"]["p99"] <= one["latency_ms"]["max"]
+        assert one["server_cores"] >= 0 and one["server_bytes"] > 1 << 20
+        assert one["batch_rows"] >= 2
+
+
+def test_an_open_loop_that_asks_for_too_much_shows_it(server):
+    done = bench("slow", "--url", server.url, "--rate", 200, "--connections", 2, "--json", *QUICK)
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["loop"] == "open" and result["rate"] == 200
+    assert result["throughput"] < 50  # two connections, 0.1 s each
+    assert result["latency_ms"]["p90"] > 200
+    assert result["unsent"] > 0 and "could not be sent" in done.stderr
+
+
+def test_the_table_and_a_file(server, tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((1, 4), np.float32))
+    done = bench(
+        "double", tmp_path / "x.npy", "--concurrency", 1, *QUICK,
+        environment={"KSRV_URL": server.url},
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "req/s" in done.output and "http 1 conn" in done.output
+
+
+def test_processes_share_the_load(server):
+    done = bench(
+        "double", "--url", server.url, "--concurrency", 3, "--processes", 2, "--json", *QUICK
+    )
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["requests"] > 0 and not result["errors"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["nope"], 1, "404"),
+        (["double", "--shape", "x=1,3", "--concurrency", "1", *QUICK], 1, "expects [-1, 4]"),
+        (["double", "--concurrency", "0"], 2, "positive"),
+        (["double", "--concurrency", "1", "--rate", "5"], 2, "closed loop"),
+        (["double", "--shape", "x"], 2, "--shape"),
+        (["double", "/no/such/file"], 1, "No such file"),
+        (["double", "--seconds", "0"], 2, "positive"),
+    ],
+)
+def test_mistakes_are_told(server, arguments, status, text):
+    done = bench(*arguments, "--url", server.url)
+    assert done.exit_code == status, done.output
+    assert text in done.output
+
+
+def test_the_servers_processes_are_found_by_its_port(server):
+    pids = server_processes(int(server.http.rpartition(":")[2]))
+    assert server.pid in pids and len(pids) >= 2
+    used = usage(pids)
+    assert used.cpu > 0 and used.memory > 1 << 20
+
+
+def test_the_best_settings_are_found_and_are_a_section_of_model_yaml(tmp_path):
+    folder = write_double(tmp_path)
+    before = (folder / "model.yaml").read_text()
+    done = bench(folder, "--find-batching", "--goal", 500, "--trial-seconds", 0.1)
+    assert done.exit_code == 0, done.output
+    section = yaml.safe_load(done.stdout.rpartition("\n\n")[2])
+    assert set(section) == {"batching", "instances", "threads"}
+    assert (folder / "model.yaml").read_text() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["double"]
+
+
+def test_a_goal_that_cannot_be_reached_is_told(tmp_path):
+    folder = write_slow(tmp_path, seconds=0.3)
+    done = bench(folder, "--find-batching", "--goal", 1, "--trial-seconds", 0.4, "--json")
+    assert done.exit_code == 1, done.output
+    assert "no settings reach p99 <= 1 ms" in done.stderr
+    assert json.loads(done.stdout)["best"]["rows_per_second"] == 0

@@ -1,0 +1,130 @@
+"""The search for settings, on models that are formulas, and the copy whose settings it writes."""
+
+import os
+
+import pytest
+import yaml
+
+from ksrv.bench.batching import (
+    Candidate,
+    Trial,
+    copied_model,
+    search,
+    settings_of,
+    write_settings,
+)
+from ksrv.cli.main import main
+
+
+def accelerator(candidate):
+    """One device: a batch costs 10 ms and 1 ms a row, further instances give nothing."""
+    size = candidate.max_batch_size
+    seconds = 0.010 + 0.001 * size
+    filled = min(1, 0.5 + 0.1 * candidate.max_delay_ms)
+    throughput = size * filled / (seconds + candidate.max_delay_ms / 1e3)
+    latency = 2e3 * seconds + candidate.max_delay_ms
+    return Trial(candidate, throughput if latency <= 60 else 0.0, latency, 2 * size)
+
+
+def processors(candidate):
+    """Four cores: instances of one thread serve most, and batches give nothing."""
+    busy = min(4, candidate.instances * (candidate.threads or 1))
+    return Trial(candidate, 100.0 * busy, 10.0, busy)
+
+
+def test_batches_are_found_where_they_pay():
+    best, trials = search(accelerator, 4, 60)
+    assert best.candidate.max_batch_size == 16  # 32 misses the goal
+    assert best.candidate.instances == 1
+    assert best.throughput == max(one.throughput for one in trials) or best.beats(
+        Trial(Candidate(), best.throughput / 1.06)
+    )
+    assert len({one.candidate for one in trials}) == len(trials) < 30
+
+
+def test_instances_are_found_where_they_pay():
+    best, _ = search(processors, 4, 60)
+    assert (best.candidate.instances, best.candidate.max_batch_size) == (4, 1)
+    assert best.candidate.max_delay_ms == 0
+
+
+def test_a_model_of_single_rows_gets_no_batches():
+    _, trials = search(accelerator, 2, 60, batches=False)
+    assert {one.candidate.max_batch_size for one in trials} == {1}
+
+
+def test_a_goal_that_nothing_reaches_tells_the_nearest():
+    def late(candidate):
+        return Trial(candidate, 0.0, 100.0 / candidate.instances, 1)
+
+    best, _ = search(late, 4, 10)
+    assert best.throughput == 0 and best.candidate.instances == 4
+
+
+def test_settings_that_cannot_be_loaded_are_never_the_best():
+    def half(candidate):
+        if candidate.instances > 1:
+            return Trial(candidate, error="no memory")
+        return Trial(candidate, 10.0, 1.0, 1)
+
+    best, trials = search(half, 4, 10)
+    assert best.candidate.instances == 1 and any(one.error for one in trials)
+
+
+def test_the_copy_changes_nothing_of_the_model(tmp_path):
+    folder = tmp_path / "cats"
+    folder.mkdir()
+    (folder / "weights.bin").write_bytes(b"w" * 100)
+    text = "handler: handler.py\nbatching: {split: true}\nparameters: {a: 1}\n"
+    (folder / "model.yaml").write_text(text)
+    (folder / "1").mkdir()
+    (folder / "1" / "x").write_text("x")
+    with copied_model(folder) as (copy, settings):
+        assert copy.name == "cats" and copy != folder
+        assert os.path.samefile(copy / "weights.bin", folder / "weights.bin")
+        write_settings(copy, settings, Candidate(8, 2, 2, 1))
+        written = yaml.safe_load((copy / "model.yaml").read_text())
+        assert written == {
+            "handler": "handler.py",
+            "batching": {"split": True, "max_batch_size": 8, "max_delay_ms": 2},
+            "parameters": {"a": 1},
+            "instances": 2,
+            "threads": 1,
+        }
+    assert not copy.exists()
+    assert (folder / "model.yaml").read_text() == text
+    assert [path.name for path in tmp_path.iterdir()] == ["cats"]
+
+
+def test_models_without_settings_get_some(tmp_path):
+    (tmp_path / "a.onnx").write_bytes(b"")
+    assert settings_of(tmp_path / "a.onnx") == {"model": "a.onnx"}
+    assert settings_of(tmp_path) == {"model": "a.onnx"}
+    with copied_model(tmp_path / "a.onnx") as (copy, _):
+        assert copy.name == "a" and (copy / "a.onnx").exists()
+    (tmp_path / "handler.py").write_text("")
+    assert settings_of(tmp_path) == {"handler": "handler.py"}
+
+
+@pytest.mark.parametrize("name", ["nothing", "empty", "a.mar", "list"])
+def test_what_is_no_model_is_refused(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a.mar").write_text("")
+    (tmp_path / "list").mkdir()
+    (tmp_path / "list" / "model.yaml").write_text("[1]")
+    with pytest.raises(ValueError, match=name):
+        settings_of(tmp_path / name)
+
+
+def test_the_section_is_yaml():
+    section = Candidate(8, 2.5, 2, 1).section()
+    assert yaml.safe_load(section) == {
+        "batching": {"max_batch_size": 8, "max_delay_ms": 2.5}, "instances": 2, "threads": 1
+    }  # fmt: skip
+
+
+def test_a_goal_is_needed():
+    from click.testing import CliRunner
+
+    done = CliRunner().invoke(main, ["bench", "x", "--find-batching"])
+    assert done.exit_code == 2 and "--goal" in done.output

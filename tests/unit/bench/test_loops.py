@@ -1,0 +1,116 @@
+"""The closed and the open loop, with connections that are functions."""
+
+import time
+
+import numpy as np
+import pytest
+
+from ksrv.bench.load import Load, Samples, closed_loop, due_times, open_loop
+from ksrv.bench.report import remarks, result_of, table
+from ksrv.client import ConnectionFailed, InvalidRequest
+
+
+class Slow:
+    """A connection that takes some seconds for an answer, by the number of the request."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+        self.numbers = []
+
+    def send(self, index):
+        self.numbers.append(index)
+        time.sleep(self.seconds(index))
+
+    def close(self):
+        pass
+
+
+def begin():
+    return time.monotonic() + 0.05
+
+
+def test_an_open_loop_counts_from_when_a_request_was_due():
+    """One stall of half a second: a closed loop sees it once, an open loop in all that wait for it."""
+    stall = Slow(lambda index: 0.5 if index == 5 else 0.0)
+    load = Load(1, rate=100, poisson=False, warm_up=0, seconds=1.0)
+    samples = open_loop([stall], due_times(load, 100, 0), load, begin())
+    assert len(samples.latencies) == 100
+    waited = np.sort(samples.latencies)[::-1]
+    assert waited[0] >= 0.49
+    assert (samples.latencies > 0.1).sum() >= 30  # of the requests due meanwhile
+    closed = closed_loop(
+        [Slow(lambda index: 0.5 if index == 5 else 0.01)], Load(1, warm_up=0, seconds=1.0), begin()
+    )
+    assert (closed.latencies > 0.1).sum() <= 1 + (closed.latencies > 0.02).sum() // 2
+
+
+def test_what_cannot_be_sent_counts_with_the_time_that_it_waited():
+    slow = Slow(lambda index: 0.2)
+    load = Load(1, rate=100, poisson=False, warm_up=0, seconds=0.5)
+    samples = open_loop([slow], due_times(load, 100, 0), load, begin())
+    assert samples.unsent >= 30
+    assert len(samples.latencies) == 50
+    assert np.median(samples.latencies) > 0.3
+    result = result_of("http://x", load, samples, 1)
+    assert result.requests == 50 - samples.unsent
+    assert result.throughput <= 6
+    assert "could not be sent" in "".join(remarks([result], 1))
+
+
+def test_the_warm_up_does_not_count():
+    slow = Slow(lambda index: 0.05)
+    samples = closed_loop([slow], Load(1, warm_up=0.5, seconds=0.5), begin())
+    assert 0 < len(samples.latencies) <= 11 < len(slow.numbers) + 2
+
+
+def test_connections_take_the_requests_in_turn():
+    both = [Slow(lambda index: 0.01), Slow(lambda index: 0.01)]
+    closed_loop(both, Load(2, warm_up=0, seconds=0.3), begin())
+    numbers = sorted(both[0].numbers + both[1].numbers)
+    assert numbers == list(range(len(numbers))) and all(one.numbers for one in both)
+
+
+def test_failures_are_counted_by_status_and_kind():
+    class Failing(Slow):
+        def send(self, index):
+            time.sleep(0.01)
+            raise InvalidRequest(400, "wrong") if index % 2 == 0 else ConnectionFailed("gone")
+
+    samples = closed_loop([Failing(None)], Load(1, warm_up=0, seconds=0.3), begin())
+    assert set(samples.errors) == {"400", "ConnectionFailed"}
+    assert samples.example == "400: wrong" and len(samples.latencies) == 0
+    result = result_of("http://x", Load(1, warm_up=0, seconds=0.3), samples, 1)
+    assert result.failed == sum(samples.errors.values())
+    assert "the first: 400: wrong" in "".join(remarks([result], 1))
+
+
+@pytest.mark.parametrize("poisson", [True, False])
+def test_due_times_have_the_rate(poisson):
+    load = Load(1, rate=500, poisson=poisson, warm_up=1, seconds=9)
+    times = due_times(load, 500, 1)
+    assert len(times) == pytest.approx(5000, rel=0.06)
+    assert (np.diff(times) >= 0).all() and times[-1] < 10
+    assert (np.diff(times).std() > 1e-3) == poisson
+
+
+def test_results_have_percentiles_and_a_table():
+    load = Load(4, rate=None, seconds=2.0)
+    samples = Samples(latencies=np.arange(1, 1001) / 1e3, seconds=2.0, client_cpu=1.9)
+    result = result_of("grpc://h:1", load, samples, 3)
+    assert (result.throughput, result.rows_per_second) == (500, 1500)
+    assert result.latency_ms["p50"] == pytest.approx(501, abs=1)
+    assert result.latency_ms["p99.9"] == pytest.approx(1000, abs=1)
+    head, line = table([result]).splitlines()
+    assert "p99.9" in head and line.split()[:5] == ["grpc", "4", "conn", "500", "1500"]
+    assert "--processes 2" in "".join(remarks([result], 1))
+    assert result.document()["latency_ms"]["max"] == 1000
+
+
+def test_samples_of_processes_are_added():
+    one = Samples(np.array([1.0]), unsent=1, client_cpu=1, seconds=2)
+    one.errors["400"] += 1
+    other = Samples(np.array([2.0]), unsent=2, client_cpu=2, seconds=3, example="x")
+    other.errors["400"] += 2
+    one.add(other)
+    assert (one.latencies.tolist(), one.unsent, one.client_cpu) == ([1, 2], 3, 3)
+    assert one.errors == {"400": 3} and one.example == "x" and one.seconds == 3
