@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent / "ksrv"
 
 FOUNDATION = {
     "compile_plan",
+    "datatypes",
     "errors",
     "limits",
     "request",
@@ -23,6 +24,7 @@ FOUNDATION = {
 ARROWS = {
     "_native": set(),
     "compile_plan": set(),
+    "datatypes": {"_native"},
     "errors": set(),
     "limits": set(),
     "spec": set(),

@@ -12,6 +12,7 @@ import numpy as np
 
 from ksrv._native.tensor import bytes_tensor as elements
 from ksrv._native.tensor import datatype
+from ksrv.datatypes import NAME_BY_DTYPE
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png"})
 
@@ -38,10 +39,10 @@ class Payload:
 
 
 def _wire_datatype(dtype: np.dtype[Any]) -> str:
-    for name in datatype.NAMES:
-        if name not in ("BYTES", "BF16") and np.dtype(datatype.dtype_string(name)) == dtype:
-            return name
-    raise click.ClickException(f"arrays of {dtype} have no place in the protocol")
+    name = NAME_BY_DTYPE.get(dtype)
+    if name is None:
+        raise click.ClickException(f"arrays of {dtype} have no place in the protocol")
+    return name
 
 
 def _payload_of_array(name: str, path: Path) -> Payload:

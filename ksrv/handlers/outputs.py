@@ -18,8 +18,8 @@ import numpy as np
 import orjson
 
 from ksrv._native.memory import buffer_pool as arena
-from ksrv._native.tensor import datatype
 from ksrv._native.tensor.declared_outputs import DeclaredOutputs
+from ksrv.datatypes import DTYPES, FLOATING, NAME_BY_DTYPE, widen_bfloat16
 from ksrv.errors import HandlerFailed, PromiseBroken
 from ksrv.request import Array, Element, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
@@ -27,13 +27,6 @@ from ksrv.spec import Dimension, ModelSpec, TensorSpec
 DEFAULT_NAME = "output"
 NO_INPUTS: Mapping[str, Tensor] = {}
 NOT_DECLARED: Mapping[str, TensorSpec] = {}
-FLOATS = ("FP16", "BF16", "FP32", "FP64")
-
-_NAME_BY_DTYPE = {
-    np.dtype(datatype.dtype_string(name)): name
-    for name in datatype.NAMES
-    if name not in ("BF16", "BYTES")
-}
 _TEXT = (bytes, str, bytearray, memoryview)
 
 
@@ -120,9 +113,7 @@ def _fixed(spec: ModelSpec) -> list[tuple[str, str, np.dtype[Any], tuple[int, ..
         fixed = entry.batched and len(tail) + 1 == len(entry.shape)
         if not fixed or entry.datatype in ("BF16", "BYTES"):
             return []
-        found.append(
-            (entry.name, entry.datatype, np.dtype(datatype.dtype_string(entry.datatype)), tail)
-        )
+        found.append((entry.name, entry.datatype, DTYPES[entry.datatype], tail))
     return found
 
 
@@ -298,10 +289,9 @@ def _lies_in(address: int, inputs: Mapping[str, Tensor]) -> bool:
 def _from_bfloat16(name: str, patterns: Array, wanted: str | None) -> Tensor:
     if wanted in (None, "BF16"):
         return Tensor(name, "BF16", patterns.shape, patterns)
-    if wanted not in FLOATS:
+    if wanted not in FLOATING:
         raise _misfit(name, "BF16", wanted)
-    widened = (patterns.astype(np.uint32) << 16).view(np.float32)
-    return _from_numbers(name, widened, wanted)
+    return _from_numbers(name, widen_bfloat16(patterns), wanted)
 
 
 def _from_texts(name: str, array: Array, wanted: str | None) -> Tensor:
@@ -324,7 +314,7 @@ def _from_texts(name: str, array: Array, wanted: str | None) -> Tensor:
 
 
 def _from_numbers(name: str, array: Array, wanted: str | None) -> Tensor:
-    own = _NAME_BY_DTYPE.get(array.dtype)
+    own = NAME_BY_DTYPE.get(array.dtype)
     if own is None and not array.dtype.isnative:
         return _from_numbers(name, array.astype(array.dtype.newbyteorder("=")), wanted)
     if own is None:
@@ -352,17 +342,17 @@ def _cast(name: str, array: Array, own: str, wanted: str) -> Array:
         if own == "UINT16":
             return array  # bit patterns, as `batch[name]` gives them
         return _to_bfloat16(array.astype(np.float32))
-    target = np.dtype(datatype.dtype_string(wanted))
-    if wanted in FLOATS:
+    target = DTYPES[wanted]
+    if wanted in FLOATING:
         with np.errstate(over="ignore"):
             cast: Array = array.astype(target)
-        if own in FLOATS and bool((np.isinf(cast) & np.isfinite(array)).any()):
+        if own in FLOATING and bool((np.isinf(cast) & np.isfinite(array)).any()):
             raise HandlerFailed(
                 f"the handler returned {own} values in the output {name!r} that are too large "
                 f"for the declared {wanted}"
             )
         return cast
-    if own in FLOATS:
+    if own in FLOATING:
         raise _misfit(name, own, wanted)
     if array.size:
         bounds = np.iinfo(target)

@@ -6,8 +6,11 @@ that knows the words. Every sentence names the input or output, its index and bo
 
 import re
 
+import numpy as np
+
 from ksrv._native.json.number_array import NumbersError
 from ksrv._native.v2.infer_body import BodyError
+from ksrv.datatypes import DTYPES
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
 from ksrv.limits import show_limit
 
@@ -32,16 +35,13 @@ _ABOUT_A_VALUE = frozenset({"type", "data_type", "dimension", "size_invalid"})
 
 _RANGES = {
     "BOOL": "true and false",
-    "UINT8": "0 to 255",
-    "UINT16": "0 to 65535",
-    "UINT32": "0 to 4294967295",
-    "UINT64": "0 to 18446744073709551615",
-    "INT8": "-128 to 127",
-    "INT16": "-32768 to 32767",
-    "INT32": "-2147483648 to 2147483647",
-    "INT64": "-9223372036854775808 to 9223372036854775807",
     "FP32": "finite 32-bit numbers, NaN and Infinity",
     "FP64": "finite 64-bit numbers, NaN and Infinity",
+    **{
+        name: f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
+        for name, dtype in DTYPES.items()
+        if "INT" in name
+    },
 }
 
 

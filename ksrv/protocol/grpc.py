@@ -25,6 +25,7 @@ from ksrv._native.protobuf.infer_request import (
 from ksrv._native.protobuf.infer_response import render
 from ksrv._native.tensor import bytes_tensor as elements
 from ksrv._native.tensor.datatype import ShapeError, sizes
+from ksrv.datatypes import DTYPES
 from ksrv.errors import HandlerFailed, InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.protocol import protobuf
@@ -41,7 +42,6 @@ from ksrv.protocol.shared_memory import (
     write_tensor,
 )
 from ksrv.protocol.tensors import (
-    DTYPES,
     byte_size_mismatch,
     check_bool,
     count_mismatch,

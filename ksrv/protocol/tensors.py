@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ksrv._native.memory.buffer_pool import count_copy
-from ksrv._native.tensor.datatype import NAMES, ShapeError, dtype_string, is_datatype, sizes
+from ksrv._native.tensor.datatype import ShapeError, is_datatype, sizes
+from ksrv.datatypes import DTYPES
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
 from ksrv.request import Array
-
-DTYPES = {name: np.dtype(dtype_string(name)) for name in NAMES if name != "BYTES"}
 
 
 def subject(name: str, index: int) -> str:

@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 
+from ksrv.datatypes import FLOATING
 from ksrv.repository.model_keys import ImageSection
 from ksrv.repository.yaml_document import Document, KeyPath
 from ksrv.spec import Dimension, ImageSpec
 
 DATATYPES = ("FP32", "FP16", "FP64", "BF16", "UINT8", "INT8", "UINT16", "INT16", "INT32")
-FLOATING = ("FP32", "FP16", "FP64", "BF16")
 
 
 def default_image(datatype: str, shape: tuple[Dimension, ...]) -> ImageSpec | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ksrv.datatypes import widen_bfloat16
 from ksrv.request import Array, BatchInputs, BatchRequest, Element, Tensor
 from ksrv.torchserve.api.context import RequestHeaders
 
@@ -131,10 +132,7 @@ def _values(tensor: Tensor, rows: slice) -> list[Any]:
 
 
 def _numbers(array: Array, kind: str) -> Array:
-    if kind != "BF16":
-        return array
-    wide: Array = (array.astype(np.uint32) << 16).view(np.float32)
-    return wide
+    return widen_bfloat16(array) if kind == "BF16" else array
 
 
 def wire_document(inputs: BatchInputs) -> dict[str, Any]:

@@ -5,13 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from ksrv.datatypes import DTYPES, NAME_BY_DTYPE
 from ksrv.errors import HandlerFailed
 from ksrv.request import Element, Tensor
-
-_DTYPES = {
-    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1",
-    "INT16": "<i2", "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
-}  # fmt: skip
 
 
 def wire_tensors(answer: Any, model: str) -> list[Tensor]:
@@ -38,9 +34,9 @@ def _tensor(output: dict[str, Any]) -> Tensor:
     shape = tuple(int(size) for size in output["shape"])
     if kind == "BYTES":
         return Tensor(name, kind, shape, [_element(value) for value in data])
-    if kind not in _DTYPES:
+    if kind not in NAME_BY_DTYPE.values():
         raise ValueError(f"the output {name} has the datatype {kind!r}")
-    return Tensor(name, kind, shape, np.asarray(data, _DTYPES[kind]).reshape(shape))
+    return Tensor(name, kind, shape, np.asarray(data, DTYPES[kind]).reshape(shape))
 
 
 def _element(value: Any) -> Element:

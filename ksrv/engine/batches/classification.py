@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ksrv.datatypes import widen_bfloat16
 from ksrv.errors import InvalidRequest, quote
 from ksrv.request import Element, Tensor
 
@@ -34,7 +35,7 @@ def classify(tensor: Tensor, count: int, labels: Sequence[str] | None) -> Tensor
         )
     scores = data
     if tensor.datatype == "BF16":
-        scores = (data.astype(np.uint32) << 16).view(np.float32)
+        scores = widen_bfloat16(data)
     classes = scores.shape[-1]
     count = min(count, classes)
     rows = scores.reshape(-1, classes) if classes else scores.reshape(0, 0)

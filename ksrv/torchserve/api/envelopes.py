@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ksrv.datatypes import NAME_BY_DTYPE
 from ksrv.source import KSERVE_V2
 from ksrv.torchserve.answers import checked_items
 from ksrv.torchserve.api.util import list_classes_from_module
@@ -179,21 +180,10 @@ def _output(name: str, value: Any) -> dict[str, Any]:
     array = np.atleast_1d(np.array(value))
     return {
         "name": name,
-        "datatype": _datatype(array),
+        "datatype": NAME_BY_DTYPE.get(array.dtype.newbyteorder("="), "BYTES"),
         "data": array.ravel().tolist(),
         "shape": list(array.shape),
     }
-
-
-_DATATYPES = {
-    "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
-    "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16",
-    "float32": "FP32", "float64": "FP64",
-}  # fmt: skip
-
-
-def _datatype(array: np.ndarray[Any, Any]) -> str:
-    return _DATATYPES.get(array.dtype.name, "BYTES")
 
 
 BARE_ENVELOPES = ("body", "json", "kserve")
