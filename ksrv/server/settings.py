@@ -31,6 +31,9 @@ PREFIX = "KSRV_"
 BUILD_VARIABLES = frozenset({"KSRV_ONLY", "KSRV_SANITIZE", "KSRV_TRACE"})
 """Read by setup.py, so they may stand in the environment of a server in development."""
 
+CLIENT_VARIABLES = frozenset({"KSRV_URL", "KSRV_TOKEN", "KSRV_CA"})
+"""Read by the commands that call a server."""
+
 SERVICE_VARIABLE = re.compile(
     r"KSRV_(?:[A-Z0-9_]+_)?"
     r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)?)"
@@ -244,7 +247,7 @@ def _from_environment(
     given = {}
     warnings = []
     for variable, value in environment.items():
-        if not variable.startswith(PREFIX) or variable in BUILD_VARIABLES:
+        if not variable.startswith(PREFIX) or variable in BUILD_VARIABLES | CLIENT_VARIABLES:
             continue
         key = variable.removeprefix(PREFIX).lower().replace("__", ".")
         if key == "config":

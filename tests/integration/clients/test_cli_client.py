@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -16,8 +15,7 @@ from ksrv.cli.main import main
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.models import write_double, write_mean, write_model, write_text
-
-ROOT = Path(__file__).parents[3]
+from tests.support.paths import ROOT
 
 SUM = """
 from ksrv import BaseHandler

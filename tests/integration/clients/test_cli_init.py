@@ -4,7 +4,6 @@ import os
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -12,8 +11,7 @@ from click.testing import CliRunner
 from ksrv.cli.init import KINDS
 from ksrv.cli.main import main
 from ksrv.testing import Server
-
-ROOT = Path(__file__).parents[3]
+from tests.support.paths import ROOT
 
 
 def init(*arguments):

@@ -57,6 +57,7 @@ def test_lists_in_variables():
 
 def test_build_variables_are_not_settings():
     assert resolve({}, {"KSRV_ONLY": "arena", "KSRV_SANITIZE": "1"}).origins == {}
+    assert resolve({}, {"KSRV_URL": "http://x", "KSRV_TOKEN": "t", "KSRV_CA": "x"}).warnings == ()
 
 
 @pytest.mark.parametrize(
