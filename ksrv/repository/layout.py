@@ -13,6 +13,7 @@ from typing import TypeAlias
 from ksrv.errors import quote
 from ksrv.repository.entry import ModelEntry, is_model_name
 from ksrv.repository.model_yaml import (
+    BARE_SUFFIXES,
     CONFIG_NAME,
     MODEL_SUFFIXES,
     ConfigError,
@@ -25,7 +26,6 @@ from ksrv.source import ModelConfig, ModelSource, VersionPolicy
 
 log = logging.getLogger("ksrv.repository")
 
-BARE_SUFFIXES = (".pt", ".pt2", ".onnx")
 ARCHIVE_SUFFIX = ".mar"
 ARCHIVE_MARK = "MAR-INF/MANIFEST.json"
 """The file that marks an unpacked archive."""

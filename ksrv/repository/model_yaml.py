@@ -32,6 +32,7 @@ from ksrv.source import Batching, ModelConfig, VersionPolicy
 from ksrv.spec import TensorSpec
 
 __all__ = [
+    "BARE_SUFFIXES",
     "CONFIG_NAME",
     "MODEL_SUFFIXES",
     "ConfigError",
@@ -47,6 +48,8 @@ UNREAD_NAMES = {
 }
 """Files that look like settings, with what to do about them."""
 MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx")
+BARE_SUFFIXES = (".pt", ".pt2", ".onnx")
+"""Files that are models by themselves: they need no `class:`."""
 STATE_SUFFIXES = (".pt", ".pth", ".safetensors")
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+(:[A-Za-z_]\w*)?|[A-Za-z_]\w*:[A-Za-z_]\w*")
@@ -123,9 +126,7 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
 def _without_config(folders: Sequence[Path]) -> ModelConfig:
     for folder in folders:
         models = sorted(
-            entry
-            for entry in folder.iterdir()
-            if entry.suffix in (".pt", ".pt2", ".onnx") and entry.is_file()
+            entry for entry in folder.iterdir() if entry.suffix in BARE_SUFFIXES and entry.is_file()
         )
         if (folder / "handler.py").is_file():
             model = str(models[0]) if len(models) == 1 else None

@@ -80,13 +80,6 @@ class Member:
     open: Callable[[], IO[bytes]]
 
 
-def is_archive(path: Path) -> bool:
-    """Tell whether `path` is a TorchServe archive or an unpacked one, by name and layout."""
-    if path.is_dir():
-        return (path / MANIFEST).is_file()
-    return path.is_file() and path.name.endswith(ARCHIVE_SUFFIXES)
-
-
 def open_archive(
     path: Path, cache: Path | None = None, limits: ArchiveLimits | None = None
 ) -> Path:

@@ -13,29 +13,15 @@ from typing import Any, TypeVar
 import yaml
 
 from ksrv.handlers.builtin import tokenizer
+from ksrv.handlers.compile import BACKENDS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 CLEANUP_REGEX = tokenizer.CLEANUP_REGEX
 
 
-class PT2Backend(StrEnum):
-    """The backends of torch.compile that TorchServe knows."""
-
-    EAGER = "eager"
-    AOT_EAGER = "aot_eager"
-    INDUCTOR = "inductor"
-    NVFUSER = "nvfuser"
-    AOT_NVFUSER = "aot_nvfuser"
-    AOT_CUDAGRAPHS = "aot_cudagraphs"
-    OFI = "ofi"
-    FX2TRT = "fx2trt"
-    ONNXRT = "onnxrt"
-    IPEX = "ipex"
-    TORCHXLA_TRACE_ONCE = "torchxla_trace_once"
-    OPENVINO = "openvino"
-    TENSORRT = "tensorrt"
-    HPU_BACKEND = "hpu_backend"
+PT2Backend = StrEnum("PT2Backend", {name.upper(): name for name in BACKENDS})  # type: ignore[misc]
+"""The backends of torch.compile that TorchServe knows."""
 
 
 class PredictionException(Exception):

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ksrv.images.geometry import center_offset, shorter_side_size
+
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -115,9 +117,7 @@ class Resize:
         if not isinstance(self.size, int) and len(self.size) == 2:
             return self.size[0], self.size[1]
         edge = self.size if isinstance(self.size, int) else self.size[0]
-        if height <= width:
-            return edge, int(edge * width / height)
-        return int(edge * height / width), edge
+        return shorter_side_size((height, width), edge)
 
 
 class CenterCrop:
@@ -134,16 +134,14 @@ class CenterCrop:
         if _is_pillow(image):
             width, height = image.size
             if width >= self.width and height >= self.height:
-                left = round((width - self.width) / 2.0)
-                top = round((height - self.height) / 2.0)
+                top, left = center_offset((height, width), (self.height, self.width))
                 return image.crop((left, top, left + self.width, top + self.height))
         pixels = pixels_of(image)
         missing = (max(self.height - pixels.shape[0], 0), max(self.width - pixels.shape[1], 0))
         if any(missing):
             pads = [(edge // 2, (edge + 1) // 2) for edge in missing]
             pixels = np.pad(pixels, [*pads, (0, 0)])
-        top = round((pixels.shape[0] - self.height) / 2.0)
-        left = round((pixels.shape[1] - self.width) / 2.0)
+        top, left = center_offset(pixels.shape[:2], (self.height, self.width))
         return np.ascontiguousarray(pixels[top : top + self.height, left : left + self.width])
 
 

@@ -35,7 +35,7 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "ts.torch_handler.object_detector": {**_VISION, "ObjectDetector": "vision_handler"},
     "ts.torch_handler.text_handler": {"TextHandler": "text_handler"},
     "ts.torch_handler.text_classifier": {"TextClassifier": "text_handler"},
-    "ts.torch_handler.contractions": {"CONTRACTION_MAP": "contractions"},
+    "ts.torch_handler.contractions": {"CONTRACTION_MAP": "ksrv.handlers.builtin.contractions"},
     "ts.torch_handler.request_envelope": {},
     "ts.torch_handler.request_envelope.base": {"BaseEnvelope": "envelopes"},
     "ts.torch_handler.request_envelope.body": {"BodyEnvelope": "envelopes"},
@@ -87,7 +87,8 @@ class TsFinder(finder.StandInFinder):
     def fill(self, module: ModuleType) -> None:
         """Put the table's names into a module, each from where it is at home."""
         for name, home in TABLE[module.__name__].items():
-            setattr(module, name, getattr(import_module(f"{HERE}.{home}"), name))
+            path = home if "." in home else f"{HERE}.{home}"
+            setattr(module, name, getattr(import_module(path), name))
         if module.__name__ == "ts":
             module.__version__ = VERSION  # type: ignore[attr-defined]
 
