@@ -144,7 +144,7 @@ def test_header(benchmark, photographs, way):
 
     def refuse():
         try:
-            prepare.output_shape([bytes(bomb)], 1)
+            prepare.check([bytes(bomb)], 1)
         except InvalidRequest as error:
             return error
         raise AssertionError("the bomb was accepted")

@@ -7,10 +7,11 @@ each request. None of these classes knows a socket, a queue or a model.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy.typing as npt
 
+from ksrv._native.image.image_header import Header
 from ksrv._native.tensor.tensor import Tensor as Tensor
 from ksrv.errors import KsrvError
 
@@ -30,6 +31,20 @@ class Window:
     region: str
     offset: int
     byte_size: int
+
+
+class CheckedImages(NamedTuple):
+    """The encoded images of one input, their headers read and checked.
+
+    Attributes:
+        shape: Rows, height, width and channels of the tensor that they become.
+        headers: The header of each image.
+        decode_ns: About how many nanoseconds one thread takes to decode them.
+    """
+
+    shape: tuple[int, ...]
+    headers: Sequence[Header]
+    decode_ns: int
 
 
 @dataclass(slots=True)
@@ -64,6 +79,7 @@ class InferRequest:
         surface: Whose conventions it follows, "" for KServe v2; a batch has one surface only.
         on_chunk: Takes intermediate answers, on the thread that runs the batch; it must not block.
             None where they are not wanted.
+        images: The checked images of its inputs by name, once it is validated; None without any.
     """
 
     model_name: str
@@ -81,6 +97,7 @@ class InferRequest:
     nbytes: int = 0
     surface: str = ""
     on_chunk: "Callable[[InferResponse], None] | None" = None
+    images: dict[str, CheckedImages] | None = None
 
 
 @dataclass(slots=True)

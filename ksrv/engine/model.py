@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -538,16 +539,15 @@ def _part(request: InferRequest, start: int, end: int) -> InferRequest:
         )
         shape = (end - start, *tensor.shape[1:])
         inputs.append(Tensor(tensor.name, tensor.datatype, shape, rows, tensor.parameters))
-    return InferRequest(
-        request.model_name,
-        request.model_version,
-        request.id,
-        inputs,
-        request.outputs,
-        request.parameters,
-        request.binary_output,
-        request.headers,
-        request.deadline_ns,
-        request.priority,
-        request.explain,
+    images = request.images and {
+        name: one._replace(headers=one.headers[start:end]) for name, one in request.images.items()
+    }
+    return replace(
+        request,
+        inputs=inputs,
+        images=images,
+        nbytes=0,
+        mark_final=False,
+        surface="",
+        on_chunk=None,
     )

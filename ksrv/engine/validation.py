@@ -20,7 +20,7 @@ import numpy as np
 from ksrv._native.tensor import datatype
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import show_limit
-from ksrv.request import Element, InferRequest, Tensor
+from ksrv.request import CheckedImages, Element, InferRequest, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 KNOWN_GROUPS = 4096
@@ -32,13 +32,10 @@ APART_NS = 200_000_000
 
 
 class Images(Protocol):
-    """What admission and assembly ask of the images of one input."""
+    """The check of the images of one input."""
 
-    def output_shape(self, elements: Sequence[Element], count: int) -> tuple[int, ...]:
-        """Return the shape of the tensor that `count` images become."""
-
-    def expect(self, elements: Sequence[Element], count: int) -> tuple[tuple[int, ...], int]:
-        """Return that shape, and about how many nanoseconds decoding takes."""
+    def check(self, elements: Sequence[Element], count: int) -> CheckedImages:
+        """Return the headers of `count` images and the tensor that the images become."""
 
 
 class Admitted(NamedTuple):
@@ -162,8 +159,10 @@ class Admission:
             assert expected is not None
             seen.add(name)
             if tensor.datatype != expected.spec.datatype:
-                count, tail, taken_ns = self._images(tensor, expected)
-                decode_ns += taken_ns
+                images = self._images(tensor, expected)
+                count, tail = images.shape[0], images.shape[1:]
+                decode_ns += images.decode_ns
+                request.images = {**(request.images or {}), name: images}
             else:
                 count, tail = _checked_shape(tensor, expected, self.spec.name)
             if expected.fixed_tail is None:
@@ -180,7 +179,7 @@ class Admission:
                 rows, first = (count if tensor.shape else 1), name
         return (1 if rows == -1 else rows), shapes, decode_ns
 
-    def _images(self, tensor: Tensor, expected: _Input) -> tuple[int, tuple[int, ...], int]:
+    def _images(self, tensor: Tensor, expected: _Input) -> CheckedImages:
         spec = expected.spec
         if tensor.datatype != "BYTES" or expected.images is None:
             images = " or BYTES with encoded images" if expected.images is not None else ""
@@ -210,9 +209,8 @@ class Admission:
             )
         most = self.spec.max_batch_size
         if most and shape[0] > most and not self.split:
-            return shape[0], (), 0  # refused for its rows; no header need be read
-        whole, decode_ns = expected.images.expect(elements, shape[0])
-        return shape[0], whole[1:], decode_ns
+            return CheckedImages(shape[:1], (), 0)  # refused for its rows; no header need be read
+        return expected.images.check(elements, shape[0])
 
     def _undeclared(self, request: InferRequest) -> tuple[int, list[object]]:
         names = set()

@@ -32,7 +32,7 @@ from ksrv.images.decode_limits import ImageRefused, checked_header, decoder_byte
 from ksrv.images.decode_memory import NoRoom, TooLarge, decoding
 from ksrv.images.geometry import Geometry, Size, bounded, scratch
 from ksrv.limits import Limits, show_limit
-from ksrv.request import Array, Element
+from ksrv.request import Array, CheckedImages, Element
 from ksrv.spec import Dimension, ImageSpec, TensorSpec
 
 # What a decoder needs at the least: below the threshold, waking a thread costs more than it saves.
@@ -153,12 +153,8 @@ class ImagePreparer:
 
     # ---- before decoding ---------------------------------------------------------------------
 
-    def output_shape(self, elements: Sequence[Element], count: int) -> tuple[int, ...]:
-        """Return the shape of the tensor that images become; see `expect`."""
-        return self.expect(elements, count)[0]
-
-    def expect(self, elements: Sequence[Element], count: int) -> tuple[tuple[int, ...], int]:
-        """Check the headers of one request's images and tell what will become of them.
+    def check(self, elements: Sequence[Element], count: int) -> CheckedImages:
+        """Check the headers of one request's images.
 
         No pixel is decoded, unless the number of channels is free and the first file's format does
         not tell it. A free height or width is the first image's; a range clamps it.
@@ -168,8 +164,7 @@ class ImagePreparer:
             count: How many images the request's shape announces.
 
         Returns:
-            Rows, height, width and channels of their tensor, and about how many nanoseconds one
-            thread takes to decode them.
+            The headers, the shape of the images' tensor, and the time that decoding them takes.
 
         Raises:
             InvalidRequest: A count, header, format or size that is not accepted.
@@ -191,7 +186,7 @@ class ImagePreparer:
         for index, header in enumerate(headers):
             self._check_channels(header.channels, channels, index)
             self._check_size(self._size(header), target, index)
-        return (count, *target, channels), sum(map(_decode_ns, headers))
+        return CheckedImages((count, *target, channels), headers, sum(map(_decode_ns, headers)))
 
     def _header(self, element: Element, index: int) -> Header:
         """Read and check the header of one image."""
@@ -252,6 +247,7 @@ class ImagePreparer:
         first_row: int = 0,
         numbers: Sequence[int] | None = None,
         requests: Sequence[Asked] | None = None,
+        headers: Sequence[Header] | None = None,
     ) -> list[KsrvError | None]:
         """Decode images into rows of a batch, on several threads when that pays.
 
@@ -265,6 +261,7 @@ class ImagePreparer:
             numbers: The numbers of the images in error texts, where they are of several requests; their
                 places in `elements` unless given.
             requests: The request of each image, where requests may end meanwhile.
+            headers: The header of each image from `check`; read here unless given.
 
         Returns:
             For each image None, or its error; the row of an image with an error is all zero.
@@ -276,7 +273,7 @@ class ImagePreparer:
             number = index if numbers is None else numbers[index]
             request = None if requests is None else requests[index]
             try:
-                header = self._header(element, number)
+                header = self._header(element, number) if headers is None else headers[index]
             except InvalidRequest as error:
                 errors[index] = error
                 out[first_row + index] = 0

@@ -125,7 +125,7 @@ def test_any_section_equals_the_plain_sequence(case):
     data, section, shape, kind = case
     prepare = ImagePreparer(TensorSpec("x", kind, (-1, *shape), section), Limits(), pool=POOL)
     out = np.empty((1, *shape), oracle.NUMPY[kind])
-    assert prepare.output_shape([data], 1) == out.shape
+    assert prepare.check([data], 1).shape == out.shape
     assert prepare.prepare([data], out) == [None]
     np.testing.assert_array_equal(out[0], oracle.prepare(data, section, shape, kind))
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ksrv._native.image.image_header import Header
 from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Tally
@@ -29,6 +30,7 @@ from ksrv.request import (
     BatchInputs,
     BatchOutputs,
     BatchRequest,
+    CheckedImages,
     Element,
     InferRequest,
     InferResponse,
@@ -50,6 +52,7 @@ class RowImages(Images, Protocol):
         first_row: int = 0,
         numbers: Sequence[int] | None = None,
         requests: Sequence[QueuedTicket] | None = None,
+        headers: Sequence[Header] | None = None,
     ) -> list[KsrvError | None]:
         """Decode `elements` into the rows of `out` from `first_row` on; one error for each bad one."""
 
@@ -348,11 +351,12 @@ class PendingBatch:
         self.tickets.extend(tickets)
         self.rows += sum(ticket.rows for ticket in tickets)
         for name, images in self._images.items():
-            target = self._image_rows(name, images, self.tickets[0].request)
+            target = self._image_rows(name, self.tickets[0].request)
             row = began
             elements: list[Element] = []
             owners: list[int] = []
             numbers: list[int] = []
+            headers: list[Header] = []
             asked: list[QueuedTicket] = []
             first_row = row
             for place, ticket in enumerate(tickets, known):
@@ -360,31 +364,31 @@ class PendingBatch:
                 if isinstance(data, np.ndarray):
                     target[row : row + ticket.rows] = data
                     arena.count_copy(data.nbytes)
-                    errors = images.prepare(elements, target, first_row, numbers, asked)
+                    errors = images.prepare(elements, target, first_row, numbers, asked, headers)
                     _note_bad(bad, owners, errors)
-                    elements, owners, numbers, asked = [], [], [], []
+                    elements, owners, numbers, asked, headers = [], [], [], [], []
                     first_row = row + ticket.rows
                 else:
                     elements += data
                     owners += [place] * len(data)
                     numbers += range(len(data))
+                    headers += _checked(ticket.request, name).headers
                     asked += [ticket] * len(data)
                 row += ticket.rows
-            errors = images.prepare(elements, target, first_row, numbers, asked)
+            errors = images.prepare(elements, target, first_row, numbers, asked, headers)
             _note_bad(bad, owners, errors)
         if bad:
             self.failed += [(self.tickets[place], error) for place, error in bad.items()]
             self.keep([one for place, one in enumerate(self.tickets) if place not in bad])
 
-    def _image_rows(self, name: str, images: RowImages, first: InferRequest) -> Array:
+    def _image_rows(self, name: str, first: InferRequest) -> Array:
         """Return the array for an image input; the requests of a group agree on its shape."""
         like = _tensor(first, name)
         spec = self._spec.input(name)
         assert spec is not None  # there are images for declared inputs only
         if isinstance(like.data, np.ndarray):
             return self._rows(name, spec.datatype, like.shape[1:])
-        shape = images.output_shape(like.data, len(like.data))
-        return self._rows(name, spec.datatype, shape[1:])
+        return self._rows(name, spec.datatype, _checked(first, name).shape[1:])
 
     def _rows(self, name: str, kind: str, tail: tuple[int, ...]) -> Array:
         """Return the array that holds an input's rows, leased on first use and grown when needed."""
@@ -412,6 +416,12 @@ def _note_bad(
     for owner, error in zip(owners, errors, strict=True):
         if error is not None:
             bad.setdefault(owner, error)
+
+
+def _checked(request: InferRequest, name: str) -> CheckedImages:
+    """Return the images of an input as validation has checked them."""
+    assert request.images is not None  # validation let the encoded images pass
+    return request.images[name]
 
 
 def _tensor(request: InferRequest, name: str) -> Tensor:

@@ -26,7 +26,7 @@ def preparer(shape, datatype_name="FP32", limits=None, **keys):
 
 
 def rows_for(prepare, elements, dirt=0xA5):
-    shape = prepare.output_shape(elements, len(elements))
+    shape = prepare.check(elements, len(elements)).shape
     dtype = np.dtype(datatype.dtype_string(prepare.spec.datatype))
     out = arena.array(arena.lease(int(np.prod(shape)) * dtype.itemsize), dtype, shape)
     out.view(np.uint8)[...] = dirt
@@ -104,7 +104,7 @@ def test_alpha_and_grey_are_refused_where_three_channels_are_declared():
         (files.png(20, 20, "LA"), 4),
     ):
         with pytest.raises(InvalidRequest, match=f"image 1 .*'pixels' has {found} channels.* 3 "):
-            prepare.output_shape([files.jpeg(20, 20), data], 2)
+            prepare.check([files.jpeg(20, 20), data], 2)
         out = np.full((1, 20, 20, 3), 7, np.float32)
         (error,) = prepare.prepare([data], out)
         assert f"has {found} channels, and 3 are expected" in str(error)
@@ -150,7 +150,7 @@ def test_orientation_is_ignored_unless_asked_for():
 def test_free_sizes_are_the_first_images(declared, first, target):
     prepare = preparer(declared)
     data = files.png(*first)
-    assert prepare.output_shape([data], 1) == (1, *target, 3)
+    assert prepare.check([data], 1).shape == (1, *target, 3)
     got = prepared(prepare, data)
     same(got[0], oracle.prepare(data, ImageSpec(), (*target, 3), "FP32"))
 
@@ -169,7 +169,7 @@ def test_images_of_a_free_size_must_all_have_it(declared):
     prepare = preparer(declared)
     elements = [files.png(30, 40), files.png(30, 41)]
     with pytest.raises(InvalidRequest, match=r"image 1 .* is 41x30, and 40x30 is expected"):
-        prepare.output_shape(elements, 2)
+        prepare.check(elements, 2)
     out = np.full((2, 30, 40, 3), 9, np.float32)
     errors = prepare.prepare(elements, out)
     assert errors[0] is None and "is 41x30" in str(errors[1])
@@ -184,32 +184,32 @@ def test_resize_none_wants_the_declared_size():
         oracle.prepare(files.png(30, 40), ImageSpec(resize="none"), (30, 40, 3), "FP32"),
     )
     with pytest.raises(InvalidRequest, match=r"image 0 .* is 41x30, and 40x30 is expected"):
-        prepare.output_shape([files.png(30, 41)], 1)
+        prepare.check([files.png(30, 41)], 1)
 
 
 def test_free_channels_are_the_first_images():
     prepare = preparer((20, 20, -1))
-    assert prepare.output_shape([files.png(9, 9, "L")], 1) == (1, 20, 20, 1)
-    assert prepare.output_shape([files.rgba_png(9, 9)], 1) == (1, 20, 20, 4)
+    assert prepare.check([files.png(9, 9, "L")], 1).shape == (1, 20, 20, 1)
+    assert prepare.check([files.rgba_png(9, 9)], 1).shape == (1, 20, 20, 4)
     with pytest.raises(InvalidRequest, match=r"image 1 .* has 3 channels, and 1 are expected"):
-        prepare.output_shape([files.png(9, 9, "L"), files.png(9, 9)], 2)
+        prepare.check([files.png(9, 9, "L"), files.png(9, 9)], 2)
     ranged = preparer((20, 20, (1, 3)))
-    assert ranged.output_shape([files.png(9, 9)], 1)[3] == 3
+    assert ranged.check([files.png(9, 9)], 1).shape[3] == 3
     with pytest.raises(InvalidRequest, match="has 4 channels, outside of"):
-        ranged.output_shape([files.rgba_png(9, 9)], 1)
-    assert preparer((20, 20, -1), color="GRAY").output_shape([files.png(9, 9, "L")], 1)[3] == 1
+        ranged.check([files.rgba_png(9, 9)], 1)
+    assert preparer((20, 20, -1), color="GRAY").check([files.png(9, 9, "L")], 1).shape[3] == 1
     convert = preparer((20, 20, -1), channels="convert")
-    assert convert.output_shape([files.png(9, 9, "L")], 1)[3] == 3
+    assert convert.check([files.png(9, 9, "L")], 1).shape[3] == 3
     free = preparer((20, 20, -1), formats=("bmp",))
     bmp = files.encode(files.picture(9, 9, "L"), "BMP")
-    assert free.output_shape([bmp], 1)[3] == 1
+    assert free.check([bmp], 1).shape[3] == 1
 
 
 def test_counts_must_agree():
     with pytest.raises(InvalidRequest, match="holds 1 images and its shape says 2"):
-        preparer((8, 8, 3)).output_shape([files.png(8, 8)], 2)
+        preparer((8, 8, 3)).check([files.png(8, 8)], 2)
     with pytest.raises(InvalidRequest, match="holds 0 images"):
-        preparer((8, 8, 3)).output_shape([], 0)
+        preparer((8, 8, 3)).check([], 0)
 
 
 # ---- the keys, alone and combined --------------------------------------------------------------
@@ -396,12 +396,12 @@ def test_reduced_with_other_keys():
 def test_other_formats_need_to_be_allowed(form):
     data = files.encode(files.picture(20, 30, "P" if form == "GIF" else "RGB"), form)
     with pytest.raises(InvalidRequest, match=f"image 0 .* is {form.lower()}, and the accepted"):
-        preparer((20, 30, 3)).output_shape([data], 1)
+        preparer((20, 30, 3)).check([data], 1)
     prepare = preparer((20, 30, 3), "UINT8", formats=(form.lower(),))
     got = prepared(prepare, data)
     same(got[0], cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR))
     with pytest.raises(InvalidRequest, match="is png"):
-        prepare.output_shape([files.png(20, 30)], 1)
+        prepare.check([files.png(20, 30)], 1)
 
 
 def test_rows_lie_in_memory_as_nhwc_whatever_the_model_sees():
@@ -524,22 +524,22 @@ def test_bombs_are_refused_by_their_header(claim):
     with pytest.raises(
         InvalidRequest, match=r"image 0 .* has 30000x30000 pixels, above the limit 'image_pixels'"
     ):
-        prepare.output_shape([claim(30000, 30000)], 1)
+        prepare.check([claim(30000, 30000)], 1)
     tight = preparer((8, 8, 3), limits=Limits(image_pixels=400, request_pixels=1000))
-    assert tight.output_shape([claim(20, 20)], 1) == (1, 8, 8, 3)
+    assert tight.check([claim(20, 20)], 1).shape == (1, 8, 8, 3)
     with pytest.raises(InvalidRequest, match="has 21x20 pixels"):
-        tight.output_shape([claim(21, 20)], 1)
+        tight.check([claim(21, 20)], 1)
     with pytest.raises(
         InvalidRequest, match=r"1200 pixels together, above the limit 'request_pixels'"
     ):
-        tight.output_shape([claim(20, 20)] * 3, 3)
+        tight.check([claim(20, 20)] * 3, 3)
 
 
 def test_pictures_without_pixels_are_refused():
     for width, height in ((0, 10), (10, 0), (0, 0)):
         for claim in (files.png_claiming, files.jpeg_claiming):
             with pytest.raises(InvalidRequest, match="has no pixels"):
-                preparer((8, 8, 3)).output_shape([claim(width, height)], 1)
+                preparer((8, 8, 3)).check([claim(width, height)], 1)
 
 
 def test_memory_views_are_read_like_bytes():

@@ -11,7 +11,8 @@ from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine import validation
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded
-from ksrv.images import opencv
+from ksrv.images import opencv, preparer
+from ksrv.images.decode_limits import checked_header
 from ksrv.request import InferRequest, Tensor
 from ksrv.spec import ImageSpec, TensorSpec
 from tests.support import image_files as files
@@ -84,6 +85,23 @@ def test_images_of_several_requests_are_joined_and_a_bad_one_fails_alone(ahead):
     assert tickets[3].wait().outputs[0].data.tolist() == [[40.0]]
     assert sum(batch.rows for batch in gate.batches) == 5
     assert served.statistics()[0].failed == 1
+    served.close()
+
+
+def test_the_header_of_an_image_is_read_once(monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        preparer, "checked_header", lambda *args: read.append(args) or checked_header(*args)
+    )
+    gate = Gate()
+    served = serve(gate, batch=8, split=True)
+    first = served.submit(images(png(1)))
+    until(lambda: gate.batches)
+    many = served.submit(images(*(png(value) for value in range(10))))
+    gate.event.set()
+    assert first.wait().outputs[0].data.tolist() == [[1.0]]
+    assert many.wait().outputs[0].data[:, 0].tolist() == list(range(10))
+    assert len(read) == 11
     served.close()
 
 

@@ -91,7 +91,7 @@ def runner(tmp_path_factory):
 
 def prepared(runner, files):
     preparer = ImagePreparer(runner.spec.inputs[0], Limits())
-    out = np.empty(preparer.output_shape(files, len(files)), np.float32)
+    out = np.empty(preparer.check(files, len(files)).shape, np.float32)
     assert preparer.prepare(files, out) == [None] * len(files)
     return out
 
