@@ -1,4 +1,4 @@
-"""The cases K33 to K42 and K49 to K55 of the conformance table, over gRPC."""
+"""The cases K33 to K42 and K49 to K55 of cases.md, over gRPC."""
 
 import struct
 import subprocess

@@ -1,4 +1,4 @@
-"""The cases K01 to K48, K56 and K57 of the conformance table, over REST."""
+"""The cases K01 to K48, K56 and K57 of cases.md, over REST."""
 
 import gzip
 import json

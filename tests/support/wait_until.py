@@ -3,7 +3,7 @@
 import time
 
 
-def until(condition, seconds=60.0):
+def wait_until(condition, seconds=60.0):
     """Wait until a condition holds; fail when it does not in time."""
     give_up = time.monotonic() + seconds
     while not condition():

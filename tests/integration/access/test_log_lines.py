@@ -10,7 +10,7 @@ import requests
 from ksrv.testing import Server
 from tests.support.http_reader import infer_message, read_answer
 from tests.support.models import VECTOR, write_model
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 FORGED = "2026-01-01 00:00:00,000 [1] ERROR ksrv.engine: forged"
 EVIL = f"a\n{FORGED}\r\x1b[2J\x1b]0;t\x07\u2028{FORGED}\x9b1m\x7f"
@@ -56,8 +56,8 @@ def test_a_failing_request_is_told_of_in_quotes(logging_server, model):
     document = {"id": EVIL, "parameters": {"text": EVIL}, "inputs": [tensor]}
     url = f"{logging_server.url}/v2/models/{model}/infer"
     assert requests.post(url, data=json.dumps(document)).status_code == 500
-    until(lambda: f"{model} failed in preprocess; requests: 'a\\n2026" in logging_server.log)
-    until(lambda: "ValueError: cannot read" in logging_server.log)
+    wait_until(lambda: f"{model} failed in preprocess; requests: 'a\\n2026" in logging_server.log)
+    wait_until(lambda: "ValueError: cannot read" in logging_server.log)
     check_lines(logging_server)
 
 
@@ -66,7 +66,7 @@ def test_a_user_name_in_the_access_log(logging_server, path):
     user = base64.b64encode(f"{EVIL}:password".encode()).decode()
     seen = len(lines_of(logging_server))
     requests.get(logging_server.url + path, headers={"Authorization": f"Basic {user}"})
-    until(lambda: any(path in line for line in lines_of(logging_server)[seen - 1 :]))
+    wait_until(lambda: any(path in line for line in lines_of(logging_server)[seen - 1 :]))
     check_lines(logging_server)
 
 
@@ -76,12 +76,12 @@ def test_a_user_name_of_a_request_that_the_door_served(logging_server):
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(infer_message("nope", None, f"Authorization: Basic {user}"))
         assert read_answer(connection).status == 404
-    until(lambda: "/v2/models/nope/infer" in logging_server.log)
+    wait_until(lambda: "/v2/models/nope/infer" in logging_server.log)
     check_lines(logging_server)
 
 
 def test_names_in_paths(logging_server):
     for path in ("/v2/models/%0a%1b[2J/infer", "/predictions/%E2%80%A8x", "/v2/repository/models/x%0d/load"):  # fmt: skip
         requests.post(logging_server.url + path, data=b"{}")
-    until(lambda: "x%0D/load" in logging_server.log)
+    wait_until(lambda: "x%0D/load" in logging_server.log)
     check_lines(logging_server)

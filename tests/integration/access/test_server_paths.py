@@ -14,7 +14,7 @@ import torch
 from ksrv.testing import Server
 from tests.support.grpc_calls import call
 from tests.support.models import VECTOR, write_double, write_model
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 READS = """
 from ksrv import BaseHandler
@@ -62,7 +62,7 @@ def broken(tmp_path_factory):
     write_double(root)
     write_broken_models(root)
     with Server(root, wait_ready=False, torchserve_api=True) as running:
-        until(lambda: "models loaded" in running.log)
+        wait_until(lambda: "models loaded" in running.log)
         running.root = root
         yield running
 

@@ -16,7 +16,7 @@ from tritonclient import grpc as triton
 from ksrv.testing import Server, ServerFailed
 from tests.support.certificates import self_signed
 from tests.support.models import DOUBLE, VECTOR, write_model
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -140,19 +140,19 @@ def test_a_reload_takes_renewed_files_and_keeps_the_old_ones_where_it_cannot(
         assert_serves_the_old_one()
         workers = children(server.pid)
         os.kill(server.pid, signal.SIGHUP)
-        until(lambda: "the reload is refused" in server.log)
+        wait_until(lambda: "the reload is refused" in server.log)
         assert "TLS: " in server.log
         assert_serves_the_old_one()
         assert children(server.pid) == workers
         cert.unlink()
         for worker in workers:
             os.kill(worker, signal.SIGKILL)
-        until(lambda: server.log.count("ready: True") == 2)
+        wait_until(lambda: server.log.count("ready: True") == 2)
         assert_serves_the_old_one()
         self_signed(tmp_path, "served")
         os.kill(server.pid, signal.SIGHUP)
-        until(lambda: all(serves(ask, server, cert) for ask in asked))
-        until(lambda: not any(serves(ask, server, old) for ask in asked))
+        wait_until(lambda: all(serves(ask, server, cert) for ask in asked))
+        wait_until(lambda: not any(serves(ask, server, old) for ask in asked))
 
 
 def test_files_that_cannot_be_used_are_told_before_anything_listens(models, files):

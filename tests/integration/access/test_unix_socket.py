@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ksrv.testing import Server
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 
 class MaskedServer(Server):
@@ -30,7 +30,7 @@ def mode_of(repository, path, mask):
     with MaskedServer(
         repository, http=f"unix:{path}", grpc="off", wait_ready=False, mask=mask
     ) as running:
-        until(lambda: "models loaded" in running.log)
+        wait_until(lambda: "models loaded" in running.log)
         return stat.S_IMODE(os.stat(path).st_mode)
 
 
@@ -51,7 +51,7 @@ def test_under_a_gunicorn_of_ones_own(repository, tmp_path):
         stdout=log,
         stderr=log,
     ) as process:
-        until(path.exists)
+        wait_until(path.exists)
         mode = stat.S_IMODE(os.stat(path).st_mode)
         process.terminate()
         process.wait(60)

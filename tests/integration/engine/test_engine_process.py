@@ -13,7 +13,7 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 MODEL = """
 executor: process
@@ -87,7 +87,7 @@ def test_a_request_that_ends_two_processes_is_refused_and_the_model_comes_back(t
         for name in ("exit", "segv"):
             with pytest.raises(HandlerFailed, match="ended two handler processes"):
                 served.infer(request(id=name))
-            until(lambda: served.model_ready("m"))
+            wait_until(lambda: served.model_ready("m"))
             assert served.infer(request(5.0)).outputs[0].data.tolist() == [[5.0] * 4]
         assert served.statistics()[0].restarts >= 3
 
@@ -102,7 +102,7 @@ def test_a_hang_fails_at_its_deadline_and_its_process_is_replaced(tmp_path):
                 served.infer(request(id="hang"))
             assert time.monotonic() - began >= 0.4
             text = caught.value.message
-        until(lambda: served.model_ready("m"))
+        wait_until(lambda: served.model_ready("m"))
         assert pid_of(served) != before
 
 
@@ -131,11 +131,11 @@ def test_a_kill_under_load_fails_no_request_when_a_second_instance_lives(tmp_pat
             thread.start()
         for kill in range(1, 4):
             before = len(answered)
-            until(lambda before=before: len(answered) > before + 20)
+            wait_until(lambda before=before: len(answered) > before + 20)
             os.kill(pid_of(served), signal.SIGKILL)
             before = len(answered)
-            until(lambda before=before: len(answered) > before + 20)
-            until(lambda kill=kill: served.statistics()[0].restarts >= kill)
+            wait_until(lambda before=before: len(answered) > before + 20)
+            wait_until(lambda kill=kill: served.statistics()[0].restarts >= kill)
         stop.set()
         for thread in clients:
             thread.join()
@@ -176,8 +176,8 @@ def test_a_replaced_process_is_warm_before_it_takes_a_batch(tmp_path, idle):
         assert first_runs(tmp_path, pid)[:3] == [(1, 0), (2, 0), (3, 0)]
         os.kill(pid, signal.SIGKILL)
         if idle:
-            until(lambda: not served.ready() or served.statistics()[0].restarts)
-            until(served.ready)
+            wait_until(lambda: not served.ready() or served.statistics()[0].restarts)
+            wait_until(served.ready)
         replaced = int(served.infer(request(5.0)).outputs[0].data[0, 0])
         assert replaced != pid
         assert first_runs(tmp_path, replaced) == [(1, 0), (2, 0), (3, 0), (1, 5)]
@@ -191,14 +191,14 @@ def test_a_warm_up_that_ends_the_replacement_is_not_tried_on_the_next(tmp_path, 
         replaced = int(served.infer(request(5.0)).outputs[0].data[0, 0])
         assert first_runs(tmp_path, replaced) == [(1, 5)]
         assert "was not warmed up" in caplog.text
-        until(served.ready)
+        wait_until(served.ready)
 
 
 def test_readiness_tells_that_the_only_process_is_gone(tmp_path):
     with engine(tmp_path) as served:
         os.kill(pid_of(served), signal.SIGKILL)
-        until(lambda: not served.ready() or served.statistics()[0].restarts)
-        until(served.ready)
+        wait_until(lambda: not served.ready() or served.statistics()[0].restarts)
+        wait_until(served.ready)
         assert served.infer(request(2.0)).outputs[0].data[0, 0] == 2.0
 
 

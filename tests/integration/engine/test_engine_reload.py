@@ -18,7 +18,7 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import KsrvError, NotFound
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 MODEL = """
 handler: handler.py
@@ -125,14 +125,14 @@ def test_what_was_replaced_is_freed(tmp_path):
     write(tmp_path / "freed", 0)
     with engine(tmp_path) as served:
         served.load("freed")
-        until(lambda: threads() == 2)
+        wait_until(lambda: threads() == 2)
         for _ in range(5):
             served.load("freed")
             answer(served, model="freed")
         # An instance and an assembler, however often it was loaded.
-        until(lambda: threads() == 2)
-        until(lambda: queues() <= before + 2)
-    until(lambda: threads() == 0)
+        wait_until(lambda: threads() == 2)
+        wait_until(lambda: queues() <= before + 2)
+    wait_until(lambda: threads() == 0)
 
 
 def test_a_changed_model_is_found_and_an_unchanged_one_left_alone(tmp_path):
@@ -160,7 +160,7 @@ def test_a_watched_repository_is_reloaded_by_itself(tmp_path):
     with engine(tmp_path, watch_seconds=0.02) as served:
         assert answer(served) == 1
         write(tmp_path / "m", 2)
-        until(lambda: answer(served) == 2)
+        wait_until(lambda: answer(served) == 2)
 
 
 def test_a_broken_change_leaves_the_old_one_serving_and_says_why(tmp_path):
@@ -234,7 +234,7 @@ def soak(folder, seconds):
                     del tickets
                 served.load("m")
             assert not clients.failures
-            until(lambda: memory_budget.PROCESS.held == 0)
+            wait_until(lambda: memory_budget.PROCESS.held == 0)
             gc.collect()
             arena.trim()
 
@@ -243,7 +243,7 @@ def soak(folder, seconds):
         for number in range(1, 4):
             stir(number)
             held.append(resident())
-        until(lambda: descriptors() <= opened)
+        wait_until(lambda: descriptors() <= opened)
         return [later - earlier for earlier, later in pairwise(held)]
 
 

@@ -14,7 +14,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from ksrv.testing import Server
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 MODEL = """
 handler: handler.py
@@ -197,7 +197,7 @@ def test_a_handler_that_runs_past_the_deadline_is_left_at_it(server, client, mod
 def test_a_requests_own_deadline_holds_before_the_models(server, client):
     with ThreadPoolExecutor(1) as pool, Hold(server, "plain") as hold:
         blocking = pool.submit(client.infer, "plain", ONE, hold=hold.turn)
-        until(hold.began)
+        wait_until(hold.began)
         status, text = client.infer("plain", ONE, timeout_us=50_000)
         assert status == 504 and "plain" in text
     assert blocking.result()[0] == 200
@@ -206,9 +206,9 @@ def test_a_requests_own_deadline_holds_before_the_models(server, client):
 def test_a_full_queue_refuses_at_once(server, client):
     with ThreadPoolExecutor(9) as pool, Hold(server, "small") as hold:
         running = pool.submit(client.infer, "small", ONE, hold=hold.turn)
-        until(hold.began)
+        wait_until(hold.began)
         answers = [pool.submit(client.infer, "small", ONE) for _ in range(8)]
-        until(lambda: sum(answer.done() for answer in answers) == 6)  # the others wait
+        wait_until(lambda: sum(answer.done() for answer in answers) == 6)  # the others wait
     assert running.result()[0] == 200
     assert sorted(answer.result()[0] for answer in answers) == [200] * 2 + [503] * 6
     texts = [answer.result()[1] for answer in answers if answer.result()[0] == 503]
@@ -222,7 +222,7 @@ def test_the_bytes_in_flight_are_bounded(server, client):
     big = np.ones((IN_FLIGHT // 16 * 6 // 10, 4))
     with ThreadPoolExecutor(1) as pool, Hold(server, "plain") as hold:
         running = pool.submit(client.infer, "plain", big, hold=hold.turn)
-        until(hold.began)
+        wait_until(hold.began)
         status, text = client.infer("plain", big)
     assert running.result()[0] == 200
     assert status == 503 and "in_flight" in text
@@ -249,10 +249,10 @@ def test_mixed_shapes_are_each_answered_with_their_own(client):
 def test_one_bad_row_fails_its_request_alone(server, client):
     with ThreadPoolExecutor(3) as pool, Hold(server, "batched") as hold:
         blocking = pool.submit(client.infer, "batched", ONE, hold=hold.turn)
-        until(hold.began)
+        wait_until(hold.began)
         bad = pool.submit(client.infer, "batched", ONE, fail=True)
         good = pool.submit(client.infer, "batched", ONE * 7)
-        until(lambda: waiting(server, "batched") == 2)
+        wait_until(lambda: waiting(server, "batched") == 2)
     assert blocking.result()[0] == 200
     status, text = bad.result()
     assert status in (422, 400) and "this row is bad" in text
@@ -282,14 +282,14 @@ def test_a_cancelled_call_frees_its_place(server):
 
     with ThreadPoolExecutor(1) as pool, Hold(server, "small") as hold:
         start(hold=hold.turn)
-        until(hold.began)
+        wait_until(hold.began)
         calls = [start(), start()]
-        until(lambda: waiting(server, "small") == 2)
+        wait_until(lambda: waiting(server, "small") == 2)
         assert Rest(server).infer("small", ONE)[0] == 503
         calls[0].cancel()
-        until(lambda: waiting(server, "small") == 1)
+        wait_until(lambda: waiting(server, "small") == 1)
         late = pool.submit(Rest(server).infer, "small", ONE)
-        until(lambda: waiting(server, "small") == 2)
+        wait_until(lambda: waiting(server, "small") == 2)
     assert late.result()[0] == 200
     for _ in range(3):
         assert ended.acquire(timeout=60)

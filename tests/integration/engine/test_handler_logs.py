@@ -7,7 +7,7 @@ import pytest
 
 from ksrv.testing import Server
 from tests.support.models import VECTOR, write_model
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 HANDLER = """
 import logging, threading
@@ -66,7 +66,7 @@ def records(server):
 def test_json_records_name_level_logger_model_and_version(tmp_path, executor):
     write(tmp_path / "models", executor)
     with Server(tmp_path / "models", log_format="json", log_level="debug") as server:
-        until(lambda: "from a thread" in server.log)
+        wait_until(lambda: "from a thread" in server.log)
         found = {
             text: record
             for record in records(server)
@@ -87,7 +87,7 @@ def test_json_records_name_level_logger_model_and_version(tmp_path, executor):
 def test_the_text_log_shows_information_and_no_detail_unless_asked(tmp_path, executor):
     write(tmp_path / "models", executor)
     with Server(tmp_path / "models") as server:
-        until(lambda: "from a thread" in server.log)
+        wait_until(lambda: "from a thread" in server.log)
         assert "a detail" not in server.log
         for text in ("loading weights", "a child speaks", "from the file beside"):
             (line,) = [line for line in server.log.splitlines() if line.endswith(text)]

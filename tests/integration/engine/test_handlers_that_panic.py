@@ -20,7 +20,7 @@ from tests.integration.grpc.test_stream import stream
 from tests.support.grpc_calls import connect
 from tests.support.models import VECTOR, write_model
 from tests.support.native.gunicorn_server import infer_head, open_connection, read_answer
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 HANDLER = """
 import asyncio, os, threading
@@ -140,7 +140,7 @@ class Served:
 
     def assert_nothing_is_held(self):
         for name in ("ksrv_pending_requests", "ksrv_bytes_in_flight"):
-            until(lambda name=name: self.metric(name) == 0)
+            wait_until(lambda name=name: self.metric(name) == 0)
 
 
 @pytest.fixture(scope="module")
@@ -305,7 +305,7 @@ def test_a_panic_while_loading_is_that_model_s_error(tmp_path, executor):
     write_model(tmp_path, "d-zeros", AT.replace("WHERE", "inference"), more)
     write_model(tmp_path, "e-good", HANDLER, SETTINGS)
     with Server(tmp_path, wait_ready=False) as server:
-        until(lambda: "models loaded" in server.log)
+        wait_until(lambda: "models loaded" in server.log)
         index = requests.post(f"{server.url}/v2/repository/index", timeout=30).json()
         found = {line["name"]: (line["state"], "Panic" in line["reason"]) for line in index}
         failed = dict.fromkeys(("a-import", "b-initialize", "c-sample"), ("UNAVAILABLE", True))

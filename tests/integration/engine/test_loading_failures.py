@@ -9,7 +9,7 @@ import requests
 from ksrv.testing import Server
 from tests.support.http_reader import double_body
 from tests.support.models import DOUBLE, VECTOR, write_model
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 HANDLER = """
 import asyncio, sys
@@ -48,7 +48,7 @@ def doubles(server, model):
 
 def loaded(server):
     """Wait until every model has been loaded or has failed; the index."""
-    until(lambda: "models loaded" in server.log)
+    wait_until(lambda: "models loaded" in server.log)
     return index(server)
 
 

@@ -22,7 +22,7 @@ from ksrv.testing import Server
 from tests.support.engine.engine_stand_in import StandInEngine
 from tests.support.grpc_calls import call, connect, infer_request, running, stub_infer
 from tests.support.http2_wire import Wire
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 INFER = f"/{INFERENCE}/ModelInfer"
 STREAM = f"/{INFERENCE}/ModelStreamInfer"
@@ -120,7 +120,7 @@ def test_a_message_that_goes_on_is_waited_for(engine):
         stream = slow.call(INFER)
         assert slow.send(stream, head) == len(head)
         begun = time.monotonic()
-        until(lambda: time.monotonic() > begun + 1)
+        wait_until(lambda: time.monotonic() > begun + 1)
         assert slow.send(stream, message[-1:], last=True) == 1
         assert b"DEADLINE" not in slow.until_ended(stream)
     assert [ticket.request.id for ticket in engine.tickets] == ["7"]
@@ -139,7 +139,7 @@ def test_unfinished_messages_count_in_the_bytes_in_flight(engine):
         kept = first.call(INFER)
         first.begin_message(kept, 12 * MIB)
         assert first.send(kept, bytes(11 * MIB)) == 11 * MIB
-        until(lambda: budget.held >= 11 * MIB)
+        wait_until(lambda: budget.held >= 11 * MIB)
         for _ in range(3):
             wire = stack.enter_context(Wire(address))
             stream = wire.call(INFER)
@@ -159,10 +159,10 @@ def test_the_bytes_of_unfinished_messages_are_given_back(engine):
             stream = wire.call(INFER)
             wire.begin_message(stream, 12 * MIB)
             wire.send(stream, bytes(8 * MIB))
-            until(lambda: budget.held >= 8 * MIB)
-        until(lambda: budget.held == 0)
+            wait_until(lambda: budget.held >= 8 * MIB)
+        wait_until(lambda: budget.held == 0)
         assert_serves(address)
-        until(lambda: budget.held == 0)
+        wait_until(lambda: budget.held == 0)
 
 
 def test_whole_messages_find_no_room_beside_unfinished_ones(engine):
@@ -177,7 +177,7 @@ def test_whole_messages_find_no_room_beside_unfinished_ones(engine):
         stream = wire.call(INFER)
         wire.begin_message(stream, 12 * MIB)
         assert wire.send(stream, bytes(8 * MIB)) == 8 * MIB
-        until(lambda: budget.held >= 8 * MIB)
+        wait_until(lambda: budget.held >= 8 * MIB)
         text = refused("RESOURCE_EXHAUSTED", lambda: stub_infer(channel)(big, timeout=60))
         assert "in_flight" in text
         stub = channel.stream_stream(STREAM, request.SerializeToString, response.FromString)
@@ -194,7 +194,7 @@ def test_whole_messages_find_no_room_beside_unfinished_ones(engine):
             except grpc.RpcError:
                 return False
 
-        until(has_room)
+        wait_until(has_room)
 
 
 # ---- compressed messages ----------------------------------------------------------------------
@@ -373,10 +373,10 @@ def test_a_stream_is_not_idle_while_something_is_under_way(monkeypatch):
     waiting.begin(stream, lambda call, error: ended.append(error))
     waiting.start(0)
     begun = stream.since
-    until(lambda: stream.since > begun)  # its patience began anew
+    wait_until(lambda: stream.since > begun)  # its patience began anew
     assert not ended
     stream.busy = False
-    until(lambda: ended)
+    wait_until(lambda: ended)
     waiting.stop()
     assert type(ended[0]) is RequestTooSlow
     assert not waiting.end(stream, 0)

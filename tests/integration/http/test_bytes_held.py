@@ -14,7 +14,7 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.http_reader import read_answer
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 MIB = 1 << 20
 IN_FLIGHT = 64 * MIB
@@ -67,7 +67,7 @@ def server(tmp_path_factory):
     with Server(write(folder), limits=limits, grpc="off") as running:
         running.folder = folder
         yield running
-        until(lambda: in_flight(running) == 0)
+        wait_until(lambda: in_flight(running) == 0)
 
 
 def in_flight(server):
@@ -128,11 +128,11 @@ def test_what_is_announced_holds_nothing(server, announced, upload):
                 + b"{"
                 + b" " * 999
             )
-        until(lambda: in_flight(server) >= 6000)
+        wait_until(lambda: in_flight(server) >= 6000)
         assert in_flight(server) < MIB
         for _ in range(3):
             assert send(server, 20 * MIB, fields=upload).status == 200
-    until(lambda: in_flight(server) == 0)
+    wait_until(lambda: in_flight(server) == 0)
 
 
 def test_what_is_announced_holds_nothing_for_long_where_memory_was_in_use_before(server):
@@ -141,10 +141,10 @@ def test_what_is_announced_holds_nothing_for_long_where_memory_was_in_use_before
     first, body = message(20 * MIB)
     with connected(server) as client:
         client.sendall(first + body[:100_000])
-        until(lambda: 100_000 <= in_flight(server) < MIB)
+        wait_until(lambda: 100_000 <= in_flight(server) < MIB)
         client.sendall(body[100_000:])
         assert read_answer(client).status == 200
-    until(lambda: in_flight(server) == 0)
+    wait_until(lambda: in_flight(server) == 0)
 
 
 @pytest.mark.parametrize("upload", WAYS.values(), ids=WAYS)
@@ -157,7 +157,7 @@ def test_what_has_come_is_shown_and_bounded_and_small_requests_have_a_share(serv
             first, body = message(size, fields=upload)
             client.sendall(first + body[:-7])
             slow.append((client, body[-7:]))
-        until(lambda: in_flight(server) >= 2 * size)
+        wait_until(lambda: in_flight(server) >= 2 * size)
         assert in_flight(server) < 2 * size + 2 * MIB
         for way in WAYS.values():
             refused = send(server, 8 * MIB, fields=way)
@@ -167,7 +167,7 @@ def test_what_has_come_is_shown_and_bounded_and_small_requests_have_a_share(serv
         for client, rest in slow:
             client.sendall(rest)
             assert read_answer(client).status == 200
-    until(lambda: in_flight(server) == 0)
+    wait_until(lambda: in_flight(server) == 0)
 
 
 @pytest.mark.parametrize("upload", WAYS.values(), ids=WAYS)
@@ -176,11 +176,11 @@ def test_a_request_that_waits_for_its_handler_counts_once(server, upload):
     with connected(server) as client:
         client.sendall(b"".join(message(8 * MIB, waits=True, fields=upload)))
         try:
-            until(lambda: 8 * MIB <= in_flight(server) < 9 * MIB)
+            wait_until(lambda: 8 * MIB <= in_flight(server) < 9 * MIB)
         finally:
             go.touch()
         assert read_answer(client).status == 200
-    until(lambda: in_flight(server) == 0)
+    wait_until(lambda: in_flight(server) == 0)
     go.unlink()
 
 
@@ -202,7 +202,7 @@ def test_answers_that_are_not_read_count_and_are_bounded(server, way):
         ask = b"".join(message(8, wanted=100 * MIB, fields=way))
         first.sendall(ask)
         assert first.recv(12) == b"HTTP/1.1 200"  # there is room for nothing like it
-        until(lambda: in_flight(server) >= 100 * MIB)
+        wait_until(lambda: in_flight(server) >= 100 * MIB)
         second.sendall(ask)
         refused = read_answer(second)
         assert refused.status == 503
@@ -216,7 +216,7 @@ def test_answers_that_are_not_read_count_and_are_bounded(server, way):
             piece = first.recv(MIB)
             assert piece
             received += len(piece)
-        until(lambda: in_flight(server) == 0)
+        wait_until(lambda: in_flight(server) == 0)
     assert len(send(server, 8, wanted=100 * MIB, fields=way).body) > 100 * MIB
 
 
@@ -224,8 +224,8 @@ def test_answers_that_are_not_read_count_and_are_bounded(server, way):
 def test_an_answer_whose_reader_leaves_holds_nothing(server, way):
     with connected(server) as client:
         client.sendall(b"".join(message(8, wanted=50 * MIB, fields=way)))
-        until(lambda: in_flight(server) >= 50 * MIB)
-    until(lambda: in_flight(server) == 0)
+        wait_until(lambda: in_flight(server) >= 50 * MIB)
+    wait_until(lambda: in_flight(server) == 0)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.http_reader import double_body, read_answer
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 
 def variables(value):
@@ -34,8 +34,8 @@ def test_the_request_line_alone_names_the_route(server, headers):
 def test_on_a_unix_socket_too(tmp_path, repository):
     path = tmp_path / "http.sock"
     with Server(repository, http=f"unix:{path}", grpc="off", wait_ready=False) as running:
-        until(path.exists)
-        until(lambda: "models loaded" in running.log)
+        wait_until(path.exists)
+        wait_until(lambda: "models loaded" in running.log)
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(30)
             connection.connect(str(path))

@@ -13,7 +13,7 @@ from tritonclient import grpc as triton
 from ksrv.testing import Server
 from tests.support.models import DOUBLE, VECTOR, write_model
 from tests.support.native.gunicorn_server import infer, infer_head, open_connection, read_answer
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 HELD = """
 import time
@@ -71,9 +71,9 @@ def full(server, folder):
         clients = [stack.enter_context(open_connection(server.http)) for _ in range(2)]
         try:
             clients[0].sendall(infer(16))
-            until((folder / "began").exists)
+            wait_until((folder / "began").exists)
             clients[1].sendall(infer(16))
-            until(lambda: page(server)['ksrv_pending_requests{model="add",version=""}'] == 1)
+            wait_until(lambda: page(server)['ksrv_pending_requests{model="add",version=""}'] == 1)
             yield
         finally:
             (folder / "go").touch()
@@ -97,8 +97,8 @@ def test_a_full_queue_on_every_way(tmp_path):
             for _ in range(sent):
                 with pytest.raises(triton.InferenceServerException, match="RESOURCE_EXHAUSTED"):
                     client.infer("add", [tensor])
-        until(lambda: counts.refused("queue_full") == counts.errors(503) == 2 * sent)
-        until(lambda: counts.refused("queue_full", "grpc") == sent)
+        wait_until(lambda: counts.refused("queue_full") == counts.errors(503) == 2 * sent)
+        wait_until(lambda: counts.refused("queue_full", "grpc") == sent)
         assert counts.errors("RESOURCE_EXHAUSTED", "grpc") == sent
         model = {"model": "add", "version": ""}
         assert counts.more("rejected_requests_total", reason="full", **model) == 3 * sent
@@ -118,7 +118,7 @@ def test_requests_that_meet_in_front_of_a_queue_are_counted_once(tmp_path):
 
         with ThreadPoolExecutor(16) as pool:
             assert all(pool.map(ask, range(200)))
-        until(lambda: counts.refused("queue_full") == 200)
+        wait_until(lambda: counts.refused("queue_full") == 200)
         model = {"model": "add", "version": ""}
         assert counts.more("rejected_requests_total", reason="full", **model) == 200
 
@@ -162,7 +162,7 @@ TOKEN = "Authorization: Bearer secret"
 def test_errors_by_status_and_refusals_by_reason(server, message, status, reason):
     counts = Counts(server)
     assert answer(server, message) == status
-    until(lambda: counts.errors(status) == 1)
+    wait_until(lambda: counts.errors(status) == 1)
     if reason:
         assert counts.refused(reason) == 1
 
@@ -174,7 +174,7 @@ def test_a_client_that_gets_no_answer_for_it_is_too_slow_as_well(server):
             b"POST /v2/models/double/infer HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n2\r\n"
         )
-        until(lambda: counts.refused("too_slow") == 1)
+        wait_until(lambda: counts.refused("too_slow") == 1)
 
 
 @pytest.mark.parametrize("fields", [(), ("TE: trailers",)], ids=["door", "app"])
@@ -186,8 +186,8 @@ def test_bytes_in_flight(tmp_path, fields):
         counts = Counts(server)
         with open_connection(server.http) as first:
             first.sendall(message[:-1])
-            until(lambda: answer(server, message) == 503)
-            until(lambda: counts.refused("bytes_in_flight") == counts.errors(503) == 1)
+            wait_until(lambda: answer(server, message) == 503)
+            wait_until(lambda: counts.refused("bytes_in_flight") == counts.errors(503) == 1)
 
 
 def test_grpc_calls_without_a_token(server):
@@ -201,7 +201,7 @@ def test_grpc_calls_without_a_token(server):
 def test_connections_are_counted(server):
     counts = Counts(server)
     with open_connection(server.http) as client:
-        until(lambda: counts.more("accepted_connections_total") >= 1)
-        until(lambda: counts.more("connections") >= 1)
+        wait_until(lambda: counts.more("accepted_connections_total") >= 1)
+        wait_until(lambda: counts.more("connections") >= 1)
         client.sendall(b"G")
-    until(lambda: counts.more("connections") <= 0)
+    wait_until(lambda: counts.more("connections") <= 0)

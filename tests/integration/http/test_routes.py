@@ -10,7 +10,7 @@ import tritonclient.http as triton
 from ksrv.testing import Server
 from tests.support.http_reader import double_body
 from tests.support.models import write_broken, write_double, write_echo
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_configuration_and_statistics(server):
     assert {"max_batch_size", "input", "output"} <= set(config)
     before = _count(server)
     assert requests.post(f"{server.url}/v2/models/double/infer", data=double_body()).ok
-    until(lambda: _count(server) == before + 1)
+    wait_until(lambda: _count(server) == before + 1)
     everything = get(server, "/v2/models/stats").json()["model_stats"]
     assert {"double", "echo"} <= {entry["name"] for entry in everything}
 
@@ -130,7 +130,7 @@ def test_metrics_count_requests_of_loaded_models_only(server):
         ]
         return float(line.split()[-1])
 
-    until(lambda: counted() >= 3)
+    wait_until(lambda: counted() >= 3)
 
 
 def test_metrics_can_be_switched_off(repository):

@@ -10,7 +10,7 @@ import requests
 from ksrv.testing import Server
 from tests.support.models import DOUBLE, VECTOR, write_model
 from tests.support.native.gunicorn_server import open_connection, read_all
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 PATIENT = {"head_timeout": 600, "transfer_grace": 600, "keepalive": 600, "stop_timeout": 1}
 """Nobody is ended for being slow, so that whoever is kept waiting waits for ever."""
@@ -83,9 +83,9 @@ def test_stuck_uploads_keep_nobody_from_metadata_metrics_and_probes(server, uplo
         for _ in range(CLIENTS):
             client = stack.enter_context(open_connection(server.http))
             client.sendall(upload)
-        until(lambda: open_connections(server) >= CLIENTS)
+        wait_until(lambda: open_connections(server) >= CLIENTS)
         assert_answers(server)
-    until(lambda: open_connections(server) < CLIENTS)
+    wait_until(lambda: open_connections(server) < CLIENTS)
 
 
 def test_an_upload_behind_stuck_ones_is_received_when_they_have_gone(tmp_path):

@@ -14,7 +14,7 @@ from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.http_reader import double_body, read_all, read_answer
 from tests.support.models import DOUBLE, VECTOR, write_model
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 HELD = """
@@ -218,7 +218,7 @@ def test_a_worker_that_may_open_no_more_files_serves_on(models, certificate):
         with contextlib.ExitStack() as idle:
             for _ in range(30):
                 idle.enter_context(plain(server))
-            until(lambda: "no connection can be accepted" in server.log)
+            wait_until(lambda: "no connection can be accepted" in server.log)
         resource.prlimit(worker, resource.RLIMIT_NOFILE, before)
         assert server.get("/v2/health/live")[0] == 200
         assert worker_of(server) == worker
@@ -272,9 +272,9 @@ class Clients:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stop_resets_nobody(models, certificate, workers, keep):
     with tls_server(models, certificate, workers=workers, drain_delay=1) as server:
-        until(lambda: server.log.count("ready: True") == workers)
+        wait_until(lambda: server.log.count("ready: True") == workers)
         with Clients(server, certificate[1], count=8, keep=keep) as clients:
-            until(lambda: clients.answered > 100)
+            wait_until(lambda: clients.answered > 100)
             assert server.terminate() == 0
-            until(lambda: clients.refused > 0)
+            wait_until(lambda: clients.refused > 0)
         assert clients.lost == []

@@ -13,7 +13,7 @@ import requests
 from ksrv.testing import Server
 from tests.support.models import write_model
 from tests.support.native.gunicorn_server import infer_head, open_connection, read_answer
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 HANDLER = """
 import time
@@ -119,7 +119,7 @@ class Held:
         (self.folder / "seen").unlink(missing_ok=True)
         with open_connection(self.server.http) as client:
             client.sendall(self.first(1))
-            until(lambda: self.seen() == [1])
+            wait_until(lambda: self.seen() == [1])
             try:
                 yield
             finally:
@@ -143,14 +143,14 @@ def test_a_client_that_left_frees_its_place_and_is_not_run(held, form, leave):
         clients = [open_connection(held.server.http) for _ in range(3)]
         for value, client in enumerate(clients, 2):
             client.sendall(form(value))
-        until(lambda: held.waiting == 3)
+        wait_until(lambda: held.waiting == 3)
         for client in clients:
             leave(client)
-        until(lambda: held.waiting == 0)
-        until(lambda: held.cancelled == before + 3)
+        wait_until(lambda: held.waiting == 0)
+        wait_until(lambda: held.cancelled == before + 3)
         with open_connection(held.server.http) as client:
             client.sendall(plain(5))
-            until(lambda: held.waiting == 1)
+            wait_until(lambda: held.waiting == 1)
             (held.folder / "go").touch()
             assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
     assert held.seen() == [1, 5]
@@ -178,10 +178,10 @@ def test_a_client_that_leaves_while_it_is_served_harms_nobody(held, form):
     (held.folder / "seen").unlink(missing_ok=True)
     client = open_connection(held.server.http)
     client.sendall(form(1))
-    until(lambda: held.seen() == [1])
+    wait_until(lambda: held.seen() == [1])
     before = held.cancelled
     client.close()
-    until(lambda: held.cancelled == before + 1)
+    wait_until(lambda: held.cancelled == before + 1)
     (held.folder / "go").touch()
     with open_connection(held.server.http) as other:
         other.sendall(plain(2))
@@ -192,7 +192,7 @@ def test_an_earlier_client_is_sent_no_interim_answer(held):
     with held.busy(), open_connection(held.server.http) as client:
         client.sendall(general(2).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
         client.shutdown(socket.SHUT_WR)
-        until(lambda: held.waiting == 1)
+        wait_until(lambda: held.waiting == 1)
         time.sleep(0.6)
         (held.folder / "go").touch()
         assert read_answer(client)[0].startswith((b"HTTP/1.1 200 OK", b"HTTP/1.0 200 OK"))
@@ -204,9 +204,9 @@ def leaves(held, form, cancelled):
     with held.busy():
         with open_connection(held.server.http) as client:
             client.sendall(form(2))
-            until(lambda: held.waiting == cancelled)
-        until(lambda: held.waiting == 0)
-        until(lambda: held.cancelled == before + cancelled)
+            wait_until(lambda: held.waiting == cancelled)
+        wait_until(lambda: held.waiting == 0)
+        wait_until(lambda: held.cancelled == before + cancelled)
     with open_connection(held.server.http) as client:
         client.sendall(held.first(5))
         assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")

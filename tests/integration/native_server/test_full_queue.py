@@ -19,7 +19,7 @@ from tests.support.native.gunicorn_server import (
     read_answer,
 )
 from tests.support.native.held_gil import MOST_IN_A_PIPE, held_gil, hold_gil
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 HANDLER = f"""
 import ctypes, os, threading, time
@@ -74,10 +74,10 @@ def full(server):
         clients = [stack.enter_context(open_connection(server.http)) for _ in range(3)]
         try:
             clients[0].sendall(infer(16))
-            until(began.exists)
+            wait_until(began.exists)
             for client in clients[1:]:
                 client.sendall(infer(16))
-            until(lambda: waiting(server) == 2)
+            wait_until(lambda: waiting(server) == 2)
             yield
         finally:
             go.touch()

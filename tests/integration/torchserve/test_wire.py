@@ -19,7 +19,7 @@ from tests.integration.torchserve.test_handler_behaviours import (
     predict,
     wait_for,
 )
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_a_wrong_answer_is_described(served, mode, words):
     assert answer.status_code == 500
     assert f"the handler of the model outcome failed: {words}" in answer.json()["error"]
     if mode != "unserialisable":
-        until(lambda: words in served.log)
+        wait_until(lambda: words in served.log)
 
 
 def test_values_behind_the_json_envelope(served):

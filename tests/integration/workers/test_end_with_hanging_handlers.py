@@ -11,7 +11,7 @@ import pytest
 from ksrv.testing import Server
 from tests.support.models import write_model
 from tests.support.native.gunicorn_server import infer, open_connection
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 HANDLER = """
 import time
@@ -41,7 +41,7 @@ def test_a_handler_that_hangs_aborts_no_worker(tmp_path):
     folder = write_model(tmp_path, "m", HANDLER, TENSORS)
     with Server(tmp_path, stop_timeout=1) as server, open_connection(server.http) as client:
         client.sendall(infer(4, model="m"))
-        until((folder / "entered").exists)
+        wait_until((folder / "entered").exists)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(60) == 0
         assert "was sent SIGABRT" not in server.log

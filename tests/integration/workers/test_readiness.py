@@ -12,7 +12,7 @@ from tritonclient import grpc as triton
 from ksrv.testing import Server
 from tests.support.http_reader import read_answer
 from tests.support.models import VECTOR, write_broken, write_double, write_model
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 SLOW_TO_WARM = """
 import time
@@ -54,10 +54,10 @@ def test_a_model_that_cannot_be_loaded_and_the_readiness_of_the_server(tmp_path,
     write_double(tmp_path)
     write_broken(tmp_path)
     with Server(tmp_path, wait_ready=False, **settings) as server:
-        until(lambda: "models loaded" in server.log)
-        until(lambda: status(server, "/v2/models/double/ready") == 200)
+        wait_until(lambda: "models loaded" in server.log)
+        wait_until(lambda: status(server, "/v2/models/double/ready") == 200)
         assert status(server, "/v2/models/broken/ready") == 503
-        until(lambda: (status(server, "/v2/health/ready") == 200) == ready)
+        wait_until(lambda: (status(server, "/v2/health/ready") == 200) == ready)
         assert status(server, "/v2/health/live") == 200
         with triton.InferenceServerClient(server.grpc) as client:
             assert client.is_server_ready() == ready
@@ -72,13 +72,13 @@ def test_a_model_is_ready_once_it_is_warm_at_every_size(tmp_path, executor):
     yaml = f"{VECTOR}executor: {executor}\nbatching: {{max_batch_size: 3}}\n"
     folder = write_model(tmp_path, "m", SLOW_TO_WARM, yaml)
     with Server(tmp_path, wait_ready=False) as server:
-        until(lambda: (folder / "sizes").exists())
-        until(lambda: status(server, "/v2/health/live") == 200)
+        wait_until(lambda: (folder / "sizes").exists())
+        wait_until(lambda: status(server, "/v2/health/live") == 200)
         assert status(server, "/v2/models/m/ready") == 503
         assert status(server, "/v2/health/ready") == 503
         assert infer(server, "m") == 503
         (folder / "go").touch()
-        until(lambda: status(server, "/v2/health/ready") == 200)
+        wait_until(lambda: status(server, "/v2/health/ready") == 200)
         assert (folder / "sizes").read_text().split() == ["1", "2", "3"]
         assert infer(server, "m") == [1.0, 2.0, 3.0, 4.0]
 
@@ -88,13 +88,13 @@ def test_a_watching_server_follows_the_disk(tmp_path):
     with Server(tmp_path, poll_interval=0.1) as server:
         assert infer(server, "m") == [2.0, 3.0, 4.0, 5.0]
         (folder / "handler.py").write_text(ADDS.replace("NUMBER", "10"))
-        until(lambda: infer(server, "m") == [11.0, 12.0, 13.0, 14.0])
+        wait_until(lambda: infer(server, "m") == [11.0, 12.0, 13.0, 14.0])
         write_model(tmp_path, "new", ADDS.replace("NUMBER", "2"), VECTOR)
-        until(lambda: infer(server, "new") == [3.0, 4.0, 5.0, 6.0])
+        wait_until(lambda: infer(server, "new") == [3.0, 4.0, 5.0, 6.0])
         shutil.rmtree(folder)
-        until(lambda: infer(server, "m") == 404)
+        wait_until(lambda: infer(server, "m") == 404)
         # It was not, where it was looked at half written or half removed.
-        until(lambda: status(server, "/v2/health/ready") == 200)
+        wait_until(lambda: status(server, "/v2/health/ready") == 200)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_a_process_that_is_replaced_leaves_the_rest_of_the_server_ready(tmp_path
     )
     with Server(tmp_path) as server:
         assert infer(server, "poisoned", (-1.0, 0.0, 0.0, 0.0)) == 500
-        until(lambda: (folder / "held").exists())
-        until(lambda: status(server, "/v2/models/poisoned/ready") == 503)
+        wait_until(lambda: (folder / "held").exists())
+        wait_until(lambda: status(server, "/v2/models/poisoned/ready") == 503)
         answer = requests.get(f"{server.url}/v2/models/poisoned/ready", timeout=30).json()
         assert "being replaced" in answer["error"]
         assert status(server, "/v2/health/ready") == 200
@@ -155,7 +155,7 @@ def test_a_process_that_is_replaced_leaves_the_rest_of_the_server_ready(tmp_path
             assert client.is_server_ready()
             assert client.is_model_ready("double") and not client.is_model_ready("poisoned")
         (folder / "hold").unlink()
-        until(lambda: status(server, "/v2/models/poisoned/ready") == 200)
+        wait_until(lambda: status(server, "/v2/models/poisoned/ready") == 200)
         assert infer(server, "poisoned") == [1.0, 2.0, 3.0, 4.0]
 
 
@@ -249,7 +249,7 @@ def test_a_warm_up_that_shows_a_broken_promise_fails_the_load(tmp_path, executor
     write_model(tmp_path, "kept", PLANES.replace("CHANNELS", "1"),
                 PICTURE.replace("LAYOUT", "NCHW") + more)  # fmt: skip
     with Server(tmp_path, wait_ready=False) as server:
-        until(lambda: "models loaded" in server.log)
+        wait_until(lambda: "models loaded" in server.log)
         found = index(server)
         for name, (_, sentence) in results.items():
             assert found[name]["state"] == "UNAVAILABLE"
@@ -267,7 +267,7 @@ def test_a_warm_up_that_fails_otherwise_is_told_as_failed(tmp_path):
     write_model(tmp_path, "wants", wants, VECTOR)
     write_double(tmp_path)
     with Server(tmp_path) as server:
-        until(lambda: "curl" in server.log)
+        wait_until(lambda: "curl" in server.log)
         entry = index(server)["wants"]
         assert entry["state"] == "READY"
         assert "the warm-up failed" in entry["reason"] and "ZeroDivisionError" in entry["reason"]
@@ -289,8 +289,8 @@ def test_a_server_that_is_not_ready_says_which_models_are_not_and_why(tmp_path):
     write_double(tmp_path)
     broken = write_broken(tmp_path)
     with Server(tmp_path, wait_ready=False) as server:
-        until(lambda: "models loaded" in server.log)
-        until(lambda: b"the weights are gone" in server.get("/v2/health/ready")[1])
+        wait_until(lambda: "models loaded" in server.log)
+        wait_until(lambda: b"the weights are gone" in server.get("/v2/health/ready")[1])
         address = server.http.split(":")
         with socket.create_connection(address, timeout=30) as kept:
             closing = socket.create_connection(address, timeout=30)
@@ -308,7 +308,7 @@ def test_a_server_that_is_not_ready_says_which_models_are_not_and_why(tmp_path):
             assert "the weights are gone" in model.json()["error"]
             (broken / "handler.py").write_text(ADDS.replace("NUMBER", "1"))
             assert post(server, "/v2/repository/models/broken/load").status_code == 200
-            until(lambda: probe(kept).status == 200)
+            wait_until(lambda: probe(kept).status == 200)
             assert json.loads(probe(kept).body) == {"ready": True, "live": True}
 
 
@@ -317,7 +317,7 @@ def test_who_shows_no_token_is_not_told_which_models_are_not_ready(tmp_path):
     token = tmp_path / "tokens"
     token.write_text("secret\n")
     with Server(tmp_path / "broken", wait_ready=False, token_file=str(token)) as server:
-        until(lambda: b"not ready: 1." in server.get("/v2/health/ready")[1])
+        wait_until(lambda: b"not ready: 1." in server.get("/v2/health/ready")[1])
         error = json.loads(server.get("/v2/health/ready")[1])["error"]
         assert "broken" not in error and "weights" not in error
         headers = {"Authorization": "Bearer secret"}

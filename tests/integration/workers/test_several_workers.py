@@ -16,7 +16,7 @@ from tritonclient import grpc as triton
 
 from ksrv.testing import Server
 from tests.support.models import write_model
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 HANDLER = """
 import os
@@ -44,7 +44,7 @@ SUCCESSES = r'ksrv_requests_total\{model="m",outcome="success",version=""\} (\S+
 def server(tmp_path):
     write_model(tmp_path, "m", HANDLER, YAML)
     with Server(tmp_path, workers=2) as running:
-        until(lambda: loaded(running) == 2)
+        wait_until(lambda: loaded(running) == 2)
         yield running
 
 
@@ -65,7 +65,7 @@ def resting(pid):
 
     os.kill(pid, signal.SIGSTOP)
     try:
-        until(rests)
+        wait_until(rests)
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -110,7 +110,7 @@ def wait_for(server, pattern, value):
 
 def test_connections_go_to_the_workers_in_turn(server):
     first = infer(server)
-    until(lambda: infer(server) != first)  # one that has loaded its models accepts soon
+    wait_until(lambda: infer(server) != first)  # one that has loaded its models accepts soon
     asked = collections.Counter(infer(server) for _ in range(40))
     assert len(asked) == 2 and min(asked.values()) >= 10
     with contextlib.ExitStack() as kept:
@@ -156,7 +156,7 @@ def test_the_counts_of_a_worker_outlive_it(server):
     wait_for(server, SUCCESSES, 8)  # the other one knows what is lost otherwise
     wait_for(server, r"ksrv_server_worker_restarts_total (\S+)", 0)
     os.kill(killed, signal.SIGKILL)
-    until(lambda: loaded(server) == 3)
+    wait_until(lambda: loaded(server) == 3)
     answered = set(of_both(server, infer))
     assert len(answered) == 2 and killed not in answered
     wait_for(server, SUCCESSES, 16)
@@ -202,7 +202,7 @@ def test_loads_and_unloads_are_made_by_all_workers(tmp_path, front):
     folder = write_model(tmp_path, "m", HANDLER, YAML)
     write_version(folder, 1)
     with Server(tmp_path, workers=2) as server, triton.InferenceServerClient(server.grpc) as client:
-        until(lambda: loaded(server) == 2)
+        wait_until(lambda: loaded(server) == 2)
 
         def call(action):
             if front == "grpc":
@@ -226,13 +226,13 @@ def test_what_changed_on_disk_is_loaded_by_all_workers(tmp_path):
     folder = write_model(tmp_path, "m", HANDLER, YAML)
     write_version(folder, 1)
     with Server(tmp_path, workers=2) as server:
-        until(lambda: loaded(server) == 2)
+        wait_until(lambda: loaded(server) == 2)
         assert_version(server, 1)
         write_version(folder, 2)
         assert requests.post(f"{server.url}/v1/config/reload", timeout=60).status_code == 201
         assert_version(server, 2)
         os.kill(version_and_process(server)[1], signal.SIGKILL)  # the next one takes its place
-        until(lambda: loaded(server) == 3)
+        wait_until(lambda: loaded(server) == 3)
         write_version(folder, 3)
         assert requests.post(f"{server.url}/v1/config/reload", timeout=60).status_code == 201
         assert_version(server, 3)

@@ -17,7 +17,7 @@ from tests.support.certificates import self_signed
 from tests.support.http_reader import double_body, infer_message, read_answer
 from tests.support.models import write_broken, write_double, write_model
 from tests.support.native.gunicorn_server import open_connection
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 VECTOR = """
 inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
@@ -67,7 +67,7 @@ def ready(server):
 
 
 def all_ready(server, count):
-    until(lambda: server.log.count("ready: True") >= count)
+    wait_until(lambda: server.log.count("ready: True") >= count)
 
 
 class Traffic:
@@ -117,7 +117,7 @@ def test_a_stop_ends_whatever_signals_come(tmp_path, attempt):
         Server(tmp_path, workers=1 + attempt % 2, grpc="off", drain_delay=0.2) as server,
         Traffic(server) as traffic,
     ):
-        until(lambda: next(traffic.answered) > 200)
+        wait_until(lambda: next(traffic.answered) > 200)
         for number in order:
             os.killpg(server.pid, number)
         assert_ended_in_order(server)
@@ -146,9 +146,11 @@ def test_ctrl_c_finishes_what_runs_and_a_second_one_does_not(tmp_path, tls):
 
             client = threading.Thread(target=ask)
             client.start()
-            until((folder / "began").exists)
+            wait_until((folder / "began").exists)
             os.killpg(server.pid, INT)
-            until(lambda: refuses(server))  # the worker has heeded it: two at once would be one
+            wait_until(
+                lambda: refuses(server)
+            )  # the worker has heeded it: two at once would be one
             if patient:
                 (folder / "go").touch()
             else:
@@ -174,14 +176,14 @@ def test_a_stop_after_a_failed_reload_drains(tmp_path, workers):
         all_ready(server, workers)
         write_broken(tmp_path)
         os.kill(server.pid, HUP)
-        until(lambda: server.log.count("ready: False") == workers)
+        wait_until(lambda: server.log.count("ready: False") == workers)
         assert ready(server)
         with open_connection(server.http) as waits:
             waits.sendall(infer_message("held"))
-            until((held / "began").exists)
+            wait_until((held / "began").exists)
             since = len(server.log)
             os.kill(server.pid, TERM)
-            until(lambda: not ready(server))
+            wait_until(lambda: not ready(server))
             assert requests.post(
                 f"{server.url}/v2/models/double/infer", data=double_body(), timeout=60
             ).status_code == 200  # fmt: skip
@@ -196,12 +198,12 @@ def test_a_reload_after_a_failed_one_is_heeded_at_once(tmp_path):
         old = children(server.pid)
         broken = write_broken(tmp_path)
         os.kill(server.pid, HUP)
-        until(lambda: "ready: False" in server.log)
+        wait_until(lambda: "ready: False" in server.log)
         assert server.log.count("Handling signal: hup") == 1
         shutil.rmtree(broken)
         os.kill(server.pid, HUP)
-        until(lambda: server.log.count("Handling signal: hup") == 2, seconds=20)
-        until(lambda: not set(old) & set(children(server.pid)))
+        wait_until(lambda: server.log.count("Handling signal: hup") == 2, seconds=20)
+        wait_until(lambda: not set(old) & set(children(server.pid)))
         assert ready(server)
 
 
@@ -237,7 +239,7 @@ def test_a_token_file_that_breaks_leaves_the_old_tokens(tmp_path, workers, broke
         if broken is not None:
             tokens.write_text(broken)
         os.kill(server.pid, HUP)
-        until(lambda: "the reload is refused" in server.log)
+        wait_until(lambda: "the reload is refused" in server.log)
         assert "setting 'token_file'" in server.log
         assert models_answer(server, "first") == 200
         assert children(server.pid) == before
@@ -245,8 +247,8 @@ def test_a_token_file_that_breaks_leaves_the_old_tokens(tmp_path, workers, broke
         assert models_answer(server, "first") == 200
         tokens.write_text("second\n")
         os.kill(server.pid, HUP)
-        until(lambda: models_answer(server, "second") == 200)
-        until(lambda: models_answer(server, "first") == 401)
+        wait_until(lambda: models_answer(server, "second") == 200)
+        wait_until(lambda: models_answer(server, "first") == 401)
 
 
 def test_a_config_properties_that_breaks_leaves_the_old_one(tmp_path):
@@ -257,7 +259,7 @@ def test_a_config_properties_that_breaks_leaves_the_old_one(tmp_path):
         before = children(server.pid)
         properties.write_text("default_response_timeout=never\n")
         os.kill(server.pid, HUP)
-        until(lambda: "the reload is refused" in server.log)
+        wait_until(lambda: "the reload is refused" in server.log)
         assert "default_response_timeout='never' cannot be" in server.log
         assert children(server.pid) == before
         replace_workers(server)
@@ -327,7 +329,7 @@ def test_what_was_unloaded_stays_so_in_workers_that_start_later(tmp_path, worker
             assert state_of(server, "double") == {("double", "READY", "")}
         before = set(children(server.pid))
         os.kill(server.pid, HUP)
-        until(lambda: not before & set(children(server.pid)))
+        wait_until(lambda: not before & set(children(server.pid)))
         for _ in range(8):
             assert state_of(server, "spare") == gone
             assert ready(server)
@@ -341,6 +343,6 @@ def test_usr2_is_refused_in_a_sentence(tmp_path):
     with Server(tmp_path) as server:
         before = children(server.pid)
         os.kill(server.pid, signal.SIGUSR2)
-        until(lambda: "SIGUSR2 is refused" in server.log)
+        wait_until(lambda: "SIGUSR2 is refused" in server.log)
         assert children(server.pid) == before
         assert ready(server)

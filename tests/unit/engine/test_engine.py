@@ -31,7 +31,7 @@ from tests.support.engine.engine_models import (
     submit_for,
     tensor,
 )
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_memory_is_given_back_when_nothing_happens(monkeypatch):
     del block
     assert arena.statistics()["pooled"] > 0
     served = engine()
-    until(lambda: arena.statistics()["pooled"] == 0)
+    wait_until(lambda: arena.statistics()["pooled"] == 0)
     served.close()
 
 
@@ -85,7 +85,7 @@ def test_queued_requests_are_joined_in_order(gate):
     entered = []
     served = engine(source(batch=4), run=held(gate, entered))
     first = served.submit(request(1, 0.0))
-    until(lambda: entered)
+    wait_until(lambda: entered)
     tickets = [served.submit(request(1, float(n))) for n in range(1, 7)]
     gate.set()
     assert [t.wait().outputs[0].data[0, 0] for t in [first, *tickets]] == [
@@ -100,7 +100,7 @@ def test_a_full_queue_refuses_at_once(gate):
     entered = []
     served = engine(source(queue_size=2), run=held(gate, entered))
     running = served.submit(request())
-    until(lambda: entered)
+    wait_until(lambda: entered)
     waiting = [served.submit(request()) for _ in range(2)]
     with pytest.raises(Overloaded, match=r"limit .queue_size. \(2 requests\)"):
         served.submit(request())
@@ -117,7 +117,7 @@ def test_a_full_queue_refuses_at_once(gate):
 
 def test_the_bytes_in_flight_are_bounded(gate):
     entered = []
-    until(lambda: memory_budget.PROCESS.held == 0)  # those of an earlier test
+    wait_until(lambda: memory_budget.PROCESS.held == 0)  # those of an earlier test
     served = engine(run=held(gate, entered), limits=Limits(in_flight=100))
     with pytest.raises(BodyTooLarge, match=r"160 bytes.*100"):
         served.submit(request(10))
@@ -126,7 +126,7 @@ def test_the_bytes_in_flight_are_bounded(gate):
         served.submit(request(2))
     gate.set()
     running.wait()
-    until(lambda: memory_budget.PROCESS.held == 0)
+    wait_until(lambda: memory_budget.PROCESS.held == 0)
     served.infer(request(6))
     served.close()
 
@@ -135,7 +135,7 @@ def test_a_deadline_ends_a_waiting_request_that_no_handler_sees(gate):
     entered = []
     served = engine(run=held(gate, entered))
     running = served.submit(request())
-    until(lambda: entered)
+    wait_until(lambda: entered)
     late = submit_for(served, 20)
     with pytest.raises(DeadlineExceeded, match="before a handler"):
         late.wait()
@@ -175,7 +175,7 @@ def test_failures_reach_their_request_alone(gate):
 
     served = engine(source(batch=4), run=held(gate, entered, result))
     first = served.submit(request())
-    until(lambda: entered)
+    wait_until(lambda: entered)
     bad = served.submit(request(id="bad"))
     good = served.submit(request(value=5.0))
     gate.set()
@@ -239,7 +239,7 @@ def test_the_first_part_that_fails_ends_the_others(gate):
     served = engine(source(batch=1, split=True), run=run)
     ended = []
     split = served.submit(request(4), ended.append)
-    until(lambda: ended)
+    wait_until(lambda: ended)
     assert ended == [split] and split.done()
     with pytest.raises(InferenceError, match="the first part is bad"):
         split.wait()
@@ -252,7 +252,7 @@ def test_a_split_request_is_waited_for_until_a_time_and_cancelled_as_a_whole(gat
     entered = []
     served = engine(source(batch=1, split=True, queue_size=1000), run=held(gate, entered))
     split = served.submit(request(900))
-    until(lambda: entered)
+    wait_until(lambda: entered)
     assert not split.join(time.monotonic_ns() + 10_000_000)
     assert split.cancel()
     assert split.join() and split.done()
@@ -267,12 +267,12 @@ def test_a_callback_comes_for_answers_and_for_expiry(gate):
     served = engine(run=held(gate, entered))
     running = served.submit(request())
     running.add_done_callback(lambda ticket: ended.append("running"))
-    until(lambda: entered)
+    wait_until(lambda: entered)
     late = submit_for(served, 10)
     late.add_done_callback(lambda ticket: ended.append("late"))
-    until(lambda: ended == ["late"])
+    wait_until(lambda: ended == ["late"])
     gate.set()
-    until(lambda: ended == ["late", "running"])
+    wait_until(lambda: ended == ["late", "running"])
     running.add_done_callback(lambda ticket: ended.append("again"))
     assert ended[-1] == "again"
     served.close()
@@ -282,7 +282,7 @@ def test_a_reload_swaps_without_losing_what_was_accepted(gate):
     entered = []
     served = engine(run=held(gate, entered))
     old = served.submit(request(id="old"))
-    until(lambda: entered)
+    wait_until(lambda: entered)
     served.load("m")
     new = served.submit(request(id="new"))
     gate.set()

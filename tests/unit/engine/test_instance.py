@@ -22,7 +22,7 @@ from tests.support.engine.engine_models import (
     submit_for,
     tensor,
 )
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 
 def queue_of(served):
@@ -52,13 +52,13 @@ def test_a_quick_handler_comes_to_run_on_the_thread_that_asks(monkeypatch):
     for n in range(15):
         assert served.infer(request(value=float(n))).outputs[0].data[0, 0] == n + 1
     assert threads[0] is not threading.current_thread()
-    until(lambda: served.infer(request()) and threads[-1] is threading.current_thread())
+    wait_until(lambda: served.infer(request()) and threads[-1] is threading.current_thread())
     # A deadline must be kept, so a request that has one goes to the instance's thread.
     served.infer(request(deadline_ns=time.monotonic_ns() + 10**10))
     assert threads[-1] is not threading.current_thread()
     monkeypatch.setattr(instance, "QUICK_NS", 0)
     monkeypatch.setattr(instance, "STALL_NS", 0)
-    until(lambda: served.infer(request()) and threads[-1] is not threading.current_thread())
+    wait_until(lambda: served.infer(request()) and threads[-1] is not threading.current_thread())
     served.close()
 
 
@@ -74,9 +74,9 @@ def test_requests_that_come_while_a_seat_is_lent_are_served_after_it(gate):
     served = engine(source(batch=8, timeout_ms=0), run=run)
     queue_of(served).may_lend = True
     slow = threading.Thread(target=lambda: served.infer(request(id="slow")))
-    until(lambda: queue_of(served).idle == 1)
+    wait_until(lambda: queue_of(served).idle == 1)
     slow.start()
-    until(lambda: entered)
+    wait_until(lambda: entered)
     assert entered[0] is slow
     later = [served.submit(request(value=float(n))) for n in range(3)]
     gate.set()
@@ -89,7 +89,7 @@ def test_requests_that_come_while_a_seat_is_lent_are_served_after_it(gate):
 def test_a_submitted_request_may_run_at_once_and_its_callback_comes():
     served = engine()
     queue_of(served).may_lend = True
-    until(lambda: queue_of(served).idle == 1)
+    wait_until(lambda: queue_of(served).idle == 1)
     ended = []
     ticket = served.submit(request(), ended.append, may_run=True)
     assert ticket.done() and ended == [ticket]
@@ -110,11 +110,11 @@ def test_a_batch_is_assembled_and_topped_up_while_the_handler_runs(gate):
     served = engine(source(batch=4, queue_size=100), run=run)
     queue_of(served).may_take_ahead = True
     first = served.submit(request())
-    until(lambda: entered)
+    wait_until(lambda: entered)
     tickets = [served.submit(request(value=1.0))]
-    until(lambda: tickets[0].state == "taken")
+    wait_until(lambda: tickets[0].state == "taken")
     tickets += [served.submit(request(value=float(n))) for n in (2, 3)]
-    until(lambda: all(ticket.state == "taken" for ticket in tickets))
+    wait_until(lambda: all(ticket.state == "taken" for ticket in tickets))
     assert queue_of(served).waiting == 3  # they keep their places until they run
     assert tickets[1].cancel()
     gate.set()
@@ -136,7 +136,7 @@ def test_what_expires_in_an_open_batch_never_reaches_the_handler(gate):
     served = engine(source(batch=4), run=run)
     queue_of(served).may_take_ahead = True
     first = served.submit(request())
-    until(lambda: entered)
+    wait_until(lambda: entered)
     late = submit_for(served, 20, id="late")
     with pytest.raises(DeadlineExceeded, match="before a handler"):
         late.wait()
@@ -200,7 +200,7 @@ def test_a_request_that_ended_two_executors_is_refused_and_takes_no_other_with_i
 
     served = engine(source(batch=4), make=lambda one, number, threads: Held(one, number, log))
     first = served.submit(request(id="first"))
-    until(lambda: "first" in log)
+    wait_until(lambda: "first" in log)
     tickets = [served.submit(request(id=name)) for name in ("a", "kill", "b")]
     gate.set()
     first.wait()
@@ -236,7 +236,7 @@ def test_a_death_between_batches_starts_the_executor_anew():
     executors[0].alive = False
     assert not served.model_ready("m")
     executors[0].tell("killed")
-    until(lambda: served.model_ready("m"))
+    wait_until(lambda: served.model_ready("m"))
     assert log == [("start", 0), ("start", 0)]
     served.close()
 
@@ -351,7 +351,7 @@ def test_joined_requests_are_copied_once(gate):
 
     served = engine(source(batch=4), run=run)
     first = served.submit(request())
-    until(lambda: entered)
+    wait_until(lambda: entered)
     before = arena.copied_bytes()
     tickets = [served.submit(request()) for _ in range(4)]
     gate.set()
@@ -364,10 +364,10 @@ def test_joined_requests_are_copied_once(gate):
 def test_an_instance_that_is_stuck_beyond_the_models_time_is_not_ready(gate):
     served = engine(source(timeout_ms=20), run=lambda batch: gate.wait(30) and batch)
     expire_in_handler(served)
-    until(lambda: not served.model_ready("m"))
+    wait_until(lambda: not served.model_ready("m"))
     assert not served.ready()
     gate.set()
-    until(served.ready)
+    wait_until(served.ready)
     served.close()
 
 
@@ -387,7 +387,7 @@ def test_an_executor_that_raises_anything_fails_its_batch_alone(kind, batch):
         return batch.tensors["x"].data
 
     served = engine(source(batch=batch), run=run)
-    until(lambda: queue_of(served).idle == 1)
+    wait_until(lambda: queue_of(served).idle == 1)
     for lends in (False, True):
         queue_of(served).may_lend = lends
         for _ in range(2):
@@ -422,7 +422,7 @@ def test_a_thread_that_ends_all_the_same_takes_its_model_out_of_service():
     served.infer(request())
     executors[0].broken = True
     assert served.infer(request())  # its answer is out before anybody looks
-    until(lambda: served.index()[0].state == "UNAVAILABLE")
+    wait_until(lambda: served.index()[0].state == "UNAVAILABLE")
     assert "its instance 0 ended with Panic" in served.index()[0].reason
     with pytest.raises(NotReady, match="its instance 0 ended with Panic"):
         served.infer(request())

@@ -5,7 +5,7 @@ import time
 
 from ksrv.engine.engine import Engine, EngineSettings
 from tests.support.engine.engine_models import FunctionExecutor, Models, source
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 
 class Gate:
@@ -43,23 +43,23 @@ def test_models_are_loaded_side_by_side():
     gate = Gate("a", "b")
     made = loading(gate, "a", "b", "c")
     assert gate.begun["a"].wait(20) and gate.begun["b"].wait(20)  # neither has ended its load
-    until(lambda: made.model_ready("c"))
+    wait_until(lambda: made.model_ready("c"))
     assert not made.ready()
     for go in gate.go.values():
         go.set()
-    until(made.ready)
+    wait_until(made.ready)
     made.close(20)
 
 
 def test_no_more_models_are_loaded_at_a_time_than_is_set():
     gate = Gate("a", "b", "c")
     made = loading(gate, "a", "b", "c", parallel_loads=2)
-    until(lambda: sum(begun.is_set() for begun in gate.begun.values()) == 2)
+    wait_until(lambda: sum(begun.is_set() for begun in gate.begun.values()) == 2)
     time.sleep(0.1)
     assert sum(begun.is_set() for begun in gate.begun.values()) == 2
     for go in gate.go.values():
         go.set()
-    until(made.ready)
+    wait_until(made.ready)
     made.close(20)
 
 
@@ -67,11 +67,11 @@ def test_a_load_does_not_wait_for_another_models():
     gate = Gate("a")
     made = loading(gate, "a", "b")
     assert gate.begun["a"].wait(20)
-    until(lambda: made.model_ready("b"))
+    wait_until(lambda: made.model_ready("b"))
     made.load("b")
     made.unload("b")
     made.load("b")
     assert made.model_ready("b") and not made.model_ready("a")
     gate.go["a"].set()
-    until(made.ready)
+    wait_until(made.ready)
     made.close(20)

@@ -6,7 +6,7 @@ import pytest
 
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.images.decode_memory import DecodingMemory, NoRoom, TooLarge
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_an_image_waits_for_another_one_of_the_process():
     taken = []
     waiting = threading.Thread(target=lambda: taken.append(memory.take(70)))
     waiting.start()
-    until(lambda: memory._waiting)
+    wait_until(lambda: memory._waiting)
     assert not taken
     memory.give_back(80)
     waiting.join(60)

@@ -17,7 +17,7 @@ from ksrv.request import InferRequest, Tensor
 from ksrv.spec import ImageSpec, TensorSpec
 from tests.support import image_files as files
 from tests.support.engine.engine_models import engine, source, tensor
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 SMALL = TensorSpec("x", "FP32", (-1, 4, 6, 3), ImageSpec())
 OPEN = TensorSpec("x", "FP32", (-1, -1, -1, 3), ImageSpec())
@@ -65,7 +65,7 @@ def test_images_of_several_requests_are_joined_and_a_bad_one_fails_alone(ahead):
     served = serve(gate, batch=8)
     served._models.find("m").queue.may_take_ahead = ahead
     first = served.submit(images(png(1)))
-    until(lambda: gate.batches)
+    wait_until(lambda: gate.batches)
     damaged = files.damaged_png(8, 12)
     raw = InferRequest("m", inputs=[tensor("x", np.full((1, 4, 6, 3), 50.0))])
     tickets = [
@@ -75,7 +75,7 @@ def test_images_of_several_requests_are_joined_and_a_bad_one_fails_alone(ahead):
         served.submit(images(png(40))),
     ]
     if ahead:
-        until(lambda: all(one.state in ("taken", "answered") for one in tickets))
+        wait_until(lambda: all(one.state in ("taken", "answered") for one in tickets))
     gate.event.set()
     assert first.wait().outputs[0].data.tolist() == [[1.0]]
     assert tickets[0].wait().outputs[0].data.tolist() == [[10.0], [20.0]]
@@ -119,7 +119,7 @@ def test_open_shapes_are_joined_only_where_they_agree():
     gate = Gate()
     served = serve(gate, OPEN, batch=8)
     first = served.submit(images(png(1)))
-    until(lambda: gate.batches)
+    wait_until(lambda: gate.batches)
     tickets = [served.submit(images(png(n, 8, 12 + n % 2))) for n in range(4)]
     gate.event.set()
     assert [one.wait().outputs[0].data[0, 0] for one in [first, *tickets]] == [1, 0, 1, 2, 3]
@@ -140,7 +140,7 @@ def test_a_failed_image_takes_its_rows_of_other_inputs_along():
         return served.submit(request)
 
     first = scaled(1.0, png(1))
-    until(lambda: gate.batches)
+    wait_until(lambda: gate.batches)
     tickets = [
         scaled(2.0, png(10)),
         scaled(3.0, files.damaged_png(8, 12)),
@@ -165,7 +165,7 @@ def test_blocks_of_a_batch_go_back_when_the_last_view_dies():
     assert response.outputs[0].data.tolist() == [[7.0]]
     del response
     gate.batches.clear()
-    until(lambda: arena.statistics()["leased"] <= before)
+    wait_until(lambda: arena.statistics()["leased"] <= before)
     served.close()
 
 
@@ -197,10 +197,10 @@ def test_decoding_stops_once_the_request_has_ended(monkeypatch, ended):
     deadline = time.monotonic_ns() + 50_000_000 if ended == "expired" else None
     request = images(*[png(7)], *[png(8)] * 99, deadline_ns=deadline)
     ticket = served.submit(request)
-    until(lambda: decoder.decoded or ticket.done())
+    wait_until(lambda: decoder.decoded or ticket.done())
     if ended == "cancelled":
         ticket.cancel()
-    until(ticket.done)
+    wait_until(ticket.done)
     decoder.go.set()
     assert served.infer(images(png(3))).outputs[0].data.tolist() == [[3.0]]
     assert decoder.decoded.count(8) <= 4  # those that other threads had begun
@@ -216,11 +216,11 @@ def test_a_request_that_ends_meanwhile_leaves_the_others_of_its_batch_alone(monk
     served = serve(gate, batch=8)
     served._models.find("m").queue.may_take_ahead = False
     first = served.submit(images(png(1)))
-    until(lambda: gate.batches)
+    wait_until(lambda: gate.batches)
     given_up = served.submit(images(png(7), *[png(8)] * 3))
     kept = served.submit(images(png(20)))
     gate.event.set()
-    until(lambda: 7 in decoder.decoded)
+    wait_until(lambda: 7 in decoder.decoded)
     given_up.cancel()
     decoder.go.set()
     assert first.wait().outputs[0].data.tolist() == [[1.0]]
@@ -258,7 +258,7 @@ def heavy(monkeypatch):
 
 
 def decoding(decoder, ticket):
-    until(lambda: decoder.decoded.count(7) or ticket.done())
+    wait_until(lambda: decoder.decoded.count(7) or ticket.done())
     assert not ticket.done()
 
 
@@ -289,7 +289,7 @@ def test_what_takes_long_is_answered_before_a_model_ends(heavy):
     queue = served._models.find("m").queue
     ending = threading.Thread(target=served.close)
     ending.start()
-    until(lambda: queue.closed)
+    wait_until(lambda: queue.closed)
     decoder.go.set()
     ending.join(60)
     assert not ending.is_alive()

@@ -13,7 +13,7 @@ from ksrv._native.server.exchange import HeadFields
 from ksrv._native.server.server import READY_ANSWERS_NEEDED, Door
 from tests.support.http_heads import CLOSING, INFER, LIVE, PROBE, READY
 from tests.support.native.gunicorn_server import read_answer
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 ANSWERS = dict.fromkeys(
     READY_ANSWERS_NEEDED, (500, b"500 Internal Server Error", b"content-length: 2\r\n", b"no")
@@ -211,14 +211,14 @@ def test_records_that_nobody_reads_are_bounded_in_bytes_and_the_lost_ones_counte
     with opened(None, log=True) as (door, client):
         for _ in range(sent):
             exchange_once(client, head)
-        until(lambda: door.counters()["answered"] == sent)
+        wait_until(lambda: door.counters()["answered"] == sent)
         exchange_once(client, LIVE)  # by then the last one's record is written
         kept = door.records()
         assert sum(len(record[-1]) for record in kept) < 17 << 20
         assert 500 < len(kept) < sent
         assert abs(len(kept) + door.counters()["lost_records"] - sent) <= 1
         exchange_once(client, LIVE)
-        until(lambda: len(door.records()) > 0)  # there is room again
+        wait_until(lambda: len(door.records()) > 0)  # there is room again
 
 
 def test_answers_that_tell_of_an_error_are_counted_by_status():
@@ -231,7 +231,7 @@ def test_answers_that_tell_of_an_error_are_counted_by_status():
         exchange_once(client, LIVE)
         door.set_health(live=False, ready=False)
         exchange_once(client, READY)
-        until(lambda: door.errors() == {422: 3, 500: 1})
+        wait_until(lambda: door.errors() == {422: 3, 500: 1})
 
 
 def test_a_message_that_closes_is_answered_once_and_closes():

@@ -39,7 +39,7 @@ from tests.support.native.fast_path import (
     stripped,
 )
 from tests.support.native.gunicorn_server import read_answer
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -376,7 +376,7 @@ def lent(tmp_path):
     """An engine, its model, whose seat is lent, and the address of a door."""
     with serving(tmp_path / "one", ONE, ONE_YAML) as engine, opened(engine) as (door, address):
         (model,) = {model for _, _, model in engine.reached()}
-        until(lambda: model.queue.idle == 1)
+        wait_until(lambda: model.queue.idle == 1)
         model.queue.may_lend = True
         yield engine, model, address
         assert door.counters()["stray"] == 0
@@ -429,7 +429,7 @@ def test_what_fails_behind_an_answer_answers_nobody_again(lent, monkeypatch, is_
             for _ in range(2):
                 client.sendall(message("one", {"x": x}))
                 assert payload(*read_answer(client)[:2])[1].tolist() == x.tolist()
-                until(lambda: (model.queue.open, PROCESS.held) == (0, 0))
+                wait_until(lambda: (model.queue.open, PROCESS.held) == (0, 0))
             monkeypatch.undo()
         client.sendall(message("one", {"x": B}))
         assert payload(*read_answer(client)[:2])[1].tolist() == B.tolist()

@@ -10,7 +10,7 @@ from gunicorn.config import Config
 from ksrv.server import worker
 from ksrv.server.http.handoff import HandedSocket, Patience, is_question
 from tests.support.http_heads import with_fields
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 from tests.unit.native.server.test_exchange import opened
 
 QUESTIONS = [
@@ -96,9 +96,9 @@ def test_one_connection_that_cannot_be_taken_costs_no_other(monkeypatch, broken)
     ):
         slow = Worker(door, socket.AF_INET)
         client.sendall(other)
-        until(lambda: door.counters()["handed"] == 1)
+        wait_until(lambda: door.counters()["handed"] == 1)
         second.sendall(other)
-        until(lambda: door.counters()["handed"] == 2)
+        wait_until(lambda: door.counters()["handed"] == 2)
         slow._collect(None)
         assert client.recv(1) == b""
         assert len(taken) == slow.nr_conns == door.open_connections == 1
