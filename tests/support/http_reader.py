@@ -1,6 +1,8 @@
 """Reading HTTP answers off a raw socket, byte for byte."""
 
+import contextlib
 import json
+import re
 import socket
 from dataclasses import dataclass
 
@@ -18,15 +20,11 @@ class Answer:
 
 def read_all(connection: socket.socket) -> bytes:
     """Everything until the server closes; a reset counts as the end."""
-    received = b""
-    while True:
-        try:
-            piece = connection.recv(65536)
-        except ConnectionResetError:
-            return received
-        if not piece:
-            return received
-        received += piece
+    received = bytearray()
+    with contextlib.suppress(ConnectionResetError):
+        while piece := connection.recv(1 << 20):
+            received += piece
+    return bytes(received)
 
 
 def parse_answers(received: bytes) -> list[Answer]:
@@ -49,24 +47,54 @@ def parse_answers(received: bytes) -> list[Answer]:
     return answers
 
 
-def read_answer(connection: socket.socket) -> Answer:
-    """One answer; the connection stays open."""
-    head = b""
-    while not head.endswith(b"\r\n\r\n"):
-        byte = connection.recv(1)
-        assert byte, f"the connection ended in {head!r}"
-        head += byte
-    length = 0
-    for line in head.lower().split(b"\r\n"):
-        if line.startswith(b"content-length:"):
-            length = int(line.partition(b":")[2])
-    body = b""
+def read_message(
+    connection: socket.socket, rest: bytes = b"", head_piece: int = 65536
+) -> tuple[bytes, bytes, bytes]:
+    """One answer that announces its length.
+
+    Args:
+        connection: Where it is read from.
+        rest: What was read of it already.
+        head_piece: The most that is read at once while the head is not whole; with 1, nothing behind
+            the answer is taken from the connection.
+
+    Returns:
+        The head without its empty line, the body, and what came behind the answer.
+
+    Raises:
+        EOFError: The connection ended before.
+    """
+    data = rest
+    while b"\r\n\r\n" not in data:
+        data += _piece(connection, head_piece, data)
+    head, _, data = data.partition(b"\r\n\r\n")
+    announced = re.search(rb"(?i)\r\ncontent-length: (\d+)", head)
+    assert announced, f"no length in {head!r}"
+    length = int(announced[1])
+    body = bytearray(data)
     while len(body) < length:
-        piece = connection.recv(length - len(body))
-        assert piece, "the connection ended in a body"
-        body += piece
-    (answer,) = parse_answers(head + body)
+        body += _piece(connection, length - len(body), head)
+    return head, bytes(body[:length]), bytes(body[length:])
+
+
+def read_answer(connection: socket.socket) -> Answer:
+    """One answer; the connection stays open, and what is behind the answer stays in it."""
+    head, body, _ = read_message(connection, head_piece=1)
+    (answer,) = parse_answers(head + b"\r\n\r\n" + body)
     return answer
+
+
+def _piece(connection: socket.socket, most: int, received: bytes) -> bytes:
+    piece = connection.recv(most)
+    if not piece:
+        raise EOFError(received)
+    return piece
+
+
+def open_connection(address: str, timeout: float = 20) -> socket.socket:
+    """A connection to HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host.strip("[]"), int(port)), timeout=timeout)
 
 
 def infer_head(model: str, length: int, *fields: str) -> bytes:

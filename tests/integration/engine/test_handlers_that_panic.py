@@ -18,8 +18,9 @@ from tritonclient import grpc as triton
 from ksrv.testing import Server
 from tests.integration.grpc.test_stream import stream
 from tests.support.grpc_calls import connect
+from tests.support.http_reader import open_connection, read_message
 from tests.support.models import VECTOR, write_model
-from tests.support.native.gunicorn_server import infer_head, open_connection, read_answer
+from tests.support.native.gunicorn_server import infer_head
 from tests.support.wait_until import wait_until
 
 HANDLER = """
@@ -107,7 +108,7 @@ def handed(model, *values):
 def asked(client, message):
     """The status of an answer and, of one that is good, its four numbers, else the error."""
     client.sendall(message)
-    head, body, _ = read_answer(client)
+    head, body, _ = read_message(client)
     status = int(head.split()[1])
     return (status, struct.unpack("<4f", body[-16:]) if status == 200 else json.loads(body))
 

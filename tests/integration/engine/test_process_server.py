@@ -14,6 +14,7 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.models import write_model
+from tests.support.wait_until import wait_until
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 TENSORS = """
@@ -137,13 +138,6 @@ def pid_of(server: Server, model: str) -> int:
 
 def ready(server: Server, model: str) -> bool:
     return requests.get(f"{server.url}/v2/models/{model}/ready", timeout=30).status_code == 200
-
-
-def wait_until(condition, seconds: float = 60.0) -> None:
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen"
-        time.sleep(0.02)
 
 
 def lives(pid: int) -> bool:

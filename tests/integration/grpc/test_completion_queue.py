@@ -15,6 +15,7 @@ from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
 from tests.support.engine.engine_stand_in import StandInEngine, Ticket
 from tests.support.grpc_calls import call, connect, infer_request, running, stub_infer
+from tests.support.wait_until import wait_until
 
 ROW = np.arange(4, dtype=np.float32).reshape(1, 4)
 ADD = infer_request("add", ("x", "FP32", [1, 4]), raw=[ROW.tobytes()], id="7")
@@ -49,15 +50,6 @@ class LendingEngine(StandInEngine):
 @pytest.fixture
 def engine():
     return LendingEngine()
-
-
-def wait_until(condition):
-    changed = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        changed.wait(0.01)
-    raise AssertionError("it did not happen")
 
 
 def test_this_release_of_grpcio_has_what_the_direct_way_needs(engine):

@@ -16,6 +16,7 @@ from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
 from tests.support.engine.engine_stand_in import StandInEngine
 from tests.support.grpc_calls import connect, infer_request, running, small_limits, stub_infer
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture
@@ -41,13 +42,6 @@ def address(engine, way):
 def channel(address):
     with connect(address) as found:
         yield found
-
-
-def wait_until(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 def code_of(future_or_call):

@@ -1,7 +1,6 @@
 """ModelStreamInfer: order, errors that leave the stream open, marks, cancellation, stop."""
 
 import queue
-import time
 
 import grpc
 import numpy as np
@@ -12,6 +11,7 @@ from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
 from tests.support.engine.engine_stand_in import StandInEngine
 from tests.support.grpc_calls import connect, infer_request, running
+from tests.support.wait_until import wait_until
 
 
 @pytest.fixture
@@ -33,13 +33,6 @@ def stream(channel, requests, timeout=60):
         response.FromString,
     )
     return stub(requests, timeout=timeout)
-
-
-def wait_until(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 def add(id, **parameters):

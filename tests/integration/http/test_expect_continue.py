@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from ksrv.testing import Server
+from tests.support.http_reader import open_connection, read_all, read_message
 from tests.support.models import write_double
 
 BODY = json.dumps(
@@ -27,37 +28,13 @@ def head(path="/v2/models/double/infer", length=None, *more):
     return "\r\n".join([*lines, "Expect: 100-continue", "", ""]).encode()
 
 
-def connect(server):
-    host, port = server.http.rsplit(":", 1)
-    return socket.create_connection((host, int(port)), timeout=30)
-
-
-def whole_answer(connection):
-    """Read until the server closes."""
-    received = b""
-    while piece := connection.recv(65536):
-        received += piece
-    return received
-
-
-def one_answer(connection):
-    received = b""
-    while b"\r\n\r\n" not in received:
-        received += connection.recv(65536)
-    top, _, body = received.partition(b"\r\n\r\n")
-    length = int(top.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-    while len(body) < length:
-        body += connection.recv(65536)
-    return top, body
-
-
 def test_a_body_is_asked_for_and_the_connection_goes_on(server):
-    with connect(server) as connection:
+    with open_connection(server.http, 30) as connection:
         for _ in range(2):
             connection.sendall(head())
             assert connection.recv(len(CONTINUE), socket.MSG_WAITALL) == CONTINUE
             connection.sendall(BODY)
-            top, body = one_answer(connection)
+            top, body, _ = read_message(connection)
             assert top.startswith(b"HTTP/1.1 200")
             assert json.loads(body)["outputs"][0]["data"] == [2, 4, 6, 8]
 
@@ -74,16 +51,16 @@ def test_a_body_is_asked_for_and_the_connection_goes_on(server):
     ids=["large", "model", "route", "method", "encoding"],
 )
 def test_a_head_that_is_refused_is_answered_without_asking(server, sent, status):
-    with connect(server) as connection:
+    with open_connection(server.http, 30) as connection:
         connection.sendall(sent)
-        answer = whole_answer(connection)
+        answer = read_all(connection)
     assert answer.startswith(b"HTTP/1.1 %d " % status)
     assert b"connection: close" in answer.lower()
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
 
 
 def test_a_body_that_comes_unasked_is_read(server):
-    with connect(server) as connection:
+    with open_connection(server.http, 30) as connection:
         connection.sendall(head() + BODY)
         assert connection.recv(len(CONTINUE), socket.MSG_WAITALL) == CONTINUE
-        assert one_answer(connection)[0].startswith(b"HTTP/1.1 200")
+        assert read_message(connection)[0].startswith(b"HTTP/1.1 200")

@@ -11,8 +11,9 @@ import requests
 from tritonclient import grpc as triton
 
 from ksrv.testing import Server
+from tests.support.http_reader import open_connection, read_message
 from tests.support.models import DOUBLE, VECTOR, write_model
-from tests.support.native.gunicorn_server import infer, infer_head, open_connection, read_answer
+from tests.support.native.gunicorn_server import infer, infer_head
 from tests.support.wait_until import wait_until
 
 HELD = """
@@ -78,7 +79,7 @@ def full(server, folder):
         finally:
             (folder / "go").touch()
         for client in clients:
-            assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+            assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
 def test_a_full_queue_on_every_way(tmp_path):
@@ -90,7 +91,7 @@ def test_a_full_queue_on_every_way(tmp_path):
             for _ in range(sent):  # by the door, by the Falcon app
                 for message in (infer(16), infer(16, "TE: trailers")):
                     client.sendall(message)
-                    assert read_answer(client)[0].startswith(b"HTTP/1.1 503 ")
+                    assert read_message(client)[0].startswith(b"HTTP/1.1 503 ")
         tensor = triton.InferInput("x", [1, 16], "FP32")
         tensor.set_data_from_numpy(np.zeros((1, 16), np.float32))
         with triton.InferenceServerClient(server.grpc) as client:
@@ -114,7 +115,7 @@ def test_requests_that_meet_in_front_of_a_queue_are_counted_once(tmp_path):
         def ask(_):
             with open_connection(server.http) as client:
                 client.sendall(infer(16))
-                return read_answer(client)[0].startswith(b"HTTP/1.1 503 ")
+                return read_message(client)[0].startswith(b"HTTP/1.1 503 ")
 
         with ThreadPoolExecutor(16) as pool:
             assert all(pool.map(ask, range(200)))
@@ -137,7 +138,7 @@ def server(tmp_path_factory):
 def answer(server, message):
     with open_connection(server.http) as client:
         client.sendall(message)
-        return int(read_answer(client)[0].split()[1])
+        return int(read_message(client)[0].split()[1])
 
 
 TOKEN = "Authorization: Bearer secret"

@@ -8,8 +8,8 @@ import pytest
 import requests
 
 from ksrv.testing import Server
+from tests.support.http_reader import open_connection, read_all
 from tests.support.models import DOUBLE, VECTOR, write_model
-from tests.support.native.gunicorn_server import open_connection, read_all
 from tests.support.wait_until import wait_until
 
 PATIENT = {"head_timeout": 600, "transfer_grace": 600, "keepalive": 600, "stop_timeout": 1}

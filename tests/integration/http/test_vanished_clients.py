@@ -11,8 +11,9 @@ import pytest
 import requests
 
 from ksrv.testing import Server
+from tests.support.http_reader import open_connection, read_message
 from tests.support.models import write_model
-from tests.support.native.gunicorn_server import infer_head, open_connection, read_answer
+from tests.support.native.gunicorn_server import infer_head
 from tests.support.wait_until import wait_until
 
 HANDLER = """
@@ -124,7 +125,7 @@ class Held:
                 yield
             finally:
                 (self.folder / "go").touch()
-            assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+            assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +153,7 @@ def test_a_client_that_left_frees_its_place_and_is_not_run(held, form, leave):
             client.sendall(plain(5))
             wait_until(lambda: held.waiting == 1)
             (held.folder / "go").touch()
-            assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+            assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
     assert held.seen() == [1, 5]
 
 
@@ -168,7 +169,7 @@ def test_a_client_that_only_stops_sending_gets_its_answer(held, form):
         assert received == interim  # asked once, whether it is still there
         time.sleep(0.6)
         (held.folder / "go").touch()
-        assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+        assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
     assert held.seen() == [1, 2]
 
 
@@ -185,7 +186,7 @@ def test_a_client_that_leaves_while_it_is_served_harms_nobody(held, form):
     (held.folder / "go").touch()
     with open_connection(held.server.http) as other:
         other.sendall(plain(2))
-        assert read_answer(other)[0].startswith(b"HTTP/1.1 200 OK")
+        assert read_message(other)[0].startswith(b"HTTP/1.1 200 OK")
 
 
 def test_an_earlier_client_is_sent_no_interim_answer(held):
@@ -195,7 +196,7 @@ def test_an_earlier_client_is_sent_no_interim_answer(held):
         wait_until(lambda: held.waiting == 1)
         time.sleep(0.6)
         (held.folder / "go").touch()
-        assert read_answer(client)[0].startswith((b"HTTP/1.1 200 OK", b"HTTP/1.0 200 OK"))
+        assert read_message(client)[0].startswith((b"HTTP/1.1 200 OK", b"HTTP/1.0 200 OK"))
 
 
 def leaves(held, form, cancelled):
@@ -209,7 +210,7 @@ def leaves(held, form, cancelled):
         wait_until(lambda: held.cancelled == before + cancelled)
     with open_connection(held.server.http) as client:
         client.sendall(held.first(5))
-        assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+        assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
     return held.seen()
 
 

@@ -9,15 +9,8 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.native.gunicorn_server import (
-    DOOR,
-    assert_no_answer,
-    infer,
-    infer_head,
-    open_connection,
-    read_all,
-    read_answer,
-)
+from tests.support.http_reader import open_connection, read_all, read_message
+from tests.support.native.gunicorn_server import DOOR, assert_no_answer, infer, infer_head
 from tests.support.native.held_gil import MOST_IN_A_PIPE, held_gil, hold_gil
 from tests.support.wait_until import wait_until
 
@@ -82,7 +75,7 @@ def full(server):
         finally:
             go.touch()
         for client in clients:
-            assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+            assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
 def waiting(server):
@@ -98,9 +91,9 @@ def without_date(head):
 def test_both_routes_say_the_same_and_keep_the_connection(server):
     with full(server), open_connection(server.http) as client:
         client.sendall(infer(16))
-        hot = read_answer(client)
+        hot = read_message(client)
         client.sendall(infer(16, "TE: trailers"))
-        slow = read_answer(client)
+        slow = read_message(client)
         assert hot[0].startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
         assert b"\r\nretry-after: 1\r\n" in hot[0]
         assert b"queue_size" in hot[1]
@@ -113,15 +106,15 @@ def test_a_request_with_a_fault_is_told_that_the_queue_is_full_first(server):
     with open_connection(server.http) as client:
         with full(server):
             client.sendall(faulty)
-            assert read_answer(client)[0].startswith(b"HTTP/1.1 503 ")
+            assert read_message(client)[0].startswith(b"HTTP/1.1 503 ")
         client.sendall(faulty)
-        assert read_answer(client)[0].startswith(b"HTTP/1.1 400 ")
+        assert read_message(client)[0].startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_large_body_is_not_read(server):
     with full(server), open_connection(server.http) as client:
         client.sendall(infer_head(100, 500_000_000))
-        head, body, _ = read_answer(client)
+        head, body, _ = read_message(client)
         assert head.startswith(b"HTTP/1.1 503 ")
         assert b"\r\nConnection: close" in head
         assert b"queue_size" in body
@@ -133,7 +126,7 @@ def test_pipelined_requests_are_each_told(server):
         client.sendall(infer(16) * 20)
         rest = b""
         for _ in range(20):
-            head, _, rest = read_answer(client, rest)
+            head, _, rest = read_message(client, rest)
             assert head.startswith(b"HTTP/1.1 503 ")
 
 
@@ -144,7 +137,7 @@ def test_it_is_answered_while_a_thread_keeps_the_gil(server):
     holding[-64:-60] = b"\0\0\x80\x3f"
     with open_connection(server.http) as client:
         client.sendall(bytes(holding))
-        assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+        assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
     with (
         full(server),
         open_connection(server.http) as client,
@@ -154,6 +147,6 @@ def test_it_is_answered_while_a_thread_keeps_the_gil(server):
             through_python.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
             for _ in range(101):
                 client.sendall(infer(16))
-                assert read_answer(client)[0].startswith(b"HTTP/1.1 503 ")
+                assert read_message(client)[0].startswith(b"HTTP/1.1 503 ")
             assert_no_answer(through_python)
-        assert read_answer(through_python)[0].startswith(b"HTTP/1.1 200 OK")
+        assert read_message(through_python)[0].startswith(b"HTTP/1.1 200 OK")

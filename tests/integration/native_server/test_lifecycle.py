@@ -9,14 +9,9 @@ import time
 import pytest
 
 from ksrv.testing import Server
-from tests.support.native.gunicorn_server import (
-    DOOR,
-    DoorServer,
-    infer,
-    open_connection,
-    read_all,
-    read_answer,
-)
+from tests.support.http_reader import open_connection, read_all, read_message
+from tests.support.native.gunicorn_server import DOOR, DoorServer, infer
+from tests.support.wait_until import wait_until
 
 HANDLER = """
 import os, time
@@ -104,7 +99,7 @@ class Load:
                 client.sendall(infer(16))
                 last, before = time.monotonic(), last
                 sent = last - before < 1
-                head, body, _ = read_answer(client)
+                head, body, _ = read_message(client)
                 good = head.startswith(b"HTTP/1.1 200 OK") and body.endswith(bytes(range(64)))
                 with self._lock:
                     self.answered += good
@@ -128,13 +123,6 @@ class Load:
             thread.join()
 
 
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
-
-
 def workers_of(pid):
     with open(f"/proc/{pid}/task/{pid}/children") as children:
         return [int(child) for child in children.read().split()]
@@ -144,7 +132,7 @@ def test_sigterm_turns_unready_serves_on_and_loses_nothing(models):
     with Server(models(), worker_class=DOOR, drain_delay=5.0, grpc="off") as server:
         host, _, port = server.http.rpartition(":")
         with Load(server.http) as load:
-            wait_for(lambda: load.answered > 50)
+            wait_until(lambda: load.answered > 50)
             os.kill(server.pid, signal.SIGTERM)
             before = load.answered
             statuses = []
@@ -152,7 +140,7 @@ def test_sigterm_turns_unready_serves_on_and_loses_nothing(models):
                 try:
                     with socket.create_connection((host, int(port)), timeout=5) as client:
                         client.sendall(READY)
-                        statuses.append(read_answer(client)[0][:12])
+                        statuses.append(read_message(client)[0][:12])
                 except (OSError, EOFError):
                     pass  # the listener is closed
                 time.sleep(0.02)
@@ -168,13 +156,13 @@ def test_sigterm_finishes_what_was_accepted(models):
     with Server(folder, worker_class=DOOR, grpc="off") as server:
         with open_connection(server.http) as client, open_connection(server.http) as idle:
             client.sendall(infer(16))
-            wait_for((folder / "began").exists)
+            wait_until((folder / "began").exists)
             idle.sendall(READY)
-            read_answer(idle)
+            read_message(idle)
             os.kill(server.pid, signal.SIGTERM)
             assert read_all(idle) == b""  # the worker leaves
             (folder / "hold").unlink()
-            head, body, _ = read_answer(client)
+            head, body, _ = read_message(client)
             assert head.startswith(b"HTTP/1.1 200 OK")
             assert b"\r\nConnection: close" in head
             assert body.endswith(bytes(range(64)))
@@ -186,14 +174,14 @@ def test_reloads_under_load_lose_nothing(models):
         Server(models(load=0.3), worker_class=DOOR, grpc="off") as server,
         Load(server.http) as load,
     ):
-        wait_for(lambda: load.answered > 20)
+        wait_until(lambda: load.answered > 20)
         seen = set(workers_of(server.pid))
         for _ in range(3):
             before = set(workers_of(server.pid))
             os.kill(server.pid, signal.SIGHUP)
-            wait_for(lambda before=before: not before & set(workers_of(server.pid)))
+            wait_until(lambda before=before: not before & set(workers_of(server.pid)))
             count = load.answered
-            wait_for(lambda count=count: load.answered > count + 20)
+            wait_until(lambda count=count: load.answered > count + 20)
             seen |= set(workers_of(server.pid))
         assert len(seen) == 4
         load._stop.set()
@@ -207,12 +195,12 @@ def test_a_killed_worker_leaves_the_other_serving(models):
         Load(server.http, keep=False) as load,
     ):
         # One that still loads answers 503 where no other worker is left.
-        wait_for(lambda: server.log.count("ready: True") == 2 and load.answered > 50)
+        wait_until(lambda: server.log.count("ready: True") == 2 and load.answered > 50)
         killed = workers_of(server.pid)[0]
         os.kill(killed, signal.SIGKILL)
         count = load.answered
-        wait_for(lambda: load.answered > count + 50)
-        wait_for(lambda: len(set(workers_of(server.pid)) - {killed}) == 2)
+        wait_until(lambda: load.answered > count + 50)
+        wait_until(lambda: len(set(workers_of(server.pid)) - {killed}) == 2)
         assert load.refused == 0
         assert len(load.lost) <= 8  # at most what each client had inside the killed worker
         server.wait_ready(20)
@@ -237,15 +225,15 @@ def test_a_stuck_io_thread_gets_the_worker_replaced(tmp_path):
         first = server.counters()["pid"]
         with server.connect() as client:
             client.sendall(infer(16, model="stuck"))
-            wait_for(lambda: f"WORKER TIMEOUT (pid:{first})" in server.log)
-        wait_for(lambda: first not in workers_of(server.process.pid))
+            wait_until(lambda: f"WORKER TIMEOUT (pid:{first})" in server.log)
+        wait_until(lambda: first not in workers_of(server.process.pid))
         assert server.counters()["pid"] != first
 
 
 def test_idle_connections_end_when_the_worker_stops(tmp_path):
     with DoorServer(tmp_path, keepalive=100) as server, server.connect() as client:
         client.sendall(READY)
-        read_answer(client)
+        read_message(client)
         began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         assert read_all(client) == b""
@@ -260,7 +248,7 @@ def test_a_request_without_end_does_not_keep_the_worker(models):
     with Server(folder, **settings) as server:
         with open_connection(server.http) as client:
             client.sendall(infer(16))
-            wait_for((folder / "began").exists)
+            wait_until((folder / "began").exists)
             os.kill(server.pid, signal.SIGTERM)
             assert server.process.wait(50) == 0
         assert "still open after graceful_timeout" in server.log

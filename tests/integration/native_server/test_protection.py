@@ -11,15 +11,10 @@ import pytest
 
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.limits import Limits
-from tests.support.native.gunicorn_server import (
-    DoorServer,
-    assert_no_answer,
-    infer,
-    infer_head,
-    read_all,
-    read_answer,
-)
+from tests.support.http_reader import read_all, read_message
+from tests.support.native.gunicorn_server import DoorServer, assert_no_answer, infer, infer_head
 from tests.support.native.held_gil import held_gil
+from tests.support.wait_until import wait_until
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 SHORT = {"head_timeout": 0.5, "transfer_grace": 0.5, "min_transfer_rate": 1000}
@@ -52,21 +47,14 @@ def sent(server, data):
 def counters(server):
     """What the door has counted."""
     with sent(server, b"GET /door HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
-        return json.loads(read_answer(client)[1])
+        return json.loads(read_message(client)[1])
 
 
 def assert_serves(server):
     with sent(server, infer(16)) as client:
-        head, body, _ = read_answer(client)
+        head, body, _ = read_message(client)
         assert head.startswith(b"HTTP/1.1 200 OK")
         assert body.endswith(bytes(range(64)))
-
-
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 def test_a_silent_connection_is_closed(door):
@@ -76,7 +64,7 @@ def test_a_silent_connection_is_closed(door):
 
 def test_an_idle_connection_is_closed(door):
     with sent(door, LIVE) as client:
-        read_answer(client)
+        read_message(client)
         assert read_all(client) == b""
     assert_serves(door)
 
@@ -93,7 +81,7 @@ def test_an_idle_connection_is_closed(door):
 )
 def test_a_stalled_message_is_told_and_closed(door, start):
     with sent(door, start) as client:
-        head, body, rest = read_answer(client)
+        head, body, rest = read_message(client)
         assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
         assert b"\r\nConnection: close" in head
         assert b"in time" in json.loads(body)["error"].encode()
@@ -140,7 +128,7 @@ def test_a_body_at_the_rate_is_waited_for(door):
         for start in range(15_000, len(request), 300):
             time.sleep(0.1)
             client.sendall(request[start : start + 300])
-        assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+        assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
 def test_a_large_body_that_comes_slowly_is_waited_for_and_its_connection_lives_on(door):
@@ -152,9 +140,9 @@ def test_a_large_body_that_comes_slowly_is_waited_for_and_its_connection_lives_o
         ):  # below what the kernel is told to wait for
             client.sendall(request[start : start + 25_000])
             time.sleep(0.12)
-        assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+        assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
         client.sendall(infer(4))
-        assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+        assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
 def test_a_large_body_that_stalls_is_ended(door):
@@ -170,7 +158,7 @@ def test_a_peer_that_does_not_read_is_dropped(door):
     with sent(door, request[:1000]) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.sendall(request[1000:])
-        wait_for(lambda: counters(door)["too_slow"] > before)
+        wait_until(lambda: counters(door)["too_slow"] > before)
     assert_serves(door)
 
 
@@ -187,12 +175,12 @@ def test_slow_and_idle_connections_keep_nobody_from_being_served(tmp_path):
                 assert_serves(server)
             with server.connect() as client:
                 client.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
-                assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+                assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
             assert server.counters()["open"] > 300
         finally:
             for client in held:
                 client.close()
-        wait_for(lambda: server.counters()["open"] <= 2)
+        wait_until(lambda: server.counters()["open"] <= 2)
 
 
 def test_at_the_limit_of_connections_accepting_pauses(tmp_path):
@@ -204,7 +192,7 @@ def test_at_the_limit_of_connections_accepting_pauses(tmp_path):
             late.sendall(LIVE)
             assert_no_answer(late)
             held.pop().close()
-            assert read_answer(late)[0].startswith(b"HTTP/1.1 200 OK")
+            assert read_message(late)[0].startswith(b"HTTP/1.1 200 OK")
             assert pause_count(late) > 0
             late.close()
         finally:
@@ -219,28 +207,28 @@ def test_at_the_limit_the_connections_that_are_idle_for_longest_give_way(tmp_pat
         held = [stack.enter_context(server.connect()) for _ in range(20)]
         for client in held:
             client.sendall(LIVE)
-            read_answer(client)
+            read_message(client)
         held[0].sendall(LIVE)  # no longer the oldest
-        read_answer(held[0])
+        read_message(held[0])
         held[1].sendall(infer(16)[:50])  # not idle
         for gone in held[2:12]:
             late = stack.enter_context(server.connect())
             late.sendall(infer(16)[:50])
             assert read_all(gone) == b""
             late.sendall(infer(16)[50:])
-            assert read_answer(late)[0].startswith(b"HTTP/1.1 200 OK")
+            assert read_message(late)[0].startswith(b"HTTP/1.1 200 OK")
         held[1].sendall(infer(16)[50:])
         for client in (held[0], *held[12:]):
             client.sendall(LIVE)
         for client in (held[0], held[1], *held[12:]):
-            assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+            assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
         held[1].sendall(b"GET /door HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert json.loads(read_answer(held[1])[1])["recycled"] == 10
+        assert json.loads(read_message(held[1])[1])["recycled"] == 10
 
 
 def pause_count(client):
     client.sendall(b"GET /door HTTP/1.1\r\nHost: x\r\n\r\n")
-    return json.loads(read_answer(client)[1])["accept_paused"]
+    return json.loads(read_message(client)[1])["accept_paused"]
 
 
 def test_without_descriptors_the_open_connections_are_served(tmp_path):
@@ -252,18 +240,18 @@ def test_without_descriptors_the_open_connections_are_served(tmp_path):
         stack.push(server)
         first = stack.enter_context(server.connect())
         first.sendall(LIVE)
-        read_answer(first)
+        read_message(first)
         held = [server.connect() for _ in range(100)]
         for client in held:
             client.sendall(LIVE)
-        wait_for(lambda: pause_count(first) > 0)
+        wait_until(lambda: pause_count(first) > 0)
         first.sendall(infer(16))
-        assert read_answer(first)[0].startswith(b"HTTP/1.1 200 OK")
+        assert read_message(first)[0].startswith(b"HTTP/1.1 200 OK")
         for client in held[:60]:
             client.close()
         for client in held[60:]:
             with client:
-                assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+                assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
 def test_bytes_in_flight_are_bounded(tmp_path):
@@ -274,15 +262,15 @@ def test_bytes_in_flight_are_bounded(tmp_path):
             first.sendall(big[:1_900_000])
             time.sleep(0.2)
             second.sendall(big)
-            head, body, _ = read_answer(second)
+            head, body, _ = read_message(second)
             assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
             assert b"\r\nretry-after: 1\r\n" in head
             assert b"in_flight" in body
             first.sendall(big[1_900_000:])
-            assert read_answer(first)[0].startswith(b"HTTP/1.1 200 OK")
+            assert read_message(first)[0].startswith(b"HTTP/1.1 200 OK")
         with server.connect() as third:
             third.sendall(big)
-            assert read_answer(third)[0].startswith(b"HTTP/1.1 200 OK")
+            assert read_message(third)[0].startswith(b"HTTP/1.1 200 OK")
 
 
 def test_bytes_in_flight_are_bounded_by_the_memory_unless_told_otherwise(tmp_path):
@@ -291,7 +279,7 @@ def test_bytes_in_flight_are_bounded_by_the_memory_unless_told_otherwise(tmp_pat
     with server, server.connect() as first, server.connect() as second:
         first.sendall(infer_head(100, quarter // 2) + b" ")  # what is announced holds nothing
         second.sendall(infer_head(100, quarter))
-        head, body, _ = read_answer(second)
+        head, body, _ = read_message(second)
         assert head.startswith(b"HTTP/1.1 413 ")
         assert f"limit 'in_flight' ({quarter} bytes)" in json.loads(body)["error"]
         assert_serves(server)
@@ -309,9 +297,9 @@ def test_health_is_answered_while_a_thread_keeps_the_gil(tmp_path):
             through_python.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
             for _ in range(101):
                 client.sendall(LIVE)
-                assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+                assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
             assert_no_answer(through_python)
-        assert read_answer(through_python)[0].startswith(b"HTTP/1.1 200 OK")
+        assert read_message(through_python)[0].startswith(b"HTTP/1.1 200 OK")
 
 
 def test_unix_sockets_and_ipv6(tmp_path):

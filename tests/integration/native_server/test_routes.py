@@ -11,14 +11,8 @@ import time
 import pytest
 
 from tests.support.http_heads import HOSTILE
-from tests.support.native.gunicorn_server import (
-    STOCK,
-    DoorServer,
-    infer,
-    infer_head,
-    read_all,
-    read_answer,
-)
+from tests.support.http_reader import read_all, read_message
+from tests.support.native.gunicorn_server import STOCK, DoorServer, infer, infer_head
 
 SLOWLY = "TE: trailers"
 """A field that says nothing here, and that the recogniser leaves to gunicorn."""
@@ -94,9 +88,9 @@ def test_both_routes_answer_the_same(door, make):
     before = door.counters()
     with door.connect() as client:
         client.sendall(make())
-        hot = read_answer(client)
+        hot = read_message(client)
         client.sendall(make(SLOWLY))
-        slow = read_answer(client)
+        slow = read_message(client)
     after = door.counters()
     assert after["infer"] - before["infer"] == 1
     assert hot[1] == slow[1]
@@ -107,9 +101,9 @@ def test_both_routes_answer_the_same(door, make):
 def test_health_answers_the_same(door, request_):
     with door.connect() as client:
         client.sendall(request_)
-        hot = read_answer(client)
+        hot = read_message(client)
         client.sendall(request_.replace(b"Host: x", b"Host: x\r\n" + SLOWLY.encode()))
-        slow = read_answer(client)
+        slow = read_message(client)
     assert without_date(hot[0]) == without_date(slow[0])
     assert hot[1] == slow[1]
 
@@ -134,7 +128,7 @@ def test_headers_reach_the_handler_on_both_routes(door):
     for more in ((), (SLOWLY,)):
         with door.connect() as client:
             client.sendall(infer(4, *fields, *more, headers=True))
-            answers.append(read_answer(client)[1])
+            answers.append(read_message(client)[1])
     names = b"content-length,content-type,host,inference-header-content-length,x-one,x-two"
     assert names in answers[0]
     assert b"x-one,x-two" in answers[1]
@@ -186,7 +180,7 @@ def test_byte_by_byte(door):
             client.sendall(request_[index : index + 1])
         rest = b""
         for _ in range(3):
-            head, _, rest = read_answer(client, rest)
+            head, _, rest = read_message(client, rest)
             assert head.startswith(b"HTTP/1.1 200 OK")
 
 
@@ -205,7 +199,7 @@ def test_pipelined_mixes_are_answered_in_order(door):
         client.sendall(b"".join(mix))
         rest, bodies = b"", []
         for _ in mix:
-            head, body, rest = read_answer(client, rest)
+            head, body, rest = read_message(client, rest)
             assert head.startswith(b"HTTP/1.1 200 OK"), head
             bodies.append(body)
         assert rest == b""
@@ -222,10 +216,10 @@ def test_many_pipelined_health_requests_do_not_keep_a_thread(door):
     with door.connect() as client, door.connect() as other:
         client.sendall(LIVE * 2000)
         other.sendall(LIVE)
-        assert read_answer(other)[0].startswith(b"HTTP/1.1 200")
+        assert read_message(other)[0].startswith(b"HTTP/1.1 200")
         rest = b""
         for _ in range(2000):
-            _, body, rest = read_answer(client, rest)
+            _, body, rest = read_message(client, rest)
             assert body == b'{"live":true}'
 
 
@@ -326,7 +320,7 @@ def test_a_reader_that_pauses_gets_everything(door):
         client.sendall(request_)
         time.sleep(0.5)
         other = door.exchange(LIVE)
-        head, body, _ = read_answer(client)
+        head, body, _ = read_message(client)
     assert status_of(other) == [200]
     assert head.startswith(b"HTTP/1.1 200 OK")
     assert len(body) > 8_000_000
@@ -338,7 +332,7 @@ def test_a_body_above_the_limit_is_413_before_it_is_sent(tmp_path):
         for fields in ((), ("Expect: 100-continue",)):
             with server.connect() as client:
                 client.sendall(infer_head(None, 10**9, *fields))
-                head, body, _ = read_answer(client)
+                head, body, _ = read_message(client)
                 assert head.startswith(b"HTTP/1.1 413 "), head
                 assert b"1000" in body
                 assert b"1000000000" in body
@@ -352,7 +346,7 @@ def test_expectations_are_met_by_the_slow_route(door):
         client.sendall(head + b"\r\n\r\n")
         assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.sendall(body)
-        assert read_answer(client)[0].startswith(b"HTTP/1.1 200 OK")
+        assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
 def test_chunked_bodies_take_the_slow_route(door):
@@ -369,6 +363,6 @@ def test_chunked_bodies_take_the_slow_route(door):
 def test_an_answer_on_a_closing_server_says_so(tmp_path):
     with DoorServer(tmp_path, keepalive=0) as server, server.connect() as client:
         client.sendall(infer(4))
-        head, _, _ = read_answer(client)
+        head, _, _ = read_message(client)
         assert b"\r\nConnection: close" in head
         assert read_all(client) == b""

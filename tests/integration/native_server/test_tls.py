@@ -7,7 +7,8 @@ import time
 import pytest
 
 from tests.support.certificates import self_signed
-from tests.support.native.gunicorn_server import DoorServer, infer, read_answer
+from tests.support.http_reader import read_message
+from tests.support.native.gunicorn_server import DoorServer, infer
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_tls_is_served_without_the_door(tmp_path, certificate):
     with TlsServer(tmp_path / "server", *certificate) as server, server.connect() as client:
         for _ in range(2):
             client.sendall(infer(16))
-            head, body, _ = read_answer(client)
+            head, body, _ = read_message(client)
             assert head.startswith(b"HTTP/1.1 200 OK")
             assert body.endswith(bytes(range(64)))
             time.sleep(0.05)

@@ -9,8 +9,9 @@ import signal
 import pytest
 
 from ksrv.testing import Server
+from tests.support.http_reader import open_connection
 from tests.support.models import write_model
-from tests.support.native.gunicorn_server import infer, open_connection
+from tests.support.native.gunicorn_server import infer
 from tests.support.wait_until import wait_until
 
 HANDLER = """

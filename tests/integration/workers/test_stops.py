@@ -14,9 +14,8 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
-from tests.support.http_reader import double_body, infer_message, read_answer
+from tests.support.http_reader import double_body, infer_message, open_connection, read_answer
 from tests.support.models import write_broken, write_double, write_model
-from tests.support.native.gunicorn_server import open_connection
 from tests.support.wait_until import wait_until
 
 VECTOR = """

@@ -17,7 +17,7 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.limits import Limits
 from ksrv.repository.layout import Repository
 from ksrv.server.http.fast_path import HotRoute, lane_for, ready_answers, render_error
-from tests.support.native.gunicorn_server import read_answer
+from tests.support.http_reader import read_message
 
 PAIR = """
 import numpy as np
@@ -230,7 +230,7 @@ def row(*values, rows=1, dtype="<f4"):
 def ask(address, data):
     with socket.create_connection(address, 20) as client:
         client.sendall(data)
-        return read_answer(client)[:2]
+        return read_message(client)[:2]
 
 
 class Hold:
@@ -262,7 +262,7 @@ class Hold:
             while not (self.began or readable([client], 0.01)):
                 assert time.monotonic() < give_up, "the handler did not begin"
             if not self.began:
-                assert status(read_answer(client)[0]) == 504
+                assert status(read_message(client)[0]) == 504
 
 
 def readable(clients, seconds):

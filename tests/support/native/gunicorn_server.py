@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.http_reader import read_all
 from tests.support.paths import ROOT
 
 CONFIGURATION = """
@@ -141,38 +142,6 @@ class DoorServer:
             assert error is not None or status == 0, f"gunicorn ended with {status}:\n{self.log}"
         finally:
             self.kill()
-
-
-def open_connection(address, timeout=20):
-    """A connection to HOST:PORT."""
-    host, _, port = address.rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), timeout=timeout)
-
-
-def read_all(client):
-    """Read until the peer closes."""
-    pieces = []
-    while piece := client.recv(1 << 20):
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
-def read_answer(client, rest=b""):
-    """Read one answer with a Content-Length; return head, body and what came behind it."""
-    data = rest
-    while b"\r\n\r\n" not in data:
-        piece = client.recv(65536)
-        if not piece:
-            raise EOFError(data)
-        data += piece
-    head, _, data = data.partition(b"\r\n\r\n")
-    length = int(re.search(rb"(?i)\r\ncontent-length: (\d+)", head)[1])
-    while len(data) < length:
-        piece = client.recv(1 << 20)
-        if not piece:
-            raise EOFError(data)
-        data += piece
-    return head, data[:length], data[length:]
 
 
 def assert_no_answer(client, seconds=0.3):

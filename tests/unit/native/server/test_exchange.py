@@ -12,7 +12,7 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.server.exchange import HeadFields
 from ksrv._native.server.server import READY_ANSWERS_NEEDED, Door
 from tests.support.http_heads import CLOSING, INFER, LIVE, PROBE, READY
-from tests.support.native.gunicorn_server import read_answer
+from tests.support.http_reader import read_message
 from tests.support.wait_until import wait_until
 
 ANSWERS = dict.fromkeys(
@@ -46,7 +46,7 @@ def answer(exchange, data=b"hello"):
 
 def exchange_once(client, request=INFER + b"01234"):
     client.sendall(request)
-    return read_answer(client)[:2]
+    return read_message(client)[:2]
 
 
 def test_an_exchange_that_is_dropped_answers_500():
@@ -65,7 +65,7 @@ def test_an_exchange_that_is_dropped_answers_500():
         while True:
             gc.collect()
             with contextlib.suppress(TimeoutError):
-                head, body, _ = read_answer(client)
+                head, body, _ = read_message(client)
                 break
         assert head.startswith(b"HTTP/1.1 500 ")
         assert body == b"no"
@@ -237,7 +237,7 @@ def test_answers_that_tell_of_an_error_are_counted_by_status():
 def test_a_message_that_closes_is_answered_once_and_closes():
     with opened(answer) as (door, client):
         client.sendall(CLOSING + b"01234" + PROBE)
-        head, body, rest = read_answer(client)
+        head, body, rest = read_message(client)
         assert b"\r\nConnection: close" in head and body == b"hello"
         assert rest + client.recv(1) == b""
         assert door.counters()["infer"] == 1 and door.counters()["handed"] == 0

@@ -21,6 +21,7 @@ from ksrv.engine.instance import Instance
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
 from ksrv.server.http.fast_path import PLAIN_JSON
+from tests.support.http_reader import read_message
 from tests.support.native.fast_path import (
     MODELS,
     ONE,
@@ -38,7 +39,6 @@ from tests.support.native.fast_path import (
     status,
     stripped,
 )
-from tests.support.native.gunicorn_server import read_answer
 from tests.support.wait_until import wait_until
 
 
@@ -224,7 +224,7 @@ def test_every_client_gets_its_own_rows(plain, engine, model):
                 mine = row(1 + number, turn, number * turn, rows=1 + turn % 3)
                 more["id"] = f"{number}-{turn}"
                 client.sendall(message(model, {"x": mine}, **more))
-                head, body, _ = read_answer(client)
+                head, body, _ = read_message(client)
                 if status(head) != 200:
                     problems.append((head, body))
                     return
@@ -260,7 +260,7 @@ def test_one_bad_row_of_a_joined_batch_fails_its_request_alone(plain):
         clients = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(8)]
         for number, client in enumerate(clients):
             client.sendall(message("full", {"x": row(-7 if number == 3 else -9, number)}))
-        answers = [read_answer(client)[:2] for client in clients]
+        answers = [read_message(client)[:2] for client in clients]
     assert [status(head) for head, _ in answers] == [200] * 3 + [400] + [200] * 4
     assert b"is bad" in answers[3][1]
     for number in {*range(8)} - {3}:
@@ -275,10 +275,10 @@ def test_a_request_is_answered_at_its_deadline_and_its_connection_lives_on(plain
             with Hold(models / "hurried") as hold:
                 hold.begin(clients[0], "hurried")
                 clients[1].sendall(message("hurried", {"x": A}))
-                answers.append([read_answer(client)[:2] for client in clients])
+                answers.append([read_message(client)[:2] for client in clients])
                 for client in clients:
                     client.sendall(message("one", {"x": A}))
-                    assert payload(*read_answer(client)[:2])[1].tolist() == A.tolist()
+                    assert payload(*read_message(client)[:2])[1].tolist() == A.tolist()
     running, waiting = answers[0]
     assert status(running[0]) == status(waiting[0]) == 504
     assert b"while the handler ran" in running[1]
@@ -314,7 +314,7 @@ def test_a_full_queue_refuses_plain_requests_like_others(plain, general, models)
             give_up = time.monotonic() + 60
             while len(readable(clients, 0.1)) < 5:
                 assert time.monotonic() < give_up, "fewer were refused"
-        answers = [read_answer(client)[:2] for client in clients]
+        answers = [read_message(client)[:2] for client in clients]
     statuses = [status(head) for head, _ in answers]
     assert statuses.count(503) == 5
     assert statuses.count(200) == 51
@@ -337,7 +337,7 @@ def test_pipelined_requests_are_answered_in_order(plain):
         client.sendall(b"".join(message("joined", {"x": row(n)}) for n in range(20)))
         rest = b""
         for number in range(20):
-            head, body, rest = read_answer(client, rest)
+            head, body, rest = read_message(client, rest)
             assert payload(head, body)[1][0, 0] == number
 
 
@@ -364,7 +364,7 @@ def test_a_door_that_goes_first_leaves_its_requests_harmless(tmp_path):
                     time.sleep(0.01)
             del door
         with client:
-            assert status(read_answer(client)[0]) == 200  # from the instance's thread
+            assert status(read_message(client)[0]) == 200  # from the instance's thread
 
 
 class Panic(BaseException):
@@ -399,13 +399,13 @@ def test_whoever_pushed_requests_ends_them_whatever_the_engine_does(lent, monkey
         client.sendall(message("one", {"x": A}) * 3)
         rest = b""
         for _ in range(3):
-            head, body, rest = read_answer(client, rest)
+            head, body, rest = read_message(client, rest)
             assert status(head) == 500
             assert b"secret" not in body
         monkeypatch.undo()
         assert (model.queue.open, PROCESS.held) == (0, 0)
         client.sendall(message("one", {"x": B}))
-        assert payload(*read_answer(client)[:2])[1].tolist() == B.tolist()
+        assert payload(*read_message(client)[:2])[1].tolist() == B.tolist()
     assert model.queue.idle == 1
 
 
@@ -428,11 +428,11 @@ def test_what_fails_behind_an_answer_answers_nobody_again(lent, monkeypatch, is_
             monkeypatch.setattr(instance, "tally", BrokenTally())
             for _ in range(2):
                 client.sendall(message("one", {"x": x}))
-                assert payload(*read_answer(client)[:2])[1].tolist() == x.tolist()
+                assert payload(*read_message(client)[:2])[1].tolist() == x.tolist()
                 wait_until(lambda: (model.queue.open, PROCESS.held) == (0, 0))
             monkeypatch.undo()
         client.sendall(message("one", {"x": B}))
-        assert payload(*read_answer(client)[:2])[1].tolist() == B.tolist()
+        assert payload(*read_message(client)[:2])[1].tolist() == B.tolist()
         assert readable([client], 0) == []
 
 
