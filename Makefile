@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 NATIVE := setup.py tools/native_build.py $(wildcard native/*/*.?pp ksrv/_native/*/*.p*)
 MODELS ?= demo-models
 JOBS ?= 2
+# Many tests wait rather than compute: twice as many processes as cores.
+TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 
 .PHONY: demo demo-once serve test test-slow test-kserve check format protos bench bench-load fuzz asan coverage dist clean help
 
@@ -43,10 +45,12 @@ serve: $(VENV)/.built ## serve the repository in MODELS (default: the demo's)
 	$(BIN)/ksrv serve $(MODELS)
 
 test: $(VENV)/.built ## every test but the slow ones
-	$(BIN)/python -m pytest -m 'not slow' -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -m 'not slow' -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 
-test-slow: $(VENV)/.built ## the soak tests, minutes each
+test-slow: $(VENV)/.built ## the soak tests, minutes each, and properties with all their examples
 	$(BIN)/python -m pytest -m slow --timeout 1800
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m 'not slow' --timeout 1800 tests/property \
+		tests/integration/clients/test_random_requests.py
 
 KSERVE_VENV ?= .venv-kserve
 

@@ -1,10 +1,43 @@
-"""What all tests share: how hypothesis runs them."""
+"""What all tests share: how hypothesis runs them, and that long files begin first."""
 
-from hypothesis import HealthCheck, settings
+import pytest
 
-# By itself it fails an example that takes 200 ms, and examples that are slow to be made: both are up
-# to what else the machine does.
-settings.register_profile(
-    "unhurried", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+from tests.support.examples import load_profile
+
+load_profile()
+
+# Files of half a minute and more on one core. Several processes share the suite a file at a time: a
+# long file that begins last is waited for by all.
+LONG_FILES = (
+    "integration/torchserve/test_packages.py",
+    "integration/engine/test_formats_served.py",
+    "property/test_queue_sanitizers.py",
+    "property/test_door_races.py",
+    "integration/torchserve/test_handler_behaviours.py",
+    "integration/torchserve/test_golden_answers.py",
+    "integration/http/test_bytes_held.py",
+    "integration/access/test_route_guard.py",
+    "integration/engine/test_hanging_handlers.py",
+    "integration/workers/test_lifecycle.py",
+    "integration/workers/test_stops.py",
+    "integration/workers/test_several_workers.py",
+    "integration/clients/test_mutated_requests.py",
+    "integration/clients/test_random_requests.py",
+    "integration/native_server/test_lifecycle.py",
+    "integration/native_server/test_protection.py",
+    "integration/engine/test_engine_process.py",
+    "integration/engine/test_process_server.py",
+    "integration/torchserve/test_import.py",
+    "property/test_message_differential.py",
+    "property/test_config_property.py",
 )
-settings.load_profile("unhurried")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long files first; the order within a file stays."""
+
+    def place(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        return next((n for n, name in enumerate(LONG_FILES) if path.endswith(name)), 1000)
+
+    items.sort(key=place)

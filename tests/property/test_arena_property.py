@@ -3,11 +3,11 @@
 import gc
 
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from ksrv._native.memory import buffer_pool as arena
+from tests.support.examples import examples
 
 CAP = 1 << 20
 
@@ -85,4 +85,4 @@ class Leases(RuleBasedStateMachine):
 
 
 TestLeases = Leases.TestCase
-TestLeases.settings = settings(deadline=None, max_examples=60, stateful_step_count=40)
+TestLeases.settings = examples(60, stateful_step_count=40)

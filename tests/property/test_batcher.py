@@ -7,11 +7,12 @@ gave it, or as expired or cancelled; no batch mixes groups or breaks its limits;
 import threading
 import time
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from ksrv._native.memory import memory_budget
 from ksrv._native.queue import request_queue as native
+from tests.support.examples import examples
 
 MILLISECOND = 1_000_000
 
@@ -108,7 +109,7 @@ arrivals = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@examples(60, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     arrivals=arrivals,
     capacity=st.sampled_from([1, 3, 100]),

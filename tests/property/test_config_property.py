@@ -4,12 +4,13 @@ import string
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from ksrv.repository.model_yaml import ConfigError, load_model_config
 from ksrv.repository.yaml_document import Document
 from ksrv.source import ModelConfig, ModelSource
+from tests.support.examples import examples
 
 KEYS = [
     "handler", "model", "class", "device", "inputs", "outputs", "labels", "batching", "executor",
@@ -58,11 +59,7 @@ def check(folder):
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), values, max_size=5))
-@settings(
-    max_examples=300,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_values_of_the_known_keys(folder, content):
     (folder / "model.yaml").write_text(
         yaml.safe_dump({"handler": "handler.py", **content}, allow_unicode=True), "utf-8"
@@ -71,14 +68,14 @@ def test_any_values_of_the_known_keys(folder, content):
 
 
 @given(st.binary(max_size=200) | st.text("{}[]:,&*!-|>'\"#\n abc123", max_size=60).map(str.encode))
-@settings(max_examples=500, deadline=None)
+@examples(500)
 def test_any_bytes(folder, content):
     (folder / "model.yaml").write_bytes(content)
     check(folder)
 
 
 @given(values)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_a_document_is_what_yaml_says(folder, content):
     path = folder / "other.yaml"
     path.write_text(yaml.safe_dump(content, allow_unicode=True), "utf-8")

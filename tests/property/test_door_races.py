@@ -3,5 +3,5 @@
 from tests.support.native.programs import run_program
 
 
-def test_the_races_of_the_door_are_decided(tmp_path):
-    assert "0 races" in run_program(tmp_path, "sanitize", "door_races.cpp")
+def test_the_races_of_the_door_are_decided():
+    assert "0 races" in run_program("sanitize", "door_races.cpp")

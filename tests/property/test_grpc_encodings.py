@@ -9,13 +9,14 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksrv.errors import InvalidRequest
 from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol
 from ksrv.spec import ModelSpec
+from tests.support.examples import examples
 
 LIMITS = Limits()
 SPEC = ModelSpec("m")
@@ -136,7 +137,7 @@ def parse(message):
 FORMS = st.sampled_from(["ordinary", "unpacked", "pieces", "two submessages", "unknown between"])
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.lists(st.tuples(tensors(FIELDS), FORMS, st.booleans()), min_size=1, max_size=3))
 def test_typed_tensors_come_back_in_every_form(given_tensors):
     message = block(1, b"m")
@@ -151,7 +152,7 @@ def test_typed_tensors_come_back_in_every_form(given_tensors):
         assert_same(tensor, datatype, shape, data)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(tensors([*DTYPES, "BYTES"]), min_size=1, max_size=3), st.integers(0, 7))
 def test_raw_tensors_come_back_at_every_alignment(given_tensors, padding):
     inputs = raw = b""
@@ -168,7 +169,7 @@ def test_raw_tensors_come_back_at_every_alignment(given_tensors, padding):
         assert_same(tensor, datatype, shape, data)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(tensors(FIELDS), FORMS, st.integers(1, 3))
 def test_one_value_more_or_less_is_refused_in_every_form(tensor, form, surplus):
     datatype, shape, data = tensor

@@ -17,6 +17,7 @@ from ksrv.limits import Limits
 from ksrv.spec import ImageSpec, TensorSpec
 from tests.support import image_files as files
 from tests.support import image_oracle as oracle
+from tests.support.examples import examples
 
 POOL = DecodePool(2)
 sides = st.integers(1, 70)
@@ -68,7 +69,7 @@ def damaged(draw):
 
 
 @given(st.one_of(st.binary(max_size=300), damaged()))
-@settings(deadline=None, max_examples=300)
+@examples(300)
 def test_damage_is_an_error_or_a_picture(data):
     try:
         header = image.probe(data)
@@ -79,7 +80,7 @@ def test_damage_is_an_error_or_a_picture(data):
 
 
 @given(damaged(), encoded(modes=("RGB",)))
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@examples(200)
 def test_damage_never_shows_another_picture_or_old_memory(bad, good):
     limits = Limits(image_pixels=1_000_000)
     spec = TensorSpec("x", "UINT8", (-1, 16, 16, 3), ImageSpec(channels="convert"))
@@ -120,7 +121,7 @@ def prepared(draw):
 
 
 @given(prepared())
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@examples(200)
 def test_any_section_equals_the_plain_sequence(case):
     data, section, shape, kind = case
     prepare = ImagePreparer(TensorSpec("x", kind, (-1, *shape), section), Limits(), pool=POOL)

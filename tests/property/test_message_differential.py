@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksrv._native.protobuf import infer_request as native
@@ -12,6 +12,7 @@ from ksrv.errors import InvalidRequest
 from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol
 from ksrv.protocol.protobuf import message_class
+from tests.support.examples import examples
 
 DecodeError = pytest.importorskip("google.protobuf.message").DecodeError
 LIMITS = Limits()
@@ -155,20 +156,20 @@ def requests(draw):
     return made
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(requests())
 def test_ordinary_messages_are_read_for_certain(made):
     assert compare(made.SerializeToString()) == "certain"
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(requests(), requests())
 def test_concatenated_messages_are_merged(first, second):
     data = first.SerializeToString() + second.SerializeToString()
     assert compare(data) in ("certain", "rewritten")
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(500)
 @given(
     requests(),
     st.lists(
@@ -191,7 +192,7 @@ def test_mutated_messages(made, changes):
     compare(bytes(data))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.binary(max_size=60))
 @example(b"\x0b\x0c")  # an unknown group
 @example(b"\x0b\x14")  # that ends with another number

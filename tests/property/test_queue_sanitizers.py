@@ -10,11 +10,11 @@ FLAVOURS = pytest.mark.parametrize("flavour", ["thread", "sanitize"])
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @FLAVOURS
-def test_the_queue_is_clean(tmp_path, flavour):
-    assert "0 left" in run_program(tmp_path, flavour, "queue_stress.cpp", "6")
+def test_the_queue_is_clean(flavour):
+    assert "0 left" in run_program(flavour, "queue_stress.cpp", "6")
 
 
 @pytest.mark.timeout(600)
 @FLAVOURS
-def test_a_message_has_one_answer_and_a_place_one_client(tmp_path, flavour):
-    run_program(tmp_path, flavour, "door_turns.cpp")
+def test_a_message_has_one_answer_and_a_place_one_client(flavour):
+    run_program(flavour, "door_turns.cpp")

@@ -10,10 +10,11 @@ from gunicorn.config import Config
 from gunicorn.http.body import LengthReader
 from gunicorn.http.message import Request
 from gunicorn.http.parser import RequestParser
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksrv._native.http.request_head import HeadRules, recognise_head
+from tests.support.examples import examples
 from tests.support.http_heads import CLOSING, HOSTILE, INFER, LIVE, PLAIN, PROBE, READY, VERSIONED
 
 SCHEME_NAMES = tuple(Config().secure_scheme_headers)
@@ -180,7 +181,7 @@ def grammar_head(draw):
     return (end.join([line, *fields]) + "\r\n\r\n").encode("latin-1")
 
 
-@settings(max_examples=1500, deadline=None)
+@examples(1500)
 @given(grammar_head())
 def test_grammar_made_heads(head):
     assert_agreement(head)
@@ -202,7 +203,7 @@ def mutated_head(draw):
     return bytes(data)
 
 
-@settings(max_examples=1500, deadline=None)
+@examples(1500)
 @given(mutated_head(), st.lists(st.integers(0, 60), max_size=6))
 def test_mutated_heads_in_any_split(data, pieces):
     assert_agreement(data)

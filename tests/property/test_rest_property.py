@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ksrv.errors import KsrvError
@@ -16,6 +16,7 @@ from ksrv.protocol.rest import parse_infer
 from ksrv.request import InferRequest
 from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
 from tests.property import header_oracle
+from tests.support.examples import examples
 
 LIMITS = Limits()
 SPEC = ModelSpec("m", inputs=(TensorSpec("image", "FP32", (-1, 8, 8, 3), ImageSpec()),))
@@ -317,7 +318,7 @@ def test_mutated_binary_bodies_are_requests_or_client_errors(seed):
         outcome(head + rest, header)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     st.binary(max_size=200), st.one_of(st.none(), st.text(max_size=5), st.integers(0, 200).map(str))
 )

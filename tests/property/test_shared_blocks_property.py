@@ -9,7 +9,7 @@ import os
 import socket
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksrv._native.ipc import tensor_descriptors as records
@@ -18,6 +18,7 @@ from ksrv._native.memory import buffer_pool as arena
 from ksrv.engine.executors import messages
 from ksrv.engine.executors.kinds import Kind
 from ksrv.request import BatchOutputs, Tensor
+from tests.support.examples import examples
 
 SIZES = st.sampled_from([0, 1, 100, 20_000, 70_000, 200_000])
 STEP = st.fixed_dictionaries(
@@ -79,7 +80,7 @@ class Sides:
 
 
 @given(st.lists(STEP, min_size=15, max_size=40))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_what_is_held_never_changes(steps):
     sides = Sides()
     try:
@@ -104,7 +105,7 @@ MUTATION = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_s
 
 
 @given(MUTATION, st.integers(0, 300), st.booleans())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_a_mutated_message_is_read_or_refused(mutations, cut, elements):
     """Whatever the bytes, the answer is a `ChannelError` or tensors that lie in their block."""
     sending, tap = Channel.pair()

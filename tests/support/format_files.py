@@ -1,9 +1,13 @@
 """One small network in every format that ksrv loads."""
 
+import fcntl
+import platform
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.support.paths import ROOT
 
 torch = pytest.importorskip("torch")
 
@@ -74,9 +78,20 @@ def network():
     return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
 
 
-def write_package(net, path: Path) -> None:
-    """Write the AOTInductor package; this takes seconds."""
-    torch._inductor.aoti_compile_and_package(exported(net), package_path=str(path))
+def compiled_package() -> Path:
+    """The AOTInductor package of `network()`; compiling takes long, so that later runs find it again."""
+    folder = ROOT / "build" / "test-packages"
+    folder.mkdir(parents=True, exist_ok=True)
+    package = folder / f"{platform.node()}-{torch.__version__}.pt2"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not package.exists():
+            unfinished = package.with_name("unfinished.pt2")
+            torch._inductor.aoti_compile_and_package(
+                exported(network()), package_path=str(unfinished)
+            )
+            unfinished.rename(package)
+    return package
 
 
 def shared_object(package: Path) -> bytes:

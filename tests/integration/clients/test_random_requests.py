@@ -13,11 +13,12 @@ import zlib
 
 import grpc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from ksrv.testing import Server
 from tests.support import v2_wire as wire
+from tests.support.examples import examples
 from tests.support.models import write_model
 
 ECHO = """
@@ -186,11 +187,8 @@ def check(found, drawn, *, bits=()):
                 assert type(got) is type(sent)
 
 
-@settings(
-    max_examples=400,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+@examples(
+    400, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @given(request=requests())
 def test_mixes_of_tensors_come_back(connection, infer, request):
@@ -204,7 +202,7 @@ def test_mixes_of_tensors_come_back(connection, infer, request):
         check(wire.grpc_outputs(typed), drawn)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300, derandomize=True)
 @given(data=st.data())
 def test_declared_tensors_come_back(connection, infer, data):
     """The same with a declared model for each datatype, where a batch may also be empty."""

@@ -8,12 +8,12 @@ from ksrv.testing import Server
 from tests.support.format_files import (
     LAYERS,
     NET,
+    compiled_package,
     exported,
     network,
     shared_object,
     state_of,
     write_onnx,
-    write_package,
 )
 
 torch = pytest.importorskip("torch")
@@ -73,8 +73,7 @@ def write(folder, form, net, package):
 def served(tmp_path_factory):
     top = tmp_path_factory.mktemp("formats")
     net = network()
-    package = top / "net.pt2"
-    write_package(net, package)
+    package = compiled_package()
     models = top / "models"
     for form in FORMATS:
         for name, lines in ((form, ""), (f"{form}-compiled", COMPILE)):

@@ -37,7 +37,7 @@ TENSORS = """
 inputs: [{name: x, datatype: FP32, shape: [-1, 1]}]
 outputs: [{name: y, datatype: FP32, shape: [-1, 1]}]
 """
-TIMEOUTS = {"quick": 1500, "second": 1500, "other": 60_000}
+TIMEOUTS = {"quick": 700, "second": 700, "other": 60_000}
 
 SLOW_ROUTE = {"TE": "trailers"}
 """With this header a request is gunicorn's and not the door's."""

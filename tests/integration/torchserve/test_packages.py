@@ -1,5 +1,7 @@
 """`.pt2` files inside archives: exported programs, and what AOTInductor compiled from one."""
 
+import shutil
+
 import numpy as np
 import pytest
 import requests
@@ -7,7 +9,7 @@ import torch
 
 from ksrv.testing import Server
 from tests.integration.torchserve.test_handler_behaviours import settle
-from tests.support.format_files import exported, network, write_package
+from tests.support.format_files import compiled_package, exported, network
 from tests.support.torchserve.archives import archive
 
 HANDLER = """
@@ -29,7 +31,7 @@ def server(tmp_path_factory):
     handler = folder / "rows_handler.py"
     handler.write_text(HANDLER)
     torch.export.save(exported(network()), folder / "exported.pt2")
-    write_package(network(), folder / "compiled.pt2")
+    shutil.copy(compiled_package(), folder / "compiled.pt2")
     (folder / "damaged.pt2").write_bytes(b"no zip")
     for name in ("exported", "compiled", "damaged"):
         settings = {"deviceType": "cpu"}

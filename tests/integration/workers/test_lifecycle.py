@@ -24,6 +24,7 @@ from tests.support.models import (
     write_model,
     write_slow,
 )
+from tests.support.wait_until import wait_until
 
 LOADING = """
 import time
@@ -211,7 +212,8 @@ def test_hup_under_load_loses_nothing(tmp_path, workers):
             deadline = time.monotonic() + 60
             while before & set(children(server.pid)):
                 assert time.monotonic() < deadline, server.log
-                assert is_ready(server)
+                # A new worker tells its native server of its readiness up to 0.25 s later.
+                wait_until(lambda: is_ready(server), seconds=5)
             load.wait_for(20)
         assert set(load.outcomes) == {200}, (load.outcomes, server.log)
         assert len(children(server.pid)) == workers

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.support.paths import ROOT
 
@@ -10,16 +9,24 @@ BUILD = ROOT / "tools" / "native_build.py"
 SOURCES = ROOT / "tests" / "property"
 
 
-def run_program(folder: Path, flavour: str, name: str, *arguments: str) -> str:
-    """Build a program of tests/property and return what it printed; fail where a sanitizer found anything.
+def run_program(flavour: str, name: str, *arguments: str) -> str:
+    """Build a program of tests/property, unless it is there, and return what it printed.
+
+    The test fails where a sanitizer found anything.
 
     Args:
-        folder: Where the program is put.
         flavour: How it is built; see `tools/native_build.py`.
         name: Its source file.
         arguments: What it is called with.
     """
-    command = [sys.executable, BUILD, flavour, SOURCES / name, "--into", folder]
+    command = [
+        sys.executable,
+        BUILD,
+        flavour,
+        SOURCES / name,
+        "--into",
+        ROOT / "build" / "programs" / flavour,
+    ]
     built = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert built.returncode == 0, built.stderr
     program = built.stdout.strip()

@@ -14,12 +14,12 @@ from ksrv.source import ModelSource
 from tests.support.format_files import (
     LAYERS,
     NET,
+    compiled_package,
     exported,
     network,
     shared_object,
     state_of,
     write_onnx,
-    write_package,
 )
 
 torch = pytest.importorskip("torch")
@@ -107,21 +107,13 @@ def test_exported_program(folder, reference):
     assert [(one.datatype, one.shape) for one in spec.outputs] == [("FP32", (-1, 3))]
 
 
-@pytest.fixture(scope="module")
-def compiled_package(reference, tmp_path_factory):
-    """An AOTInductor package; compiled once, it takes the longest of all."""
-    path = tmp_path_factory.mktemp("package") / "net.pt2"
-    write_package(reference[0], path)
-    return path
-
-
-def test_compiled_package(folder, reference, compiled_package):
-    (folder / "net.pt2").write_bytes(compiled_package.read_bytes())
+def test_compiled_package(folder, reference):
+    (folder / "net.pt2").write_bytes(compiled_package().read_bytes())
     check(folder, "model: net.pt2", reference, "pytorch_aotinductor")
 
 
-def test_compiled_shared_object(folder, reference, compiled_package):
-    (folder / "net.so").write_bytes(shared_object(compiled_package))
+def test_compiled_shared_object(folder, reference):
+    (folder / "net.so").write_bytes(shared_object(compiled_package()))
     check(folder, "model: net.so", reference, "pytorch_aotinductor")
 
 

@@ -14,11 +14,11 @@ from ksrv.request import BatchInputs, BatchRequest, Tensor
 from tests.support.format_files import (
     LAYERS,
     NET,
+    compiled_package,
     network,
     shared_object,
     state_of,
     write_onnx,
-    write_package,
 )
 
 HANDLER = """
@@ -72,9 +72,8 @@ def test_onnx_is_run_by_the_default_inference(ts_runner, tmp_path):
     assert type(made._service.model).__name__ == "InferenceSession"
 
 
-def test_compiled_shared_object(ts_runner, tmp_path):
-    write_package(network(), tmp_path / "net.pt2")
-    files = {"net.so": shared_object(tmp_path / "net.pt2")}
+def test_compiled_shared_object(ts_runner):
+    files = {"net.so": shared_object(compiled_package())}
     manifest = {"serializedFile": "net.so"}
     config = {"pt2": {"export": {"aot_compile": True}}}
     check(ts_runner(HANDLER, files=files, manifest=manifest, archive={"config": config}))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksrv._native.v2.binary_response import binary_reply
@@ -10,6 +10,7 @@ from ksrv.protocol import rest
 from ksrv.request import InferRequest, InferResponse, RequestedOutput, Tensor
 from ksrv.server.http.fast_path import header_lines
 from ksrv.server.rest.responses import server_timing
+from tests.support.examples import examples
 
 
 def tensor(name="y", data=None, datatype="FP32", **more):
@@ -90,7 +91,7 @@ def test_the_rest_is_left_to_the_renderer(answer):
     assert binary_reply(answer, BINARY) is None
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.text(st.characters(codec="utf-8"), max_size=20),
     st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20),

@@ -7,7 +7,7 @@ import warnings
 import zipfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ksrv.repository.torchserve.archive import (
@@ -17,6 +17,7 @@ from ksrv.repository.torchserve.archive import (
     private_cache,
     read_manifest,
 )
+from tests.support.examples import examples
 
 MANIFEST = json.dumps(
     {
@@ -192,7 +193,7 @@ NAMES = (
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(st.tuples(NAMES, st.binary(max_size=20)), max_size=6))
 def test_no_archive_writes_outside_its_folder(tmp_path_factory, files):
     base = tmp_path_factory.mktemp("property")

@@ -1,0 +1,26 @@
+"""How many examples a property is tried with: a third by default, all in the thorough profile."""
+
+import os
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+
+
+def examples(count: int, **options: Any) -> settings:
+    """Settings of a property.
+
+    Args:
+        count: The number of examples with `HYPOTHESIS_PROFILE=thorough`, as `make test-slow` sets it.
+        options: Further settings of hypothesis.
+    """
+    return settings(max_examples=count if THOROUGH else max(count // 3, 10), **options)
+
+
+def load_profile() -> None:
+    """Let examples take any time: how long one takes is up to what else the machine does."""
+    settings.register_profile(
+        "unhurried", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("unhurried")
