@@ -79,16 +79,16 @@ protos: $(VENV)/.built ## write the descriptor set again after a change in proto
 
 bench: $(VENV)/.bench ## time the native core beside its limits and print the ratios
 	mkdir -p benchmarks/results
-	$(BIN)/python -m pytest benchmarks -o 'python_files=bench_*.py' --benchmark-enable --benchmark-only \
+	$(BIN)/python -m pytest benchmarks/core -o 'python_files=bench_*.py' --benchmark-enable --benchmark-only \
 		--benchmark-json=benchmarks/results/core.json -p no:cacheprovider
-	$(BIN)/python benchmarks/ratios.py benchmarks/results/core.json --json benchmarks/results/ratios.json
-	$(BIN)/python benchmarks/plot.py benchmarks/results/core.json benchmarks/results/core.png
+	$(BIN)/python benchmarks/core/ratios.py benchmarks/results/core.json --json benchmarks/results/ratios.json
+	$(BIN)/python benchmarks/core/plot.py benchmarks/results/core.json benchmarks/results/core.png
 
 bench-load: $(VENV)/.bench ## load ksrv beside a bare C server, and its gRPC beside grpcio; needs cc and wrk
 	@command -v wrk >/dev/null || { echo "make bench-load needs wrk (Debian: apt-get install wrk)"; exit 1; }
 	$(BIN)/python benchmarks/load/run.py
 	$(BIN)/python benchmarks/load/run.py --heads client w1 w2-c8
-	$(BIN)/python benchmarks/load_grpc.py --json benchmarks/results/grpc.json
+	$(BIN)/python benchmarks/load/grpc_load.py --json benchmarks/results/grpc.json
 
 # Sanitizer, coverage and fuzz builds live below build/ and leave the ordinary build alone: their
 # packages come first on the path, for the servers that tests start as well, and the working

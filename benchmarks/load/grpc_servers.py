@@ -1,7 +1,7 @@
 """The ways to serve ModelInfer on grpcio, side by side: which one ksrv takes is decided here.
 
 Usage:
-    python benchmarks/grpc_servers.py [--rounds 5] [--seconds 1.0] [--json FILE]
+    python benchmarks/load/grpc_servers.py [--rounds 5] [--seconds 1.0] [--json FILE]
 
 Every server runs the same handler behind the same hand-off: a request goes to one other thread, as it
 does in the engine, and its answer (W1: the tensor itself; W2: its first ten values) comes back. All

@@ -1,6 +1,6 @@
 """Draws the native core's promises as bars: how much of each target's time is used.
 
-    python benchmarks/plot.py benchmarks/results/core.json benchmarks/results/core.png
+    python benchmarks/core/plot.py benchmarks/results/core.json benchmarks/results/core.png
 
 A bar that ends left of the line at 1 meets its target. The numbers are those of `ratios.py`.
 """

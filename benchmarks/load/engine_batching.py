@@ -1,6 +1,6 @@
 """Two promises of the engine that need a model at work: batching costs nothing, overload neither.
 
-    python benchmarks/engine_batching.py [--seconds 10] [--rounds 3] [batching] [overload]
+    python benchmarks/load/engine_batching.py [--seconds 10] [--rounds 3] [batching] [overload]
 
 `batching`: a ResNet-18 of seeded weights, written in plain torch, answers 16 clients that each send
 one 224x224 FP32 image at a time. Images per second are set beside a bare loop over the same model

@@ -1,6 +1,6 @@
 """Batching through real servers: ksrv beside plain Falcon and FastAPI apps with a 20-line batcher.
 
-    python benchmarks/batching_peers.py [--seconds 4] [--rounds 5]
+    python benchmarks/load/batching_peers.py [--seconds 4] [--rounds 5]
 
 The same ResNet-18 of seeded weights answers 16 clients that each send one 224x224 FP32 image at a
 time over HTTP. All servers are up at once; a round gives each in turn a few seconds of load. Told

@@ -1,6 +1,6 @@
 """Prints the native core's promises as one table: each beside its limit, with target and verdict.
 
-    python benchmarks/ratios.py benchmarks/results/core.json [--all] [--json PATH]
+    python benchmarks/core/ratios.py benchmarks/results/core.json [--all] [--json PATH]
 
 The ratio is the least time of a way divided by that of the way it is compared with: on a machine with
 other work the least time is the one that was least disturbed. A missed target is said and is no

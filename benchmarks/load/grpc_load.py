@@ -1,6 +1,6 @@
 """ksrv's gRPC door under load, beside a plain grpcio server and beside grpcio alone.
 
-    python benchmarks/load_grpc.py [--rounds 5] [--seconds 1.0] [--json FILE] [W1] [W2] [W4]
+    python benchmarks/load/grpc_load.py [--rounds 5] [--seconds 1.0] [--json FILE] [W1] [W2] [W4]
 
 Three servers. `generated` is what one writes in sixty lines: grpcio's sync server, message classes,
 and the handler called on the spot. `bare` is the same server with bytes in and constant bytes out:
@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 from grpc_servers import METHOD, OPTIONS
-from load.servers import write_models
+from servers import write_models
 
 from ksrv.protocol.protobuf import message_class
 from ksrv.testing import Server
