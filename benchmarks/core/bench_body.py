@@ -6,6 +6,7 @@ ksrv's InferRequest. The alternatives check what a careful author would check: t
 
 import json
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,7 +22,11 @@ from ksrv.spec import ModelSpec, TensorSpec
 
 SHAPE = [1, 224, 224, 3]
 PIXELS = np.random.default_rng(0).random(SHAPE, np.float32)
-DTYPES = {"FP32": np.dtype("<f4"), "INT64": np.dtype("<i8"), "UINT8": np.dtype("u1")}
+DTYPES: dict[str, Any] = {
+    "FP32": np.dtype("<f4"),
+    "INT64": np.dtype("<i8"),
+    "UINT8": np.dtype("u1"),
+}
 
 
 class InputParameters(msgspec.Struct):
@@ -45,7 +50,7 @@ class Request(msgspec.Struct):
 DECODER = msgspec.json.Decoder(Request)
 
 
-def header_and_body():
+def header_and_body() -> Any:
     document = {
         "id": "42",
         "inputs": [
@@ -66,14 +71,14 @@ def header_and_body():
     return len(head), view
 
 
-def with_ksrv(view, length):
+def with_ksrv(view: Any, length: int) -> Any:
     arrays = {}
     for entry in body.read(view, length).inputs:
         arrays[entry.name] = entry.array
     return arrays
 
 
-def with_msgspec(view, length):
+def with_msgspec(view: Any, length: int) -> Any:
     request = DECODER.decode(view[:length])
     offset, arrays = length, {}
     for entry in request.inputs:
@@ -88,7 +93,7 @@ def with_msgspec(view, length):
     return arrays
 
 
-def with_untyped(loads, view, length, copy):
+def with_untyped(loads: Any, view: Any, length: int, copy: Any) -> Any:
     request = loads(bytes(view[:length]))
     offset, arrays = length, {}
     for entry in request["inputs"]:
@@ -107,13 +112,13 @@ def with_untyped(loads, view, length, copy):
     return arrays
 
 
-def timed(benchmark, run):
+def timed(benchmark: Any, run: Any) -> Any:
     """Time a run of about a microsecond many at a time, so that the clock's own cost is not in it."""
     return benchmark.pedantic(run, rounds=400, iterations=100, warmup_rounds=5)
 
 
 @pytest.mark.parametrize("reader", ["ksrv", "msgspec", "orjson", "json + slices"])
-def test_header(benchmark, reader):
+def test_header(benchmark: Any, reader: Any) -> None:
     length, view = header_and_body()
     before = arena.copied_bytes()
     run = {
@@ -129,7 +134,7 @@ def test_header(benchmark, reader):
     assert np.shares_memory(arrays["image"], np.asarray(view)) == (reader != "json + slices")
 
 
-def test_request(benchmark):
+def test_request(benchmark: Any) -> None:
     length, view = header_and_body()
     spec = ModelSpec("m", inputs=(TensorSpec("image", "FP32", (-1, 224, 224, 3)),))
     limits = Limits()
@@ -139,7 +144,7 @@ def test_request(benchmark):
     np.testing.assert_array_equal(request.inputs[0].data, PIXELS)
 
 
-def test_answer(benchmark):
+def test_answer(benchmark: Any) -> None:
     request = InferRequest("m", binary_output=True)
     response = InferResponse("m", "1", "42", [Tensor("y", "FP32", tuple(SHAPE), PIXELS)])
     benchmark.group = "answer of 602 KB, binary"

@@ -4,6 +4,7 @@ Python's own allocator is set as in a worker, for every reader: it keeps the mem
 """
 
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,17 +17,18 @@ SIZES = {"1k": 1_000, "100k": 100_000}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def worker_settings():
+def worker_settings() -> None:
     pymalloc.keep_arenas()
 
 
-def strings(count):
+def strings(count: int) -> Any:
     return [f"element number {i} of the tensor".encode() for i in range(count)]
 
 
-def decode_in_python(buffer, count):
+def decode_in_python(buffer: Any, count: int) -> Any:
     """What a careful author writes: bound locals, one struct, every length checked."""
-    unpack, end, offset, found = struct.Struct("<I").unpack_from, len(buffer), 0, []
+    unpack, end, offset = struct.Struct("<I").unpack_from, len(buffer), 0
+    found: list[bytes] = []
     append = found.append
     for _ in range(count):
         if end - offset < 4:
@@ -42,8 +44,9 @@ def decode_in_python(buffer, count):
     return found
 
 
-def encode_in_python(items):
-    pack, parts = struct.Struct("<I").pack, []
+def encode_in_python(items: Any) -> bytes:
+    pack = struct.Struct("<I").pack
+    parts: list[bytes] = []
     for item in items:
         raw = item.encode() if isinstance(item, str) else item
         parts += (pack(len(raw)), raw)
@@ -52,7 +55,7 @@ def encode_in_python(items):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("reader", ["ksrv", "python", "tritonclient"])
-def test_decode(benchmark, size, reader):
+def test_decode(benchmark: Any, size: str, reader: Any) -> None:
     items = strings(SIZES[size])
     buffer = encode_in_python(items)
     run = {
@@ -66,7 +69,7 @@ def test_decode(benchmark, size, reader):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("writer", ["ksrv", "python", "tritonclient"])
-def test_encode(benchmark, size, writer):
+def test_encode(benchmark: Any, size: str, writer: Any) -> None:
     items = strings(SIZES[size])
     array = np.array(items, dtype=np.object_)
     run = {

@@ -7,6 +7,9 @@ is in `bench_process`.
 """
 
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +41,7 @@ SMALL = 16
 LARGE = 224 * 224 * 3
 
 
-def repository(folder, executor="inline", width=SMALL, more=""):
+def repository(folder: Path, executor: str = "inline", width: int = SMALL, more: str = "") -> Any:
     model = folder / "m"
     model.mkdir()
     (model / "model.yaml").write_text(MODEL.format(executor=executor, width=width, more=more))
@@ -46,13 +49,13 @@ def repository(folder, executor="inline", width=SMALL, more=""):
     return Repository([folder])
 
 
-def request_of(width=SMALL):
+def request_of(width: int = SMALL) -> Any:
     data = np.ones((1, width), np.float32)
     return InferRequest("m", inputs=[Tensor("x", "FP32", data.shape, data)], nbytes=data.nbytes)
 
 
 @pytest.fixture
-def served(tmp_path, request):
+def served(tmp_path: Path, request: Any) -> Iterator[Any]:
     executor, width, settings = request.param
     engine = Engine(repository(tmp_path, executor, width), EngineSettings(**settings))
     engine.start()
@@ -64,7 +67,7 @@ cpu = pytest.mark.benchmark(group="one request", timer=time.process_time, min_ro
 
 
 @cpu
-def test_runner(benchmark, tmp_path):
+def test_runner(benchmark: Any, tmp_path: Path) -> None:
     runner = Runner(repository(tmp_path).scan()["m"].versions[""])
     runner.load()
     one = request_of()
@@ -82,7 +85,7 @@ def test_runner(benchmark, tmp_path):
     ],
     indirect=True,
 )
-def test_infer(benchmark, served):
+def test_infer(benchmark: Any, served: Any) -> None:
     width = served.spec("m").inputs[0].shape[1]
     one = request_of(width)
     for _ in range(1200):
@@ -92,10 +95,10 @@ def test_infer(benchmark, served):
 
 @cpu
 @pytest.mark.parametrize("served", [pytest.param(("inline", SMALL, {}), id="lent")], indirect=True)
-def test_submit(benchmark, served):
+def test_submit(benchmark: Any, served: Any) -> None:
     one = request_of()
 
-    def infer():
+    def infer() -> Any:
         return served.submit(one, may_run=True).wait()
 
     for _ in range(1200):

@@ -3,6 +3,10 @@
 `bare` calls the same function without the runner; the difference is the runner's.
 """
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -22,17 +26,17 @@ class Identity(BaseHandler):
 """
 
 
-def batch_of(array):
+def batch_of(array: Any) -> Any:
     requests = [BatchRequest(slice(row, row + 1)) for row in range(len(array))]
     tensor = Tensor("x", "FP32", array.shape, array)
     return BatchInputs({"x": tensor}, len(array), requests)
 
 
 @pytest.fixture
-def runner_of(tmp_path):
+def runner_of(tmp_path: Path) -> Iterator[Any]:
     runners = []
 
-    def make(source):
+    def make(source: Any) -> Any:
         (tmp_path / "m").mkdir()
         (tmp_path / "m/handler.py").write_text(source)
         runner = Runner(Repository([tmp_path]).scan()["m"].versions[""])
@@ -46,13 +50,13 @@ def runner_of(tmp_path):
 
 
 @pytest.mark.parametrize("shape", ARRAYS.values(), ids=ARRAYS)
-def test_bare(benchmark, shape):
+def test_bare(benchmark: Any, shape: Any) -> None:
     array = np.zeros(shape, np.float32)
     benchmark(lambda: (batch_of(array), array))
 
 
 @pytest.mark.parametrize("shape", ARRAYS.values(), ids=ARRAYS)
-def test_arrays(benchmark, runner_of, shape):
+def test_arrays(benchmark: Any, runner_of: Any, shape: Any) -> None:
     runner = runner_of(HANDLER)
     array = np.zeros(shape, np.float32)
     answer = benchmark(lambda: runner.run(batch_of(array)))
@@ -60,7 +64,7 @@ def test_arrays(benchmark, runner_of, shape):
 
 
 @pytest.mark.parametrize("shape", ARRAYS.values(), ids=ARRAYS)
-def test_tensors(benchmark, runner_of, shape):
+def test_tensors(benchmark: Any, runner_of: Any, shape: Any) -> None:
     pytest.importorskip("torch")
     runner = runner_of(TORCH_HANDLER)
     array = np.zeros(shape, np.float32)

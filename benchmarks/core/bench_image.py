@@ -5,6 +5,8 @@ into touched memory, and the same resize), `python` what a careful author writes
 malloc is tuned as in a worker; measure in a fresh process, since the gain depends on its history.
 """
 
+from typing import Any
+
 import cv2
 import numpy as np
 import pytest
@@ -24,13 +26,13 @@ IMAGES = 8
 
 
 @pytest.fixture(scope="module", autouse=True)
-def worker_settings():
+def worker_settings() -> None:
     arena.tune_malloc()
     opencv.own_process()
 
 
 @pytest.fixture(scope="module")
-def photographs():
+def photographs() -> Any:
     """Eight different 640x427 JPEGs of about 100 KB, quality 90, 4:2:0."""
     china = load_sample_image("china.jpg")[:, :, ::-1]
     quality = [cv2.IMWRITE_JPEG_QUALITY, 90]
@@ -41,7 +43,7 @@ def photographs():
 
 
 @pytest.fixture(scope="module", params=[90, 50, 75, 95, 98])
-def large(request):
+def large(request: Any) -> Any:
     """One JPEG of 12 megapixels and its quality."""
     china = load_sample_image("china.jpg")[:, :, ::-1]
     quality = [cv2.IMWRITE_JPEG_QUALITY, request.param]
@@ -50,12 +52,12 @@ def large(request):
     ].tobytes()
 
 
-def preparer(threads, datatype="UINT8", **keys):
+def preparer(threads: Any, datatype: str = "UINT8", **keys: Any) -> Any:
     spec = TensorSpec("image", datatype, (-1, 224, 224, 3), ImageSpec(**keys))
     return ImagePreparer(spec, Limits(), pool=DecodePool(threads))
 
 
-def turbo(elements, out, buffer, floats=None):
+def turbo(elements: Any, out: Any, buffer: Any, floats: Any = None) -> None:
     """Decode and resize with nothing else around it."""
     for row, data in enumerate(elements):
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
@@ -68,15 +70,16 @@ def turbo(elements, out, buffer, floats=None):
         cv2.resize(pixels, (224, 224), dst=out[row])
 
 
-def plain_python(elements, out):
+def plain_python(elements: Any, out: Any) -> None:
     for row, data in enumerate(elements):
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        assert pixels is not None
         out[row] = cv2.resize(pixels.astype(out.dtype), (224, 224))
 
 
 @pytest.mark.parametrize("way", ["limit", "python", "ksrv", "ksrv-2-threads"])
 @pytest.mark.parametrize("datatype", ["UINT8", "FP32"])
-def test_eight_photographs(benchmark, photographs, datatype, way):
+def test_eight_photographs(benchmark: Any, photographs: Any, datatype: str, way: Any) -> None:
     dtype = np.uint8 if datatype == "UINT8" else np.float32
     out = np.zeros((IMAGES, 224, 224, 3), dtype)
     buffer = np.zeros(640 * 427 * 3, np.uint8)
@@ -97,7 +100,7 @@ def test_eight_photographs(benchmark, photographs, datatype, way):
 
 
 @pytest.mark.parametrize("way", ["limit", "full", "reduced", "library reduced"])
-def test_twelve_megapixels(benchmark, large, way):
+def test_twelve_megapixels(benchmark: Any, large: Any, way: Any) -> None:
     """`library reduced` is libjpeg-turbo's own scaled decode: what `reduced` cannot be quicker than."""
     quality, file = large
     out = np.zeros((1, 224, 224, 3), np.uint8)
@@ -120,7 +123,7 @@ def test_twelve_megapixels(benchmark, large, way):
 
 
 @pytest.mark.parametrize("way", ["limit", "ksrv"])
-def test_small_images(benchmark, way):
+def test_small_images(benchmark: Any, way: Any) -> None:
     china = cv2.resize(load_sample_image("china.jpg"), (224, 224))
     elements = [cv2.imencode(".jpg", np.roll(china, i, axis=0))[1].tobytes() for i in range(16)]
     out = np.zeros((16, 224, 224, 3), np.uint8)
@@ -135,14 +138,14 @@ def test_small_images(benchmark, way):
 
 
 @pytest.mark.parametrize("way", ["limit", "ksrv", "bomb"])
-def test_header(benchmark, photographs, way):
+def test_header(benchmark: Any, photographs: Any, way: Any) -> None:
     data = photographs[0]
     bomb = bytearray(cv2.imencode(".jpg", np.zeros((16, 16, 3), np.uint8))[1].tobytes())
     frame = bomb.index(b"\xff\xc0")
     bomb[frame + 5 : frame + 9] = (30000).to_bytes(2, "big") * 2
     prepare = preparer(1)
 
-    def refuse():
+    def refuse() -> Any:
         try:
             prepare.check([bytes(bomb)], 1)
         except InvalidRequest as error:

@@ -6,6 +6,8 @@ by then. malloc is tuned as in a worker, for both: without it the protobuf write
 since it maps new memory for each of its three copies. One copy is the least that gRPC allows.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -28,11 +30,11 @@ RESPONSE = message_class("inference.ModelInferResponse")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def worker_settings():
+def worker_settings() -> None:
     arena.tune_malloc()
 
 
-def aligned(form, values=VALUES):
+def aligned(form: Any, values: Any = VALUES) -> Any:
     """Return a request whose tensor lies on its item size, as one in four does by luck."""
     for padding in range(8):
         made = REQUEST(model_name="m", id="i" * (padding + 1))
@@ -48,16 +50,18 @@ def aligned(form, values=VALUES):
     raise AssertionError("no padding aligned the tensor")
 
 
-def read_with_scan(message):
+def read_with_scan(message: Any) -> Any:
     found = native.scan(message)
+    assert found is not None
     entry = found.inputs[0]
     offset = found.raw[0][0] if found.raw else entry.packed[0]
     count, _ = measure(entry.name, 0, entry.datatype, entry.shape, LIMITS)
     return view(message, offset, entry.datatype, entry.shape, count)
 
 
-def read_with_upb(message):
+def read_with_upb(message: Any) -> Any:
     found = REQUEST.FromString(message)
+    assert found is not None
     entry = found.inputs[0]
     if found.raw_input_contents:
         return np.frombuffer(found.raw_input_contents[0], np.float32).reshape(tuple(entry.shape))
@@ -67,7 +71,7 @@ def read_with_upb(message):
 
 @pytest.mark.parametrize("form", ["raw", "packed fp32"])
 @pytest.mark.parametrize("reader", ["ksrv", "upb"])
-def test_scan(benchmark, form, reader):
+def test_scan(benchmark: Any, form: Any, reader: Any) -> None:
     message = aligned(form)
     run = {"ksrv": read_with_scan, "upb": read_with_upb}[reader]
     benchmark.group = f"message scan 602 KB {form}"
@@ -76,17 +80,17 @@ def test_scan(benchmark, form, reader):
 
 
 @pytest.mark.parametrize("reader", ["ksrv", "upb"])
-def test_varints(benchmark, reader):
+def test_varints(benchmark: Any, reader: Any) -> None:
     values = np.random.default_rng(2).integers(-1000, 1000, 150_528, np.int32)
     made = REQUEST(model_name="m")
     entry = made.inputs.add(name="x", datatype="INT32", shape=[values.size])
     entry.contents.int_contents.extend(values.tolist())
     message = made.SerializeToString()
 
-    def with_scan():
+    def with_scan() -> Any:
         return parse(message).inputs[0].data
 
-    def with_upb():
+    def with_upb() -> Any:
         return np.array(REQUEST.FromString(message).inputs[0].contents.int_contents, np.int32)
 
     benchmark.group = "message scan packed INT32, 150,528 values"
@@ -94,12 +98,12 @@ def test_varints(benchmark, reader):
     assert found.tolist() == values.tolist()
 
 
-def parse(message):
+def parse(message: Any) -> Any:
     return protocol.parse_infer(message, lambda name, version: SPEC, LIMITS)
 
 
 @pytest.mark.parametrize("reader", ["ksrv", "upb"])
-def test_small_request(benchmark, reader):
+def test_small_request(benchmark: Any, reader: Any) -> None:
     message = aligned("raw", SMALL)
     benchmark.group = "message small request (whole parse_infer against upb and one array)"
     if reader == "ksrv":
@@ -108,7 +112,7 @@ def test_small_request(benchmark, reader):
         assert benchmark(read_with_upb, message).tobytes() == SMALL.tobytes()
 
 
-def write_with_upb(values):
+def write_with_upb(values: Any) -> Any:
     made = RESPONSE(model_name="m", model_version="1", id="7")
     made.outputs.add(name="y", datatype="FP32", shape=values.shape)
     made.raw_output_contents.append(values.tobytes())
@@ -117,7 +121,7 @@ def write_with_upb(values):
 
 @pytest.mark.parametrize("values", [VALUES, SMALL], ids=["602 KB", "64 B"])
 @pytest.mark.parametrize("writer", ["ksrv", "one copy", "upb"])
-def test_response(benchmark, values, writer):
+def test_response(benchmark: Any, values: Any, writer: Any) -> None:
     response = InferResponse("m", "1", "7", [Tensor("y", "FP32", values.shape, values)])
     request = InferRequest("m", id="7")
     run = {

@@ -1,5 +1,7 @@
 """Pixels into FP32, beside writing that memory once; Pillow's resize, beside Pillow."""
 
+from typing import Any
+
 import cv2
 import numpy as np
 import pytest
@@ -11,11 +13,11 @@ from ksrv._native.image import convert_pixels as pixels
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def picture(height=224, width=224):
+def picture(height: int = 224, width: int = 224) -> Any:
     return np.ascontiguousarray(cv2.resize(load_sample_image("china.jpg"), (width, height)))
 
 
-def with_numpy(source, out, order):
+def with_numpy(source: Any, out: Any, order: Any) -> None:
     np.copyto(out, source[:, :, ::-1] if order else source)
     out /= 255
     out -= np.array(MEAN, np.float32)
@@ -24,11 +26,11 @@ def with_numpy(source, out, order):
 
 @pytest.mark.parametrize("way", ["limit", "numpy", "fast", "exact"])
 @pytest.mark.parametrize("layout", ["NHWC", "NHWC swapped", "NCHW", "NCHW swapped"])
-def test_normalise(benchmark, layout, way):
+def test_normalise(benchmark: Any, layout: Any, way: Any) -> None:
     source = picture()
     planar, order = layout.startswith("NCHW"), (2, 1, 0) if "swapped" in layout else None
     out = np.empty((3, 224, 224) if planar else (224, 224, 3), np.float32)
-    keys = {"channels": order, "scale": 255, "mean": MEAN, "std": STD}
+    keys: dict[str, Any] = {"channels": order, "scale": 255, "mean": MEAN, "std": STD}
     fast, exact = pixels.Conversion(**keys), pixels.Conversion(**keys, exact=True)
     view = out.transpose(1, 2, 0) if planar else out
     run = {
@@ -52,16 +54,18 @@ def test_normalise(benchmark, layout, way):
     ],
     ids=["720x720", "640x491", "4000x3000", "200x150 enlarged"],
 )
-def test_resize(benchmark, size, target, way):
+def test_resize(benchmark: Any, size: Any, target: tuple[int, int], way: Any) -> None:
     source = picture(*size)
     file = Image.fromarray(source)
     out = np.empty((*target, 3), np.uint8)
     run = {
-        "pillow": lambda: file.resize(target[::-1], Image.BILINEAR),
+        "pillow": lambda: file.resize(target[::-1], Image.Resampling.BILINEAR),
         "ksrv": lambda: pixels.resize_pillow(source, *target, out),
     }[way]
     benchmark.group = f"pixels: Pillow's resize, {size[1]}x{size[0]} to {target[1]}x{target[0]}"
     benchmark(run)
     run()
     if way == "ksrv":
-        np.testing.assert_array_equal(out, np.asarray(file.resize(target[::-1], Image.BILINEAR)))
+        np.testing.assert_array_equal(
+            out, np.asarray(file.resize(target[::-1], Image.Resampling.BILINEAR))
+        )

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def cpu_us(process: int | str) -> float:
     return total / 1000
 
 
-def measure(benchmark, run: Callable[[], object], other: int | None) -> None:
+def measure(benchmark: Any, run: Callable[[], object], other: int | None) -> None:
     for _ in range(200):
         run()
     copied, mine = arena.copied_bytes(), cpu_us("self")
@@ -65,7 +66,7 @@ def measure(benchmark, run: Callable[[], object], other: int | None) -> None:
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory) -> Iterator[ProcessExecutor]:
+def process(tmp_path_factory: Any) -> Iterator[ProcessExecutor]:
     executor = ProcessExecutor(source(tmp_path_factory.mktemp("process")))
     executor.start()
     yield executor
@@ -73,14 +74,14 @@ def process(tmp_path_factory) -> Iterator[ProcessExecutor]:
 
 
 @pytest.mark.parametrize("size", SHAPES)
-def test_process(benchmark, process, size):
+def test_process(benchmark: Any, process: Any, size: str) -> None:
     array = np.zeros(SHAPES[size], "f4")
     benchmark.group = f"batch to a handler, {size}"
     measure(benchmark, lambda: process.run(batch_of(array), None), process.pid)
 
 
 @pytest.mark.parametrize("size", SHAPES)
-def test_process_leased(benchmark, process, size):
+def test_process_leased(benchmark: Any, process: Any, size: str) -> None:
     shape = SHAPES[size]
     array = arena.array(process.lease(int(np.prod(shape)) * 4), "<f4", shape)
     array[...] = 0
@@ -89,7 +90,7 @@ def test_process_leased(benchmark, process, size):
 
 
 @pytest.mark.parametrize("size", SHAPES)
-def test_inline(benchmark, tmp_path, size):
+def test_inline(benchmark: Any, tmp_path: Path, size: str) -> None:
     executor = InlineExecutor(source(tmp_path))
     executor.start()
     array = np.zeros(SHAPES[size], "f4")
@@ -98,7 +99,7 @@ def test_inline(benchmark, tmp_path, size):
     executor.close()
 
 
-def test_limit(benchmark):
+def test_limit(benchmark: Any) -> None:
     mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child = os.fork()
     if child == 0:

@@ -55,7 +55,7 @@ class Contender:
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        return int(probe.getsockname()[1])
 
 
 def descendants(pid: int) -> list[int]:
@@ -73,7 +73,7 @@ def cpu_seconds(pids: list[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def wait_for(port: int, process: subprocess.Popen) -> None:
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     for _ in range(600):
         if process.poll() is not None:
             raise SystemExit(f"a peer ended with status {process.returncode}")

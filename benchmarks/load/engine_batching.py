@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -184,13 +185,13 @@ def contestant(what: str, size: int, how: str) -> None:
         engine.close()
 
 
-def network():
+def network() -> Any:
     source: dict[str, object] = {}
     exec(RESNET, source)  # the loop's network is the handler's
     return source["network"]()  # type: ignore[operator]
 
 
-def loop_rate(model, image: np.ndarray, size: int, seconds: float) -> tuple[float, float]:
+def loop_rate(model: Any, image: np.ndarray, size: int, seconds: float) -> tuple[float, float]:
     """Images per second and per CPU second of the model alone, called with one ready batch."""
     import torch
 

@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -54,7 +54,7 @@ SERVERS = ("generated", "sync", "deferred", "aio", "direct")
 WORKLOADS = {"W1": (1, 16), "W2": (1, 224, 224, 3)}
 
 
-def answer(array: np.ndarray) -> np.ndarray:
+def answer(array: Any) -> Any:
     return array if array.size <= 16 else array.reshape(1, -1)[:, :10]
 
 
@@ -62,10 +62,10 @@ class Engine:
     """One thread that answers requests in order."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[Any, Callable[[Any], None]]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Any, Callable[[Any], object]]] = queue.SimpleQueue()
         threading.Thread(target=self._run, daemon=True).start()
 
-    def submit(self, array: np.ndarray, done: Callable[[Any], None]) -> None:
+    def submit(self, array: Any, done: Callable[[Any], object]) -> None:
         self._queue.put((array, done))
 
     def _run(self) -> None:
@@ -186,7 +186,7 @@ def serve(kind: str) -> None:
         direct = DirectCalls.on(
             server,
             {METHOD: Unary(open_to_all, LIMITS)},
-            Calls(engine),
+            cast(Any, Calls(engine)),
             Waiting(budget, head=10, rate=4096, most=1000),
             budget,
             threads=16,
@@ -256,7 +256,10 @@ def measure(rounds: int, seconds: float) -> dict[str, dict[str, dict[str, float]
     }
     found: dict[str, dict[str, dict[str, float]]] = {}
     try:
-        ports = {kind: int(process.stdout.readline()) for kind, process in processes.items()}
+        ports = {
+            kind: int(cast(IO[str], process.stdout).readline())
+            for kind, process in processes.items()
+        }
         context = multiprocessing.get_context("spawn")
         for name, shape in WORKLOADS.items():
             array = np.zeros(shape, np.float32)

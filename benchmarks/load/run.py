@@ -63,7 +63,9 @@ def wrk(
     spent = [now - then for now, then in zip(server.user_and_system_seconds(), before, strict=True)]
     if "Non-2xx" in out or "Socket errors" in out:
         raise RuntimeError(f"{server.name}: {out}")
-    requests = int(re.search(r"(\d+) requests in", out)[1])
+    counted = re.search(r"(\d+) requests in", out)
+    assert counted, out
+    requests = int(counted[1])
     latency = dict(re.findall(r"(50|99)%\s+(\S+)", out))
     return Load(sum(spent) / requests, spent[0] / requests, latency)
 
@@ -139,7 +141,9 @@ def exchange(client: socket.socket, data: bytes, room: bytearray, expected: int 
         if (count := client.recv_into(view[got:])) == 0:
             raise RuntimeError("the server closed the connection")
         got += count
-    length = int(re.search(rb"(?i)\r\ncontent-length: (\d+)", bytes(room[:end]))[1])
+    announced = re.search(rb"(?i)\r\ncontent-length: (\d+)", bytes(room[:end]))
+    assert announced
+    length = int(announced[1])
     while got < end + 4 + length:
         count = client.recv_into(view[got:])
         if count == 0:

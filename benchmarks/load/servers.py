@@ -66,7 +66,9 @@ class LoadedServer:
         command: How it is started; `{port}` stands for its port.
     """
 
-    def __init__(self, name: str, command: list[str], environment: dict[str, str] | None = None):
+    def __init__(
+        self, name: str, command: list[str], environment: dict[str, str] | None = None
+    ) -> None:
         self.name = name
         self.port = free_port()
         self._command = [part.replace("{port}", str(self.port)) for part in command]

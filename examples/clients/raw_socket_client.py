@@ -11,9 +11,12 @@ import math
 import socket
 import struct
 from pathlib import Path
+from typing import Any
 
 
-def send(connection: socket.socket, model: str, header: dict, blocks: list[bytes]) -> dict:
+def send(
+    connection: socket.socket, model: str, header: dict[str, Any], blocks: list[bytes]
+) -> dict[str, Any]:
     """Write one request and read its answer; the connection stays open for the next."""
     text = json.dumps(header).encode()
     body = b"".join([text, *blocks])
@@ -28,7 +31,7 @@ def send(connection: socket.socket, model: str, header: dict, blocks: list[bytes
     return receive(connection)
 
 
-def receive(connection: socket.socket) -> dict:
+def receive(connection: socket.socket) -> dict[str, Any]:
     """Read one answer whose length is announced."""
     with connection.makefile("rb") as stream:
         status = stream.readline().split()[1]
@@ -37,19 +40,19 @@ def receive(connection: socket.socket) -> dict:
             name, _, value = line.partition(b":")
             if name.lower() == b"content-length":
                 length = int(value)
-        answer = json.loads(stream.read(length))
+        answer: dict[str, Any] = json.loads(stream.read(length))
     if status != b"200":
         raise SystemExit(f"{status.decode()}: {answer['error']}")
     return answer
 
 
-def show(title: str, answer: dict) -> None:
+def show(title: str, answer: dict[str, Any]) -> None:
     for output in answer["outputs"]:
         values = json.dumps(output["data"])
         print(f"{title}: {output['name']} {output['datatype']} {output['shape']} {values}")
 
 
-def entry(name: str, datatype: str, shape: list[int], size: int) -> dict:
+def entry(name: str, datatype: str, shape: list[int], size: int) -> dict[str, Any]:
     """The JSON header of a request with one input whose bytes follow it."""
     parameters = {"binary_data_size": size}
     return {

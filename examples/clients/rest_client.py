@@ -10,13 +10,16 @@ import array
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import requests
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
-def infer(session: requests.Session, url: str, inputs: list[dict], blocks: list[bytes]) -> dict:
+def infer(
+    session: requests.Session, url: str, inputs: list[dict[str, Any]], blocks: list[bytes]
+) -> dict[str, Any]:
     """POST the JSON header and the binary blocks behind it; the answer comes as JSON."""
     header = json.dumps({"inputs": inputs}).encode()
     answer = session.post(
@@ -24,10 +27,11 @@ def infer(session: requests.Session, url: str, inputs: list[dict], blocks: list[
     )
     if answer.status_code != 200:
         raise SystemExit(f"{answer.status_code}: {answer.json()['error']}")
-    return answer.json()
+    document: dict[str, Any] = answer.json()
+    return document
 
 
-def show(title: str, answer: dict) -> None:
+def show(title: str, answer: dict[str, Any]) -> None:
     for output in answer["outputs"]:
         values = json.dumps(output["data"])
         print(f"{title}: {output['name']} {output['datatype']} {output['shape']} {values}")

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import requests
@@ -78,7 +79,7 @@ def over_rest_as_tensor(session: requests.Session, url: str) -> Infer:
     return infer
 
 
-def post(session: requests.Session, url: str, image: dict, payload: bytes) -> np.ndarray:
+def post(session: requests.Session, url: str, image: dict[str, Any], payload: bytes) -> np.ndarray:
     header = json.dumps({"inputs": [image]}).encode()
     answer = session.post(
         f"{url}/v2/models/digits/infer",
@@ -97,7 +98,7 @@ def over_grpc_as_files(client: triton.InferenceServerClient) -> Infer:
     def infer(files: list[bytes]) -> np.ndarray:
         image = triton.InferInput("image", [len(files)], "BYTES")
         image.set_data_from_numpy(np.array(files, dtype=object))
-        return client.infer("digits", [image]).as_numpy("digit")
+        return np.asarray(client.infer("digits", [image]).as_numpy("digit"))
 
     return infer
 
@@ -109,7 +110,7 @@ def over_grpc_as_tensor(client: triton.InferenceServerClient) -> Infer:
         tensor = np.stack([decode(file) for file in files])
         image = triton.InferInput("image", list(tensor.shape), "FP32")
         image.set_data_from_numpy(tensor)
-        return client.infer("digits", [image]).as_numpy("digit")
+        return np.asarray(client.infer("digits", [image]).as_numpy("digit"))
 
     return infer
 
@@ -218,7 +219,7 @@ def main() -> int:
         return 1
 
 
-def run(chosen: argparse.Namespace, addresses: dict[str, str], held_out: list[Digit]) -> int:
+def run(chosen: argparse.Namespace, addresses: dict[str, Any], held_out: list[Digit]) -> int:
     """Serve the repository, be its client, and leave the server up unless told otherwise."""
     start = time.monotonic()
     with Server(chosen.models, **addresses) as server:

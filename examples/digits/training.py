@@ -37,6 +37,7 @@ def encode(picture: np.ndarray, number: int) -> bytes:
 def decode(file: bytes) -> np.ndarray:
     """Return what the server makes of the file: FP32 [16, 16, 1], values 0 to 255."""
     pixels = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_UNCHANGED)
+    assert pixels is not None
     return cv2.resize(pixels.astype(np.float32), (SIDE, SIDE))[..., np.newaxis]
 
 

@@ -2,11 +2,13 @@
 
 import shutil
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 
-def self_signed(folder, name="server"):
+def self_signed(folder: Path, name: str = "server") -> Any:
     """Make a key and a certificate for 127.0.0.1 that is its own authority; their paths."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")

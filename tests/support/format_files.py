@@ -4,6 +4,7 @@ import fcntl
 import platform
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ class Squash(torch.nn.Module):
 """
 
 
-def state_of(net):
+def state_of(net: Any) -> Any:
     return {
         "first.weight": net[0].weight.detach(),
         "first.bias": net[0].bias.detach(),
@@ -43,7 +44,7 @@ def state_of(net):
     }
 
 
-def write_onnx(net, path):
+def write_onnx(net: Any, path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     from onnx import TensorProto, helper, numpy_helper
 
@@ -67,12 +68,12 @@ def write_onnx(net, path):
     onnx.save(model, path)
 
 
-def exported(net):
+def exported(net: Any) -> Any:
     rows = torch.export.Dim("rows", min=1, max=64)
     return torch.export.export(net, (torch.zeros(2, 4),), dynamic_shapes=({0: rows},))
 
 
-def network():
+def network() -> Any:
     """The network itself, with seeded weights."""
     torch.manual_seed(7)
     return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()

@@ -1,6 +1,8 @@
 """A real gRPC server over the stand-in engine, and hand-built calls to it."""
 
 import contextlib
+from collections.abc import Iterator
+from typing import Any
 
 import grpc
 
@@ -13,7 +15,9 @@ UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 
 
 @contextlib.contextmanager
-def running(engine, *, access=None, budget=None, **settings):
+def running(
+    engine: Any, *, access: Any = None, budget: Any = None, **settings: Any
+) -> Iterator[Any]:
     """Yield the address of a server over `engine`."""
     server = GrpcServer(engine, ServerSettings(**settings), access=access, budget=budget)
     port = server.start("127.0.0.1:0")
@@ -24,18 +28,28 @@ def running(engine, *, access=None, budget=None, **settings):
         server.stop(5)
 
 
-def small_limits(**limits):
+def small_limits(**limits: Any) -> Any:
     return {"limits": Limits(**limits)}
 
 
-def call(channel, name, service=INFERENCE, /, timeout=20, metadata=None, **fields):
+def call(
+    channel: Any,
+    name: str,
+    service: Any = INFERENCE,
+    /,
+    timeout: float = 20,
+    metadata: Any = None,
+    **fields: Any,
+) -> Any:
     """Make a unary call and return its answer's message."""
     request, response = methods(service)[name]
     stub = channel.unary_unary(f"/{service}/{name}", request.SerializeToString, response.FromString)
     return stub(request(**fields), timeout=timeout, metadata=metadata)
 
 
-def infer_request(model, *tensors, raw=(), id="", parameters=None):
+def infer_request(
+    model: str, *tensors: Any, raw: Any = (), id: str = "", parameters: Any = None
+) -> Any:
     """Return a ModelInferRequest with (name, datatype, shape) tensors and raw contents."""
     made = message_class("inference.ModelInferRequest")(model_name=model, id=id)
     for name, datatype, shape in tensors:
@@ -47,12 +61,12 @@ def infer_request(model, *tensors, raw=(), id="", parameters=None):
     return made
 
 
-def stub_infer(channel):
+def stub_infer(channel: Any) -> Any:
     request, response = methods(INFERENCE)["ModelInfer"]
     return channel.unary_unary(
         f"/{INFERENCE}/ModelInfer", request.SerializeToString, response.FromString
     )
 
 
-def connect(address, **options):
+def connect(address: str, **options: Any) -> Any:
     return grpc.insecure_channel(address, [*UNLIMITED, *options.items()])

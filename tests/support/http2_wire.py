@@ -2,6 +2,8 @@
 
 import select
 import socket
+from pathlib import Path
+from typing import Any
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 ACK = END_STREAM = 1
@@ -10,13 +12,13 @@ WINDOW = 65_535
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0])
 
 
-def frame(kind, flags, stream, payload=b""):
+def frame(kind: int, flags: Any, stream: Any, payload: bytes = b"") -> Any:
     return (
         len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
     )
 
 
-def field(name, value):
+def field(name: str, value: Any) -> Any:
     """A header field for HPACK: literal, not indexed, not compressed."""
     parts = [len(text).to_bytes(1, "big") + text.encode() for text in (name, value)]
     return b"\x00" + b"".join(parts)
@@ -34,24 +36,24 @@ class Wire:
         over: Whether the server closed the connection, or said that it will.
     """
 
-    def __init__(self, address):
+    def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=60)
         self.socket.sendall(PREFACE)
-        self.ended = {}
+        self.ended: dict[int, Any] = {}
         self.over = False
         self._buffer = b""
         self._next = 1
         self._initial = WINDOW
         self._windows = {0: WINDOW}
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         self.socket.close()
 
-    def call(self, path, *, message=None, authorization=None):
+    def call(self, path: Path, *, message: Any = None, authorization: Any = None) -> Any:
         """Open a call, and end it where there is a message; return its stream."""
         stream, self._next = self._next, self._next + 2
         self._windows[stream] = self._initial
@@ -73,11 +75,11 @@ class Wire:
         self.socket.sendall(sent)
         return stream
 
-    def begin_message(self, stream, announced):
+    def begin_message(self, stream: Any, announced: Any) -> None:
         """Announce a message of so many bytes."""
         self.send(stream, b"\x00" + announced.to_bytes(4, "big"))
 
-    def send(self, stream, data, *, last=False):
+    def send(self, stream: Any, data: Any, *, last: bool = False) -> Any:
         """Send a call's data as its windows allow; return how much, less if the call ended."""
         sent = 0
         while sent < len(data) and stream not in self.ended and not self.over:
@@ -97,23 +99,23 @@ class Wire:
             self.look()
         return sent
 
-    def look(self):
+    def look(self) -> None:
         """Take what has come already."""
         while not self.over and select.select([self.socket], [], [], 0)[0]:
             self.read()
 
-    def until_ended(self, stream):
+    def until_ended(self, stream: Any) -> Any:
         """Wait for the end of a call; return its last header block."""
         while stream not in self.ended and not self.over:
             self.read()
         return self.ended[stream]
 
-    def until_over(self):
+    def until_over(self) -> None:
         """Wait until the server closes the connection."""
         while not self.over:
             self.read()
 
-    def read(self):
+    def read(self) -> None:
         """Wait for bytes from the server and take them."""
         try:
             got = self.socket.recv(65_536)
@@ -132,7 +134,7 @@ class Wire:
             self._buffer = self._buffer[9 + length :]
             self._take(kind, flags, stream, payload)
 
-    def _take(self, kind, flags, stream, payload):
+    def _take(self, kind: int, flags: Any, stream: Any, payload: Any) -> None:
         if kind == SETTINGS and not flags & ACK:
             for start in range(0, len(payload), 6):
                 if payload[start : start + 2] == b"\x00\x04":

@@ -5,6 +5,7 @@ import json
 import re
 import socket
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass
@@ -15,7 +16,7 @@ class Answer:
 
     @property
     def error(self) -> str:
-        return json.loads(self.body)["error"]
+        return str(json.loads(self.body)["error"])
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -103,7 +104,7 @@ def infer_head(model: str, length: int, *fields: str) -> bytes:
     return ("\r\n".join([*lines, *fields]) + "\r\n\r\n").encode("latin-1")
 
 
-def double_body(values=(1.0, 2.0, 3.0, 4.0)) -> bytes:
+def double_body(values: Any = (1.0, 2.0, 3.0, 4.0)) -> bytes:
     """A JSON infer request for the model `double`."""
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": list(values)}
     return json.dumps({"inputs": [entry]}).encode()

@@ -5,6 +5,7 @@ section's keys as the design states them.
 """
 
 import math
+from typing import Any
 
 import cv2
 import numpy as np
@@ -43,24 +44,25 @@ def decode(data: bytes, spec: ImageSpec, channels: int, datatype: str) -> np.nda
         if datatype == "UINT16" and spec.resize != "pillow":
             flags |= cv2.IMREAD_ANYDEPTH
         image = cv2.imdecode(array, flags)
+    assert image is not None
     if image.ndim == 2:
         image = image[:, :, np.newaxis]
     if spec.exif == "apply":
         image = rotate(image, Image.open(__import__("io").BytesIO(data)))
     if spec.color == "RGB" and image.shape[2] >= 3:
-        image = image[:, :, [2, 1, 0, 3][: image.shape[2]]]
+        image = np.take(image, [2, 1, 0, 3][: image.shape[2]], axis=2)
     return np.ascontiguousarray(image)
 
 
 def rotate(image: np.ndarray, file: Image.Image) -> np.ndarray:
     """Turn the pixels as Pillow turns the file."""
-    transposed = {
+    transposed: dict[int, Any] = {
         2: lambda a: a[:, ::-1], 3: lambda a: a[::-1, ::-1], 4: lambda a: a[::-1],
         5: lambda a: a.swapaxes(0, 1), 6: lambda a: np.rot90(a, -1),
         7: lambda a: a.swapaxes(0, 1)[::-1, ::-1], 8: lambda a: np.rot90(a, 1),
     }  # fmt: skip
     turn = transposed.get(file.getexif().get(0x0112, 1), lambda a: a)
-    turned = turn(image)
+    turned: np.ndarray = turn(image)
     assert turned.shape[:2] == ImageOps.exif_transpose(file).size[::-1]
     return turned
 
@@ -76,7 +78,9 @@ def resize(image: np.ndarray, height: int, width: int, kind: str) -> np.ndarray:
         modes = {1: "L", 3: "RGB", 4: "RGBA"}
         source = image[:, :, 0] if image.shape[2] == 1 else image
         file = Image.fromarray(source, modes[image.shape[2]])
-        return np.asarray(file.resize((width, height), Image.BILINEAR)).reshape(height, width, -1)
+        return np.asarray(file.resize((width, height), Image.Resampling.BILINEAR)).reshape(
+            height, width, -1
+        )
     return cv2_resize(image, height, width, cv2.INTER_AREA if kind == "area" else cv2.INTER_LINEAR)
 
 
@@ -111,7 +115,7 @@ def prepare(data: bytes, spec: ImageSpec, shape: tuple[int, int, int], datatype:
 
 def finish(image: np.ndarray, spec: ImageSpec, datatype: str) -> np.ndarray:
     if spec.scale != 1 or any(spec.mean) or any(value != 1 for value in spec.std):
-        precision = np.float64 if datatype == "FP64" else np.float32
+        precision: Any = np.float64 if datatype == "FP64" else np.float32
         mean = np.array(spec.mean or (0,), precision)
         std = np.array(spec.std or (1,), precision)
         if spec.arithmetic == "exact":

@@ -1,6 +1,7 @@
 """Models and infer bodies that the tests of REST parsing and rendering share."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,21 +24,35 @@ def prefixed(*parts: bytes) -> bytes:
     return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
 
 
-def parse(document, tail=b"", spec=ADD, limits=LIMITS, header=True, **fields) -> InferRequest:
+def parse(
+    document: Any,
+    tail: bytes = b"",
+    spec: Any = ADD,
+    limits: Any = LIMITS,
+    header: bool = True,
+    **fields: Any,
+) -> InferRequest:
     """Parse `document` (a mapping or raw JSON) followed by `tail`."""
     text = document if isinstance(document, bytes) else json.dumps(document).encode()
     length = str(len(text)) if header else None
     return parse_infer(text + tail, length, spec, limits, **fields)
 
 
-def refusal(*args, **kwargs) -> str:
+def refusal(*args: Any, **kwargs: Any) -> str:
     with pytest.raises(InvalidRequest) as caught:
         parse(*args, **kwargs)
     return str(caught.value)
 
 
-def one(name="x", shape=(1, 4), datatype="FP32", size=None, data=None, **top):
-    entry = {"name": name, "shape": list(shape), "datatype": datatype}
+def one(
+    name: str = "x",
+    shape: Any = (1, 4),
+    datatype: str = "FP32",
+    size: int | None = None,
+    data: Any = None,
+    **top: Any,
+) -> Any:
+    entry: dict[str, Any] = {"name": name, "shape": list(shape), "datatype": datatype}
     if size is not None:
         entry["parameters"] = {"binary_data_size": size}
     if data is not None:

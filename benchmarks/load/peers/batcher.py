@@ -4,6 +4,7 @@ import queue
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 MAX_BATCH = 8
 
 
-def network():
+def network() -> Any:
     from engine_batching import RESNET
 
-    names: dict = {}
+    names: dict[str, Any] = {}
     exec(RESNET.split("class Handler")[0], names)
     return names["network"]()
 
@@ -26,10 +27,10 @@ class Batcher:
 
     def __init__(self) -> None:
         self._model = network()
-        self._queue: queue.SimpleQueue = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._run, daemon=True).start()
 
-    def submit(self, body: bytes, answered) -> None:
+    def submit(self, body: bytes, answered: Any) -> None:
         self._queue.put((np.frombuffer(body, np.float32).reshape(3, 224, 224), answered))
 
     def _run(self) -> None:

@@ -1,6 +1,7 @@
 """A plain FastAPI app around the batcher, for uvicorn."""
 
 import asyncio
+from typing import Any
 
 from batcher import Batcher
 from fastapi import FastAPI, Request, Response
@@ -19,5 +20,5 @@ async def infer(request: Request) -> Response:
 
 
 @app.get("/ready")
-async def ready() -> dict:
+async def ready() -> dict[str, Any]:
     return {"ready": True}

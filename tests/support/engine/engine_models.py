@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.executors import Executor
 from ksrv.errors import DeadlineExceeded
 from ksrv.repository.entry import ModelEntry
+from ksrv.repository.layout import Repository
 from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse, Tensor
 from ksrv.source import Batching, ModelConfig, ModelSource
 from ksrv.spec import ModelSpec, TensorSpec
@@ -18,7 +20,7 @@ X = TensorSpec("x", "FP32", (-1, 4))
 Y = TensorSpec("y", "FP32", (-1, 4))
 
 
-def source(name: str = "m", version: str = "", **settings: object) -> ModelSource:
+def source(name: str = "m", version: str = "", **settings: Any) -> ModelSource:
     """A version whose settings are given as keywords; `batch` and `delay` make its batching."""
     batch = settings.pop("batch", 0)
     delay = settings.pop("delay", 0.0)
@@ -67,6 +69,7 @@ class FunctionExecutor:
 
     def start(self) -> ModelSpec:
         self.alive = True
+        assert self.source.config is not None
         return self.source.config.spec(self.source.name, self.source.version)
 
     def lease(self, nbytes: int) -> object:
@@ -93,7 +96,7 @@ def tensor(name: str, data: object) -> Tensor:
     return Tensor(name, "FP32", array.shape, array)
 
 
-def request(rows: int = 1, value: float = 1.0, model: str = "m", **fields: object) -> InferRequest:
+def request(rows: int = 1, value: float = 1.0, model: str = "m", **fields: Any) -> InferRequest:
     data = np.full((rows, 4), value, np.float32)
     return InferRequest(model, inputs=[tensor("x", data)], **fields)
 
@@ -102,11 +105,11 @@ def engine(
     *sources: ModelSource,
     run: Callable[[BatchInputs], object] = lambda batch: batch.tensors["x"].data * 2,
     make: Callable[[ModelSource, int, int], Executor] | None = None,
-    **settings: object,
+    **settings: Any,
 ) -> Engine:
     """A started engine over models that all run one function."""
     made = Engine(
-        Models(*(sources or (source(),))),
+        cast(Repository, Models(*(sources or (source(),)))),
         EngineSettings(**settings),
         make_executor=make or (lambda one, number, threads: FunctionExecutor(one, run)),
     )
@@ -114,7 +117,7 @@ def engine(
     return made
 
 
-def submit_for(served: Engine, milliseconds: float, **fields: object) -> object:
+def submit_for(served: Engine, milliseconds: float, **fields: Any) -> object:
     """Submit a request with a deadline; one that has passed on the way is tried with a later one."""
     while True:
         deadline = time.monotonic_ns() + int(milliseconds * 1_000_000)
@@ -139,7 +142,7 @@ def expire_in_handler(served: Engine) -> int:
     raise AssertionError("no request expired while a handler ran")
 
 
-def answer_in_time(served: Engine, **fields: object) -> tuple[InferResponse, int]:
+def answer_in_time(served: Engine, **fields: Any) -> tuple[InferResponse, int]:
     """Send a request until it is answered before its deadline; the answer, and how many expired."""
     give_up = time.monotonic() + 60
     expired = 0

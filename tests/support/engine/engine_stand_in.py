@@ -4,6 +4,7 @@ import threading
 import time
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -44,35 +45,35 @@ class State:
 
 
 class Ticket:
-    def __init__(self, request):
+    def __init__(self, request: Any) -> None:
         self.request = request
         self._ended = threading.Event()
         self._outcome = None
-        self._callbacks = []
+        self._callbacks: list[Any] = []
         self._lock = threading.Lock()
         self.cancelled = False
 
-    def wait(self):
+    def wait(self) -> Any:
         self._ended.wait()
         if isinstance(self._outcome, BaseException):
             raise self._outcome
         return self._outcome
 
-    def done(self):
+    def done(self) -> Any:
         return self._ended.is_set()
 
-    def cancel(self):
+    def cancel(self) -> None:
         self.cancelled = True
         self.finish(Cancelled("the request was cancelled"))
 
-    def add_done_callback(self, callback):
+    def add_done_callback(self, callback: Any) -> None:
         with self._lock:
             if not self._ended.is_set():
                 self._callbacks.append(callback)
                 return
         callback(self)
 
-    def finish(self, outcome):
+    def finish(self, outcome: Any) -> None:
         with self._lock:
             if self._ended.is_set():
                 return
@@ -86,23 +87,25 @@ class Ticket:
 class StandInEngine:
     """What `GrpcServer` asks of an engine."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.is_ready = True
-        self.unready_models = set()
-        self.tickets = []
+        self.unready_models: set[str] = set()
+        self.tickets: list[Ticket] = []
         self.release = threading.Event()  # lets "slow" answer
-        self.loaded = []
+        self.loaded: list[str] = []
         self.most_at_once = 0
         self._lock = threading.Lock()
 
-    def spec(self, name, version=""):
+    def spec(self, name: str, version: str = "") -> Any:
         if name not in SPECS or version not in ("", "1"):
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         if name in self.unready_models:
             raise NotReady(f"model '{name}' is not ready")
         return SPECS[name]
 
-    def submit(self, request, callback=None, *, may_run=False, waits=False):
+    def submit(
+        self, request: Any, callback: Any = None, *, may_run: bool = False, waits: bool = False
+    ) -> Any:
         self.spec(request.model_name, request.model_version)
         if request.model_name == "full":
             raise Overloaded("the queue of model 'full' holds 1 requests, which is its limit")
@@ -117,7 +120,7 @@ class StandInEngine:
         threading.Thread(target=self._run, args=(ticket,), daemon=True).start()
         return ticket
 
-    def _run(self, ticket):
+    def _run(self, ticket: Any) -> None:
         request = ticket.request
         if request.model_name == "slow":
             while not self.release.wait(0.01):
@@ -131,7 +134,7 @@ class StandInEngine:
         except Exception as error:
             ticket.finish(error)
 
-    def _answer(self, request):
+    def _answer(self, request: Any) -> Any:
         outputs = request.inputs
         headers = {}
         match request.model_name:
@@ -154,31 +157,31 @@ class StandInEngine:
             request.model_name, "1", request.id, outputs, {"k": True}, headers=headers
         )
 
-    def ready(self):
+    def ready(self) -> Any:
         return self.is_ready
 
-    def model_ready(self, name, version=""):
+    def model_ready(self, name: str, version: str = "") -> bool:
         if name in self.unready_models:
             return False
         self.spec(name, version)
         return True
 
-    def versions(self, name):
+    def versions(self, name: str) -> Any:
         return ["1"]
 
-    def index(self, ready_only=False):
+    def index(self, ready_only: bool = False) -> Any:
         states = [State(name, "1", "READY", "") for name in sorted(SPECS)]
         return [*states, *([] if ready_only else [State("bad", "", "UNAVAILABLE", "no file")])]
 
-    def load(self, name):
+    def load(self, name: str) -> None:
         self.spec(name)
         self.loaded.append(name)
 
-    def unload(self, name):
+    def unload(self, name: str) -> None:
         self.spec(name)
         self.loaded.remove(name)
 
-    def statistics(self, name="", version=""):
+    def statistics(self, name: str = "", version: str = "") -> Any:
         once = SimpleNamespace(count=1, ns=10)
         fields = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
         return [

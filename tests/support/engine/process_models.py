@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +19,16 @@ from ksrv.handlers.base import BaseHandler
 """
 
 
-def source(folder: Path, handler: str, **config) -> ModelSource:
+def source(folder: Path, handler: str, **config: Any) -> ModelSource:
     (folder / "handler.py").write_text(PRELUDE + dedent(handler))
     settings = ModelConfig(handler=str(folder / "handler.py"), **config)
     return ModelSource(name="m", version="1", folder=folder, root=folder, config=settings)
 
 
 @contextmanager
-def running(folder: Path, handler: str, *, config: Mapping = {}, **options) -> Iterator:
+def running(
+    folder: Path, handler: str, *, config: Mapping[str, Any] = {}, **options: Any
+) -> Iterator[Any]:
     executor = ProcessExecutor(source(folder, handler, **config), **options)
     try:
         executor.start()
@@ -34,24 +37,24 @@ def running(folder: Path, handler: str, *, config: Mapping = {}, **options) -> I
         executor.close()
 
 
-class Chunks(list):
+class Chunks(list[Any]):
     """An emitter that keeps what it was given.
 
     Args:
         leaves_after: The number of chunks after which the only client has left.
     """
 
-    def __init__(self, leaves_after=1000):
+    def __init__(self, leaves_after: int = 1000) -> None:
         self.leaves_after = leaves_after
 
-    def __call__(self, outputs):
+    def __call__(self, outputs: Any) -> None:
         self.append(outputs)
 
-    def listening(self):
+    def listening(self) -> Any:
         return frozenset({0} if len(self) < self.leaves_after else ())
 
 
-def batch_of(*arrays: np.ndarray, datatype: str = "FP32", **fields) -> BatchInputs:
+def batch_of(*arrays: np.ndarray, datatype: str = "FP32", **fields: Any) -> BatchInputs:
     """One request, its tensors called x0, x1, ..."""
     tensors = {
         f"x{place}": Tensor(f"x{place}", datatype, array.shape, array)

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 
@@ -26,39 +27,41 @@ from tests.support.native.held_gil import hold_gil
 class EchoTicket:
     """A request in the thread pool."""
 
-    def __init__(self, future):
+    def __init__(self, future: Any) -> None:
         self._future = future
 
-    def wait(self):
+    def wait(self) -> Any:
         return self._future.result()
 
-    def cancel(self):
+    def cancel(self) -> None:
         self._future.cancel()
 
-    def done(self):
+    def done(self) -> Any:
         return self._future.done()
 
-    def add_done_callback(self, callback):
+    def add_done_callback(self, callback: Any) -> None:
         self._future.add_done_callback(lambda _: callback(self))
 
 
 class EchoEngine:
     """Answers with the inputs. The queue of the model `full` is full; `stuck` never returns."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(64)
         self._draining = False
         self.requests = 0
 
-    def spec(self, name, version=""):
+    def spec(self, name: str, version: str = "") -> Any:
         if name not in ("add", "full", "stuck") or version not in ("", "1"):
             raise NotFound(f"there is no model {quote(name)}")
         return ModelSpec(name, version)
 
-    def reached(self):
+    def reached(self) -> Any:
         return []
 
-    def submit(self, request, callback=None, *, may_run=False, waits=False):
+    def submit(
+        self, request: Any, callback: Any = None, *, may_run: bool = False, waits: bool = False
+    ) -> Any:
         if request.model_name == "stuck":
             threading.Event().wait()
         if request.model_name == "full":
@@ -70,10 +73,10 @@ class EchoEngine:
             ticket.add_done_callback(callback)
         return ticket
 
-    def infer(self, request):
+    def infer(self, request: Any) -> Any:
         return self.submit(request).wait()
 
-    def _answer(self, request):
+    def _answer(self, request: Any) -> Any:
         self.requests += 1
         parameters = request.parameters
         time.sleep(float(parameters.get("sleep", 0)))
@@ -88,32 +91,32 @@ class EchoEngine:
             headers=headers,
         )  # fmt: skip
 
-    def live(self):
+    def live(self) -> bool:
         return True
 
-    def ready(self):
+    def ready(self) -> bool:
         return not self._draining
 
-    def why_not_ready(self, *, names=True):
+    def why_not_ready(self, *, names: bool = True) -> str:
         return "the server is stopping" if self._draining else ""
 
-    def drain(self):
+    def drain(self) -> None:
         self._draining = True
 
 
 class Service:
     """The app with what the worker looks for; the engine is made after the fork."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         text = os.environ.get("DOOR_TEST_SETTINGS", "{}")
         self.settings = msgspec.json.decode(text, type=ServerSettings)
         self.access = Access(self.settings)
         self.shared_memory = None
-        self._engine = None
-        self._app = None
+        self._engine: Any = None
+        self._app: Any = None
 
     @property
-    def engine(self):
+    def engine(self) -> Any:
         if self._engine is None:
             self._engine = EchoEngine()
             self._app = make_app(self._engine, self.settings, access=self.access)
@@ -121,7 +124,7 @@ class Service:
                 threading.Thread(target=hold_gil, args=(pipe,), daemon=True).start()
         return self._engine
 
-    def __call__(self, environ, start_response):
+    def __call__(self, environ: Any, start_response: Any) -> Any:
         assert self.engine is not None
         if environ["PATH_INFO"] in ("/pid", "/door"):
             door = WORKERS[-1].door
@@ -132,10 +135,10 @@ class Service:
         return self._app(environ, start_response)
 
 
-WORKERS = []
+WORKERS: list[Any] = []
 service = Service()
 
 
-def post_worker_init(worker):
+def post_worker_init(worker: Any) -> None:
     """gunicorn's hook; given by the configuration file that the tests write."""
     WORKERS.append(worker)

@@ -8,6 +8,9 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -38,6 +41,7 @@ outputs:
 """
 ONE = """
 import time
+from pathlib import Path
 from pathlib import Path
 from ksrv import BaseHandler, InferenceError
 
@@ -149,7 +153,7 @@ MODELS = {
 
 
 @contextlib.contextmanager
-def serving(folder, handler, settings):
+def serving(folder: Path, handler: str, settings: Any) -> Iterator[Any]:
     """An engine of one test, with one model."""
     folder.mkdir()
     (folder / "handler.py").write_text(handler)
@@ -163,21 +167,21 @@ def serving(folder, handler, settings):
 
 
 class Open:
-    def check(self, authorization):
+    def check(self, authorization: Any) -> None:
         raise AssertionError("nobody is checked here")
 
     needs_token = False
 
 
 @contextlib.contextmanager
-def opened(engine, *, lanes=True):
+def opened(engine: Any, *, lanes: bool = True) -> Iterator[Any]:
     limits = Limits()
-    route = HotRoute(engine, limits, Open())
+    route = HotRoute(engine, limits, cast(Any, Open()))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         door = Door(HeadRules(body=1 << 30), route, ready_answers(limits))
         door.listen([listener.fileno()])
-        made = {}
+        made: dict[int, Any] = {}
         gates = []
         for name, version, model in engine.reached():
             lane = made.setdefault(id(model), lane_for(model, route, limits)) if lanes else None
@@ -195,7 +199,7 @@ def opened(engine, *, lanes=True):
                 thread.join()
 
 
-def entry(name, array, **more):
+def entry(name: str, array: Any, **more: Any) -> Any:
     kinds = {"f4": "FP32", "i8": "INT64", "f8": "FP64"}
     parameters = {"binary_data_size": array.nbytes, **more.pop("parameters", {})}
     return {
@@ -207,7 +211,16 @@ def entry(name, array, **more):
     }
 
 
-def message(model, arrays, *, fields="", outputs=None, parameters=None, text=None, **more):
+def message(
+    model: str,
+    arrays: Any,
+    *,
+    fields: str = "",
+    outputs: Any = None,
+    parameters: Any = None,
+    text: Any = None,
+    **more: Any,
+) -> Any:
     document = {"inputs": [entry(name, array) for name, array in arrays.items()], **more}
     document["parameters"] = {"binary_data_output": True} if parameters is None else parameters
     if outputs is not None:
@@ -221,13 +234,13 @@ def message(model, arrays, *, fields="", outputs=None, parameters=None, text=Non
     return head.encode() + body
 
 
-def row(*values, rows=1, dtype="<f4"):
+def row(*values: Any, rows: int = 1, dtype: str = "<f4") -> Any:
     array = np.zeros((rows, 4), dtype)
     array.reshape(-1)[: len(values)] = values
     return array
 
 
-def ask(address, data):
+def ask(address: tuple[str, int], data: Any) -> Any:
     with socket.create_connection(address, 20) as client:
         client.sendall(data)
         return read_message(client)[:2]
@@ -238,22 +251,22 @@ class Hold:
 
     turns = itertools.count(1)
 
-    def __init__(self, folder):
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._turn = next(self.turns)
         self.x = row(-3, self._turn)
 
     @property
-    def began(self):
+    def began(self) -> Any:
         return (self._folder / f"began-{self._turn}").exists()
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         (self._folder / f"go-{self._turn}").touch()
 
-    def begin(self, client, model):
+    def begin(self, client: Any, model: str) -> None:
         """Send one and wait until its handler runs; one that expired before that is sent again."""
         give_up = time.monotonic() + 60
         while not self.began:
@@ -265,15 +278,15 @@ class Hold:
                 assert status(read_message(client)[0]) == 504
 
 
-def readable(clients, seconds):
+def readable(clients: Any, seconds: float) -> Any:
     return select.select(clients, [], [], seconds)[0]
 
 
-def status(head):
+def status(head: bytes) -> int:
     return int(head.split(b" ", 2)[1])
 
 
-def stripped(head):
+def stripped(head: bytes) -> Any:
     """A head without what differs from one answer to the next."""
     head = re.sub(rb"\r\nDate: [^\r]+", b"", head)
     return re.sub(rb"dur=[0-9.]+", b"dur=", head)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,8 +40,15 @@ class DoorServer:
     """
 
     def __init__(
-        self, folder, *, worker_class=DOOR, settings=None, gil=None, bind="127.0.0.1:0", **options
-    ):
+        self,
+        folder: Path,
+        *,
+        worker_class: Any = DOOR,
+        settings: Any = None,
+        gil: Any = None,
+        bind: str = "127.0.0.1:0",
+        **options: Any,
+    ) -> None:
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._bind = bind
@@ -59,10 +67,10 @@ class DoorServer:
             self._environment["DOOR_TEST_GIL"] = str(gil)
 
     @property
-    def log(self):
+    def log(self) -> Any:
         return (self._folder / "log").read_text(errors="replace")
 
-    def start(self):
+    def start(self) -> Any:
         with (self._folder / "log").open("wb") as output:
             self.process = subprocess.Popen(
                 [
@@ -82,7 +90,7 @@ class DoorServer:
                 raise AssertionError(f"gunicorn did not start:\n{self.log}")
             time.sleep(0.02)
 
-    def _answers(self, listening):
+    def _answers(self, listening: Any) -> bool:
         if listening.startswith("unix:"):
             self.family, self.address = socket.AF_UNIX, listening.removeprefix("unix:")
         else:
@@ -96,7 +104,7 @@ class DoorServer:
         except OSError:
             return False
 
-    def connect(self, timeout=20):
+    def connect(self, timeout: float = 20) -> Any:
         client = socket.socket(self.family, socket.SOCK_STREAM)
         client.settimeout(timeout)
         try:
@@ -107,36 +115,36 @@ class DoorServer:
         return client
 
     @property
-    def url(self):
+    def url(self) -> Any:
         host, port = self.address
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
-    def exchange(self, data):
+    def exchange(self, data: Any) -> Any:
         """Send bytes on a new connection and return everything until the server closes it."""
         with self.connect() as client:
             client.sendall(data)
             client.shutdown(socket.SHUT_WR)
             return read_all(client)
 
-    def counters(self):
+    def counters(self) -> Any:
         """What the door of the worker that answers has counted."""
         answer = self.exchange(b"GET /door HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         return json.loads(answer.partition(b"\r\n\r\n")[2])
 
-    def stop(self, timeout=30):
+    def stop(self, timeout: float = 30) -> Any:
         """End the server with SIGTERM; return the master's exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
-    def kill(self):
+    def kill(self) -> None:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         return self.start()
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: str, error: Any, trace: Any) -> None:
         try:
             status = self.stop() if self.process.poll() is None else self.process.returncode
             assert error is not None or status == 0, f"gunicorn ended with {status}:\n{self.log}"
@@ -144,7 +152,7 @@ class DoorServer:
             self.kill()
 
 
-def assert_no_answer(client, seconds=0.3):
+def assert_no_answer(client: Any, seconds: float = 0.3) -> None:
     """See that nothing comes for a while."""
     before = client.gettimeout()
     client.settimeout(seconds)
@@ -153,7 +161,7 @@ def assert_no_answer(client, seconds=0.3):
     client.settimeout(before)
 
 
-def infer_head(json_length, length, *fields, model="add"):
+def infer_head(json_length: Any, length: int, *fields: Any, model: str = "add") -> Any:
     """The head of an infer request; without a JSON length the whole body is JSON."""
     lines = [
         f"POST /v2/models/{model}/infer HTTP/1.1",
@@ -166,7 +174,7 @@ def infer_head(json_length, length, *fields, model="add"):
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-def infer(count=16, *fields, model="add", **parameters):
+def infer(count: int = 16, *fields: Any, model: str = "add", **parameters: Any) -> Any:
     """A whole infer request for FP32 [1, count], in and out as binary."""
     document = {
         "inputs": [

@@ -27,7 +27,9 @@ def run_program(flavour: str, name: str, *arguments: str) -> str:
         "--into",
         ROOT / "build" / "programs" / flavour,
     ]
-    built = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    built = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=False, cwd=ROOT
+    )
     assert built.returncode == 0, built.stderr
     program = built.stdout.strip()
     ran = subprocess.run(

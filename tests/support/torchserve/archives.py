@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import onnx
 import torch
@@ -19,15 +20,15 @@ LABELS = {"0": "zero", "1": ["n01", "one"], "2": "two"}
 class Line(nn.Module):
     """The line of handlers/line.py; archives hold that file, not this class."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.through = nn.Linear(4, 3)
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         return self.through(x)
 
 
-def line():
+def line() -> Any:
     """Return the model that turns [1, 2, 3, 4] into [2.5, 5.5, 10]."""
     model = Line().eval()
     with torch.no_grad():
@@ -36,7 +37,7 @@ def line():
     return model
 
 
-def write_files(folder):
+def write_files(folder: Path) -> None:
     """Write the model files that archives are made of."""
     model = line()
     torch.jit.trace(model, torch.zeros(1, 4)).save(str(folder / "line.pt"))
@@ -59,21 +60,21 @@ def write_files(folder):
 
 
 def archive(  # one argument for each of the archiver's own
-    store,
-    name,
-    handler,
+    store: Path,
+    name: str,
+    handler: str,
     *,
-    files=None,
-    model=None,
-    definition=None,
-    labels=False,
-    settings=None,
-    version="1.0",
-    form="default",
-    requirements=None,
-    extra=(),
-    file_name=None,
-):
+    files: Any = None,
+    model: str | None = None,
+    definition: Any = None,
+    labels: bool = False,
+    settings: Any = None,
+    version: str = "1.0",
+    form: str = "default",
+    requirements: Any = None,
+    extra: Any = (),
+    file_name: Any = None,
+) -> Any:
     """Make an archive in the model store.
 
     Args:

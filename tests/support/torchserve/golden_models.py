@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ WORDS = "it is its not do bad good very cafe 3 a b cannot will as".split()  # no
 VOCABULARY = ["<unk>", *WORDS, *(f"{first} {second}" for first in WORDS for second in WORDS)]
 
 
-def recorded(name: str) -> dict:
+def recorded(name: str) -> dict[str, Any]:
     """Return the cases of a file in tests/golden/torchserve by their ids."""
     return {case["id"]: case for case in json.loads((RECORDED / name).read_text())["cases"]}
 
@@ -31,7 +32,7 @@ def _fill(parameter: nn.Parameter, scale: float) -> None:
 
 
 class Segmenter(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.c = nn.Conv2d(3, 4, 1)
 
@@ -62,7 +63,7 @@ class ChannelMean(nn.Module):
 class Words(nn.Module):
     """A text classifier of three labels, as TorchServe's text handler calls it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.EmbeddingBag(len(VOCABULARY), 4)
         self.last = nn.Linear(4, 3)

@@ -1,12 +1,14 @@
 """A fixture that forgets the modules of TorchServe's handlers."""
 
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 
 @pytest.fixture
-def ts_modules(monkeypatch):
+def ts_modules(monkeypatch: Any) -> Iterator[Any]:
     """Forget what a handler has imported in this process."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
