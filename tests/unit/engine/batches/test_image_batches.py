@@ -96,7 +96,7 @@ def test_the_header_of_an_image_is_read_once(monkeypatch):
     gate = Gate()
     served = serve(gate, batch=8, split=True)
     first = served.submit(images(png(1)))
-    until(lambda: gate.batches)
+    wait_until(lambda: gate.batches)
     many = served.submit(images(*(png(value) for value in range(10))))
     gate.event.set()
     assert first.wait().outputs[0].data.tolist() == [[1.0]]
