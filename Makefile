@@ -9,7 +9,7 @@ JOBS ?= 2
 # Many tests wait rather than compute: twice as many processes as cores.
 TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 
-.PHONY: demo demo-once serve test test-slow test-kserve check format protos bench bench-load fuzz asan coverage dist clean help
+.PHONY: demo demo-once serve test test-slow test-kserve check format protos bench bench-load fuzz asan coverage dist locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -26,6 +26,8 @@ $(VENV)/.core: $(VENV)/.python $(NATIVE)
 
 $(VENV)/.installed: $(VENV)/.python pyproject.toml | $(VENV)/.core
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[torch,onnx,rich,test]'
+# Its types alone are read, by tests/unit/deploy; what an import of it needs stays away.
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-deps kserve
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.core $(VENV)/.installed
@@ -136,6 +138,37 @@ fuzz: ## drive the native parsers with libFuzzer, FUZZ_SECONDS each; needs clang
 dist: $(VENV)/.python ## source archive and wheel, built in isolation
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt build
 	$(BIN)/python -m build
+
+# The container's packages in an environment of their own, and the programs that look at it beside.
+SUPPLY := build/supply
+LOCKS := deploy/requirements
+COMPILE = CUSTOM_COMPILE_COMMAND='make locks' $(SUPPLY)/tools/bin/python -m piptools compile -q \
+	--generate-hashes --strip-extras --no-emit-find-links --no-emit-index-url -c constraints.txt
+
+$(SUPPLY)/.tools: constraints.txt
+	$(PYTHON) -m venv $(SUPPLY)/tools
+	$(SUPPLY)/tools/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt \
+		-U pip pip-tools cyclonedx-bom pip-licenses
+	@touch $@
+
+$(SUPPLY)/.server: $(SUPPLY)/.tools $(LOCKS)/runtime.lock
+	$(PYTHON) -m venv --clear --without-pip $(SUPPLY)/server
+	$(SUPPLY)/tools/bin/pip -q --python $(SUPPLY)/server/bin/python install --require-hashes -r $(LOCKS)/runtime.lock
+	@touch $@
+
+locks: $(SUPPLY)/.tools ## write deploy/requirements/*.lock again, from pyproject.toml and constraints.txt
+	$(COMPILE) --allow-unsafe -o $(LOCKS)/build.lock $(LOCKS)/build.in
+	$(COMPILE) --allow-unsafe --extra onnx -o $(LOCKS)/runtime.lock pyproject.toml
+	$(COMPILE) --unsafe-package torch --extra onnx --extra rich --extra test -o $(LOCKS)/ci.lock pyproject.toml
+
+sbom: $(SUPPLY)/.server ## a bill of materials (CycloneDX) of the container's packages: dist/sbom.cdx.json
+	mkdir -p dist
+	$(SUPPLY)/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application \
+		--output-reproducible --output-file dist/sbom.cdx.json $(SUPPLY)/server/bin/python
+
+licences: $(SUPPLY)/.server ## the licences of the container's packages: deploy/requirements/licences.md
+	{ cat $(LOCKS)/licences.head.md; $(SUPPLY)/tools/bin/pip-licenses --python $(SUPPLY)/server/bin/python \
+		--from mixed --format markdown --order name --with-urls; } > $(LOCKS)/licences.md
 
 clean: ## remove everything that make made
 	rm -rf $(VENV) $(KSERVE_VENV) build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -1,0 +1,106 @@
+"""The container file and the compose file; what the file's steps do is tests/integration/deploy."""
+
+import fnmatch
+import re
+import subprocess
+
+import pytest
+import yaml
+
+from ksrv import __version__
+from ksrv.server.settings import resolve
+from tests.unit.deploy.packages import DEPLOY, need_program
+
+ROOT = DEPLOY.parent
+DOCKERFILE = DEPLOY / "docker/Dockerfile"
+TEXT = re.sub(r"\\\n", " ", DOCKERFILE.read_text())
+
+
+def steps(word):
+    return re.findall(rf"^{word} (.*)$", TEXT, re.MULTILINE)
+
+
+def test_hadolint_has_nothing_to_say():
+    done = subprocess.run(
+        [need_program("hadolint"), "--no-color", str(DOCKERFILE)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def ignored(path):
+    """Whether the build context leaves a path out, by the rules of the .dockerignore beside."""
+    lines = DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().split()
+    out = False
+    for line in lines:
+        pattern = line.lstrip("!").removeprefix("**/")
+        if fnmatch.fnmatch(path, pattern) or fnmatch.fnmatch(path, f"{pattern}/*"):
+            out = not line.startswith("!")
+    return out
+
+
+def test_what_is_copied_is_there_and_in_the_context():
+    for step in steps("COPY"):
+        if "--from" in step:
+            continue
+        for name in step.split()[:-1]:
+            assert (ROOT / name).exists(), name
+            assert not ignored(name), name
+    assert ignored("tests/unit/deploy/test_container.py")
+    assert ignored("ksrv/_native/_core.so")
+
+
+def test_the_sources_of_the_wheel_are_copied():
+    copied = {name for step in steps("COPY") if "--from" not in step for name in step.split()[:-1]}
+    manifest = (ROOT / "MANIFEST.in").read_text()
+    needed = set(re.findall(r"^graft (\S+)", manifest, re.MULTILINE))
+    for line in re.findall(r"^include (.*)", manifest, re.MULTILINE):
+        needed |= set(line.split())
+    assert needed | {"ksrv", "setup.py", "pyproject.toml"} <= copied
+
+
+def test_it_runs_as_somebody_and_needs_hashes():
+    assert steps("USER") == ["1000:1000"]
+    installs = re.findall(r"pip install ([^&\n]*)", TEXT)
+    assert installs
+    for words in installs:
+        assert "--require-hashes" in words or "--no-index" in words, words
+    assert "--insecure" not in TEXT and "KSRV_INSECURE" not in TEXT
+
+
+def test_the_images_settings_are_ksrvs():
+    [given] = steps("ENV PATH=/opt/ksrv/bin:\\$PATH")
+    variables = dict(word.split("=", 1) for word in given.split() if word.startswith("KSRV_"))
+    assert variables
+    assert not resolve(environment=variables).warnings
+    assert steps("EXPOSE") == ["8080 9000"]
+
+
+COMPOSE = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
+
+
+def test_the_compose_file_mounts_what_is_there_and_publishes_on_loopback():
+    for service in COMPOSE["services"].values():
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        assert service["cap_drop"] == ["ALL"]
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert (DEPLOY / "compose" / source).is_file(), source
+    server = COMPOSE["services"]["ksrv"]
+    assert server["image"] == f"ksrv:{__version__}"
+    assert (DEPLOY / "compose" / server["build"]["context"]).resolve() == ROOT
+    resolved = resolve(environment=server["environment"])
+    assert not resolved.warnings
+    least = resolved.settings.drain_delay + resolved.settings.stop_timeout
+    assert int(server["stop_grace_period"].removesuffix("s")) > least
+    assert server["read_only"] is True
+
+
+@pytest.mark.parametrize("folder", ["kubernetes", "kserve", "systemd", "compose"])
+def test_images_have_the_version_of_the_sources(folder):
+    for path in (DEPLOY / folder).rglob("*.yaml"):
+        for version in re.findall(
+            r"image: \S*?ksrv:([\w.]+?)(?:-torch)?$", path.read_text(), re.MULTILINE
+        ):
+            assert version == __version__, path

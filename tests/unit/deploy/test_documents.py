@@ -1,0 +1,76 @@
+"""What docs/ says to operators: messages that ksrv has, settings that there are, links that lead on."""
+
+import ast
+import re
+
+import pytest
+
+from ksrv.server.settings import fields
+from tests.unit.deploy.packages import DEPLOY
+
+ROOT = DEPLOY.parent
+PAGES = [
+    ROOT / "docs/production.md", ROOT / "docs/runbooks.md", ROOT / "docs/security.md",
+    ROOT / "SECURITY.md", DEPLOY / "README.md",
+]  # fmt: skip
+PAGE_IDS = [path.name for path in PAGES]
+OTHER_FLAGS = {"--build", "--read-only", "--tmpfs", "--from-file", "--build-arg", "--target",
+               "--no-deps", "--cpuset-cpus", "--now", "--rm", "--require-hashes", "--print-config", "--format", "--user"}  # fmt: skip
+
+
+def texts():
+    """Return every piece of text that is written down in ksrv's sources."""
+    found = set()
+    for path in (ROOT / "ksrv").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found |= set(re.split(r"%[a-z.0-9]+", node.value))
+    return found
+
+
+def messages():
+    text = (ROOT / "docs/runbooks.md").read_text()
+    return [
+        line
+        for block in re.findall(r"```text\n(.*?)```", text, re.S)
+        for line in block.splitlines()
+    ]
+
+
+def test_there_are_ten_messages():
+    assert len(messages()) >= 10
+
+
+@pytest.mark.parametrize("message", messages())
+def test_every_message_is_one_of_ksrvs(message):
+    known = "\n".join(texts())
+    for piece in message.split("…"):
+        assert piece.strip(" '") in known, piece
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_every_setting_that_is_named_is_there(page):
+    flags = {field.flag for field in fields().values()} | OTHER_FLAGS
+    variables = {field.variable for field in fields().values()}
+    text = page.read_text()
+    for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text):
+        assert flag in flags or flag.replace("--no-", "--") in flags, flag
+    for variable in re.findall(r"\bKSRV_[A-Z_]+\b", text):
+        assert variable in variables | {"KSRV_CONFIG"}, variable
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_every_link_and_file_that_is_named_is_there(page):
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        name, _, anchor = target.partition("#")
+        if name.startswith("http"):
+            continue
+        linked = (page.parent / name) if name else page
+        assert linked.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", linked.read_text(), re.MULTILINE)
+            anchors = [re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in headings]
+            assert anchor in anchors, target
+    for name in re.findall(r"`(deploy/[\w./-]+)`", text):
+        assert (ROOT / name).exists(), name

@@ -1,0 +1,91 @@
+"""The runtimes and services for KServe: valid to its package's types, and of one mind with ksrv."""
+
+from copy import deepcopy
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from ksrv.cli.main import main
+from tests.unit.deploy.kserve_schema import Schema
+from tests.unit.deploy.packages import DEPLOY, need
+
+
+def documents(name):
+    return list(yaml.safe_load_all((DEPLOY / "kserve" / f"{name}.yaml").read_text()))
+
+
+RUNTIMES = {one["metadata"]["name"]: one for one in documents("runtimes")}
+SERVICES = {one["metadata"]["name"]: one for one in documents("inferenceservices")}
+
+
+@pytest.fixture(scope="module")
+def schema():
+    return Schema(need("kserve"))
+
+
+@pytest.mark.parametrize("name", [*RUNTIMES, *SERVICES])
+def test_every_object_is_valid(schema, name):
+    assert list(schema.errors((RUNTIMES | SERVICES)[name])) == []
+
+
+def test_the_check_finds_mistakes(schema):
+    runtime = deepcopy(RUNTIMES["ksrv-rest"])
+    runtime["spec"]["protocolVersion"] = ["v2"]
+    runtime["spec"]["containers"][0]["readinessProbe"]["httpget"] = {}
+    runtime["spec"]["supportedModelFormats"][0]["autoSelect"] = "yes"
+    errors = " ".join(schema.errors(runtime))
+    assert "has no field protocolVersion" in errors
+    assert "'httpget' was unexpected" in errors
+    assert "autoSelect is no bool" in errors
+    service = deepcopy(SERVICES["cats"])
+    del service["spec"]["predictor"]["model"]["modelFormat"]
+    assert list(schema.errors(service)) == [
+        "InferenceService.spec.predictor.model needs modelFormat"
+    ]
+
+
+def arguments(args):
+    given = [arg.replace("{{.Name}}", "cats") for arg in args]
+    done = CliRunner().invoke(main, [*given, "--print-config"])
+    assert done.exit_code == 0, done.output
+    return dict(line.split("  (")[0].split(" = ", 1) for line in done.output.splitlines())
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_the_arguments_are_ksrvs(name):
+    [container] = RUNTIMES[name]["spec"]["containers"]
+    assert container["name"] == "kserve-container"
+    chosen = arguments(container["args"])
+    assert chosen["models"] == "('/mnt/models',)"
+    assert chosen["model_name"] == "'cats'"
+    assert chosen["insecure"] == "True"
+    assert float(chosen["drain_delay"]) + float(chosen["stop_timeout"]) < 30
+    port = RUNTIMES[name]["spec"]["annotations"]["prometheus.kserve.io/port"]
+    assert chosen["http"] == f"'0.0.0.0:{port}'"
+
+
+def test_the_gRPC_runtime_has_the_one_port_that_Knative_takes():
+    [container] = RUNTIMES["ksrv-grpc"]["spec"]["containers"]
+    [port] = container["ports"]
+    assert port["name"] == "h2c"
+    assert arguments(container["args"])["grpc"] == f"'0.0.0.0:{port['containerPort']}'"
+    assert container["readinessProbe"]["grpc"]["port"] == port["containerPort"]
+    assert "ports" not in RUNTIMES["ksrv-rest"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_asks_for_what_its_runtime_offers(name):
+    model = SERVICES[name]["spec"]["predictor"]["model"]
+    offered = [
+        runtime["metadata"]["name"]
+        for runtime in RUNTIMES.values()
+        if model["protocolVersion"] in runtime["spec"]["protocolVersions"]
+        and model["modelFormat"]["name"]
+        in [one["name"] for one in runtime["spec"]["supportedModelFormats"]]
+    ]
+    assert model.get("runtime", "ksrv-rest") in offered
+    if "args" in model:
+        chosen = arguments(model["args"])
+        grace = SERVICES[name]["spec"]["predictor"]["terminationGracePeriodSeconds"]
+        assert float(chosen["drain_delay"]) + float(chosen["stop_timeout"]) + 5 <= grace
