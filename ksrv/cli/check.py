@@ -35,7 +35,7 @@ def check(paths: tuple[Path, ...], as_json: bool, log_level: str) -> None:
     processes of their own, where model.yaml says so), run their warm-up, and are closed.
 
     The exit status is 0 when every model is ready and warm, 1 when one is not, and 2 when a path
-    holds nothing to serve.
+    holds no model.
     """
     from ksrv.engine.engine import Engine
     from ksrv.repository.layout import Repository, RepositoryError
@@ -48,7 +48,8 @@ def check(paths: tuple[Path, ...], as_json: bool, log_level: str) -> None:
     repository = Repository(paths, archive_readers())
     engine = Engine(repository)
     try:
-        repository.check()
+        if not repository.scan():
+            repository.check()  # says what a path would have to hold
         with _shown_progress(engine):
             engine.start(wait=True)
     except RepositoryError as error:

@@ -48,6 +48,15 @@ def test_what_is_not_run_is_told(check, tmp_path):
     assert "fails: ready, but not run" in done.output
 
 
+def test_settings_that_cannot_be_read_are_status_1(check, tmp_path):
+    folder = write_double(tmp_path)
+    (folder / "model.yaml").write_text("handler: handler.py\nbatchng: {}\n")
+    for path in (tmp_path, folder):
+        done = check(path)
+        assert done.exit_code == 1, done.output
+        assert "line 2" in done.output and "batching" in done.output
+
+
 @pytest.mark.parametrize("name", ["nothing", "empty"])
 def test_nothing_to_serve_is_status_2(check, tmp_path, name):
     (tmp_path / "empty").mkdir()
