@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from ksrv.bench.host import server_processes, usage
 from ksrv.cli.main import main
 from ksrv.testing import Server
+from tests.support.certificates import self_signed
 from tests.support.models import write_double, write_slow
 
 QUICK = ("--seconds", "0.4", "--warm-up", "0.1")
@@ -115,3 +116,20 @@ def test_a_goal_that_cannot_be_reached_is_told(tmp_path):
     assert done.exit_code == 1, done.output
     assert "no settings reach p99 <= 1 ms" in done.stderr
     assert json.loads(done.stdout)["best"]["rows_per_second"] == 0
+
+
+def test_a_token_and_tls_are_used(tmp_path):
+    write_double(tmp_path / "models")
+    key, cert = self_signed(tmp_path / "tls")
+    tokens = tmp_path / "tokens"
+    tokens.write_text("secret\n")
+    settings = {"tls_cert": str(cert), "tls_key": str(key), "token_file": str(tokens)}
+    with Server(tmp_path / "models", **settings) as server:
+        urls = ["--url", server.url, "--url", f"grpcs://{server.grpc}", "--concurrency", "2"]
+        given = ["double", *urls, "--ca", cert, "--json", *QUICK]
+        done = bench(*given, "--token-file", tokens)
+        assert done.exit_code == 0, done.output
+        results = json.loads(done.stdout)["results"]
+        assert all(one["requests"] and not one["errors"] for one in results)
+        refused = bench(*given)
+        assert refused.exit_code == 1 and "401" in refused.output
