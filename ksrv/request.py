@@ -80,6 +80,7 @@ class InferRequest:
         on_chunk: Takes intermediate answers, on the thread that runs the batch; it must not block.
             None where they are not wanted.
         images: The checked images of its inputs by name, once it is validated; None without any.
+        target: The model version that `Engine.find` returned for it; None leaves that to the engine.
     """
 
     model_name: str
@@ -98,6 +99,7 @@ class InferRequest:
     surface: str = ""
     on_chunk: "Callable[[InferResponse], None] | None" = None
     images: dict[str, CheckedImages] | None = None
+    target: Any = None
 
 
 @dataclass(slots=True)

@@ -160,6 +160,24 @@ class Engine:
 
     # ---- requests ---------------------------------------------------------------------------
 
+    def find(self, name: str, version: str = "") -> LoadedModel:
+        """Return the model version that takes a request, for its `InferRequest.target`.
+
+        Args:
+            name: The model's name.
+            version: The version's, or "" for the highest.
+
+        Raises:
+            NotFound: There is no such model or version.
+            NotReady: It does not serve now.
+        """
+        try:
+            return self._models.find(name, version)
+        except NotFound:
+            with self._counting:
+                self.unknown_requests += 1
+            raise
+
     def spec(self, name: str, version: str = "") -> ModelSpec:
         """Return the description of a model that serves.
 
@@ -171,7 +189,7 @@ class Engine:
             NotFound: There is no such model or version.
             NotReady: It does not serve now.
         """
-        return self._find(name, version).spec
+        return self.find(name, version).spec
 
     def submit(
         self,
@@ -203,11 +221,12 @@ class Engine:
             KsrvError: It is refused: unknown model, wrong request, full queue, past deadline.
         """
         while True:
-            model = self._find(request.model_name, request.model_version)
+            model = request.target or self.find(request.model_name, request.model_version)
             try:
                 return model.submit(request, callback, may_run=may_run, waits=waits)
             except Retired:
                 self._check_successor(model, request)
+                request.target = None
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Check a request, run it and wait for its answer.
@@ -222,19 +241,12 @@ class Engine:
             KsrvError: Why there is none.
         """
         while True:
-            model = self._find(request.model_name, request.model_version)
+            model = request.target or self.find(request.model_name, request.model_version)
             try:
                 return model.infer(request)
             except Retired:
                 self._check_successor(model, request)
-
-    def _find(self, name: str, version: str) -> LoadedModel:
-        try:
-            return self._models.find(name, version)
-        except NotFound:
-            with self._counting:
-                self.unknown_requests += 1
-            raise
+                request.target = None
 
     def _check_successor(self, model: LoadedModel, request: InferRequest) -> None:
         """Raise NotReady unless another version has taken the retired one's place."""

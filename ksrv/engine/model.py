@@ -425,6 +425,11 @@ class LoadedModel:
     # ---- state ------------------------------------------------------------------------------
 
     @property
+    def retired(self) -> bool:
+        """Whether it accepts no request any more."""
+        return self.queue.closed
+
+    @property
     def ready(self) -> bool:
         """Whether it is loaded and warm, and an instance is there to run a batch."""
         return self.state == "READY" and any(one.available for one in self._instances)

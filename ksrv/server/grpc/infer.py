@@ -28,9 +28,11 @@ from ksrv.server.grpc.calls import (
     set_status,
     trailing,
 )
+from ksrv.spec import ModelSpec
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
+    from ksrv.engine.model import LoadedModel
     from ksrv.engine.ticket import Ticket
 
 Send = Callable[[bytes | None], None]
@@ -119,13 +121,21 @@ class InferCalls:
         metadata = metadata_of(context)
         if self._hides_credentials:
             metadata.pop("authorization", None)
+        target: LoadedModel | None = None
+
+        def spec_of(name: str, version: str) -> ModelSpec:
+            nonlocal target
+            target = self._engine.find(name, version)
+            return target.spec
+
         request = protocol.parse_infer(
             message,
-            self._engine.spec,
+            spec_of,
             self._limits,
             metadata=metadata,
             regions=self._regions_of(context),
         )
+        request.target = target
         request.deadline_ns = earlier(request.deadline_ns, deadline_of(context))
         return request
 

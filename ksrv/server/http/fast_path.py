@@ -225,16 +225,18 @@ class HotRoute:
             if self._needs_token:
                 self._access.check(headers.get("authorization"))
                 headers = {name: headers[name] for name in headers if name != "authorization"}
+            target = self._engine.find(exchange.model, exchange.version)
             request = rest.parse_infer(
                 exchange.body,
                 exchange.header_length,
-                self._engine.spec(exchange.model, exchange.version),
+                target.spec,
                 self._limits,
                 headers=headers,
                 regions=regions,
             )
             request.model_name = exchange.model
             request.model_version = exchange.version
+            request.target = target
             exchange.give_back_bytes()
             ticket = self._engine.submit(
                 request, partial(self._done, exchange, request, regions), may_run=True

@@ -29,6 +29,7 @@ from ksrv.server.shared_memory import GuardedRegions
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
+    from ksrv.engine.model import LoadedModel
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
@@ -54,6 +55,7 @@ def answer(
     nan_literals: bool = False,
     run: Callable[[InferRequest], InferResponse],
     regions: Regions | None = None,
+    target: "LoadedModel | None" = None,
 ) -> Answer:
     """Run one received request and render its answer.
 
@@ -69,13 +71,17 @@ def answer(
         nan_literals: Whether JSON answers hold NaN as a literal.
         run: Runs the request and returns its response.
         regions: The shared memory that it may name; None where that is off.
+        target: The model version that `Engine.find` returned before the body was read.
 
     Raises:
         KsrvError: Whatever the client is to be told.
     """
+    if target is None or target.retired:
+        target = engine.find(model, version)
     request = rest.parse_infer(
-        body, header_length, engine.spec(model, version), limits, headers=headers, regions=regions
+        body, header_length, target.spec, limits, headers=headers, regions=regions
     )
+    request.target = target
     request.model_name = model
     request.model_version = version
     request.explain = explain
@@ -149,7 +155,9 @@ class InferResource:
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str, *, explain: bool
     ) -> None:
         settings = self._settings
-        self._engine.spec(name, version)  # an unknown model is told before its body is read
+        target = self._engine.find(
+            name, version
+        )  # an unknown model is told before its body is read
         header_length = req.get_header(HEADER_LENGTH)
         regions: Regions | None = None
         if self._shared_memory is not None:
@@ -182,6 +190,7 @@ class InferResource:
                 nan_literals=settings.nan_literals,
                 run=run,
                 regions=regions,
+                target=target,
             )
         set_handler_headers(resp, done.response.headers)
         resp.content_type = done.body.content_type

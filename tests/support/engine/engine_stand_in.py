@@ -103,6 +103,9 @@ class StandInEngine:
             raise NotReady(f"model '{name}' is not ready")
         return SPECS[name]
 
+    def find(self, name: str, version: str = "") -> Any:
+        return SimpleNamespace(spec=self.spec(name, version), retired=False)
+
     def submit(
         self, request: Any, callback: Any = None, *, may_run: bool = False, waits: bool = False
     ) -> Any:

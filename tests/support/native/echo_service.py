@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -58,6 +59,9 @@ class EchoEngine:
 
     def reached(self) -> Any:
         return []
+
+    def find(self, name: str, version: str = "") -> Any:
+        return SimpleNamespace(spec=self.spec(name, version), retired=False)
 
     def submit(
         self, request: Any, callback: Any = None, *, may_run: bool = False, waits: bool = False
