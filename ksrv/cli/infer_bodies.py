@@ -65,7 +65,7 @@ def _payload_of_images(name: str, paths: list[Path]) -> Payload:
 def _assign(files: tuple[str, ...], names: list[str]) -> list[tuple[str, list[Path]]]:
     """Give each input its files: NAME=FILE as named, images together, arrays one by one.
 
-    A model may take inputs that it does not declare, so every name is taken; one that it does not
+    A model may take inputs that it does not declare, so every name is taken; an input that it does not
     take is refused by the server, which says what it has.
     """
     assigned: dict[str, list[Path]] = {}

@@ -18,7 +18,7 @@ class Counted(Protocol):
 
 
 class History:
-    """What all loads of one version have counted: those that ended, and those that live.
+    """The counts of all loads of one version, ended and running.
 
     Args:
         first: The first load.

@@ -45,8 +45,8 @@ class Served:
     """The versions of one model.
 
     Attributes:
-        versions: Those that serve, in rising order.
-        states: Those that do not, by version.
+        versions: The versions that serve, in rising order.
+        states: The states of the other versions, by version.
         wanted: Whether readiness waits for the model: configured, and not unloaded on purpose.
         fingerprints: What each version on disk looked like when it was last loaded or tried.
     """
@@ -428,7 +428,7 @@ def _loading(entry: ModelEntry) -> Served:
 
 
 def _differs(served: Served, entry: ModelEntry) -> bool:
-    """Whether a model on disk is not the one that was last loaded or tried."""
+    """Whether a model on disk differs from the model that was last loaded or tried."""
     found = {version: fingerprint(one) for version, one in entry.versions.items()}
     return found != served.fingerprints
 

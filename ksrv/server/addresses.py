@@ -98,7 +98,7 @@ def unusable(address: Address, setting: str, error: OSError) -> AddressError:
 
 
 def check_free(address: Address, setting: str) -> None:
-    """Refuse a TCP address that cannot be listened on, before anybody tries it again and again.
+    """Refuse a TCP address that cannot be listened on, before workers try it again and again.
 
     Args:
         address: Where the server is about to listen.
@@ -124,7 +124,7 @@ def check_exposure(address: Address, setting: str, *, insecure: bool, credential
     Args:
         address: Where the server is about to listen.
         setting: The setting's name, for the error.
-        insecure: Whether the operator accepts that anybody may call.
+        insecure: Whether the operator accepts callers without credentials.
         credentials: Whether callers need a token or a certificate.
 
     Raises:

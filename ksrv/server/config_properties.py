@@ -101,7 +101,7 @@ class _Translation:
 
     def run(self) -> Translated:
         result = self._result
-        # Whoever brings TorchServe's settings has its clients; a flag or variable may say otherwise.
+        # TorchServe's settings imply TorchServe's clients; a flag or variable may say otherwise.
         result.settings["torchserve_api"] = True
         self._certificates()
         self._setting("inference_address", "http", _http_address)

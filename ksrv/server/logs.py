@@ -60,7 +60,7 @@ def configure(settings: ServerSettings) -> None:
     """Send all records to stderr in the form that the settings name, from their least level on.
 
     Handlers may log under any name, so this is for the root as well as for ksrv's own loggers; a
-    root that somebody has configured already (gunicorn's `logconfig`) stays as it is.
+    root that is configured already (gunicorn's `logconfig`) stays as it is.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(make_formatter(settings))

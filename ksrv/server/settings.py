@@ -117,9 +117,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         float,
         msgspec.Meta(ge=0, description="Seconds that running requests get to finish on stop."),
     ] = 30.0
-    insecure: Annotated[
-        bool, _says("Listen beyond this machine without credentials: anybody may call.")
-    ] = False
+    insecure: Annotated[bool, _says("Listen beyond this machine without credentials.")] = False
     token_file: Annotated[
         str | None, _says("File of bearer tokens, one a line; every call but health needs one.")
     ] = None
@@ -363,7 +361,7 @@ def resolve(
     Args:
         flags: Values by dotted key that were given on the command line; None means not given.
         environment: The process environment; None reads `os.environ`.
-        file: The settings file; None takes the one that `KSRV_CONFIG` names, if any.
+        file: The settings file; None takes the file that `KSRV_CONFIG` names, if any.
 
     Returns:
         The settings and the source of each.

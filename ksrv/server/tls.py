@@ -90,7 +90,7 @@ class Certificates:
 
     def _load(self, context: ssl.SSLContext) -> None:
         with _as_file(self._chain) as chain, _as_file(self._key) as key:
-            # An encrypted key would have the server wait for somebody to type the password.
+            # An encrypted key would have the server wait for a password on the terminal.
             context.load_cert_chain(chain, key, password="")
 
     def _make(self) -> ssl.SSLContext:

@@ -1,6 +1,6 @@
 // Text written into a buffer of fixed size, without a library call for each number.
 //
-// Strategy: what does not fit sets `full` and is left out; whoever wrote looks at it once, at the end.
+// Strategy: what does not fit sets `full` and is left out; the writer checks `full` once, at the end.
 
 #pragma once
 

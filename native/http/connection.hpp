@@ -44,7 +44,7 @@ struct Entry;
 struct PlainEntry;
 struct Connection;
 
-// The right to answer one message, once. Whoever answers a message that is with the engine takes its
+// The right to answer one message, once. A thread that answers a message of the engine takes the message's
 // turn first, and finds it gone where it was answered before: the connection may be at another message
 // by then, or another client's.
 struct Turn {
@@ -113,7 +113,7 @@ struct Connection {
         }
     }
 
-    // Between two messages, as far as anybody can tell who does not own it.
+    // Between two messages, as far as threads that do not own it can tell.
     bool is_idle() const noexcept {
         return phase.load(std::memory_order_relaxed) == Phase::idle &&
                touched.load(std::memory_order_relaxed);

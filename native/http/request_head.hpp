@@ -4,7 +4,7 @@
 // then judge the complete head once, strictly, against the few forms that the door serves itself.
 // Goals: never accept what llhttp or gunicorn's Python parser would refuse or frame differently;
 // never depend on how the bytes were split over reads; never answer. It is not an HTTP parser and
-// must not become one: whatever is not plain is somebody else's, and refusing costs only speed.
+// must not become one: every other head goes to gunicorn, and refusing costs only speed.
 
 #pragma once
 

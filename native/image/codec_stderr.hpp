@@ -1,7 +1,7 @@
 // What image codecs write to the C library's `stderr` about damaged files, kept from the log.
 //
 // libjpeg and libpng print a line or more for a damaged file, and nothing in cv2's interface stops
-// them, so whoever may upload could fill the log. Redirecting descriptor 2 would take the last words
+// them, so clients could fill the log with uploads. Redirecting descriptor 2 would take the last words
 // of a dying process along. So only the *variable* `stderr` is set to a stream of our own, only while
 // some thread decodes, and the stream asks who writes: a thread within `begin` and `end` writes into
 // its own small buffer, every other thread straight to descriptor 2, unbuffered as before.

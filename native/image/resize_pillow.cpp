@@ -136,7 +136,7 @@ KSRV_INLINE void transpose_16x16(u8x16 (&rows)[LANES]) noexcept {
 KSRV_INLINE void gather_rows(const std::uint8_t *source, std::ptrdiff_t row_bytes, std::size_t rows,
                              std::size_t length, std::uint8_t *groups) noexcept {
     const std::uint8_t *row[LANES];
-    for (std::size_t r = 0; r < LANES; ++r)  // missing rows repeat the last; nobody reads the result
+    for (std::size_t r = 0; r < LANES; ++r)  // missing rows repeat the last; their result is not read
         row[r] = source + row_bytes * static_cast<std::ptrdiff_t>(r < rows ? r : rows - 1);
     std::size_t x = 0;
     u8x16 tile[LANES];

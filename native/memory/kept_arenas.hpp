@@ -1,4 +1,4 @@
-// Large pieces of memory that somebody gave back, kept for the next who asks for the same size.
+// Large pieces of freed memory, kept for the next allocation of the same size.
 //
 // Strategy: a fixed table, newest first, under one mutex; what does not fit is the caller's to free.
 // Nothing is allocated, nothing throws, and the contents of a kept piece are whatever they were.

@@ -5,7 +5,7 @@
 // arrival. A batch takes the first request and, in the same order, those of equal group that fit.
 // All deadlines of a queue, of waiting and of running requests, stand in one heap; one timer thread
 // for the process sleeps until the earliest of all queues. A request ends once: its state leaves
-// the open ones under the mutex, and whoever moved it answers it, after the mutex is released.
+// the open ones under the mutex, and the thread that moved it answers it, after the mutex is released.
 //
 // Two kinds of threads take requests. An instance takes a batch when it is idle. An assembler takes
 // requests ahead while every instance is busy, tops its open batch up as long as they are, and then

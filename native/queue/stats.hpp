@@ -1,7 +1,7 @@
 // Counts and times of one instance, written by one thread at a time.
 //
 // Strategy: plain numbers in fixed places; a time is put into its histogram by a search among a few
-// bounds. Whoever reads takes a copy. Writers and readers take turns by the GIL.
+// bounds. Readers take a copy. Writers and readers take turns by the GIL.
 
 #pragma once
 

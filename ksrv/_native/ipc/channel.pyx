@@ -115,7 +115,7 @@ cdef class Channel:
             wait: Whether to wait for room; otherwise BlockingIOError is raised when there is none.
 
         Raises:
-            ChannelClosed: Nobody can receive it.
+            ChannelClosed: The other end is closed.
             BlockingIOError: There is no room, and `wait` is false.
             ValueError: The message is too long or carries too many descriptors.
         """
@@ -183,11 +183,11 @@ cdef class Channel:
         return length
 
     def shutdown(self) -> None:
-        """Wake whoever waits for a message, here and at the other end; stays open."""
+        """Wake the threads that wait for a message, at both ends; stays open."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return  # shut down before, or never connected: there is nobody to wake
+            return  # shut down before, or never connected: no thread waits
 
     def finish(self) -> None:
         """Tell the other end that nothing more is sent; what it sends is still received.
@@ -276,7 +276,7 @@ cdef class Link:
             wait: Whether to wait for room in the socket.
 
         Raises:
-            ChannelClosed: Nobody can receive it.
+            ChannelClosed: The other end is closed.
             BlockingIOError: There is no room, and `wait` is false.
             MemoryError: There is no memory for a long payload.
         """

@@ -3,7 +3,7 @@
 """The wire form of ModelInferRequest, as Python sees it.
 
 `scan` notes what a received message holds and where; tensors stay in the message's own bytes until
-somebody asks for their values. The reading itself lives in infer_request.hpp, the wire
+their values are asked for. The reading itself lives in infer_request.hpp, the wire
 format below it in wire_format.hpp; answers are written by infer_response.pyx.
 """
 

@@ -1,14 +1,14 @@
 # It relies on the GIL: it reads reference counts, which mean something else without the GIL.
-"""Tells whether memory can still be written by somebody else, by counting references.
+"""Tells whether memory has other holders that can write to it, by counting references.
 
-An answer may be sent from where the handler left it only where nobody else holds the array or
+An answer may be sent from where the handler left it only where no other object holds the array or
 anything it is a view of. Such a chain runs from an array over its bases to the object that owns the
 memory. How the batch's own inputs were referred to before the handler ran is known (`counts`); so a
 handler that answers with its input, and keeps nothing, is recognised as well.
 
-Memory of `bytes` never changes, whoever holds it. An owner of a kind that is not known here is
+Memory of `bytes` never changes. An owner of a kind that is not known here is
 taken for shared, and so is a torch tensor over a batch's input: its own reference to the input
-cannot be told from one that the handler keeps.
+looks like a reference that the handler keeps.
 """
 
 import sys
@@ -68,7 +68,7 @@ def counts(list arrays not None) -> dict:
 
 
 def unshared(list tensors not None, dict before not None, list inputs not None) -> list:
-    """Tell which outputs nobody but their tensors refers to.
+    """Tell which outputs have no reference but that of their tensors.
 
     Args:
         tensors: The outputs; each holds its array, or a list, in `data`.
@@ -76,7 +76,7 @@ def unshared(list tensors not None, dict before not None, list inputs not None) 
         inputs: The arrays of the batch's inputs, which `before` counted with this list alive.
 
     Returns:
-        For each tensor whether its memory can only be written by whoever holds the tensor.
+        For each tensor whether its memory can be written through the tensor only.
     """
     cdef object tensor, data
     # The common case: the array owns its memory, and only the tensor and `data` refer to it.

@@ -58,7 +58,7 @@ cdef bint words(object text, Words *out) except -1:
 
 
 cdef Py_ssize_t block_bytes(object data) except -2:
-    """The bytes of an array that can be sent as it lies; -1 for one that cannot."""
+    """The bytes of an array that can be sent as it lies; -1 for any other array."""
     cdef Py_buffer view
     cdef Py_ssize_t nbytes = -1
     if not PyObject_CheckBuffer(data):

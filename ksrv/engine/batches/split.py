@@ -1,6 +1,6 @@
 """Makes each request's answer out of a batch's outputs.
 
-An answer may go to the socket from the memory in which the handler left it only where nobody else
+An answer may go to the socket from the memory in which the handler left it only where no other holder
 can still write to that memory: where this batch's outputs hold the last reference to the array and
 to what it is a view of. Everything else is copied, and counted. So a handler that returns the same
 array every time, or keeps one, never changes an answer that is being sent.

@@ -24,7 +24,7 @@ class ChunkSender:
         tickets: The batch's requests, in row order.
 
     Attributes:
-        sent: Whether anybody has got a chunk.
+        sent: Whether a client has received a chunk.
     """
 
     def __init__(self, spec: ModelSpec, tickets: Sequence[QueuedTicket]) -> None:

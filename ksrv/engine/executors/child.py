@@ -38,7 +38,7 @@ log = logging.getLogger("ksrv.handler")
 _PR_SET_PDEATHSIG = 1
 _MESSAGE_CHARACTERS = 64 * 1024
 _KEPT_BYTES = 1 << 30
-"""Of memory that batches have freed. The next batch needs as much again, and nobody else is here."""
+"""Of memory that batches have freed. The next batch needs as much again, and no other work runs here."""
 
 
 class Events:
@@ -91,7 +91,7 @@ def send_answer(link: Link, kind: Kind, sequence: int, outputs: BatchOutputs) ->
     """
     written, blocks = records.write(outputs.tensors, link.own)
     payload, lenient = messages.pack_answer(outputs, written)
-    # Emptied before sending, because the message says which input blocks nobody refers to, and
+    # Emptied before sending, because the message names the input blocks without references, and
     # an output may be a view of an input.
     outputs.tensors.clear()
     link.send(kind, payload, sequence=sequence, blocks=blocks, lenient=lenient)

@@ -122,7 +122,7 @@ class ProcessExecutor:
                 self._drop_process()
                 raise
             self._loaded = True
-            if process.ending is not None:  # too early for the watching thread to tell anybody
+            if process.ending is not None:  # too early for the watching thread to have callbacks
                 raise self._died(process, "as soon as it had loaded the model")
             return self._spec
 
@@ -205,7 +205,7 @@ class ProcessExecutor:
             deadline_ns: `time.monotonic_ns` at which the process is killed, or None.
 
         Returns:
-            The outputs, as views of blocks that nobody else uses until the views are gone.
+            The outputs, as views of blocks that are not reused until the views are gone.
 
         Raises:
             ExecutorDied: The process went, or answered what no process in its right mind answers.
@@ -214,7 +214,7 @@ class ProcessExecutor:
         """
         if deadline_ns is not None and time.monotonic_ns() >= deadline_ns:
             raise DeadlineExceeded("the request's deadline passed before its batch ran")
-        self._living()  # nobody waits here while the process is replaced
+        self._living()  # this thread does not wait while the process is replaced
         with self._lock:
             link, process = self._living()
             try:
@@ -271,10 +271,10 @@ class ProcessExecutor:
                 batch.emit(chunk)
 
     def _tell_listening(self, link: Link, batch: BatchInputs) -> None:
-        """Answer the handler's question whether anybody still waits for the batch."""
+        """Answer the handler's question whether a client still waits for the batch."""
         emit = batch.emit
         if emit is None:
-            raise ChannelError("it asked for listeners, and nobody wants intermediate answers")
+            raise ChannelError("it asked for listeners of a batch without streams")
         payload, lenient = messages.dump(messages.ListeningNote(sorted(emit.listening())))
         link.send(Kind.LISTENING, payload, sequence=self._sequence, lenient=lenient, wait=False)
 
@@ -351,7 +351,7 @@ class ProcessExecutor:
             raise ChannelError(f"a message of the kind {frame.kind} is no event")
 
     def _note_end(self, link: Link, ending: Ending) -> None:
-        """Wake a waiting `run` and tell whoever asked; called by the watching thread."""
+        """Wake a waiting `run` and run the callbacks; called by the watching thread."""
         loaded = self._loaded
         if not self._closing.is_set():
             self._log.say(logging.ERROR, f"the process {ending}")

@@ -193,7 +193,7 @@ class HandlerProcess:
         return True
 
     def _finish(self, process: subprocess.Popen[bytes]) -> None:
-        # The group's leader is not reaped yet, so its number cannot belong to anybody else.
+        # The group's leader is not reaped yet, so its number cannot belong to another process.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         status = process.wait()

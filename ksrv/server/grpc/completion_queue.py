@@ -2,7 +2,7 @@
 
 grpcio's own sync server changes threads four times for a small call and wakes up some twenty times,
 which costs more than everything that ksrv does. It also keeps a thread for each message that it waits for, and
-asks for messages of callers whom nobody has looked at. So the unary calls are registered methods with
+asks for messages before the caller is authorized. So the unary calls are registered methods with
 a queue of their own: credentials are looked at first, then the message is asked for, and no thread
 waits for it (`grpc_waiting`). ModelInfer goes on from there in a way of its own. One thread at a time, the leader, waits on that queue and reads, runs and answers a call on
 the spot: a request that is lent its handler's seat never leaves its thread. Any other request is
@@ -572,7 +572,7 @@ class DirectCalls:
 
     def _send(self, call: Call, message: bytes | None) -> None:
         call.free()
-        if call.ended_here and self._held is None:  # nobody else knows of this call
+        if call.ended_here and self._held is None:  # no other thread knows of this call
             call.send(message, self._less)
             return
         with self._lock:  # whether it is watched must not change meanwhile

@@ -1,6 +1,6 @@
 """Received gRPC messages: counted in the bytes in flight, and inflated within the limits.
 
-grpcio's core would inflate a compressed message before anybody could look at it, without a bound on
+grpcio's core would inflate a compressed message before ksrv sees it, without a bound on
 the ratio, so its inflating is switched off (`grpc.per_message_decompression`). Which messages are
 compressed it does not tell then, but their first bytes do: no protobuf message begins with those of
 gzip (there is no wire type 7), and one that begins with those of zlib has field 15 first, which no

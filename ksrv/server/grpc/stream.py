@@ -79,7 +79,7 @@ class _Line:
         self.end()
 
     def put(self, entry: _Entry) -> bool:
-        """Append, waiting for room; False once nobody answers any more."""
+        """Append, waiting for room; False once the stream is closed."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._entries) < DEPTH or self._closed)
             if not self._closed:

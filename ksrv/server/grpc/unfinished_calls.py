@@ -231,7 +231,7 @@ class Waiting:
             if connection.number is None or (got := _received(*connection.number)) is None:
                 return None
             unread = got - connection.taken
-            if unread < 0 or not waits:  # what nobody waits for is not held
+            if unread < 0 or not waits:  # bytes without a waiting call are not counted
                 connection.taken = got
                 return 0
             return unread

@@ -12,7 +12,7 @@ DOCUMENT_BYTES = 64 * 1024
 
 
 def document_too_large(size: int, most: int) -> BodyTooLarge:
-    """Return the answer for a document of `size` bytes, or one that is at least so long."""
+    """Return the answer for a document of `size` bytes or more."""
     return BodyTooLarge(f"the body is {size} bytes long; this route takes at most {most} bytes")
 
 

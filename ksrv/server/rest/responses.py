@@ -87,7 +87,7 @@ def send_error(resp: falcon.Response, error: KsrvError) -> None:
 
 
 def usable_headers(headers: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the headers that a handler chose; one that would break the message is logged instead."""
+    """Return the headers that a handler chose; a header that would break the message is logged."""
     usable = []
     for name, value in headers.items():
         if name.lower() in _OURS or not _NAME.fullmatch(name) or not _VALUE.fullmatch(str(value)):

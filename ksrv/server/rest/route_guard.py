@@ -28,7 +28,7 @@ class Needs(enum.Enum):
     """What a caller must show to use a route.
 
     Attributes:
-        NOTHING: Anybody may call, so that probes work.
+        NOTHING: Every caller is let in, so that probes work.
         TOKEN: The token, where one is configured.
         CONTROL: The control token; where none is configured, a place on this machine.
     """

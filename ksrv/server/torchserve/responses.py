@@ -115,7 +115,7 @@ class Exchange:
         return self._ticket.wait()
 
     def stream(self, chunk: InferResponse) -> Iterator[bytes]:
-        """Yield the first chunk, those that follow, and the final answer.
+        """Yield the first chunk, the further chunks, and the final answer.
 
         A failure breaks the body off, which a client of a chunked body notices; a client that leaves
         gives the request up.
