@@ -135,9 +135,11 @@ fuzz: ## drive the native parsers with libFuzzer, FUZZ_SECONDS each; needs clang
 		tail -8 build/fuzz/$$name.log; \
 	done
 
-dist: $(VENV)/.python ## source archive and wheel, built in isolation
+# The time of the last commit, so that the same commit makes the same files.
+dist: $(VENV)/.python ## source archive and wheel, built in isolation; the same again for one commit
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt build
-	$(BIN)/python -m build
+	export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \
+	$(BIN)/python -m build && $(BIN)/python tools/reproducible_sdist.py dist/*.tar.gz
 
 # The container's packages in an environment of their own, and the programs that look at it beside.
 SUPPLY := build/supply
