@@ -9,7 +9,7 @@ import requests
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.models import DOUBLE, VECTOR, write_model
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 from tests.unit.deploy.promql import metric_names
 
 
@@ -29,9 +29,11 @@ def page(tmp_path):
             return requests.get(url, verify=str(cert), headers=headers, timeout=30)
 
         os.kill(server.pid, signal.SIGHUP)
-        until(lambda: "\nksrv_last_reload_timestamp_seconds " in get("/metrics").text, seconds=60)
+        wait_until(
+            lambda: "\nksrv_last_reload_timestamp_seconds " in get("/metrics").text, seconds=60
+        )
         assert get("/v2/models/double", token="wrong").status_code == 401
-        until(lambda: "\nksrv_error_answers_total{" in get("/metrics").text, seconds=60)
+        wait_until(lambda: "\nksrv_error_answers_total{" in get("/metrics").text, seconds=60)
         return get("/metrics").text
 
 

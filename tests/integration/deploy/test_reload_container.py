@@ -9,7 +9,7 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.models import DOUBLE, VECTOR, write_model
-from tests.support.wait_until import until
+from tests.support.wait_until import wait_until
 from tests.unit.deploy.packages import DEPLOY
 
 PROGRAM = DEPLOY / "kubernetes/components/reload/reload.py"
@@ -68,13 +68,13 @@ def test_a_replaced_token_is_taken_without_a_restart(server, tmp_path):
     try:
         assert accepted(server, "first")
         put(folder, 2, "second\n")
-        until(lambda: accepted(server, "second"), seconds=60)
-        until(lambda: not accepted(server, "first"), seconds=60)
+        wait_until(lambda: accepted(server, "second"), seconds=60)
+        wait_until(lambda: not accepted(server, "first"), seconds=60)
         put(folder, 3, "")  # a rotation that went wrong changes nothing
-        until(lambda: "the reload is refused" in server.log, seconds=60)
+        wait_until(lambda: "the reload is refused" in server.log, seconds=60)
         assert accepted(server, "second")
         put(folder, 4, "third\n")
-        until(lambda: accepted(server, "third"), seconds=60)
+        wait_until(lambda: accepted(server, "third"), seconds=60)
         assert server.process.poll() is None
         assert server.pid == before
     finally:
