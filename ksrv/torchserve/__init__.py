@@ -1,5 +1,5 @@
-"""The surface that handlers written for TorchServe import as `ts`, rebuilt on ksrv.
+"""Handlers written for TorchServe: the runner that drives them, and the package `ts` that they import.
 
-`surface` makes it importable; the other modules are its parts. Nothing here is imported unless a
-model's archive or handler asks for it.
+`api` holds the classes that `ts` exports, `shims` makes `ts` and torchvision importable where they are
+not installed. Nothing here is imported unless a model's archive or handler asks for it.
 """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ksrv._native.memory import buffer_pool as arena
-from ksrv._native.tensor import aliasing_check as ownership
+from ksrv._native.tensor import aliasing_check
 from ksrv.engine.batches.classification import classify
 from ksrv.engine.ticket import QueuedTicket
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, quote
@@ -35,7 +35,7 @@ def split(
         outputs: What the executor answered.
         timings: Nanoseconds by stage of the whole batch.
         inputs: The arrays of the batch's inputs.
-        before: What `ownership.counts` returned for them before the batch ran.
+        before: The counts of `aliasing_check.counts` before the batch ran.
 
     Returns:
         Responses and errors, in the order of `tickets`.
@@ -44,7 +44,7 @@ def split(
         return []
     tensors = outputs.tensors
     if not outputs.exclusive:
-        unshared = ownership.unshared(tensors, before, inputs)
+        unshared = aliasing_check.unshared(tensors, before, inputs)
         if not all(unshared):
             tensors = [
                 tensor if free else _copy(tensor)

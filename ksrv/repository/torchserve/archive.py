@@ -99,7 +99,7 @@ def open_archive(
         if not (path / MANIFEST).is_file():
             raise ArchiveError(f"{path} has no {MANIFEST}")
         return path
-    home = private_cache() if cache is None else cache
+    home = default_cache() if cache is None else cache
     place = home / digest_of(path)
     if not lock_folder(place):
         home.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def private_cache() -> Path:
+def default_cache() -> Path:
     """Return the default cache folder, readable and writable by this user only.
 
     Raises:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ksrv.repository.torchserve.archive import (
     ArchiveError,
     ArchiveLimits,
+    default_cache,
     open_archive,
-    private_cache,
     read_manifest,
 )
 from tests.support.examples import examples
@@ -175,11 +175,11 @@ def test_a_manifest_must_not_point_outside(tmp_path, own):
 
 def test_the_default_cache_is_private(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = private_cache()
+    folder = default_cache()
     assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
     os.chmod(folder.parent, 0o777)
     with pytest.raises(ArchiveError, match="only this user"):
-        private_cache()
+        default_cache()
 
 
 NAMES = (
