@@ -8,6 +8,7 @@ import pytest
 import requests
 
 from ksrv.engine.settings import EngineSettings
+from ksrv.images.preparer import MOST_THREADS
 from ksrv.server.settings import ServerSettings
 from ksrv.server.workers.lifecycle import engine_settings
 from ksrv.spec import ImageSpec, TensorSpec
@@ -98,5 +99,5 @@ def test_images_are_decoded_on_the_same_cores(cores):
     image = TensorSpec("x", "UINT8", (-1, 2, 2, 3), ImageSpec())
     served = engine(source(inputs=(image,)), cores=cores)
     (preparer,) = served.loaded()[0]._images.values()
-    assert preparer._pool.threads == min(cores, preparer.MOST_THREADS)
+    assert preparer._pool.threads == min(cores, MOST_THREADS)
     served.close()
