@@ -6,6 +6,9 @@ builds a program with a flavour's flags and prints its path; setup.py builds the
 `libksrv_core.a`, which holds native/**/*.cpp. What is built lies in build/native/<flavour>/. An object
 is built again when a file that it was made of is newer, or when its command has changed.
 
+Libraries that are there are used: libjpeg (libjpeg-turbo) decodes JPEGs row by row. KSRV_WITHOUT=libjpeg
+builds without it.
+
 CXX names the compiler. CPPFLAGS, CFLAGS, CXXFLAGS and LDFLAGS come last and win.
 """
 
@@ -41,6 +44,8 @@ GENERATED = [
     "-Wno-unused-function", "-Wno-unused-parameter", "-Wno-cast-function-type",
     "-Wno-missing-field-initializers",
 ]  # fmt: skip
+LIBRARIES = {"libjpeg": "KSRV_HAS_JPEG"}
+"""Libraries that the core can do without, by their name in pkg-config, and the macro that says so."""
 LIMITED_HEADERS = "-DNPY_NO_DEPRECATED_API=NPY_2_0_API_VERSION"
 
 
@@ -78,6 +83,29 @@ def flavours() -> dict[str, Flavour]:
 
 def given_flags(*names: str) -> list[str]:
     return [flag for name in names for flag in shlex.split(os.environ.get(name, ""))]
+
+
+def optional_libraries() -> tuple[list[str], list[str]]:
+    """Return the flags of the core and of the linker for the libraries that this machine has.
+
+    KSRV_WITHOUT names those to leave out, separated by commas, as LIBRARIES calls them.
+    """
+    without = os.environ.get("KSRV_WITHOUT", "").split(",")
+    compiled: list[str] = []
+    linked: list[str] = []
+    for package, macro in LIBRARIES.items():
+        if package in without or shutil.which("pkg-config") is None:
+            continue
+        found = [
+            subprocess.run(
+                ["pkg-config", what, package], capture_output=True, text=True, check=False
+            )
+            for what in ("--cflags", "--libs")
+        ]
+        if all(run.returncode == 0 for run in found):
+            compiled += [f"-D{macro}", *shlex.split(found[0].stdout)]
+            linked += shlex.split(found[1].stdout)
+    return compiled, linked
 
 
 def compiler() -> list[str]:
@@ -177,6 +205,7 @@ class Builder:
         self.say = say
         self.compiler = compiler()
         self.headers: list[str] = []
+        self.with_libraries, self.libraries = optional_libraries()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -228,7 +257,7 @@ class Builder:
         return library
 
     def compiled(self, source: Path, target: Path) -> Step:
-        return self.step(source, source, target, self.flags.core)
+        return self.step(source, source, target, [*self.flags.core, *self.with_libraries])
 
     def module(self, source: Path) -> Step:
         """Return the step from a .pyx file over generated C++ to an object."""
@@ -272,7 +301,7 @@ class Builder:
         # A file that others may have mapped is replaced, never written to.
         fresh = target.with_name(target.name + ".new")
         command = [*self.compiler, "-pthread", "-o", str(fresh), *parts, *self.flags.link]
-        command += given_flags("LDFLAGS")
+        command += [*self.libraries, *given_flags("LDFLAGS")]
         record = target.with_name(target.name + ".command")
         if is_newer(target, made_of) and is_text(record, shlex.join(command)):
             return

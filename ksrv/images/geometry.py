@@ -147,9 +147,20 @@ class Geometry:
             window = target[top : top + inner[0], left : left + inner[1]]
             self._resized(picture, inner, (0, 0), window)
             return
-        whole = self.intermediate(size, wanted)
-        offset = (0, 0) if self.spec.shorter_side is None else center_offset(whole, wanted)
+        whole, offset = self.window(size, wanted)
         self._resized(picture, whole, offset, target)
+
+    def window(self, size: Size, target: Size) -> tuple[Size, tuple[int, int]]:
+        """Return the size that a whole picture is resized to, and where the target lies in it.
+
+        Not for letterboxes, whose target is larger than the picture.
+
+        Args:
+            size: The picture's height and width.
+            target: The size that the model reads.
+        """
+        whole = self.intermediate(size, target)
+        return whole, (0, 0) if self.spec.shorter_side is None else center_offset(whole, target)
 
     def _resized(self, picture: Array, whole: Size, offset: tuple[int, int], target: Array) -> None:
         """Put the window at `offset` of the picture, resized to `whole`, into `target`."""

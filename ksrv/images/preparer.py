@@ -26,8 +26,9 @@ import numpy as np
 from ksrv._native.image.convert_pixels import Conversion
 from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.image.image_header import FORMATS, Header
+from ksrv._native.image.jpeg_decoder import resize_linear
 from ksrv.errors import BodyTooLarge, DeadlineExceeded, InvalidRequest, KsrvError, Overloaded
-from ksrv.images import opencv
+from ksrv.images import jpeg, opencv
 from ksrv.images.decode_limits import ImageRefused, checked_header, decoder_bytes
 from ksrv.images.decode_memory import NoRoom, TooLarge, decoding
 from ksrv.images.geometry import Geometry, Size, bounded, scratch
@@ -337,6 +338,8 @@ class ImagePreparer:
         self._check_channels(header.channels, channels, picture.position)
         self._check_size(size, target, picture.position)
         reduction = self._geometry.reduction(size, target) if header.format == "jpeg" else 1
+        if self._streamed(picture, reduction, slot):
+            return
         pixels = self._decoded(picture, reduction, channels)
         if pixels.shape[2] != channels:
             self._check_channels(pixels.shape[2], channels, picture.position)
@@ -348,6 +351,38 @@ class ImagePreparer:
         swap = self.image.color == "RGB" and channels >= 3 and not self._decodes_rgb(picture.header)
         self._place(picture, pixels, swap, slot)
 
+    def _streamed(self, picture: _Picture, reduction: int, slot: Array) -> bool:
+        """Decode, resize and convert a JPEG row by row, where that is possible; say whether it was."""
+        header = picture.header
+        if self._linear != np.float32 or not jpeg.decodes(header):
+            return False
+        if self.image.exif == "apply" and header.orientation != 1:
+            return False
+        if not self._jpeg_order(header, slot.shape[2]):
+            return False
+        size = _reduced(header, reduction)
+        whole, offset = self._geometry.window(size, (slot.shape[0], slot.shape[1]))
+        return jpeg.decode_linear(
+            picture.element,
+            size,
+            slot,
+            self._finish[False, slot.shape[2]],
+            whole,
+            offset,
+            order=self._jpeg_order(header, slot.shape[2]),
+            reduction=reduction,
+            bfloat16=self._bfloat16,
+        )
+
+    def _jpeg_order(self, header: Header, channels: int) -> str:
+        """Return the order in which a JPEG's pixels are wanted; "" where it has another number."""
+        colour = channels >= 3 if self.image.channels == "convert" else header.channels != 1
+        if channels not in (0, 3 if colour else 1):
+            return ""
+        if not colour:
+            return "GRAY"
+        return "RGB" if self.image.color == "RGB" else "BGR"
+
     def _place(self, picture: _Picture, pixels: Array, swap: bool, slot: Array) -> None:
         """Bring decoded pixels to the slot's size, colour order, values and datatype."""
         channels = pixels.shape[2]
@@ -356,6 +391,11 @@ class ImagePreparer:
         size: Size = (pixels.shape[0], pixels.shape[1])
         target: Size = (slot.shape[0], slot.shape[1])
         if not (self._geometry.fits(size, target) and size == target):
+            if self._linear == np.float32:
+                whole, offset = self._geometry.window(size, target)
+                finish = self._finish[swap, channels]
+                resize_linear(pixels, slot, finish, whole, offset, bfloat16=self._bfloat16)
+                return
             if self._linear is not None and pixels.dtype != self._linear:
                 cast = scratch(self._linear, pixels.shape)
                 (self._swap[channels] if swap else _KEEP)(pixels, cast)
@@ -377,6 +417,13 @@ class ImagePreparer:
     def _decoded(self, picture: _Picture, reduction: int, channels: int) -> Array:
         """Decode to [height, width, channels]; `channels` 0 keeps the file's own."""
         header = picture.header
+        height, width = _reduced(header, reduction)
+        if jpeg.decodes(header) and (order := self._jpeg_order(header, channels)):
+            picture_memory = scratch(
+                np.dtype(np.uint8), (height, width, 1 if order == "GRAY" else 3)
+            )
+            if jpeg.decode_into(picture.element, picture_memory, order, reduction):
+                return picture_memory
         pixels = opencv.decode(picture.element, self._flags(header, reduction, channels))
         if pixels is None:
             raise self._refusal(
@@ -384,7 +431,6 @@ class ImagePreparer:
             )
         pixels = _with_channels(pixels)
         # A decoder that sees another size than the header check did is not to be trusted.
-        height, width = -(-header.height // reduction), -(-header.width // reduction)
         if pixels.shape[:2] != (height, width):
             raise self._refusal(
                 picture.position,
@@ -416,6 +462,10 @@ class ImagePreparer:
             return int(cv2.IMREAD_UNCHANGED)
         keeps_depth = convert and self.spec.datatype == "UINT16" and self.image.resize != "pillow"
         return flags | upright | (int(cv2.IMREAD_ANYDEPTH) if keeps_depth else 0)
+
+
+def _reduced(header: Header, reduction: int) -> Size:
+    return -(-header.height // reduction), -(-header.width // reduction)
 
 
 def _decode_ns(header: Header) -> int:

@@ -19,45 +19,6 @@ from ksrv._native.tensor.datatype cimport (
 )
 
 
-cdef extern from "image/convert_pixels.hpp" namespace "ksrv" nogil:
-    cdef enum PixelType:
-        PIXEL_U8
-        PIXEL_U16
-        PIXEL_I16
-        PIXEL_F32
-        PIXEL_F64
-
-    cdef enum Arithmetic:
-        ARITHMETIC_NONE
-        ARITHMETIC_FAST
-        ARITHMETIC_EXACT
-
-    cdef cppclass Coefficients:
-        int arithmetic
-        double scale
-        double mean[4]
-        double std[4]
-
-    cdef cppclass PixelSource:
-        const unsigned char *data
-        int type
-        size_t height
-        size_t width
-        size_t channels
-        Py_ssize_t row_bytes
-
-    cdef cppclass PixelTarget:
-        unsigned char *data
-        int datatype
-        size_t channels
-        int from_ "from" [4]
-        bint planar
-        Py_ssize_t row_bytes
-        Py_ssize_t plane_bytes
-
-    void convert_pixels(const PixelSource &source, const PixelTarget &target, const Coefficients &c)
-
-
 cdef extern from "image/resize_pillow.hpp" namespace "ksrv" nogil:
     cdef cppclass Resample:
         size_t height
@@ -91,11 +52,6 @@ cdef dict _DATATYPES = {
 
 cdef class Plane:
     """The buffer of one picture: [height, width], [height, width, channels], or channels first."""
-
-    cdef Py_buffer view
-    cdef bint held
-    cdef Py_ssize_t height, width, channels, row_bytes, plane_bytes
-    cdef str format
 
     def __cinit__(self, picture, str role, bint writable=False, bint planar=False):
         PyObject_GetBuffer(
@@ -158,10 +114,6 @@ cdef class Conversion:
         ValueError: More than four channels, a zero divisor, or lengths that do not match.
     """
 
-    cdef Coefficients coefficients
-    cdef tuple order
-    cdef Py_ssize_t values
-
     def __cinit__(self, *, channels=None, double scale=1.0, mean=(), std=(), bint exact=False):
         mean, std = tuple(mean), tuple(std)
         self.order = None if channels is None else tuple(channels)
@@ -219,38 +171,45 @@ cdef class Conversion:
         cdef Plane b = Plane(target, "target", True, planar)
         cdef PixelSource from_
         cdef PixelTarget to
-        cdef Py_ssize_t i
-        cdef int channel
         if a.height != b.height or a.width != b.width:
             raise ValueError(
                 f"the source is {a.width}x{a.height} and the target {b.width}x{b.height}"
             )
         if a.format not in _PIXEL_TYPES:
             raise ValueError(f"pixels of format {a.format!r} cannot be converted")
+        self.aim(b, a.channels, planar, bfloat16, &to)
+        from_.data = <const unsigned char *>a.view.buf
+        from_.type = _PIXEL_TYPES[a.format]
+        from_.height, from_.width = <size_t>a.height, <size_t>a.width
+        from_.channels = <size_t>a.channels
+        from_.row_bytes = a.row_bytes
+        with nogil:
+            convert_pixels(from_, to, self.coefficients)
+
+    cdef int aim(
+        self, Plane b, Py_ssize_t channels, bint planar, bint bfloat16, PixelTarget *to
+    ) except -1:
+        """Describe where the numbers of pixels with so many channels go."""
+        cdef Py_ssize_t i
+        cdef int channel
         if b.format not in _DATATYPES:
             raise ValueError(f"pixels cannot be converted to format {b.format!r}")
-        cdef Py_ssize_t expected = a.channels if self.order is None else len(self.order)
+        cdef Py_ssize_t expected = channels if self.order is None else len(self.order)
         if bfloat16 and b.format != "H":
             raise ValueError("BF16 is stored as uint16")
         if b.channels != expected or (self.values and self.values != b.channels):
             raise ValueError(f"the target has {b.channels} channels, not {self.values or expected}")
         for i in range(b.channels):
             channel = i if self.order is None else self.order[i]
-            if not 0 <= channel < a.channels:
+            if not 0 <= channel < channels:
                 raise ValueError(f"the source has no channel {channel}")
             to.from_[i] = channel
-        from_.data = <const unsigned char *>a.view.buf
-        from_.type = _PIXEL_TYPES[a.format]
-        from_.height, from_.width = <size_t>a.height, <size_t>a.width
-        from_.channels = <size_t>a.channels
-        from_.row_bytes = a.row_bytes
         to.data = <unsigned char *>b.view.buf
         to.datatype = DT_BF16 if bfloat16 else _DATATYPES[b.format]
         to.channels = <size_t>b.channels
         to.planar = planar
         to.row_bytes, to.plane_bytes = b.row_bytes, b.plane_bytes
-        with nogil:
-            convert_pixels(from_, to, self.coefficients)
+        return 0
 
 
 def resize_pillow(

@@ -1,0 +1,151 @@
+#include "image/jpeg_decoder.hpp"
+
+#ifdef KSRV_HAS_JPEG
+#include <cstddef>
+#include <cstdio>
+
+#include <jpeglib.h>
+#include <jerror.h>
+#endif
+
+// libjpeg-turbo's mark; older libraries of that name know no BGR.
+#ifdef JCS_EXTENSIONS
+
+#include <csetjmp>
+#include <memory>
+#include <new>
+
+#include "image/row_memory.hpp"
+
+namespace ksrv {
+namespace {
+
+// Rows that are asked for in one call: what the decoder has ready together.
+constexpr unsigned ROWS_AT_ONCE = 8;
+
+struct ErrorManager {
+    jpeg_error_mgr base;
+    std::jmp_buf back;
+    bool out_of_memory;
+};
+
+void leave(j_common_ptr common) {
+    ErrorManager *errors = reinterpret_cast<ErrorManager *>(common->err);
+    errors->out_of_memory = errors->base.msg_code == JERR_OUT_OF_MEMORY;
+    std::longjmp(errors->back, 1);
+}
+
+// A warning means that the decoder made pixels up; cv2 is asked what it makes of the file.
+void leave_at_warning(j_common_ptr common, int level) {
+    if (level < 0) leave(common);
+}
+
+void say_nothing(j_common_ptr) {}
+
+struct Decompressor {
+    jpeg_decompress_struct state{};
+    ErrorManager errors{};
+    RowMemory rows;
+    bool made = false;
+
+    Decompressor() noexcept {
+        state.err = jpeg_std_error(&errors.base);
+        errors.base.error_exit = leave;
+        errors.base.emit_message = leave_at_warning;
+        errors.base.output_message = say_nothing;
+        if (setjmp(errors.back) != 0) return;
+        jpeg_create_decompress(&state);
+        made = true;
+    }
+    ~Decompressor() {
+        if (made) jpeg_destroy_decompress(&state);
+    }
+    Decompressor(const Decompressor &) = delete;
+    Decompressor &operator=(const Decompressor &) = delete;
+};
+
+J_COLOR_SPACE color_space(PixelOrder order) noexcept {
+    switch (order) {
+    case PixelOrder::grey: return JCS_GRAYSCALE;
+    case PixelOrder::bgr: return JCS_EXT_BGR;
+    case PixelOrder::rgb: return JCS_EXT_RGB;
+    }
+    return JCS_UNKNOWN;
+}
+
+// Between setjmp and its return no object with a destructor may begin to live here.
+Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver) noexcept {
+    jpeg_decompress_struct *const state = &one.state;
+    if (setjmp(one.errors.back) != 0) {
+        jpeg_abort_decompress(state);
+        return one.errors.out_of_memory ? Decoded::no_memory : Decoded::elsewhere;
+    }
+    jpeg_mem_src(state, job.data, static_cast<unsigned long>(job.size));
+    if (jpeg_read_header(state, TRUE) != JPEG_HEADER_OK) leave(reinterpret_cast<j_common_ptr>(state));
+    const bool grey = state->num_components == 1 && state->jpeg_color_space == JCS_GRAYSCALE;
+    const bool colour = state->num_components == 3 && state->jpeg_color_space == JCS_YCbCr;
+    if (state->data_precision != 8 || !(grey || colour)) leave(reinterpret_cast<j_common_ptr>(state));
+    state->out_color_space = color_space(job.order);
+    state->scale_num = 1;
+    state->scale_denom = job.reduction;
+    state->buffered_image = FALSE;
+    jpeg_start_decompress(state);
+    const unsigned height = state->output_height, width = state->output_width;
+    const unsigned channels = static_cast<unsigned>(state->output_components);
+    if (height != job.height || width != job.width || channels != (job.order == PixelOrder::grey ? 1 : 3))
+        leave(reinterpret_cast<j_common_ptr>(state));
+    const std::size_t row_bytes = static_cast<std::size_t>(width) * channels;
+    std::uint8_t *const own = one.rows.reserve(row_bytes * ROWS_AT_ONCE);
+    if (!own) {
+        jpeg_abort_decompress(state);
+        return Decoded::no_memory;
+    }
+    JSAMPROW lines[ROWS_AT_ONCE];
+    while (state->output_scanline < height) {
+        const unsigned first = state->output_scanline;
+        const unsigned wanted = height - first < ROWS_AT_ONCE ? height - first : ROWS_AT_ONCE;
+        for (unsigned i = 0; i < wanted; ++i) {
+            std::uint8_t *const place = receiver.place(first + i);
+            lines[i] = place ? place : own + i * row_bytes;
+        }
+        const unsigned got = jpeg_read_scanlines(state, lines, wanted);
+        for (unsigned i = 0; i < got; ++i) receiver.take(first + i, lines[i]);
+    }
+    jpeg_finish_decompress(state);
+    return Decoded::whole;
+}
+
+}  // namespace
+
+bool has_jpeg_decoder() noexcept { return true; }
+
+const char *jpeg_decoder_version() noexcept {
+#define KSRV_TEXT_OF(number) #number
+#define KSRV_TEXT(number) KSRV_TEXT_OF(number)
+    return KSRV_TEXT(LIBJPEG_TURBO_VERSION);
+}
+
+Decoded decode_jpeg(const JpegJob &job, RowReceiver &receiver) noexcept {
+    static thread_local std::unique_ptr<Decompressor> own;
+    if (!own) own.reset(new (std::nothrow) Decompressor);
+    if (!own || !own->made) return Decoded::no_memory;
+    const Decoded result = decode_with(*own, job, receiver);
+    own->rows.trim();
+    return result;
+}
+
+}  // namespace ksrv
+
+#else  // without libjpeg-turbo
+
+namespace ksrv {
+
+bool has_jpeg_decoder() noexcept { return false; }
+
+const char *jpeg_decoder_version() noexcept { return ""; }
+
+Decoded decode_jpeg(const JpegJob &, RowReceiver &) noexcept { return Decoded::elsewhere; }
+
+}  // namespace ksrv
+
+#endif

@@ -1,0 +1,175 @@
+#include "image/resize_linear.hpp"
+
+#include "base/cpu_dispatch.hpp"
+#include "tensor/datatype.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#define KSRV_AVX2 __attribute__((target("avx2")))
+#endif
+
+namespace ksrv {
+namespace {
+
+// A picture's rows and columns stay below 2^24, so that nothing here overflows; see read_image_header.
+RowMemory &memory() noexcept {
+    static thread_local RowMemory kept;
+    return kept;
+}
+
+template <typename Sample>
+void resize_width_plain(const Sample *row, std::size_t channels, const std::uint32_t *offsets,
+                        const float *weights, std::size_t begin, std::size_t end, std::size_t last,
+                        float *out) noexcept {
+    for (std::size_t x = begin; x < end; ++x) {
+        const Sample *const left = row + offsets[x];
+        // Behind the last column there is none: its weight is zero.
+        const Sample *const right = offsets[x] < last ? left + channels : left;
+        const float b = weights[x], a = 1.0f - b;
+        for (std::size_t c = 0; c < channels; ++c)
+            out[x * channels + c] = static_cast<float>(left[c]) * a + static_cast<float>(right[c]) * b;
+    }
+}
+
+#ifdef KSRV_AVX2
+// Two pixels of three channels a turn: each half of a vector holds one, and a value too many, which the
+// next pixel overwrites.
+KSRV_AVX2 void resize_width_rgb(const std::uint8_t *row, const std::uint32_t *offsets,
+                                const float *weights, std::size_t pixels, float *out) noexcept {
+    const __m256 one = _mm256_set1_ps(1.0f);
+    for (std::size_t x = 0; x + 2 <= pixels; x += 2) {
+        std::uint64_t first, second;
+        std::memcpy(&first, row + offsets[x], 8);
+        std::memcpy(&second, row + offsets[x + 1], 8);
+        // first: l0 l1 l2 r0 r1 r2 . . ; the low four bytes of each begin the left pixel, those three
+        // bytes on the right one.
+        const __m128i left_bytes = _mm_set_epi64x(
+            0, static_cast<long long>((first & 0xffffffffu) | (second << 32)));
+        const __m128i right_bytes = _mm_set_epi64x(
+            0, static_cast<long long>(((first >> 24) & 0xffffffffu) | ((second >> 24) << 32)));
+        const __m256 left = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(left_bytes));
+        const __m256 right = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(right_bytes));
+        const __m256 b = _mm256_set_m128(_mm_set1_ps(weights[x + 1]), _mm_set1_ps(weights[x]));
+        const __m256 a = _mm256_sub_ps(one, b);
+        const __m256 sum = _mm256_add_ps(_mm256_mul_ps(left, a), _mm256_mul_ps(right, b));
+        _mm_storeu_ps(out + 3 * x, _mm256_castps256_ps128(sum));
+        _mm_storeu_ps(out + 3 * x + 3, _mm256_extractf128_ps(sum, 1));
+    }
+}
+
+bool has_avx2() noexcept {
+    static const bool found = __builtin_cpu_supports("avx2");
+    return found;
+}
+#endif
+
+KSRV_CLONES void mix_rows(const float *upper, const float *lower, float weight, std::size_t count,
+                          float *out) noexcept {
+    const float rest = 1.0f - weight;
+    for (std::size_t i = 0; i < count; ++i) out[i] = upper[i] * rest + lower[i] * weight;
+}
+
+}  // namespace
+
+// OpenCV's own steps and precisions, so that the bits are equal.
+LinearResize::Between LinearResize::between(std::size_t at, std::size_t from, std::size_t to) noexcept {
+    const double scale = 1.0 / (static_cast<double>(to) / static_cast<double>(from));
+    const float position = static_cast<float>((static_cast<double>(at) + 0.5) * scale - 0.5);
+    const float below = std::floor(position);
+    return {static_cast<std::ptrdiff_t>(below), position - below};
+}
+
+LinearResize::LinearResize(const LinearJob &job, int sample, const PixelTarget &target,
+                           const Coefficients &coefficients) noexcept
+    : job_(job), sample_(sample), target_(target), coefficients_(coefficients) {
+    values_ = job.out_width * job.channels;
+    direct_ = target.datatype == DT_FP32 && coefficients.arithmetic == ARITHMETIC_NONE &&
+              !target.planar && target.channels == job.channels;
+    for (std::size_t c = 0; direct_ && c < target.channels; ++c)
+        direct_ = target.from[c] == static_cast<int>(c);
+}
+
+bool LinearResize::prepare() noexcept {
+    const std::size_t row = (values_ + 16) * sizeof(float);
+    const std::size_t columns = job_.out_width * (sizeof(std::uint32_t) + sizeof(float));
+    std::uint8_t *const start = memory().reserve(3 * row + columns);
+    if (!start) return false;
+    rows_[0] = reinterpret_cast<float *>(start);
+    rows_[1] = rows_[0] + values_ + 16;
+    made_ = rows_[1] + values_ + 16;
+    float *const weights = made_ + values_ + 16;
+    std::uint32_t *const offsets = reinterpret_cast<std::uint32_t *>(weights + job_.out_width);
+    const std::size_t bytes = job_.width * job_.channels;
+    for (std::size_t x = 0; x < job_.out_width; ++x) {
+        Between one = between(job_.left + x, job_.width, job_.full_width);
+        const std::ptrdiff_t last = static_cast<std::ptrdiff_t>(job_.width) - 1;
+        if (one.first < 0) one = {0, 0.0f};
+        if (one.first >= last) one = {last, 0.0f};
+        offsets[x] = static_cast<std::uint32_t>(one.first) * static_cast<std::uint32_t>(job_.channels);
+        weights[x] = one.weight;
+        if (offsets[x] + 8 <= bytes) whole_vectors_ = x + 1;
+    }
+    offsets_ = offsets;
+    weights_ = weights;
+    return true;
+}
+
+void LinearResize::resize_width(const std::uint8_t *pixels, float *out) const noexcept {
+    const std::size_t last = (job_.width - 1) * job_.channels;
+    if (sample_ == PIXEL_U16) {
+        resize_width_plain(reinterpret_cast<const std::uint16_t *>(pixels), job_.channels, offsets_,
+                           weights_, 0, job_.out_width, last, out);
+        return;
+    }
+    std::size_t done = 0;
+#ifdef KSRV_AVX2
+    if (job_.channels == 3 && has_avx2()) {
+        done = whole_vectors_ & ~static_cast<std::size_t>(1);
+        resize_width_rgb(pixels, offsets_, weights_, done, out);
+    }
+#endif
+    resize_width_plain(pixels, job_.channels, offsets_, weights_, done, job_.out_width, last, out);
+}
+
+void LinearResize::emit(std::size_t row, const float *upper, const float *lower, float weight) noexcept {
+    unsigned char *const place = target_.data + static_cast<std::ptrdiff_t>(row) * target_.row_bytes;
+    if (direct_) {
+        mix_rows(upper, lower, weight, values_, reinterpret_cast<float *>(place));
+        return;
+    }
+    mix_rows(upper, lower, weight, values_, made_);
+    PixelSource source{};
+    source.data = reinterpret_cast<const unsigned char *>(made_);
+    source.type = PIXEL_F32;
+    source.height = 1;
+    source.width = job_.out_width;
+    source.channels = job_.channels;
+    PixelTarget target = target_;
+    target.data = place;
+    convert_pixels(source, target, coefficients_);
+}
+
+void LinearResize::take(std::uint32_t row, const std::uint8_t *pixels) noexcept {
+    const std::ptrdiff_t last = static_cast<std::ptrdiff_t>(job_.height) - 1;
+    while (next_ < job_.out_height) {
+        const Between wanted = between(job_.top + next_, job_.height, job_.full_height);
+        // A row outside is the one at the border, but keeps its weight, as in OpenCV.
+        const std::size_t upper = static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(wanted.first, 0, last));
+        const std::size_t lower =
+            static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(wanted.first + 1, 0, last));
+        if (row != upper && row != lower) return;
+        if (held_[row & 1] != row) {
+            resize_width(pixels, rows_[row & 1]);
+            held_[row & 1] = row;
+        }
+        if (row != lower) return;
+        emit(next_, rows_[upper & 1], rows_[lower & 1], wanted.weight);
+        ++next_;
+    }
+}
+
+}  // namespace ksrv

@@ -1,0 +1,64 @@
+// OpenCV's linear resize of pixels that were cast to float, row by row while a picture is decoded.
+//
+// Strategy: two source rows are enough for a row of the result, so two rows of floats are kept, resized
+// in width; a source row that no row of the result reads is not looked at. Integers become floats in the
+// vector registers and are never stored as such, and the rows of the result are converted to the model's
+// numbers while they are in the cache. The arithmetic is that of OpenCV's own code, bit for bit: left
+// times (1 - a) plus right times a, and likewise for rows. (Where OpenCV calls Intel's IPP instead,
+// which rounds coefficients more coarsely, it differs by up to 0.012 of 255.)
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "image/convert_pixels.hpp"
+#include "image/jpeg_decoder.hpp"
+#include "image/row_memory.hpp"
+
+namespace ksrv {
+
+// A picture, the size it is resized to, and the window of that which is wanted.
+struct LinearJob {
+    std::size_t height, width, channels;
+    std::size_t full_height, full_width;
+    std::size_t top, left, out_height, out_width;
+};
+
+class LinearResize final : public RowReceiver {
+  public:
+    // `sample` is PIXEL_U8 or PIXEL_U16: of the rows that are taken. `target` says where the window goes.
+    LinearResize(const LinearJob &job, int sample, const PixelTarget &target,
+                 const Coefficients &coefficients) noexcept;
+
+    // False where there is no memory.
+    bool prepare() noexcept;
+    void take(std::uint32_t row, const std::uint8_t *pixels) noexcept override;
+
+  private:
+    // Between which two columns or rows a value of the result lies. They may lie outside.
+    struct Between {
+        std::ptrdiff_t first;
+        float weight;  // of the one behind the first
+    };
+
+    static Between between(std::size_t at, std::size_t from, std::size_t to) noexcept;
+    void resize_width(const std::uint8_t *pixels, float *out) const noexcept;
+    void emit(std::size_t row, const float *upper, const float *lower, float weight) noexcept;
+
+    LinearJob job_;
+    int sample_;
+    PixelTarget target_;
+    Coefficients coefficients_;
+    bool direct_;                    // results are the target's numbers as they are
+    std::size_t values_;             // of a row of the result
+    std::size_t whole_vectors_ = 0;  // pixels of a row that may be read eight bytes at a time
+    const std::uint32_t *offsets_ = nullptr;  // of the left pixel of each column, in values
+    const float *weights_ = nullptr;          // of its right neighbour
+    float *rows_[2] = {nullptr, nullptr};
+    float *made_ = nullptr;
+    std::size_t held_[2] = {SIZE_MAX, SIZE_MAX};  // which source rows are resized in `rows_`
+    std::size_t next_ = 0;                        // row of the window that is made next
+};
+
+}  // namespace ksrv

@@ -1,0 +1,47 @@
+// Memory for a few rows of a picture, which a thread keeps from one picture to the next.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+namespace ksrv {
+
+class RowMemory {
+  public:
+    RowMemory() = default;
+    ~RowMemory() { std::free(data_); }
+    RowMemory(const RowMemory &) = delete;
+    RowMemory &operator=(const RowMemory &) = delete;
+
+    // At least `nbytes`, aligned to a cache line, with whatever was in it; null without memory.
+    std::uint8_t *reserve(std::size_t nbytes) noexcept {
+        const std::size_t rounded = (nbytes + SLACK + LINE - 1) / LINE * LINE;
+        if (rounded < nbytes) return nullptr;
+        if (rounded > size_) {
+            std::free(data_);
+            data_ = static_cast<std::uint8_t *>(std::aligned_alloc(LINE, rounded));
+            size_ = data_ ? rounded : 0;
+        }
+        return data_;
+    }
+
+    // Gives back what only a huge picture needed.
+    void trim() noexcept {
+        if (size_ <= KEPT) return;
+        std::free(data_);
+        data_ = nullptr;
+        size_ = 0;
+    }
+
+    static constexpr std::size_t SLACK = 64;  // behind the rows, for loops that read whole vectors
+
+  private:
+    static constexpr std::size_t LINE = 64;
+    static constexpr std::size_t KEPT = 1u << 20;
+    std::uint8_t *data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+}  // namespace ksrv

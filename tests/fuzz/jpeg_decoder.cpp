@@ -1,0 +1,77 @@
+// libFuzzer target for native/image/jpeg_decoder.hpp and resize_linear.hpp: whatever the file and whatever
+// size the header check is said to have seen, every row stays inside of the picture and of the window.
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "image/jpeg_decoder.hpp"
+#include "image/resize_linear.hpp"
+#include "tensor/datatype.hpp"
+
+namespace {
+
+constexpr std::size_t SIDE_MOST = 512;  // so that a lie about the size does not cost the fuzzer its time
+
+std::uint16_t number(const unsigned char *at) { return static_cast<std::uint16_t>(at[0] << 8 | at[1]); }
+
+// The size that the first frame header of the file tells, so that most inputs get past that check.
+bool told_size(const unsigned char *data, std::size_t size, ksrv::JpegJob *job) {
+    for (std::size_t at = 0; at + 9 < size; ++at) {
+        if (data[at] != 0xff || (data[at + 1] != 0xc0 && data[at + 1] != 0xc2)) continue;
+        job->height = number(data + at + 5);
+        job->width = number(data + at + 7);
+        return job->height && job->width && job->height <= SIDE_MOST && job->width <= SIDE_MOST;
+    }
+    return false;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
+    if (size < 4) return 0;
+    const std::size_t out_height = 1 + data[0] % 40, out_width = 1 + data[1] % 40;
+    const unsigned choice = data[2], lie = data[3];
+    data += 4, size -= 4;
+    // A copy of the exact size, so that the sanitizer sees a read of one byte too many.
+    std::unique_ptr<unsigned char[]> file(new unsigned char[size]);
+    if (size) std::memcpy(file.get(), data, size);
+    ksrv::JpegJob job{};
+    job.data = file.get();
+    job.size = size;
+    job.order = static_cast<ksrv::PixelOrder>(choice % 3);
+    job.reduction = 1u << (choice / 3 % 4);
+    if (!told_size(file.get(), size, &job)) return 0;
+    job.height = (job.height + job.reduction - 1) / job.reduction + (lie == 1);
+    job.width = (job.width + job.reduction - 1) / job.reduction + (lie == 2);
+    const std::size_t channels = job.order == ksrv::PixelOrder::grey ? 1 : 3;
+
+    const std::size_t row = job.width * channels;
+    std::unique_ptr<std::uint8_t[]> picture(new std::uint8_t[row * job.height]);
+    ksrv::WholePicture whole(picture.get(), static_cast<std::ptrdiff_t>(row));
+    const ksrv::Decoded first = ksrv::decode_jpeg(job, whole);
+
+    ksrv::LinearJob linear{};
+    linear.height = job.height;
+    linear.width = job.width;
+    linear.channels = channels;
+    linear.full_height = out_height + choice % 5;
+    linear.full_width = out_width + choice % 7;
+    linear.top = choice % 5;
+    linear.left = choice % 7;
+    linear.out_height = out_height;
+    linear.out_width = out_width;
+    std::unique_ptr<float[]> window(new float[out_height * out_width * channels]);
+    ksrv::PixelTarget target{};
+    target.data = reinterpret_cast<unsigned char *>(window.get());
+    target.datatype = ksrv::DT_FP32;
+    target.channels = channels;
+    for (std::size_t c = 0; c < channels; ++c) target.from[c] = static_cast<int>(channels - 1 - c);
+    target.row_bytes = static_cast<std::ptrdiff_t>(out_width * channels * sizeof(float));
+    ksrv::LinearResize resize(linear, ksrv::PIXEL_U8, target, ksrv::Coefficients{});
+    if (!resize.prepare()) return 0;
+    if (ksrv::decode_jpeg(job, resize) != first) std::abort();
+    return 0;
+}

@@ -1,0 +1,190 @@
+"""The three JPEG decoders: equal pixels, and one opinion about every damaged or unusual file."""
+
+import itertools
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+
+from ksrv._native.image import jpeg_decoder
+from ksrv._native.image.convert_pixels import Conversion
+from ksrv._native.image.image_header import probe
+from ksrv.images import jpeg
+from tests.support import image_oracle as oracle
+
+native = pytest.mark.skipif(not jpeg_decoder.VERSION, reason="ksrv was built without libjpeg-turbo")
+
+SUBSAMPLINGS = {
+    "4:4:4": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
+    "4:2:2": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422,
+    "4:2:0": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
+    "4:4:0": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440,
+    "4:1:1": cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411,
+}
+SIZES = [(1, 1), (7, 9), (33, 17), (100, 201), (64, 64)]
+FLAGS = {"GRAY": cv2.IMREAD_GRAYSCALE, "BGR": cv2.IMREAD_COLOR, "RGB": cv2.IMREAD_COLOR_RGB}
+
+
+def picture(height, width, channels=3):
+    random = np.random.default_rng(height * 1000 + width)
+    coarse = random.integers(0, 256, (height // 8 + 2, width // 8 + 2, channels), dtype=np.uint8)
+    smooth = cv2.resize(coarse, (width, height)).reshape(height, width, channels)
+    noise = random.integers(-8, 9, smooth.shape)
+    return np.clip(smooth + noise, 0, 255).astype(np.uint8)
+
+
+def encode(pixels, quality=85, subsampling="4:2:0", progressive=False, restart=0):
+    keys = [
+        cv2.IMWRITE_JPEG_QUALITY, quality,
+        cv2.IMWRITE_JPEG_SAMPLING_FACTOR, SUBSAMPLINGS[subsampling],
+        cv2.IMWRITE_JPEG_PROGRESSIVE, int(progressive),
+        cv2.IMWRITE_JPEG_RST_INTERVAL, restart,
+    ]  # fmt: skip
+    return cv2.imencode(".jpg", pixels, keys)[1].tobytes()
+
+
+def decoded_by_cv2(data, order):
+    flags = FLAGS[order] | cv2.IMREAD_IGNORE_ORIENTATION
+    found = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    return None if found is None else found.reshape(*found.shape[:2], -1)
+
+
+@pytest.fixture(params=["libjpeg-turbo", "simplejpeg"])
+def decoder(request, monkeypatch):
+    if request.param == "libjpeg-turbo" and not jpeg_decoder.VERSION:
+        pytest.skip("ksrv was built without libjpeg-turbo")
+    if request.param == "simplejpeg":
+        pytest.importorskip("simplejpeg")
+    monkeypatch.setattr(jpeg, "decoder", lambda: request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+def test_pixels_are_those_of_cv2(decoder, subsampling):
+    kinds = itertools.product(SIZES, (3, 1), (30, 95), (False, True), (0, 3))
+    for (height, width), channels, quality, progressive, restart in kinds:
+        pixels = picture(height, width, channels)
+        data = encode(pixels, quality, subsampling, progressive, restart)
+        for order in FLAGS:
+            got = np.empty((height, width, 1 if order == "GRAY" else 3), np.uint8)
+            assert jpeg.decode_into(data, got, order)
+            np.testing.assert_array_equal(got, decoded_by_cv2(data, order))
+
+
+@native
+@pytest.mark.parametrize("reduction", [2, 4, 8])
+def test_reduced_pixels_are_those_of_cv2(reduction):
+    for height, width in SIZES:
+        data = encode(picture(height, width))
+        flags = getattr(cv2, f"IMREAD_REDUCED_COLOR_{reduction}")
+        wanted = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        got = np.empty(wanted.shape, np.uint8)
+        assert jpeg_decoder.decode_jpeg_into(data, got, "BGR", reduction)
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_every_cut_of_a_file_is_left_to_cv2(decoder):
+    data = encode(picture(33, 17), progressive=True)
+    got = np.empty((33, 17, 3), np.uint8)
+    for length in range(0, len(data) - 2, 7):
+        assert not jpeg.decode_into(data[:length] or b"x", got, "BGR")
+
+
+def test_a_damaged_file_gives_cv2s_pixels_or_is_left_to_it(decoder):
+    data = encode(picture(64, 64), restart=2)
+    random = np.random.default_rng(5)
+    taken = 0
+    for _ in range(300):
+        broken = bytearray(data)
+        for at in random.integers(2, len(data), 3):
+            broken[at] = random.integers(0, 256)
+        got = np.empty((64, 64, 3), np.uint8)
+        if jpeg.decode_into(bytes(broken), got, "BGR"):
+            taken += 1
+            np.testing.assert_array_equal(got, decoded_by_cv2(bytes(broken), "BGR"))
+    assert 0 < taken < 300
+
+
+@native
+def test_another_size_than_the_header_check_saw_is_left_to_cv2():
+    data = encode(picture(33, 17))
+    for shape in ((33, 18, 3), (32, 17, 3), (66, 34, 3)):
+        assert not jpeg_decoder.decode_jpeg_into(data, np.empty(shape, np.uint8), "BGR")
+
+
+@native
+def test_cmyk_and_rgb_files_are_left_to_cv2():
+    image = pytest.importorskip("PIL.Image")
+    import io
+
+    for mode, options in (("CMYK", {}), ("RGB", {"keep_rgb": True})):
+        file = io.BytesIO()
+        image.fromarray(picture(20, 20)).convert(mode).save(file, "JPEG", **options)
+        got = np.empty((20, 20, 3), np.uint8)
+        assert not jpeg_decoder.decode_jpeg_into(file.getvalue(), got, "BGR")
+
+
+@native
+@pytest.mark.parametrize("order", FLAGS)
+@pytest.mark.parametrize(
+    ("size", "full", "window"),
+    [
+        ((427, 640), (224, 224), None),
+        ((50, 60), (224, 224), None),
+        ((100, 80), (33, 111), None),
+        ((3, 5), (17, 2), None),
+        ((1, 1), (5, 5), None),
+        ((64, 48), (64, 48), None),
+        ((120, 90), (60, 45), ((10, 8), (40, 30))),
+    ],
+)
+def test_rows_are_resized_as_opencv_resizes_floats(size, full, window, order):
+    data = encode(picture(*size))
+    floats = decoded_by_cv2(data, order).astype(np.float32)
+    with oracle.opencv_arithmetic():
+        wanted = cv2.resize(floats, full[::-1]).reshape(*full, -1)
+    (top, left), shape = window or ((0, 0), full)
+    wanted = wanted[top : top + shape[0], left : left + shape[1]]
+    conversion = Conversion(scale=2.0, mean=(3.0,), std=(4.0,), exact=True)
+    for change in (Conversion(), conversion):
+        got = np.empty(wanted.shape, np.float32)
+        assert jpeg_decoder.decode_jpeg_linear(
+            data, size, got, change, full, (top, left), order=order
+        )
+        converted = np.empty(wanted.shape, np.float32)
+        change(np.ascontiguousarray(wanted), converted)
+        np.testing.assert_array_equal(got, converted)
+
+
+@native
+def test_sizes_that_do_not_fit_are_refused():
+    data = encode(picture(20, 20))
+    target = np.empty((10, 10, 3), np.float32)
+    with pytest.raises(ValueError, match="lies outside"):
+        jpeg_decoder.decode_jpeg_linear(data, (20, 20), target, Conversion(), (9, 10), order="BGR")
+    with pytest.raises(ValueError, match="channels"):
+        jpeg_decoder.decode_jpeg_linear(
+            data, (20, 20), target, Conversion(), (10, 10), order="GRAY"
+        )
+    with pytest.raises(ValueError, match="reduced by"):
+        jpeg_decoder.decode_jpeg_into(data, np.empty((7, 7, 3), np.uint8), "BGR", 3)
+
+
+def test_which_files_have_a_decoder_before_cv2(decoder):
+    assert jpeg.decodes(probe(encode(picture(8, 8))))
+    assert not jpeg.decodes(probe(cv2.imencode(".png", picture(8, 8))[1].tobytes()))
+
+
+def test_the_variable_names_the_decoder():
+    code = "from ksrv.images import jpeg; print(jpeg.decoder())"
+    for name, wanted in (("cv2", "cv2"), ("none", "this installation has")):
+        run = subprocess.run(
+            [sys.executable, "-c", code],
+            env={"KSRV_JPEG_DECODER": name},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert wanted in (run.stdout if name == "cv2" else run.stderr)
