@@ -14,6 +14,7 @@ from ksrv.compile_plan import CompileError, CompilePlan, read_plan
 from ksrv.handlers.context import Context
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.loaded import LoadedModel
+from ksrv.loaders.torch_compiler import torch_compiler
 
 log = logging.getLogger("ksrv.handlers")
 
@@ -134,7 +135,8 @@ class CompiledModel:
 def _compile(module: Any, arguments: Mapping[str, Any]) -> Any:
     import torch
 
-    return torch.compile(module, **arguments)
+    with torch_compiler():
+        return torch.compile(module, **arguments)
 
 
 def _is_compilers(error: Exception) -> bool:

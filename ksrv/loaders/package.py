@@ -14,6 +14,7 @@ from typing import Any, Literal
 from ksrv.loaders.arguments import PositionalCall
 from ksrv.loaders.device import torch_device
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
+from ksrv.loaders.torch_compiler import torch_compiler
 from ksrv.spec import Dimension, TensorSpec
 
 DATATYPES = {
@@ -56,9 +57,9 @@ def load(request: LoadRequest) -> LoadedModel:
         raise missing_dependency("torch", "torch", f"the model {path}") from None
     kind = package_kind(path)
     try:
-        if kind == "compiled":
-            return _load_compiled(request, path)
-        with warnings.catch_warnings():
+        with torch_compiler(), warnings.catch_warnings():
+            if kind == "compiled":
+                return _load_compiled(request, path)
             warnings.simplefilter("ignore", FutureWarning)
             program = torch.export.load(path)
     except ModelLoadError:

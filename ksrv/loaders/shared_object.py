@@ -4,6 +4,7 @@ import logging
 
 from ksrv.loaders.arguments import PositionalCall
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
+from ksrv.loaders.torch_compiler import torch_compiler
 
 NOTE = "AOT-compiled .so files are deprecated in torch; package the model as .pt2"
 
@@ -25,7 +26,6 @@ def load(request: LoadRequest) -> LoadedModel:
         raise ModelLoadError("an AOT-compiled model needs a model file")
     try:
         import torch
-        import torch._export
     except ModuleNotFoundError:
         raise missing_dependency("torch", "torch", f"the model {path}") from None
     advice = logging.getLogger("torch._export")
@@ -34,7 +34,10 @@ def load(request: LoadRequest) -> LoadedModel:
     try:
         if request.device.startswith("cuda"):
             torch.cuda.set_device(request.device)
-        run = torch._export.aot_load(str(path), request.device)
+        with torch_compiler():
+            import torch._export
+
+            run = torch._export.aot_load(str(path), request.device)
     except Exception as error:  # noqa: BLE001  torch raises whatever dlopen and its runner meet
         text = " ".join(str(error).split())[:300]
         raise ModelLoadError(f"{path} cannot be loaded: {type(error).__name__}: {text}") from None
