@@ -1,6 +1,6 @@
 """What the engine adds to one request, in CPU time of the process: one client, a trivial handler.
 
-`runner` drives the handler alone. `lent` is how the door submits once the handler has proven quick and
+`runner` drives the handler alone. `lent` is how the HTTP server submits once the handler has proven quick and
 runs on the thread that asks; `thread` is `Engine.infer`, which hands a request with a deadline to the
 instance's own thread. The process executor's CPU is that of the server's process only; its wall time
 is in `bench_process`.

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from servers import HERE, LoadedServer, bare, ksrv, write_models
 
-DOOR = "ksrv.server.worker:KsrvWorker"
+NATIVE = "ksrv.server.worker:KsrvWorker"
 READY = "/v2/health/ready"
 WRK_ROWS = {
     # name: model, shape, bytes in, bytes out, connections
@@ -72,18 +72,19 @@ def wrk(
 
 def run_wrk_row(name: str, models: Path, options: argparse.Namespace) -> None:
     row = WRK_ROWS[name]
-    door = ksrv(models, DOOR, "door")
-    servers = [bare(row[3]), door, ksrv(models, "gthread", "gthread")]
+    http_server = ksrv(models, NATIVE, "native")
+    servers = [bare(row[3]), http_server, ksrv(models, "gthread", "gthread")]
     loads: dict[str, list[Load]] = {}
     try:
         for server in servers:
             server.start(None if server.name == "bare C" else READY)
             wrk(server, row, 1, options.heads)  # warm
         if name.startswith("w2"):
-            # As long in user space for each request as the door, which runs Python and the handler
-            # there: what the door costs beyond this server is its transport.
+            # As long in user space for each request as the HTTP server, which runs Python and the handler
+            # there: what the HTTP server costs beyond this server is its transport.
             user = (
-                wrk(door, row, 2, options.heads).user - wrk(servers[0], row, 2, options.heads).user
+                wrk(http_server, row, 2, options.heads).user
+                - wrk(servers[0], row, 2, options.heads).user
             )
             servers.append(bare(row[3], busy_ns=round(user * 1e9)))
             servers[-1].start(None)
@@ -165,7 +166,7 @@ def run_w4(models: Path, options: argparse.Namespace) -> None:
     """64 MiB in and out on one connection: time, CPU, and peak memory above idle."""
     payload = bytes(64 << 20)
     data = message("w4", "1,16777216", payload)
-    servers = [bare(len(payload), echo=True), ksrv(models, DOOR, "door")]
+    servers = [bare(len(payload), echo=True), ksrv(models, NATIVE, "native")]
     times: dict[str, list[float]] = {server.name: [] for server in servers}
     spent: dict[str, list[float]] = {server.name: [] for server in servers}
     peaks: dict[str, float] = {}
@@ -234,7 +235,7 @@ def run_hog(models: Path, options: argparse.Namespace) -> None:
     text += "outputs: [{name: y, datatype: FP32, shape: [-1, 1]}]\n"
     (folder / "model.yaml").write_text(text)
     (folder / "handler.py").write_text(HOG)
-    server = ksrv(folder.parent, DOOR, "door")
+    server = ksrv(folder.parent, NATIVE, "native")
     server.start(READY)
     try:
         time.sleep(1)
@@ -284,7 +285,7 @@ while True:
 
 def run_slow(models: Path, options: argparse.Namespace) -> None:
     """A good client's p99 beside 500 slow uploads and 1,000 idle connections of another process."""
-    server = ksrv(models, DOOR, "door")
+    server = ksrv(models, NATIVE, "native")
     server.start(READY)
     request = message("w1", "1,16", bytes(64))
     health = f"GET {READY} HTTP/1.1\r\nHost: x\r\n\r\n".encode()

@@ -7,7 +7,7 @@ first; this one starts its executor anew, at the pace that the executor sets.
 Two changes of thread cost more than a small handler. So once a handler has proven quick, a thread
 that submits a request while nothing else waits may be lent the instance's seat and run the request
 itself (`run_lent`). Slow runs end that. A thread that would only wait for its request needs no
-proof where the executor keeps deadlines by itself; a thread of the door has others to serve.
+proof where the executor keeps deadlines by itself; a thread of the HTTP server has others to serve.
 """
 
 import logging
@@ -346,7 +346,7 @@ class Instance:
         """Set to whom the queue lends seats."""
         host, queue = self._host, self._host.queue
         queue.may_lend_to_waiting = quick or self._executor.keeps_deadlines
-        # One thread enters Python for all that the door receives: it would use instances in turn.
+        # One thread enters Python for all that the HTTP server receives: it would use instances in turn.
         queue.may_lend = quick and host.config.instances == 1
 
     # ---- deaths -----------------------------------------------------------------------------

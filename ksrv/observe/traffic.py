@@ -4,7 +4,7 @@ Each refusal is counted here, once, where its answer is made: `count_error` for 
 that is rendered, `count_refusal` where a client gets no answer that one could count (a connection that
 is closed, a call that another library ends). The counts are the process's.
 
-The door counts without Python; it is asked when somebody reads (`watch_connections`).
+The HTTP server counts without Python; it is asked when somebody reads (`watch_connections`).
 """
 
 import threading

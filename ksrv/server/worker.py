@@ -1,13 +1,13 @@
-"""The gunicorn worker: the door's I/O threads in front of gunicorn's threaded worker.
+"""The gunicorn worker: the HTTP server's I/O threads in front of gunicorn's threaded worker.
 
-gunicorn keeps processes, signals, settings, its parser and its thread pool. The door owns the
+gunicorn keeps processes, signals, settings, its parser and its thread pool. The HTTP server owns the
 listeners and the connections, serves plain inference and health requests, and hands every other
 message, unread, to the main thread here, which gives it to gunicorn's pool; a connection that stays
-alive goes back to the door. A client that is slow, or a handler, can keep a thread of that pool; so
+alive goes back to the HTTP server. A client that is slow, or a handler, can keep a thread of that pool; so
 questions about the server are answered by a few threads that neither can keep. Nothing of the
 worker's state is touched outside the main thread.
 
-Where the door may not stand in front (TLS, the PROXY protocol, HTTP/2 in cleartext, request hooks of
+Where the HTTP server may not stand in front (TLS, the PROXY protocol, HTTP/2 in cleartext, request hooks of
 the user's, another app than ksrv's) or gunicorn is not one that this module knows, the worker is a
 plain threaded worker, whose connections `ksrv.server.http.threaded_server` looks after.
 """
@@ -29,7 +29,7 @@ from gunicorn.sock import ssl_context
 from gunicorn.workers import gthread
 
 from ksrv._native.http.request_head import HeadRules
-from ksrv._native.server.server import Door
+from ksrv._native.server.server import HttpServer
 from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.server.http.access_log import AccessLog
 from ksrv.server.http.expect_continue import invite_late
@@ -124,7 +124,7 @@ def head_rules(
 
 
 def why_plain(cfg: Config, app: Any) -> str | None:
-    """Say why the door may not stand in front of this worker, or None where it may.
+    """Say why the HTTP server may not stand in front of this worker, or None where it may.
 
     Args:
         cfg: gunicorn's configuration.
@@ -178,10 +178,10 @@ def _patience(settings: Any) -> Patience:
 
 
 class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
-    """gunicorn's threaded worker with the door in front of it."""
+    """gunicorn's threaded worker with the HTTP server in front of it."""
 
     alive: bool
-    door: Door | None = None
+    http_server: HttpServer | None = None
     _gates: Sequence[tuple[str, str, int]] = ()
 
     def run(self) -> None:
@@ -195,8 +195,8 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             else:
                 self._front().run()
             return
-        self._open_door()
-        assert self.door is not None
+        self._open_http_server()
+        assert self.http_server is not None
         self.set_accept_enabled(True)
         while self.alive:
             self._beat()
@@ -215,15 +215,15 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         context = ssl_context(self.cfg) if self.cfg.is_ssl else None
         return ThreadedFront(self, patience, head, context)
 
-    # ---- the door -------------------------------------------------------------------------------
+    # ---- the HTTP server -------------------------------------------------------------------------------
 
-    def _open_door(self) -> None:
+    def _open_http_server(self) -> None:
         service: Any = self.wsgi
         settings = service.settings
         limits = settings.limits
         logs = bool(getattr(self.log, "access_log_enabled", False))
         compression = bool(settings.compress_responses)
-        # Connections still come from the door when the listeners are closed.
+        # Connections still come from the HTTP server when the listeners are closed.
         self._servers = [(listener.family, listener.getsockname()) for listener in self.sockets]
         self._patience = _patience(settings)
         self._limits = limits
@@ -234,7 +234,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             nan_literals=settings.nan_literals,
             shared_memory=service.shared_memory,
         )
-        self.door = door = Door(
+        self.http_server = http_server = HttpServer(
             head_rules(
                 self.cfg,
                 body=limits.body,
@@ -257,51 +257,55 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         )
         for listener in self.sockets:
             listener.setblocking(False)
-        door.listen([listener.fileno() for listener in self.sockets])
+        http_server.listen([listener.fileno() for listener in self.sockets])
         watch_connections(self._traffic)
         self._questions = ThreadPoolExecutor(QUESTION_THREADS, "ksrv-question")
         self._publish()
         self._threads = [
-            threading.Thread(target=door.run, args=(index,), name=f"ksrv-io-{index}", daemon=True)
+            threading.Thread(
+                target=http_server.run, args=(index,), name=f"ksrv-io-{index}", daemon=True
+            )
             for index in range(settings.io_threads + STAND_BY_THREADS)
         ]
         for thread in self._threads:
             thread.start()
-        self._access_log = AccessLog(door, self.log) if logs else None
+        self._access_log = AccessLog(http_server, self.log) if logs else None
         if self._access_log is not None:
             self._access_log.start()
         self.poller.register(
             self.method_queue.fileno(), selectors.EVENT_READ, self.method_queue.run_callbacks
         )
-        self.poller.register(door.fileno(), selectors.EVENT_READ, self._collect)
+        self.poller.register(http_server.fileno(), selectors.EVENT_READ, self._collect)
 
     def set_accept_enabled(self, enabled: bool) -> None:
-        """Begin or stop accepting; with a door, the door does."""
-        if self.door is None:
+        """Begin or stop accepting; with an HTTP server, the HTTP server does."""
+        if self.http_server is None:
             super().set_accept_enabled(enabled)
             return
-        self.door.accept(enabled)
+        self.http_server.accept(enabled)
         self._accepting = enabled
 
     def _publish(self) -> None:
-        """Tell the door what it answers without Python: health, and full queues."""
-        assert self.door is not None
+        """Tell the HTTP server what it answers without Python: health, and full queues."""
+        assert self.http_server is not None
         why = self.wsgi.engine.why_not_ready(names=not self.wsgi.access.needs_token)
-        self._publish_queues()  # a door that calls itself ready knows them
-        self.door.set_health(live=True, ready=not why, unready=render_unready(why) if why else None)
+        self._publish_queues()  # an HTTP server that calls itself ready knows them
+        self.http_server.set_health(
+            live=True, ready=not why, unready=render_unready(why) if why else None
+        )
 
     def _publish_queues(self) -> None:
         engine: Any = self.wsgi.engine
-        assert self.door is not None
+        assert self.http_server is not None
         if self.wsgi.access.needs_token:
             return  # nobody is told that a queue is full before the check of who may call
         reached = engine.reached()
         known = [(name, version, id(model)) for name, version, model in reached]
         if known == self._gates:
-            self.door.forget_lanes()
+            self.http_server.forget_lanes()
             return
         lanes = {id(model): lane_for(model, self._route, self._limits) for _, _, model in reached}
-        self.door.set_gates(
+        self.http_server.set_gates(
             (name, version, model.queue, render_error(model.full()), lanes[id(model)])
             for name, version, model in reached
         )
@@ -309,32 +313,32 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def _beat(self) -> None:
         """Tell the master that this worker lives: while every I/O thread makes progress."""
-        assert self.door is not None
+        assert self.http_server is not None
         self._publish()
-        if not self.cfg.timeout or self.door.stuck() < self.cfg.timeout:
+        if not self.cfg.timeout or self.http_server.stuck() < self.cfg.timeout:
             self.notify()
 
     def _count_requests(self) -> None:
         if self.max_requests == sys.maxsize or not self.alive:
             return
-        assert self.door is not None
-        if self.nr + self.door.counters()["answered"] >= self.max_requests:
+        assert self.http_server is not None
+        if self.nr + self.http_server.counters()["answered"] >= self.max_requests:
             self.log.info("Autorestarting worker after current request.")
             self.alive = False
 
-    # ---- connections between the door and gunicorn ----------------------------------------------
+    # ---- connections between the HTTP server and gunicorn ----------------------------------------------
 
     def _collect(self, _fileobj: Any) -> None:
-        """Give gunicorn's pool the connections whose next message is not the door's."""
-        assert self.door is not None
-        for slot, fd, index, peer, received in self.door.collect():
+        """Give gunicorn's pool the connections whose next message is not the HTTP server's."""
+        assert self.http_server is not None
+        for slot, fd, index, peer, received in self.http_server.collect():
             family, server = self._servers[index]
             try:
                 sock = HandedSocket(fd, family, self._patience)
             except Exception:
-                self.log.exception("a connection could not be taken from the door")
+                self.log.exception("a connection could not be taken from the HTTP server")
                 os.close(fd)
-                self.door.release(slot)
+                self.http_server.release(slot)
                 continue
             try:
                 conn = HandedConnection(self.cfg, sock, peer, server, slot, received)
@@ -342,7 +346,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             except Exception:
                 self.log.exception("a connection could not be given to the thread pool")
                 sock.close()
-                self.door.release(slot)
+                self.http_server.release(slot)
                 continue
             self.nr_conns += 1
 
@@ -375,7 +379,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def finish_request(self, conn: Any, fs: Any) -> None:
         """Take a connection back from the thread pool, on the main thread."""
-        if not isinstance(conn, HandedConnection) or self.door is None:
+        if not isinstance(conn, HandedConnection) or self.http_server is None:
             super().finish_request(conn, fs)
             return
         try:
@@ -396,26 +400,26 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         except OSError as error:
             if error.errno != errno.EBADF:
                 self.log.debug("a handed-over connection was gone: %s", error)
-            self.door.release(conn.slot)
+            self.http_server.release(conn.slot)
             return
         if fd < 0:
-            self.door.release(conn.slot)
+            self.http_server.release(conn.slot)
         else:
-            self.door.adopt(conn.slot, fd, keep=keep)
+            self.http_server.adopt(conn.slot, fd, keep=keep)
 
     def _traffic(self) -> Traffic:
-        """Return what the door has counted, in the terms of all front ends."""
-        assert self.door is not None
-        counted = self.door.counters()
+        """Return what the HTTP server has counted, in the terms of all front ends."""
+        assert self.http_server is not None
+        counted = self.http_server.counters()
         refused = {"queue_full": "queue_full", "bytes_in_flight": "no_room", "too_slow": "too_slow"}
         return Traffic(
             {f"http {reason}": counted[name] for reason, name in refused.items()},
-            {f"http {status}": count for status, count in self.door.errors().items()},
+            {f"http {status}": count for status, count in self.http_server.errors().items()},
             accepted=counted["accepted"],
             recycled=counted["recycled"],
             pauses=counted["accept_paused"],
             lost_records=counted["lost_records"],
-            open=self.door.open_connections,
+            open=self.http_server.open_connections,
         )
 
     # ---- the end --------------------------------------------------------------------------------
@@ -425,23 +429,24 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self.handle_exit(sig, frame)
 
     def _leave(self) -> None:
-        door = self.door
-        assert door is not None
+        http_server = self.http_server
+        assert http_server is not None
         self._accept_the_rest()
         self.set_accept_enabled(False)
         for listener in self.sockets:
             listener.close()
         self._publish()  # one that is replaced is as ready as its successor, one that stops is not
-        door.drain()
+        http_server.drain()
         deadline = time.monotonic() + self.cfg.graceful_timeout
-        while door.open_connections > 0 and time.monotonic() < deadline:
+        while http_server.open_connections > 0 and time.monotonic() < deadline:
             self._beat()
             self.wait_for_and_dispatch_events(timeout=0.05)
-        if door.open_connections:
+        if http_server.open_connections:
             self.log.warning(
-                "%d connections were still open after graceful_timeout", door.open_connections
+                "%d connections were still open after graceful_timeout",
+                http_server.open_connections,
             )
-        door.stop()
+        http_server.stop()
         for thread in self._threads:
             thread.join(timeout=1.0)
         if self._access_log is not None:
@@ -452,7 +457,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self.method_queue.close()
 
     def _accept_the_rest(self) -> None:
-        """Wait, a moment at most, until the door has accepted what the kernel already did."""
+        """Wait, a moment at most, until the HTTP server has accepted what the kernel already did."""
         waiting = selectors.DefaultSelector()
         for listener in self.sockets:
             waiting.register(listener, selectors.EVENT_READ)

@@ -85,7 +85,7 @@ def repository(tmp_path_factory):
     return root
 
 
-@pytest.fixture(scope="session", params=WORKERS, ids=("gthread", "door"))
+@pytest.fixture(scope="session", params=WORKERS, ids=("gthread", "native"))
 def server(request, repository):
     with Server(repository, worker_class=request.param) as running:
         yield running

@@ -1,4 +1,4 @@
-"""The native queue and the door's turns under the sanitizers, driven by threads without Python."""
+"""The native queue and the HTTP server's turns under the sanitizers, driven by threads without Python."""
 
 import pytest
 
@@ -17,4 +17,4 @@ def test_the_queue_is_clean(flavour):
 @pytest.mark.timeout(600)
 @FLAVOURS
 def test_a_message_has_one_answer_and_a_place_one_client(flavour):
-    run_program(flavour, "door_turns.cpp")
+    run_program(flavour, "http_server_turns.cpp")

@@ -10,7 +10,7 @@ ROUTES = ("none", "infer", "live", "ready")
 
 
 cdef class HeadRules:
-    """Which heads are plain: the limits of gunicorn's parser and of the door.
+    """Which heads are plain: the limits of gunicorn's parser and of the HTTP server.
 
     Args:
         body: The greatest Content-Length that the hot route takes.

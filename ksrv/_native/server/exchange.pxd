@@ -4,7 +4,7 @@ from ksrv._native.server.server cimport CDoor, Turn
 
 
 cdef class Exchange:
-    cdef object owner  # keeps the door
+    cdef object owner  # keeps the HTTP server
     cdef CDoor *door
     cdef Turn turn  # its connection is NULL once the exchange was answered
     cdef readonly str model

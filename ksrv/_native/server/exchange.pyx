@@ -1,5 +1,5 @@
 # It relies on the GIL: Python objects change hands between threads, and are freed in turn.
-"""One infer request of the door's and its answer, as Python sees them."""
+"""One infer request of the HTTP server and its answer, as Python sees them."""
 
 import logging
 from collections.abc import Mapping
@@ -142,7 +142,7 @@ cdef void _hold_blocks(Held held, list parts, Outgoing *out) noexcept:
             PyBuffer_Release(&held.views[i])
 
 
-@cython.no_gc_clear  # the door is needed to the end: an unanswered exchange is answered there
+@cython.no_gc_clear  # the HTTP server is needed to the end: an unanswered exchange is answered there
 cdef class Exchange:
     """One infer request that came in on the hot route, and the place for its answer.
 

@@ -1,4 +1,4 @@
-"""What the door needs of lanes."""
+"""What the HTTP server needs of lanes."""
 
 from ksrv._native.server.server cimport CDoor, Connection, Plan
 from ksrv._native.queue.request_queue cimport Entry, Queue

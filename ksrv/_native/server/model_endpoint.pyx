@@ -1,7 +1,7 @@
 # It relies on the GIL: Python objects change hands between threads, and are freed in turn.
 """Plain requests where Python meets them: their tickets, their batches and their answers.
 
-The door puts plain requests (v2/fast_request.hpp) into a model's queue by itself. Whoever takes
+The HTTP server puts plain requests (v2/fast_request.hpp) into a model's queue by itself. Whoever takes
 them gets tickets like any other, whose request is made only when somebody looks at it. A batch of
 nothing but plain requests gets its arrays here, straight from the received blocks, and small
 answers are written into the connections here. Everything else about them is the general way's.
@@ -194,7 +194,7 @@ cdef void _fail(PlainEntry *entry) noexcept:
 
 
 cdef class Lane:
-    """What a door needs to serve plain requests to one version of a model.
+    """What an HTTP server needs to serve plain requests to one version of a model.
 
     Args:
         queue: The model's.
@@ -269,7 +269,7 @@ cdef class Lane:
 
     @property
     def unused(self):
-        """Whether neither a door's gates nor a request refers to it."""
+        """Whether neither an HTTP server's gates nor a request refers to it."""
         return self.plan.refs.load() == 1
 
 

@@ -1,4 +1,4 @@
-"""The door's C++ classes, for its Cython shell."""
+"""The HTTP server's C++ classes, for its Cython shell."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t

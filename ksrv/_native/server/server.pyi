@@ -12,7 +12,7 @@ READY_ANSWERS_NEEDED: Final[tuple[str, ...]]
 ReadyAnswer: TypeAlias = tuple[int, bytes, bytes, bytes]
 Address: TypeAlias = tuple[Any, ...] | str
 
-class Door:
+class HttpServer:
     def __init__(
         self,
         rules: HeadRules,

@@ -1,5 +1,5 @@
 # It relies on the GIL: Python objects change hands between threads, and are freed in turn.
-"""The door as the gunicorn worker sees it: I/O threads, requests that came in, answers to send."""
+"""The HTTP server as the gunicorn worker sees it: I/O threads, requests that came in, answers to send."""
 
 import logging
 import os
@@ -39,7 +39,7 @@ READY_ANSWERS_NEEDED = (
 )
 
 cdef void _serve(void *owner) noexcept with gil:
-    cdef Door self = <Door>owner
+    cdef HttpServer self = <HttpServer>owner
     cdef Connection *connection
     while True:
         connection = self.door.next_to_run()
@@ -53,8 +53,8 @@ cdef void _serve(void *owner) noexcept with gil:
             ksrv_route(self, self.door, self.door.turn_of(connection), self.handler)
 
 
-cdef void _check(Door self, Connection *connection) noexcept:
-    """Ask whether a caller may send a body; the connection is the door's again."""
+cdef void _check(HttpServer self, Connection *connection) noexcept:
+    """Ask whether a caller may send a body; the connection is the HTTP server's again."""
     cdef cbool admitted
     connection.checking = False
     connection.close_after = True  # should this fail, the body stays unread
@@ -111,7 +111,7 @@ cdef object _address(sockaddr_storage *storage, uint32_t length):
     return ""
 
 
-cdef class Door:
+cdef class HttpServer:
     """The I/O threads of one worker and the connections that they own.
 
     Args:
@@ -153,7 +153,7 @@ cdef class Door:
         cdef DoorHooks hooks
         cdef int index = 0
         if threads < 1 or connections < 1:
-            raise ValueError("a door has at least one thread and one connection")
+            raise ValueError("an HTTP server has at least one thread and one connection")
         config.limits = rules.limits
         config.threads = threads
         config.connections = connections
@@ -204,7 +204,7 @@ cdef class Door:
         """
         cdef vector[int] fds = listeners
         if not self.door.listen_on(fds.data(), fds.size()):
-            raise OSError("the door's epoll instance could not be set up")
+            raise OSError("the HTTP server's epoll instance could not be set up")
 
     def run(self, int index):
         """Be I/O thread number `index`, without the GIL, until `stop` is called."""
@@ -349,8 +349,8 @@ cdef class Door:
 
         Args:
             slot: Its place.
-            fd: Its descriptor, which is the door's from now on.
-            keep: Whether it waits for another message; else the door closes it, once the peer has
+            fd: Its descriptor, which is the HTTP server's from now on.
+            keep: Whether it waits for another message; else the HTTP server closes it, once the peer has
                 taken the answer.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The access log of what the door answered: records become lines in batches, on a thread of its own.
+"""The access log of what the HTTP server answered: records become lines in batches, on a thread of its own.
 
 gunicorn's logger formats a line from its own request and response objects; the two classes here have
 the attributes that it reads, with the meaning that they have there.
@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from ksrv._native.server.exchange import HeadFields
-from ksrv._native.server.server import Address, Door
+from ksrv._native.server.server import Address, HttpServer
 from ksrv.server.rest.responses import status_line
 
 BATCH_SECONDS = 0.25
@@ -52,11 +52,11 @@ def _environ(head: bytes, peer: Address) -> tuple[dict[str, Any], list[tuple[str
 
 
 def write_records(logger: Any, records: Iterable[tuple[Any, ...]]) -> None:
-    """Write the door's records with gunicorn's logger.
+    """Write the HTTP server's records with gunicorn's logger.
 
     Args:
         logger: gunicorn's logger.
-        records: What `Door.records` returned.
+        records: What `HttpServer.records` returned.
     """
     for _, seconds, status, sent, _, peer, head in records:
         environ, fields = _environ(head, peer)
@@ -65,24 +65,24 @@ def write_records(logger: Any, records: Iterable[tuple[Any, ...]]) -> None:
 
 
 class AccessLog(threading.Thread):
-    """Writes the records of a door until it is closed.
+    """Writes the records of an HTTP server until it is closed.
 
     Args:
-        door: Where the records come from.
+        HTTP server: Where the records come from.
         logger: gunicorn's logger.
     """
 
-    def __init__(self, door: Door, logger: Any) -> None:
+    def __init__(self, http_server: HttpServer, logger: Any) -> None:
         super().__init__(name="ksrv-access-log", daemon=True)
-        self._door = door
+        self._http_server = http_server
         self._logger = logger
         self._closed = threading.Event()
 
     def run(self) -> None:
         """Write until `close`, and what is left then."""
         while not self._closed.wait(BATCH_SECONDS):
-            write_records(self._logger, self._door.records())
-        write_records(self._logger, self._door.records())
+            write_records(self._logger, self._http_server.records())
+        write_records(self._logger, self._http_server.records())
 
     def close(self) -> None:
         """Write what is left and end the thread."""

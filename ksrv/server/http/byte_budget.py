@@ -1,6 +1,6 @@
 """What one request or answer holds of the process's memory budget, and the sentences of refusals.
 
-The budget itself is `ksrv._native.memory.memory_budget`: one for the door, the queues and every other front
+The budget itself is `ksrv._native.memory.memory_budget`: one for the HTTP server, the queues and every other front
 end. What is announced holds nothing; bytes are taken as they come.
 """
 

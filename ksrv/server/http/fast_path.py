@@ -1,6 +1,6 @@
 """The hot route's requests in Python: the way of the Falcon app without WSGI.
 
-The door has framed the message and received its body. What is left is the same as on the slow
+The HTTP server has framed the message and received its body. What is left is the same as on the slow
 route: the same parser, the same engine, the same renderer, the same headers in the same order. A
 test compares the bytes.
 """
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 OK = b"200 OK"
 
 PLAIN_JSON = 32 * 1024
-"""Bytes of JSON that the door reads on the thread that owns the sockets; more is read in Python,
+"""Bytes of JSON that the HTTP server reads on the thread that owns the sockets; more is read in Python,
 where another thread takes the sockets over."""
 
 
@@ -75,7 +75,7 @@ def header_lines(headers: list[tuple[str, str]], length: int) -> bytes:
 def render_json(
     document: object, status: int, headers: list[tuple[str, str]] | None = None
 ) -> ReadyAnswer:
-    """Return a JSON answer as the door takes it.
+    """Return a JSON answer as the HTTP server takes it.
 
     Args:
         document: The body.
@@ -88,12 +88,12 @@ def render_json(
 
 
 def render_error(error: KsrvError) -> ReadyAnswer:
-    """Return an error's answer as the door takes it."""
+    """Return an error's answer as the HTTP server takes it."""
     return render_json({"error": error.message}, error.http_status, error_headers(error))
 
 
 def render_unready(why: str) -> ReadyAnswer:
-    """Return the answer of a server that is not ready as the door takes it.
+    """Return the answer of a server that is not ready as the HTTP server takes it.
 
     Args:
         why: Which models are not ready and why.
@@ -103,7 +103,7 @@ def render_unready(why: str) -> ReadyAnswer:
 
 
 def ready_answers(limits: Limits) -> dict[str, ReadyAnswer]:
-    """Return the answers that the door gives without Python.
+    """Return the answers that the HTTP server gives without Python.
 
     Args:
         limits: What the refusals name.
@@ -176,7 +176,7 @@ def lane_for(model: "LoadedModel", route: "HotRoute", limits: Limits) -> Lane | 
 
 
 class HotRoute:
-    """Takes exchanges from the door to the engine and answers them; an instance is called.
+    """Takes exchanges from the HTTP server to the engine and answers them; an instance is called.
 
     Args:
         engine: Where requests run.
@@ -276,7 +276,7 @@ class HotRoute:
     def plain_request(
         self, spec: ModelSpec, body: memoryview, header_length: str, head: bytes
     ) -> InferRequest:
-        """Return a request that the door queued by itself, for whoever looks at it.
+        """Return a request that the HTTP server queued by itself, for whoever looks at it.
 
         Args:
             spec: The model's description.

@@ -1,7 +1,7 @@
-"""Connections that the door hands to gunicorn: their socket, with the deadlines that gunicorn lacks.
+"""Connections that the HTTP server hands to gunicorn: their socket, with the deadlines that gunicorn lacks.
 
 gunicorn's threads read and write without a time limit. The kernel's own time limits on the socket
-end a single wait, and the account kept here ends a message that trickles: like the door's own, it
+end a single wait, and the account kept here ends a message that trickles: like the HTTP server's own, it
 asks for a least rate after a grace time. Either shows as a reset connection, which gunicorn closes
 without a word.
 
@@ -191,15 +191,15 @@ class TlsSocket(PatientSocket, ssl.SSLSocket):
 
 
 class HandedConnection(TConn):  # type: ignore[misc]
-    """gunicorn's connection object for a socket that came from the door.
+    """gunicorn's connection object for a socket that came from the HTTP server.
 
     Args:
         cfg: gunicorn's configuration.
         sock: The socket.
         client: The peer's address.
         server: The listener's address.
-        slot: The connection's place in the door.
-        received: What the door has read since the message began; the parser sees it first.
+        slot: The connection's place in the HTTP server.
+        received: What the HTTP server has read since the message began; the parser sees it first.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""HTTP without the door: what a worker does where TLS or another setting leaves the door away.
+"""HTTP on threads: what a worker does where TLS or another setting leaves the native HTTP server out.
 
 gunicorn's threaded worker shakes hands and reads heads on its pool, without a time limit, so that as
 many silent connections as it has threads stop it. Here the main thread does both for all connections
@@ -98,7 +98,7 @@ class GatheredConnection(TConn):  # type: ignore[misc]
 
 
 class ThreadedFront:
-    """The main loop of a worker without the door.
+    """The main loop of a worker without the native HTTP server.
 
     Args:
         worker: gunicorn's threaded worker.

@@ -8,7 +8,7 @@ def begin_transfer(environ: dict[str, Any], nbytes: int) -> None:
 
     Args:
         environ: The WSGI environment; a server whose sockets keep no account asks for nothing. The
-            door's do, see `ksrv.server.http.handoff`.
+            HTTP server's do, see `ksrv.server.http.handoff`.
         nbytes: The length.
     """
     expect = getattr(environ.get("gunicorn.socket"), "expect", None)

@@ -1,6 +1,6 @@
 """The infer and explain routes: body to request, request through the engine, answer to parts.
 
-`answer` is the whole way for a body that has been received. The door goes the same way without waiting
+`answer` is the whole way for a body that has been received. The HTTP server goes the same way without waiting
 (`ksrv.server.http.fast_path`), with the same parser, engine and renderer.
 """
 

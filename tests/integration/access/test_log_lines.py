@@ -70,7 +70,7 @@ def test_a_user_name_in_the_access_log(logging_server, path):
     check_lines(logging_server)
 
 
-def test_a_user_name_of_a_request_that_the_door_served(logging_server):
+def test_a_user_name_of_a_request_that_the_http_server_served(logging_server):
     user = base64.b64encode(f"{EVIL}:password".encode()).decode()
     host, port = logging_server.http.split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:

@@ -1,7 +1,7 @@
 """Ten thousand damaged requests: every one is answered 200 or 4xx, and nothing is left behind.
 
 Most go straight into the Falcon app with a real engine behind it, because that is where a request is
-understood; a thousand go over the sockets of a real server, in front of which the door stands, and a
+understood; a thousand go over the sockets of a real server, in front of which the HTTP server stands, and a
 thousand over gRPC.
 """
 

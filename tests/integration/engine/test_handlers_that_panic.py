@@ -85,7 +85,7 @@ KINDS = {"Panic": 1, "CancelledError": 2}
 
 
 def plain(model, *values):
-    """A request that the door queues by itself."""
+    """A request that the HTTP server queues by itself."""
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 4]}
     entry["parameters"] = {"binary_data_size": 16}
     text = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
@@ -93,7 +93,7 @@ def plain(model, *values):
 
 
 def general(model, *values, fields=()):
-    """A request that the door has Python read."""
+    """A request that the HTTP server has Python read."""
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": values}
     more = {"parameters": {"binary_data_output": True}}
     text = json.dumps({"inputs": [entry], **more}).encode()
@@ -101,7 +101,7 @@ def general(model, *values, fields=()):
 
 
 def handed(model, *values):
-    """A request that the door hands to gunicorn."""
+    """A request that the HTTP server hands to gunicorn."""
     return general(model, *values, fields=("TE: trailers",))
 
 

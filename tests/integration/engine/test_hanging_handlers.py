@@ -1,6 +1,6 @@
 """A handler that has proven quick and then hangs: deadlines hold on every way in, and others are served.
 
-A quick handler runs on the thread of the door that brought the request, so its hang takes that thread
+A quick handler runs on the thread of the HTTP server that brought the request, so its hang takes that thread
 with it. Each hang lasts until the test lets it go, which is after the answers have come.
 """
 
@@ -40,7 +40,7 @@ outputs: [{name: y, datatype: FP32, shape: [-1, 1]}]
 TIMEOUTS = {"quick": 700, "second": 700, "other": 60_000}
 
 SLOW_ROUTE = {"TE": "trailers"}
-"""With this header a request is gunicorn's and not the door's."""
+"""With this header a request is gunicorn's and not the HTTP server's."""
 
 
 class Served:
@@ -65,14 +65,14 @@ class Served:
         )
 
     def make_trusted(self, model: str) -> None:
-        """Send requests until the door's own thread runs the handler."""
+        """Send requests until the HTTP server's own thread runs the handler."""
         give_up = time.monotonic() + 60
         while True:
             answer = self.rest(model)
             assert answer.status_code in (200, 504), answer.text  # a busy machine may be late
             if answer.ok and answer.json()["outputs"][0]["data"] == [1.0]:
                 return
-            assert time.monotonic() < give_up, "no seat was lent to the door"
+            assert time.monotonic() < give_up, "no seat was lent to the HTTP server"
 
     @contextmanager
     def hanging(self, *models: str) -> Iterator[None]:
@@ -136,7 +136,7 @@ def served(tmp_path_factory):
 @pytest.mark.parametrize(
     ("headers", "more"),
     [({}, {"binary_data_output": True}), ({}, {}), (SLOW_ROUTE, {})],
-    ids=["plain", "door", "gunicorn"],
+    ids=["plain", "native", "gunicorn"],
 )
 def test_rest_answers_at_the_deadline(served, headers, more, parameters):
     served.make_trusted("quick")
@@ -166,7 +166,7 @@ def test_grpc_answers_at_the_deadline(served, parameters):
         assert "while the handler ran" in in_the_handler(send)
 
 
-def test_the_door_serves_others_while_handlers_hang_on_its_threads(served):
+def test_the_http_server_serves_others_while_handlers_hang_on_its_threads(served):
     """Two models in turn take the thread that entered Python with them."""
     models = ("quick", "second", "other")
     for model in models:

@@ -44,12 +44,12 @@ outputs: [{name: y, datatype: UINT8, shape: [1, -1]}]
 """
 
 WAYS = {
-    "door": (),
+    "native": (),
     "app": ("TE: trailers",),
     "chunked": ("Transfer-Encoding: chunked",),
 }
-"""What has a request go through the door's hot route, and the Falcon app with and without a length."""
-KNOWN = ["door", "app"]
+"""What has a request go through the HTTP server's hot route, and the Falcon app with and without a length."""
+KNOWN = ["native", "app"]
 
 
 def write(folder):

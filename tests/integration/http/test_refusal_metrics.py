@@ -88,7 +88,7 @@ def test_a_full_queue_on_every_way(tmp_path):
     with Server(tmp_path) as server, full(server, folder):
         counts = Counts(server)
         with open_connection(server.http) as client:
-            for _ in range(sent):  # by the door, by the Falcon app
+            for _ in range(sent):  # by the HTTP server, by the Falcon app
                 for message in (infer(16), infer(16, "TE: trailers")):
                     client.sendall(message)
                     assert read_message(client)[0].startswith(b"HTTP/1.1 503 ")
@@ -107,7 +107,7 @@ def test_a_full_queue_on_every_way(tmp_path):
 
 
 def test_requests_that_meet_in_front_of_a_queue_are_counted_once(tmp_path):
-    """Those that are refused behind the door's look at the queue take the general way."""
+    """Those that are refused behind the HTTP server's look at the queue take the general way."""
     folder = write_model(tmp_path, "add", HELD, WIDE + "warmup: false\nqueue_size: 1\n")
     with Server(tmp_path, grpc="off") as server, full(server, folder):
         counts = Counts(server)
@@ -158,7 +158,7 @@ TOKEN = "Authorization: Bearer secret"
         (b"GET /v2 HTTP/1.1\r\nHost: x\r\nA b: c\r\n\r\n", 400, ""),
         (infer_head(None, 2, TOKEN, "Content-Encoding: br", model="double") + b"{}", 415, ""),
     ],
-    ids=["door 401", "app 401", "TorchServe 401", "404", "405", "413", "400", "408", "framing", "415"],
+    ids=["native 401", "app 401", "TorchServe 401", "404", "405", "413", "400", "408", "framing", "415"],
 )  # fmt: skip
 def test_errors_by_status_and_refusals_by_reason(server, message, status, reason):
     counts = Counts(server)
@@ -178,7 +178,7 @@ def test_a_client_that_gets_no_answer_for_it_is_too_slow_as_well(server):
         wait_until(lambda: counts.refused("too_slow") == 1)
 
 
-@pytest.mark.parametrize("fields", [(), ("TE: trailers",)], ids=["door", "app"])
+@pytest.mark.parametrize("fields", [(), ("TE: trailers",)], ids=["native", "app"])
 def test_bytes_in_flight(tmp_path, fields):
     write_model(tmp_path, "double", DOUBLE, VECTOR)
     limits = {"body": 200_000, "in_flight": 300_000}

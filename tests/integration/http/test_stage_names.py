@@ -12,7 +12,7 @@ from tests.support.http_reader import double_body
 def test_headers_statistics_and_metrics_agree(server):
     url = f"{server.url}/v2/models/double/infer"
     timed = set()
-    for headers in ({}, {"Connection": "close"}):  # of the door, and of the app
+    for headers in ({}, {"Connection": "close"}):  # of the HTTP server, and of the app
         answer = requests.post(url, data=double_body(), headers=headers)
         timed |= {entry.partition(";")[0] for entry in answer.headers["Server-Timing"].split(", ")}
     page = requests.get(f"{server.url}/metrics").text

@@ -1,4 +1,4 @@
-"""Clients that stall where the door is left away, over TLS and in cleartext: nobody else waits."""
+"""Clients that stall where the HTTP server is left away, over TLS and in cleartext: nobody else waits."""
 
 import contextlib
 import os

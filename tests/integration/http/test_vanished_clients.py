@@ -40,7 +40,7 @@ warmup: false
 
 
 def plain(value):
-    """A request that the door queues by itself."""
+    """A request that the HTTP server queues by itself."""
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 1]}
     entry["parameters"] = {"binary_data_size": 4}
     # An answer in JSON would have Python read it.
@@ -49,14 +49,14 @@ def plain(value):
 
 
 def general(value, *fields):
-    """A request that the door has Python read; with a field that is not plain, gunicorn."""
+    """A request that the HTTP server has Python read; with a field that is not plain, gunicorn."""
     entry = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [value]}
     text = json.dumps({"inputs": [entry]}).encode()
     return infer_head(None, len(text), *fields, model="m") + text
 
 
 def handed(value):
-    """A request that the door hands to gunicorn."""
+    """A request that the HTTP server hands to gunicorn."""
     return general(value, "TE: trailers")
 
 

@@ -50,7 +50,7 @@ def server(request, tmp_path_factory):
 
 
 def over_rest(server, blanks=0, model="witness"):
-    """Return the facts and the owner; a request to `plain` is one that the door queues by itself."""
+    """Return the facts and the owner; a request to `plain` is one that the HTTP server queues by itself."""
     document = {
         "parameters": {"binary_data_output": model == "plain"},
         "inputs": [

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ksrv._native.http.request_head import HeadRules, recognise_head
-from tests.support.native.gunicorn_server import DoorServer, infer
+from tests.support.native.gunicorn_server import GunicornServer, infer
 
 PATH = "/v2/models/add/infer"
 REQUEST = infer(16)
@@ -121,8 +121,8 @@ CLIENTS = {
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory):
-    with DoorServer(tmp_path_factory.mktemp("door")) as server:
+def http_server(tmp_path_factory):
+    with GunicornServer(tmp_path_factory.mktemp("native")) as server:
         yield server
 
 
@@ -159,35 +159,35 @@ def test_the_recorded_head_is_plain(send):
 
 
 @pytest.mark.parametrize("send", CLIENTS.values(), ids=CLIENTS)
-def test_the_client_is_served_on_the_hot_route(door, send):
-    before = door.counters()
-    send("{}:{}".format(*door.address))
-    after = door.counters()
+def test_the_client_is_served_on_the_hot_route(http_server, send):
+    before = http_server.counters()
+    send("{}:{}".format(*http_server.address))
+    after = http_server.counters()
     assert after["infer"] == before["infer"] + 1
     assert after["handed"] == before["handed"] + 1  # the first look at the counters
 
 
-def test_urllib_closes_and_is_served_on_the_hot_route(door):
-    before = door.counters()
+def test_urllib_closes_and_is_served_on_the_hot_route(http_server):
+    before = http_server.counters()
     request = urllib.request.Request(
-        "http://{}:{}{}".format(*door.address, PATH), data=BODY, headers=FIELDS
+        "http://{}:{}{}".format(*http_server.address, PATH), data=BODY, headers=FIELDS
     )
     with urllib.request.urlopen(request, timeout=20) as answer:
         assert answer.status == 200
-    after = door.counters()
+    after = http_server.counters()
     assert after["infer"] == before["infer"] + 1
     assert after["handed"] == before["handed"] + 1  # the first look at the counters
 
 
-def test_curl_expects_for_large_bodies_and_is_left_to_gunicorn(door):
+def test_curl_expects_for_large_bodies_and_is_left_to_gunicorn(http_server):
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     large = infer(400_000)
     length = large.split(b"Inference-Header-Content-Length: ")[1].split(b"\r\n")[0].decode()
-    before = door.counters()
+    before = http_server.counters()
     run_curl(
         ["curl", "-sf", "--data-binary", "@-", "-H", f"Inference-Header-Content-Length: {length}",
-         "http://{}:{}{}".format(*door.address, PATH)],
+         "http://{}:{}{}".format(*http_server.address, PATH)],
         large.partition(b"\r\n\r\n")[2],
     )  # fmt: skip
-    assert door.counters()["infer"] == before["infer"]
+    assert http_server.counters()["infer"] == before["infer"]

@@ -10,7 +10,7 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.http_reader import open_connection, read_all, read_message
-from tests.support.native.gunicorn_server import DOOR, assert_no_answer, infer, infer_head
+from tests.support.native.gunicorn_server import NATIVE, assert_no_answer, infer, infer_head
 from tests.support.native.held_gil import MOST_IN_A_PIPE, held_gil, hold_gil
 from tests.support.wait_until import wait_until
 
@@ -52,7 +52,7 @@ def server(tmp_path_factory):
     folder.mkdir(parents=True)
     (folder / "model.yaml").write_text(MODEL)
     (folder / "handler.py").write_text(HANDLER)
-    with Server(folder.parent, worker_class=DOOR, grpc="off", stop_timeout=5) as running:
+    with Server(folder.parent, worker_class=NATIVE, grpc="off", stop_timeout=5) as running:
         running.folder = folder
         yield running
 

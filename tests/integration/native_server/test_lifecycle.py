@@ -10,7 +10,7 @@ import pytest
 
 from ksrv.testing import Server
 from tests.support.http_reader import open_connection, read_all, read_message
-from tests.support.native.gunicorn_server import DOOR, DoorServer, infer
+from tests.support.native.gunicorn_server import NATIVE, GunicornServer, infer
 from tests.support.wait_until import wait_until
 
 HANDLER = """
@@ -129,7 +129,7 @@ def workers_of(pid):
 
 
 def test_sigterm_turns_unready_serves_on_and_loses_nothing(models):
-    with Server(models(), worker_class=DOOR, drain_delay=5.0, grpc="off") as server:
+    with Server(models(), worker_class=NATIVE, drain_delay=5.0, grpc="off") as server:
         host, _, port = server.http.rpartition(":")
         with Load(server.http) as load:
             wait_until(lambda: load.answered > 50)
@@ -153,7 +153,7 @@ def test_sigterm_turns_unready_serves_on_and_loses_nothing(models):
 def test_sigterm_finishes_what_was_accepted(models):
     folder = models() / "add"
     (folder / "hold").touch()
-    with Server(folder, worker_class=DOOR, grpc="off") as server:
+    with Server(folder, worker_class=NATIVE, grpc="off") as server:
         with open_connection(server.http) as client, open_connection(server.http) as idle:
             client.sendall(infer(16))
             wait_until((folder / "began").exists)
@@ -171,7 +171,7 @@ def test_sigterm_finishes_what_was_accepted(models):
 
 def test_reloads_under_load_lose_nothing(models):
     with (
-        Server(models(load=0.3), worker_class=DOOR, grpc="off") as server,
+        Server(models(load=0.3), worker_class=NATIVE, grpc="off") as server,
         Load(server.http) as load,
     ):
         wait_until(lambda: load.answered > 20)
@@ -191,7 +191,7 @@ def test_reloads_under_load_lose_nothing(models):
 
 def test_a_killed_worker_leaves_the_other_serving(models):
     with (
-        Server(models(load=0.5), worker_class=DOOR, workers=2, grpc="off") as server,
+        Server(models(load=0.5), worker_class=NATIVE, workers=2, grpc="off") as server,
         Load(server.http, keep=False) as load,
     ):
         # One that still loads answers 503 where no other worker is left.
@@ -207,7 +207,7 @@ def test_a_killed_worker_leaves_the_other_serving(models):
 
 
 def test_max_requests_retires_a_worker(tmp_path):
-    with DoorServer(tmp_path, max_requests=20, workers=1) as server:
+    with GunicornServer(tmp_path, max_requests=20, workers=1) as server:
         first = server.counters()["pid"]
         answered = 0
         deadline = time.monotonic() + 60
@@ -220,8 +220,8 @@ def test_max_requests_retires_a_worker(tmp_path):
 
 
 def test_a_stuck_io_thread_gets_the_worker_replaced(tmp_path):
-    """The handler of the door's thread never comes back: the heartbeat stops."""
-    with DoorServer(tmp_path, timeout=4, settings={"drain_delay": 0}) as server:
+    """The handler of the HTTP server's thread never comes back: the heartbeat stops."""
+    with GunicornServer(tmp_path, timeout=4, settings={"drain_delay": 0}) as server:
         first = server.counters()["pid"]
         with server.connect() as client:
             client.sendall(infer(16, model="stuck"))
@@ -231,7 +231,7 @@ def test_a_stuck_io_thread_gets_the_worker_replaced(tmp_path):
 
 
 def test_idle_connections_end_when_the_worker_stops(tmp_path):
-    with DoorServer(tmp_path, keepalive=100) as server, server.connect() as client:
+    with GunicornServer(tmp_path, keepalive=100) as server, server.connect() as client:
         client.sendall(READY)
         read_message(client)
         began = time.monotonic()
@@ -242,7 +242,7 @@ def test_idle_connections_end_when_the_worker_stops(tmp_path):
 
 
 def test_a_request_without_end_does_not_keep_the_worker(models):
-    settings = {"stop_timeout": 1, "worker_class": DOOR, "grpc": "off"}
+    settings = {"stop_timeout": 1, "worker_class": NATIVE, "grpc": "off"}
     folder = models() / "add"
     (folder / "hold").touch()
     with Server(folder, **settings) as server:

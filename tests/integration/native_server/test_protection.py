@@ -12,7 +12,7 @@ import pytest
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.limits import Limits
 from tests.support.http_reader import read_all, read_message
-from tests.support.native.gunicorn_server import DoorServer, assert_no_answer, infer, infer_head
+from tests.support.native.gunicorn_server import GunicornServer, assert_no_answer, infer, infer_head
 from tests.support.native.held_gil import held_gil
 from tests.support.wait_until import wait_until
 
@@ -22,9 +22,9 @@ LONG = {"head_timeout": 60, "transfer_grace": 60}
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("door")
-    with DoorServer(folder, settings=SHORT, keepalive=4, threads=2) as server:
+def http_server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("native")
+    with GunicornServer(folder, settings=SHORT, keepalive=4, threads=2) as server:
         yield server
 
 
@@ -45,8 +45,8 @@ def sent(server, data):
 
 
 def counters(server):
-    """What the door has counted."""
-    with sent(server, b"GET /door HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
+    """What the HTTP server has counted."""
+    with sent(server, b"GET /counters HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
         return json.loads(read_message(client)[1])
 
 
@@ -57,16 +57,16 @@ def assert_serves(server):
         assert body.endswith(bytes(range(64)))
 
 
-def test_a_silent_connection_is_closed(door):
-    with door.connect() as client:
+def test_a_silent_connection_is_closed(http_server):
+    with http_server.connect() as client:
         assert read_all(client) == b""
 
 
-def test_an_idle_connection_is_closed(door):
-    with sent(door, LIVE) as client:
+def test_an_idle_connection_is_closed(http_server):
+    with sent(http_server, LIVE) as client:
         read_message(client)
         assert read_all(client) == b""
-    assert_serves(door)
+    assert_serves(http_server)
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_an_idle_connection_is_closed(door):
     ],
     ids=["head", "body", "large body", "body of a slow route"],
 )
-def test_a_stalled_message_is_told_and_closed(door, start):
-    with sent(door, start) as client:
+def test_a_stalled_message_is_told_and_closed(http_server, start):
+    with sent(http_server, start) as client:
         head, body, rest = read_message(client)
         assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
         assert b"\r\nConnection: close" in head
         assert b"in time" in json.loads(body)["error"].encode()
         assert rest + read_all(client) == b""
-    assert_serves(door)
+    assert_serves(http_server)
 
 
 @pytest.mark.parametrize(
@@ -98,42 +98,42 @@ def test_a_stalled_message_is_told_and_closed(door, start):
     ],
     ids=["chunked", "large", "expect"],
 )
-def test_a_stalled_body_does_not_keep_a_thread_of_gunicorn(door, fields):
+def test_a_stalled_body_does_not_keep_a_thread_of_gunicorn(http_server, fields):
     head = b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\n"
-    stalled = [sent(door, head + fields) for _ in range(6)]
-    with sent(door, b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
+    stalled = [sent(http_server, head + fields) for _ in range(6)]
+    with sent(http_server, b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
         assert read_all(client).startswith(b"HTTP/1.1 200")
     for client in stalled:
         with client, contextlib.suppress(ConnectionError):
             read_all(client)
-    assert_serves(door)
+    assert_serves(http_server)
 
 
-def test_a_trickling_body_is_ended(door):
-    before = counters(door)["too_slow"]
-    with sent(door, infer_head(None, 100_000)) as client:
+def test_a_trickling_body_is_ended(http_server):
+    before = counters(http_server)["too_slow"]
+    with sent(http_server, infer_head(None, 100_000)) as client:
         give_up = time.monotonic() + 60
         with contextlib.suppress(ConnectionError):
             while True:
                 client.sendall(b" ")
                 time.sleep(0.02)
                 assert time.monotonic() < give_up, "it went on for a minute"
-    assert counters(door)["too_slow"] > before
+    assert counters(http_server)["too_slow"] > before
 
 
-def test_a_body_at_the_rate_is_waited_for(door):
+def test_a_body_at_the_rate_is_waited_for(http_server):
     """What came at once makes up for pauses that are longer than the grace: 15 KB for 15 s."""
     request = infer(5000)
-    with sent(door, request[:15_000]) as client:
+    with sent(http_server, request[:15_000]) as client:
         for start in range(15_000, len(request), 300):
             time.sleep(0.1)
             client.sendall(request[start : start + 300])
         assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
-def test_a_large_body_that_comes_slowly_is_waited_for_and_its_connection_lives_on(door):
+def test_a_large_body_that_comes_slowly_is_waited_for_and_its_connection_lives_on(http_server):
     request = infer(300_000)
-    with sent(door, request[:1000]) as client:
+    with sent(http_server, request[:1000]) as client:
         client.sendall(request[1000:100_000])
         for start in range(
             100_000, len(request), 25_000
@@ -145,25 +145,25 @@ def test_a_large_body_that_comes_slowly_is_waited_for_and_its_connection_lives_o
         assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
-def test_a_large_body_that_stalls_is_ended(door):
-    before = counters(door)["too_slow"]
-    with sent(door, infer(300_000)[:1500]) as client:
+def test_a_large_body_that_stalls_is_ended(http_server):
+    before = counters(http_server)["too_slow"]
+    with sent(http_server, infer(300_000)[:1500]) as client:
         assert read_all(client).startswith(b"HTTP/1.1 408 ")
-    assert counters(door)["too_slow"] == before + 1
+    assert counters(http_server)["too_slow"] == before + 1
 
 
-def test_a_peer_that_does_not_read_is_dropped(door):
+def test_a_peer_that_does_not_read_is_dropped(http_server):
     request = infer(8_000_000)
-    before = counters(door)["too_slow"]
-    with sent(door, request[:1000]) as client:
+    before = counters(http_server)["too_slow"]
+    with sent(http_server, request[:1000]) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.sendall(request[1000:])
-        wait_until(lambda: counters(door)["too_slow"] > before)
-    assert_serves(door)
+        wait_until(lambda: counters(http_server)["too_slow"] > before)
+    assert_serves(http_server)
 
 
 def test_slow_and_idle_connections_keep_nobody_from_being_served(tmp_path):
-    with DoorServer(tmp_path, threads=4, settings=LONG) as server:
+    with GunicornServer(tmp_path, threads=4, settings=LONG) as server:
         held = [server.connect() for _ in range(300)]
         try:
             for index, client in enumerate(held):
@@ -185,7 +185,7 @@ def test_slow_and_idle_connections_keep_nobody_from_being_served(tmp_path):
 
 def test_at_the_limit_of_connections_accepting_pauses(tmp_path):
     options = {"worker_connections": 20, "threads": 4, "keepalive": 60}
-    with DoorServer(tmp_path, settings=LONG, **options) as server:
+    with GunicornServer(tmp_path, settings=LONG, **options) as server:
         held = [server.connect() for _ in range(20)]
         try:
             late = server.connect()
@@ -203,7 +203,10 @@ def test_at_the_limit_of_connections_accepting_pauses(tmp_path):
 
 def test_at_the_limit_the_connections_that_are_idle_for_longest_give_way(tmp_path):
     options = {"worker_connections": 20, "threads": 4, "keepalive": 600}
-    with DoorServer(tmp_path, settings=LONG, **options) as server, contextlib.ExitStack() as stack:
+    with (
+        GunicornServer(tmp_path, settings=LONG, **options) as server,
+        contextlib.ExitStack() as stack,
+    ):
         held = [stack.enter_context(server.connect()) for _ in range(20)]
         for client in held:
             client.sendall(LIVE)
@@ -222,17 +225,17 @@ def test_at_the_limit_the_connections_that_are_idle_for_longest_give_way(tmp_pat
             client.sendall(LIVE)
         for client in (held[0], held[1], *held[12:]):
             assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
-        held[1].sendall(b"GET /door HTTP/1.1\r\nHost: x\r\n\r\n")
+        held[1].sendall(b"GET /counters HTTP/1.1\r\nHost: x\r\n\r\n")
         assert json.loads(read_message(held[1])[1])["recycled"] == 10
 
 
 def pause_count(client):
-    client.sendall(b"GET /door HTTP/1.1\r\nHost: x\r\n\r\n")
+    client.sendall(b"GET /counters HTTP/1.1\r\nHost: x\r\n\r\n")
     return json.loads(read_message(client)[1])["accept_paused"]
 
 
 def test_without_descriptors_the_open_connections_are_served(tmp_path):
-    server = DoorServer(tmp_path, threads=4, keepalive=60, settings=LONG).start()
+    server = GunicornServer(tmp_path, threads=4, keepalive=60, settings=LONG).start()
     worker = server.counters()["pid"]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.prlimit(worker, resource.RLIMIT_NOFILE, (80, hard))
@@ -256,7 +259,7 @@ def test_without_descriptors_the_open_connections_are_served(tmp_path):
 
 def test_bytes_in_flight_are_bounded(tmp_path):
     settings = {"limits": {"in_flight": 3_000_000}}
-    with DoorServer(tmp_path, settings=settings) as server:
+    with GunicornServer(tmp_path, settings=settings) as server:
         big = infer(500_000)
         with server.connect() as first, server.connect() as second:
             first.sendall(big[:1_900_000])
@@ -275,7 +278,7 @@ def test_bytes_in_flight_are_bounded(tmp_path):
 
 def test_bytes_in_flight_are_bounded_by_the_memory_unless_told_otherwise(tmp_path):
     quarter = bytes_in_flight(Limits())
-    server = DoorServer(tmp_path, settings={"limits": {"body": quarter}})
+    server = GunicornServer(tmp_path, settings={"limits": {"body": quarter}})
     with server, server.connect() as first, server.connect() as second:
         first.sendall(infer_head(100, quarter // 2) + b" ")  # what is announced holds nothing
         second.sendall(infer_head(100, quarter))
@@ -286,10 +289,10 @@ def test_bytes_in_flight_are_bounded_by_the_memory_unless_told_otherwise(tmp_pat
 
 
 def test_health_is_answered_while_a_thread_keeps_the_gil(tmp_path):
-    """The door needs no GIL for it; whatever goes through Python waits."""
+    """The HTTP server needs no GIL for it; whatever goes through Python waits."""
     os.mkfifo(pipe := tmp_path / "pipe")
     with (
-        DoorServer(tmp_path, gil=pipe) as server,
+        GunicornServer(tmp_path, gil=pipe) as server,
         server.connect() as client,
         server.connect() as through_python,
     ):
@@ -303,13 +306,13 @@ def test_health_is_answered_while_a_thread_keeps_the_gil(tmp_path):
 
 
 def test_unix_sockets_and_ipv6(tmp_path):
-    path = tmp_path / "door.sock"
-    with DoorServer(tmp_path / "unix", bind=f"unix:{path}") as server:
+    path = tmp_path / "server.sock"
+    with GunicornServer(tmp_path / "unix", bind=f"unix:{path}") as server:
         assert_serves(server)
         assert server.exchange(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200")
     if not socket.has_ipv6 or not os.path.exists("/proc/net/if_inet6"):
         pytest.skip("this machine has no IPv6")
-    with DoorServer(tmp_path / "six", bind="[::1]:0") as server:
+    with GunicornServer(tmp_path / "six", bind="[::1]:0") as server:
         assert_serves(server)
         assert server.exchange(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200")
 
@@ -317,7 +320,7 @@ def test_unix_sockets_and_ipv6(tmp_path):
 def test_the_access_log_has_a_line_for_each_route(tmp_path):
     log = tmp_path / "access"
     form = '%(h)s "%(r)s" %(s)s %(B)s "%(a)s" %({x-mark}i)s'
-    with DoorServer(tmp_path, accesslog=str(log), access_log_format=form) as server:
+    with GunicornServer(tmp_path, accesslog=str(log), access_log_format=form) as server:
         server.exchange(infer(16, "User-Agent: me", "X-Mark: one"))
         server.exchange(infer(16, "TE: trailers", "User-Agent: me", "X-Mark: two"))
         server.exchange(LIVE)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.http_heads import HOSTILE
 from tests.support.http_reader import read_all, read_message
-from tests.support.native.gunicorn_server import STOCK, DoorServer, infer, infer_head
+from tests.support.native.gunicorn_server import STOCK, GunicornServer, infer, infer_head
 
 SLOWLY = "TE: trailers"
 """A field that says nothing here, and that the recogniser leaves to gunicorn."""
@@ -22,14 +22,16 @@ READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory):
-    with DoorServer(tmp_path_factory.mktemp("door"), keepalive=5) as server:
+def http_server(tmp_path_factory):
+    with GunicornServer(tmp_path_factory.mktemp("native"), keepalive=5) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory):
-    with DoorServer(tmp_path_factory.mktemp("stock"), worker_class=STOCK, keepalive=5) as server:
+    with GunicornServer(
+        tmp_path_factory.mktemp("stock"), worker_class=STOCK, keepalive=5
+    ) as server:
         yield server
 
 
@@ -84,22 +86,22 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("make", REQUESTS.values(), ids=REQUESTS)
-def test_both_routes_answer_the_same(door, make):
-    before = door.counters()
-    with door.connect() as client:
+def test_both_routes_answer_the_same(http_server, make):
+    before = http_server.counters()
+    with http_server.connect() as client:
         client.sendall(make())
         hot = read_message(client)
         client.sendall(make(SLOWLY))
         slow = read_message(client)
-    after = door.counters()
+    after = http_server.counters()
     assert after["infer"] - before["infer"] == 1
     assert hot[1] == slow[1]
     assert without_date(hot[0]) == without_date(slow[0])
 
 
 @pytest.mark.parametrize("request_", [LIVE, READY], ids=["live", "ready"])
-def test_health_answers_the_same(door, request_):
-    with door.connect() as client:
+def test_health_answers_the_same(http_server, request_):
+    with http_server.connect() as client:
         client.sendall(request_)
         hot = read_message(client)
         client.sendall(request_.replace(b"Host: x", b"Host: x\r\n" + SLOWLY.encode()))
@@ -109,24 +111,26 @@ def test_health_answers_the_same(door, request_):
 
 
 @pytest.mark.parametrize("request_", [infer(16), LIVE, READY], ids=["infer", "live", "ready"])
-def test_messages_that_close_are_answered_the_same(door, request_):
-    before = door.counters()["handed"]
+def test_messages_that_close_are_answered_the_same(http_server, request_):
+    before = http_server.counters()["handed"]
     closing = request_.replace(b"Host: x", b"Host: x\r\nConnection: close")
     answers = []
     for message in (closing, closing.replace(b"Host: x", b"Host: x\r\n" + SLOWLY.encode())):
-        with door.connect() as client:
+        with http_server.connect() as client:
             client.sendall(message + LIVE)
             answers.append(without_date(read_all(client)))
     assert answers[0] == answers[1]
     assert answers[0].count(b"HTTP/1.1 200 OK") == 1
-    assert door.counters()["handed"] == before + 2  # one of the two, and this look at the counters
+    assert (
+        http_server.counters()["handed"] == before + 2
+    )  # one of the two, and this look at the counters
 
 
-def test_headers_reach_the_handler_on_both_routes(door):
+def test_headers_reach_the_handler_on_both_routes(http_server):
     fields = ("X-One: a", "x-two:b", "X-One: c", "Content-Type: application/octet-stream")
     answers = []
     for more in ((), (SLOWLY,)):
-        with door.connect() as client:
+        with http_server.connect() as client:
             client.sendall(infer(4, *fields, *more, headers=True))
             answers.append(read_message(client)[1])
     names = b"content-length,content-type,host,inference-header-content-length,x-one,x-two"
@@ -139,9 +143,9 @@ def status_of(answer):
 
 
 @pytest.mark.parametrize("head", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_framing_ends_as_under_gunicorn(door, stock, head):
+def test_hostile_framing_ends_as_under_gunicorn(http_server, stock, head):
     data = head + b"{}"
-    assert status_of(door.exchange(data)) == status_of(stock.exchange(data))
+    assert status_of(http_server.exchange(data)) == status_of(stock.exchange(data))
 
 
 @pytest.mark.parametrize(
@@ -169,13 +173,13 @@ def test_hostile_framing_ends_as_under_gunicorn(door, stock, head):
         "TLS",
     ],
 )
-def test_broken_messages_end_as_under_gunicorn(door, stock, data):
-    assert status_of(door.exchange(data)) == status_of(stock.exchange(data))
+def test_broken_messages_end_as_under_gunicorn(http_server, stock, data):
+    assert status_of(http_server.exchange(data)) == status_of(stock.exchange(data))
 
 
-def test_byte_by_byte(door):
+def test_byte_by_byte(http_server):
     request_ = infer(4) + LIVE + infer(4, SLOWLY)
-    with door.connect() as client:
+    with http_server.connect() as client:
         for index in range(len(request_)):
             client.sendall(request_[index : index + 1])
         rest = b""
@@ -184,7 +188,7 @@ def test_byte_by_byte(door):
             assert head.startswith(b"HTTP/1.1 200 OK")
 
 
-def test_pipelined_mixes_are_answered_in_order(door):
+def test_pipelined_mixes_are_answered_in_order(http_server):
     mix = [
         infer(4, sleep=0.05),
         LIVE,
@@ -195,7 +199,7 @@ def test_pipelined_mixes_are_answered_in_order(door):
         b"GET /pid HTTP/1.1\r\nHost: x\r\n\r\n",
         infer(8),
     ] * 5
-    with door.connect() as client:
+    with http_server.connect() as client:
         client.sendall(b"".join(mix))
         rest, bodies = b"", []
         for _ in mix:
@@ -212,8 +216,8 @@ def test_pipelined_mixes_are_answered_in_order(door):
     assert [len(body) > 20_000 for body in bodies] == [kind == 5 for kind in [*range(8)] * 5]
 
 
-def test_many_pipelined_health_requests_do_not_keep_a_thread(door):
-    with door.connect() as client, door.connect() as other:
+def test_many_pipelined_health_requests_do_not_keep_a_thread(http_server):
+    with http_server.connect() as client, http_server.connect() as other:
         client.sendall(LIVE * 2000)
         other.sendall(LIVE)
         assert read_message(other)[0].startswith(b"HTTP/1.1 200")
@@ -223,13 +227,13 @@ def test_many_pipelined_health_requests_do_not_keep_a_thread(door):
             assert body == b'{"live":true}'
 
 
-def test_a_reader_of_health_answers_that_pauses_gets_all_of_them(door):
+def test_a_reader_of_health_answers_that_pauses_gets_all_of_them(http_server):
     count = 40_000
-    with door.connect() as client:
+    with http_server.connect() as client:
         sender = threading.Thread(target=client.sendall, args=(LIVE * count,))
         sender.start()
         time.sleep(0.5)  # until neither side can send
-        assert status_of(door.exchange(LIVE)) == [200]
+        assert status_of(http_server.exchange(LIVE)) == [200]
         found, tail = 0, b""
         while found < count:
             received = client.recv(1 << 20)
@@ -268,7 +272,7 @@ def read_steadily(server):
 def test_a_slow_reader_of_many_short_answers_is_not_taken_for_one_that_stopped(tmp_path):
     """Each answer is a fraction of what the kernel holds for the peer, which reads steadily."""
     settings = {"transfer_grace": 0.3, "min_transfer_rate": 10_000}
-    with DoorServer(tmp_path, settings=settings) as server:
+    with GunicornServer(tmp_path, settings=settings) as server:
         give_up = time.monotonic() + 60
         while True:
             before = server.counters()["too_slow"]
@@ -280,10 +284,10 @@ def test_a_slow_reader_of_many_short_answers_is_not_taken_for_one_that_stopped(t
             assert time.monotonic() < give_up
 
 
-def test_peers_that_reset_while_they_are_answered_are_forgotten(door):
-    before = door.counters()["open"]
+def test_peers_that_reset_while_they_are_answered_are_forgotten(http_server):
+    before = http_server.counters()["open"]
     for _ in range(10):
-        client = door.connect()
+        client = http_server.connect()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         with contextlib.suppress(BlockingIOError):
             client.setblocking(False)
@@ -291,35 +295,35 @@ def test_peers_that_reset_while_they_are_answered_are_forgotten(door):
         client.close()
     deadline = time.monotonic() + 60
     # One look decides: each is a connection itself, which may still be closing at the next.
-    while (left := door.counters()["open"]) > before and time.monotonic() < deadline:
+    while (left := http_server.counters()["open"]) > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left <= before
-    assert status_of(door.exchange(LIVE)) == [200]
+    assert status_of(http_server.exchange(LIVE)) == [200]
 
 
-def test_a_half_closed_peer_gets_its_answer(door):
-    answer = door.exchange(infer(4, sleep=0.2))
+def test_a_half_closed_peer_gets_its_answer(http_server):
+    answer = http_server.exchange(infer(4, sleep=0.2))
     assert status_of(answer) == [200]
 
 
-def test_a_vanished_peer_is_forgotten(door):
-    before = door.counters()["open"]
+def test_a_vanished_peer_is_forgotten(http_server):
+    before = http_server.counters()["open"]
     for _ in range(20):
-        client = door.connect()
+        client = http_server.connect()
         client.sendall(infer(4, sleep=0.1))
         client.close()
     deadline = time.monotonic() + 60
-    while (left := door.counters()["open"]) > before and time.monotonic() < deadline:
+    while (left := http_server.counters()["open"]) > before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left <= before
 
 
-def test_a_reader_that_pauses_gets_everything(door):
+def test_a_reader_that_pauses_gets_everything(http_server):
     request_ = infer(2_000_000)
-    with door.connect() as client:
+    with http_server.connect() as client:
         client.sendall(request_)
         time.sleep(0.5)
-        other = door.exchange(LIVE)
+        other = http_server.exchange(LIVE)
         head, body, _ = read_message(client)
     assert status_of(other) == [200]
     assert head.startswith(b"HTTP/1.1 200 OK")
@@ -328,7 +332,7 @@ def test_a_reader_that_pauses_gets_everything(door):
 
 
 def test_a_body_above_the_limit_is_413_before_it_is_sent(tmp_path):
-    with DoorServer(tmp_path, settings={"limits": {"body": 1000}}) as server:
+    with GunicornServer(tmp_path, settings={"limits": {"body": 1000}}) as server:
         for fields in ((), ("Expect: 100-continue",)):
             with server.connect() as client:
                 client.sendall(infer_head(None, 10**9, *fields))
@@ -339,29 +343,29 @@ def test_a_body_above_the_limit_is_413_before_it_is_sent(tmp_path):
                 assert b"\r\nConnection: close" in head
 
 
-def test_expectations_are_met_by_the_slow_route(door):
+def test_expectations_are_met_by_the_slow_route(http_server):
     request_ = infer(4, "Expect: 100-continue")
     head, _, body = request_.partition(b"\r\n\r\n")
-    with door.connect() as client:
+    with http_server.connect() as client:
         client.sendall(head + b"\r\n\r\n")
         assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.sendall(body)
         assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
-def test_chunked_bodies_take_the_slow_route(door):
+def test_chunked_bodies_take_the_slow_route(http_server):
     body = infer(4).partition(b"\r\n\r\n")[2]
     length = infer(4).split(b"Inference-Header-Content-Length: ")[1].split(b"\r\n")[0]
     head = (
         b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
         b"Inference-Header-Content-Length: " + length + b"\r\n\r\n"
     )
-    answer = door.exchange(head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+    answer = http_server.exchange(head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
     assert status_of(answer) == [200]
 
 
 def test_an_answer_on_a_closing_server_says_so(tmp_path):
-    with DoorServer(tmp_path, keepalive=0) as server, server.connect() as client:
+    with GunicornServer(tmp_path, keepalive=0) as server, server.connect() as client:
         client.sendall(infer(4))
         head, _, _ = read_message(client)
         assert b"\r\nConnection: close" in head

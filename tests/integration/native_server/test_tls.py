@@ -1,4 +1,4 @@
-"""With TLS the door is left away: the worker is a plain threaded one, says so, and serves the same."""
+"""With TLS the HTTP server is left away: the worker is a plain threaded one, says so, and serves the same."""
 
 import socket
 import ssl
@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.certificates import self_signed
 from tests.support.http_reader import read_message
-from tests.support.native.gunicorn_server import DoorServer, infer
+from tests.support.native.gunicorn_server import GunicornServer, infer
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def certificate(tmp_path):
     return self_signed(tmp_path)
 
 
-class TlsServer(DoorServer):
+class TlsServer(GunicornServer):
     """A server that is up once it completes a handshake."""
 
     def __init__(self, folder, key, cert):
@@ -32,7 +32,7 @@ class TlsServer(DoorServer):
             raise
 
 
-def test_tls_is_served_without_the_door(tmp_path, certificate):
+def test_tls_is_served_without_the_http_server(tmp_path, certificate):
     with TlsServer(tmp_path / "server", *certificate) as server, server.connect() as client:
         for _ in range(2):
             client.sendall(infer(16))

@@ -40,7 +40,7 @@ POOLED = 24
 """Descriptors of blocks that may be in a pool at the end, on either side, and were not at first."""
 
 NAMES = ("here", "apart", "plain")
-"""The door queues requests to the last one by itself, because its dimensions are fixed."""
+"""The HTTP server queues requests to the last one by itself, because its dimensions are fixed."""
 
 PLAIN_WIDTH = 1000
 WIDTHS = (4, 1000, 150_528)

@@ -122,7 +122,7 @@ def test_a_stop_ends_whatever_signals_come(tmp_path, attempt):
         assert_ended_in_order(server)
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["door", "tls"])
+@pytest.mark.parametrize("tls", [False, True], ids=["native", "tls"])
 def test_ctrl_c_finishes_what_runs_and_a_second_one_does_not(tmp_path, tls):
     folder = write_model(tmp_path / "models", "held", HELD, f"{VECTOR}warmup: false\n")
     settings = {"grpc": "off", "drain_delay": 600, "stop_timeout": 600}

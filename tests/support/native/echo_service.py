@@ -1,4 +1,4 @@
-"""A gunicorn app for the door's tests: ksrv's own Falcon app over an engine that echoes.
+"""A gunicorn app for the HTTP server's tests: ksrv's own Falcon app over an engine that echoes.
 
 Run it with `gunicorn tests.support.native.echo_service:service`. What a request's parameters say
 happens to it: `sleep` (seconds), `fail` (a status), `break` (an exception), `header` (set by the
@@ -130,10 +130,10 @@ class Service:
 
     def __call__(self, environ: Any, start_response: Any) -> Any:
         assert self.engine is not None
-        if environ["PATH_INFO"] in ("/pid", "/door"):
-            door = WORKERS[-1].door
-            said = {"pid": os.getpid(), "open": door.open_connections if door else 0}
-            body = json.dumps(said | (door.counters() if door else {})).encode()
+        if environ["PATH_INFO"] in ("/pid", "/counters"):
+            http_server = WORKERS[-1].http_server
+            said = {"pid": os.getpid(), "open": http_server.open_connections if http_server else 0}
+            body = json.dumps(said | (http_server.counters() if http_server else {})).encode()
             start_response("200 OK", [("Content-Length", str(len(body)))])
             return [body]
         return self._app(environ, start_response)

@@ -1,4 +1,4 @@
-"""Models, doors and messages for the tests of plain requests: an engine and sockets in one process."""
+"""Models, HTTP servers and messages for the tests of plain requests: an engine and sockets in one process."""
 
 import contextlib
 import itertools
@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from ksrv._native.http.request_head import HeadRules
-from ksrv._native.server.server import Door
+from ksrv._native.server.server import HttpServer
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.limits import Limits
 from ksrv.repository.layout import Repository
@@ -179,22 +179,22 @@ def opened(engine: Any, *, lanes: bool = True) -> Iterator[Any]:
     route = HotRoute(engine, limits, cast(Any, Open()))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
-        door = Door(HeadRules(body=1 << 30), route, ready_answers(limits))
-        door.listen([listener.fileno()])
+        http_server = HttpServer(HeadRules(body=1 << 30), route, ready_answers(limits))
+        http_server.listen([listener.fileno()])
         made: dict[int, Any] = {}
         gates = []
         for name, version, model in engine.reached():
             lane = made.setdefault(id(model), lane_for(model, route, limits)) if lanes else None
             gates.append((name, version, model.queue, render_error(model.full()), lane))
-        door.set_gates(gates)
-        threads = [threading.Thread(target=door.run, args=(index,)) for index in range(2)]
+        http_server.set_gates(gates)
+        threads = [threading.Thread(target=http_server.run, args=(index,)) for index in range(2)]
         for thread in threads:
             thread.start()
-        door.accept(True)
+        http_server.accept(True)
         try:
-            yield door, listener.getsockname()
+            yield http_server, listener.getsockname()
         finally:
-            door.stop()
+            http_server.stop()
             for thread in threads:
                 thread.join()
 

@@ -1,4 +1,4 @@
-"""Starts gunicorn with the door in front of the echo service, for the door's tests."""
+"""Starts gunicorn with the HTTP server in front of the echo service, for the HTTP server's tests."""
 
 import json
 import os
@@ -24,11 +24,11 @@ control_socket_disable = True
 worker_class = "{worker_class}"
 """
 
-DOOR = "ksrv.server.worker:KsrvWorker"
+NATIVE = "ksrv.server.worker:KsrvWorker"
 STOCK = "gthread"
 
 
-class DoorServer:
+class GunicornServer:
     """A gunicorn master with its workers, on a port of its own; used as a context.
 
     Args:
@@ -43,7 +43,7 @@ class DoorServer:
         self,
         folder: Path,
         *,
-        worker_class: Any = DOOR,
+        worker_class: Any = NATIVE,
         settings: Any = None,
         gil: Any = None,
         bind: str = "127.0.0.1:0",
@@ -127,8 +127,8 @@ class DoorServer:
             return read_all(client)
 
     def counters(self) -> Any:
-        """What the door of the worker that answers has counted."""
-        answer = self.exchange(b"GET /door HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        """What the HTTP server of the worker that answers has counted."""
+        answer = self.exchange(b"GET /counters HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         return json.loads(answer.partition(b"\r\n\r\n")[2])
 
     def stop(self, timeout: float = 30) -> Any:

@@ -1,4 +1,4 @@
-"""The worker's use of gunicorn's internals, and when it leaves the door away."""
+"""The worker's use of gunicorn's internals, and when it leaves the native HTTP server out."""
 
 import hashlib
 import inspect
@@ -101,7 +101,7 @@ def configured(**settings):
     return cfg
 
 
-def test_the_door_stands_in_front_of_an_ordinary_worker():
+def test_the_http_server_stands_in_front_of_an_ordinary_worker():
     assert worker.why_plain(configured(), App()) is None
 
 
@@ -120,11 +120,11 @@ def pre_request(worker, req):
     ],
     ids=["tls", "proxy protocol", "http2", "hook", "scheme headers"],
 )
-def test_what_leaves_the_door_away(settings, words):
+def test_what_leaves_the_http_server_away(settings, words):
     assert words in worker.why_plain(configured(**settings), App())
 
 
-def test_another_app_and_a_mounted_one_leave_the_door_away(monkeypatch):
+def test_another_app_and_a_mounted_one_leave_the_http_server_away(monkeypatch):
     assert worker.why_plain(configured(), OtherApp()) == "the app is not ksrv's"
     monkeypatch.setitem(os.environ, "SCRIPT_NAME", "/sub")
     assert worker.why_plain(configured(), App()) == "SCRIPT_NAME is set"

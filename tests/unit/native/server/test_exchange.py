@@ -1,4 +1,4 @@
-"""The door in one process: exchanges that are dropped, broken, answered twice or from other threads."""
+"""The HTTP server in one process: exchanges that are dropped, broken, answered twice or from other threads."""
 
 import contextlib
 import gc
@@ -10,7 +10,7 @@ import pytest
 from ksrv._native.http.request_head import HeadRules
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.server.exchange import HeadFields
-from ksrv._native.server.server import READY_ANSWERS_NEEDED, Door
+from ksrv._native.server.server import READY_ANSWERS_NEEDED, HttpServer
 from tests.support.http_heads import CLOSING, INFER, LIVE, PROBE, READY
 from tests.support.http_reader import read_message
 from tests.support.wait_until import wait_until
@@ -22,20 +22,20 @@ ANSWERS = dict.fromkeys(
 
 @contextlib.contextmanager
 def opened(handler, **settings):
-    """A door with its threads, and a client of it."""
+    """An HTTP server with its threads, and a client of it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
-        door = Door(HeadRules(body=1 << 30), handler, ANSWERS, **settings)
-        door.listen([listener.fileno()])
-        threads = [threading.Thread(target=door.run, args=(index,)) for index in range(2)]
+        http_server = HttpServer(HeadRules(body=1 << 30), handler, ANSWERS, **settings)
+        http_server.listen([listener.fileno()])
+        threads = [threading.Thread(target=http_server.run, args=(index,)) for index in range(2)]
         for thread in threads:
             thread.start()
-        door.accept(True)
+        http_server.accept(True)
         try:
             with socket.create_connection(listener.getsockname(), 20) as client:
-                yield door, client
+                yield http_server, client
         finally:
-            door.stop()
+            http_server.stop()
             for thread in threads:
                 thread.join()
 
@@ -59,7 +59,7 @@ def test_an_exchange_that_is_dropped_answers_500():
         del exchange
         gc.collect()
 
-    with opened(then_collect) as (door, client):
+    with opened(then_collect) as (http_server, client):
         client.sendall(INFER + b"01234")
         client.settimeout(0.2)
         while True:
@@ -69,7 +69,7 @@ def test_an_exchange_that_is_dropped_answers_500():
                 break
         assert head.startswith(b"HTTP/1.1 500 ")
         assert body == b"no"
-        assert door.counters()["infer"] == 1
+        assert http_server.counters()["infer"] == 1
 
 
 def test_a_handler_that_raises_answers_500_and_the_threads_live_on():
@@ -128,22 +128,22 @@ def test_answers_from_other_threads_and_large_ones():
     def later(exchange):
         threading.Timer(0.01, answer, (exchange, large)).start()
 
-    with opened(later) as (door, client):
+    with opened(later) as (http_server, client):
         for _ in range(3):
             assert exchange_once(client)[1] == large
-        door.collect()
+        http_server.collect()
 
 
 def test_answers_that_nobody_reads_are_given_back():
     def send(exchange):
         answer(exchange, bytes(20_000_000))
 
-    with opened(send) as (door, client):
+    with opened(send) as (http_server, client):
         client.sendall(INFER + b"01234")
         assert client.recv(1) == b"H"
         client.close()
-        while door.open_connections:
-            door.collect()
+        while http_server.open_connections:
+            http_server.collect()
         assert PROCESS.held == 0
 
 
@@ -158,33 +158,33 @@ def test_a_refused_part_leaves_the_exchange_open():
 
 
 @pytest.mark.parametrize(("ready", "said"), [(True, b"200"), (False, b"500")])
-def test_a_door_that_drains_says_of_readiness_what_it_was_told(ready, said):
-    with opened(None) as (door, client):
-        door.set_health(live=True, ready=ready)
+def test_a_http_server_that_drains_says_of_readiness_what_it_was_told(ready, said):
+    with opened(None) as (http_server, client):
+        http_server.set_health(live=True, ready=ready)
         assert exchange_once(client, LIVE)[0].startswith(b"HTTP/1.1 200 ")
-        door.drain()
+        http_server.drain()
         head, _ = exchange_once(client, READY)
         assert head.startswith(b"HTTP/1.1 " + said)
         assert b"connection: close" in head.lower()
 
 
-def test_what_a_door_says_while_it_is_not_ready_changes_between_two_probes():
-    with opened(None) as (door, client):
+def test_what_a_http_server_says_while_it_is_not_ready_changes_between_two_probes():
+    with opened(None) as (http_server, client):
         for why in (b"a", b"because" * 200, b"c"):
             fields = b"content-length: %d\r\n" % len(why)
             unready = (503, b"503 Service Unavailable", fields, why)
-            door.set_health(live=True, ready=False, unready=unready)
+            http_server.set_health(live=True, ready=False, unready=unready)
             head, body = exchange_once(client, READY)
             assert head.startswith(b"HTTP/1.1 503 ") and body == why
-        door.set_health(live=True, ready=False)
+        http_server.set_health(live=True, ready=False)
         assert exchange_once(client, READY)[1] == b"c"
 
 
 def test_missing_answers_and_bad_settings_are_refused():
     with pytest.raises(KeyError):
-        Door(HeadRules(body=1), answer, {})
+        HttpServer(HeadRules(body=1), answer, {})
     with pytest.raises(ValueError, match="at least one thread"):
-        Door(HeadRules(body=1), answer, ANSWERS, threads=0)
+        HttpServer(HeadRules(body=1), answer, ANSWERS, threads=0)
 
 
 def test_head_fields_are_a_mapping_in_lower_case():
@@ -208,36 +208,36 @@ def test_records_that_nobody_reads_are_bounded_in_bytes_and_the_lost_ones_counte
         b"\r\n\r\n", b"\r\nX: " + b"x" * 8000 + b"\r\nY: " + b"y" * 8000 + b"\r\n\r\n"
     )
     sent = 1200  # 19 MB
-    with opened(None, log=True) as (door, client):
+    with opened(None, log=True) as (http_server, client):
         for _ in range(sent):
             exchange_once(client, head)
-        wait_until(lambda: door.counters()["answered"] == sent)
+        wait_until(lambda: http_server.counters()["answered"] == sent)
         exchange_once(client, LIVE)  # by then the last one's record is written
-        kept = door.records()
+        kept = http_server.records()
         assert sum(len(record[-1]) for record in kept) < 17 << 20
         assert 500 < len(kept) < sent
-        assert abs(len(kept) + door.counters()["lost_records"] - sent) <= 1
+        assert abs(len(kept) + http_server.counters()["lost_records"] - sent) <= 1
         exchange_once(client, LIVE)
-        wait_until(lambda: len(door.records()) > 0)  # there is room again
+        wait_until(lambda: len(http_server.records()) > 0)  # there is room again
 
 
 def test_answers_that_tell_of_an_error_are_counted_by_status():
     def refuse(exchange):
         exchange.answer(422, b"422 Unprocessable", b"content-length: 0\r\n", [])
 
-    with opened(refuse) as (door, client):
+    with opened(refuse) as (http_server, client):
         for _ in range(3):
             exchange_once(client)
         exchange_once(client, LIVE)
-        door.set_health(live=False, ready=False)
+        http_server.set_health(live=False, ready=False)
         exchange_once(client, READY)
-        wait_until(lambda: door.errors() == {422: 3, 500: 1})
+        wait_until(lambda: http_server.errors() == {422: 3, 500: 1})
 
 
 def test_a_message_that_closes_is_answered_once_and_closes():
-    with opened(answer) as (door, client):
+    with opened(answer) as (http_server, client):
         client.sendall(CLOSING + b"01234" + PROBE)
         head, body, rest = read_message(client)
         assert b"\r\nConnection: close" in head and body == b"hello"
         assert rest + client.recv(1) == b""
-        assert door.counters()["infer"] == 1 and door.counters()["handed"] == 0
+        assert http_server.counters()["infer"] == 1 and http_server.counters()["handed"] == 0

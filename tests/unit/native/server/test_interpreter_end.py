@@ -35,26 +35,26 @@ threading.Thread(target=pool.run, args=(hang, 2, 2), daemon=True).start()
 entered.wait()
 """
 
-DOOR = """
-from ksrv._native.server.server import Door, READY_ANSWERS_NEEDED
+HTTP_SERVER = """
+from ksrv._native.server.server import HttpServer, READY_ANSWERS_NEEDED
 from ksrv._native.http.request_head import HeadRules
 from tests.support.http_heads import INFER
 
 answers = dict.fromkeys(READY_ANSWERS_NEEDED, (500, b"500 No", b"content-length: 0\\r\\n", b""))
 listener = socket.create_server(("127.0.0.1", 0))
 listener.setblocking(False)
-door = Door(HeadRules(body=1 << 20), hang, answers)
-door.listen([listener.fileno()])
+server = HttpServer(HeadRules(body=1 << 20), hang, answers)
+server.listen([listener.fileno()])
 for index in range(2):
-    threading.Thread(target=door.run, args=(index,), daemon=True).start()
-door.accept(True)
+    threading.Thread(target=server.run, args=(index,), daemon=True).start()
+server.accept(True)
 client = socket.create_connection(listener.getsockname())
 client.sendall(INFER + b"01234")
 entered.wait()
 """
 
 
-@pytest.mark.parametrize("busy", [POOL, DOOR], ids=["decode pool", "door"])
+@pytest.mark.parametrize("busy", [POOL, HTTP_SERVER], ids=["decode pool", "native"])
 def test_a_process_ends_while_its_threads_are_in_python(busy):
     ended = subprocess.run(
         [sys.executable, "-c", SLOW_END + busy],

@@ -1,7 +1,7 @@
-"""Requests that the door queues without Python: the same answers as on the general way, and no others'.
+"""Requests that the HTTP server queues without Python: the same answers as on the general way, and no others'.
 
-An engine, a door and real sockets in one process. The same request is sent twice: with lanes, and to a
-door that has none, where every request goes through Python's parser and renderer.
+An engine, an HTTP server and real sockets in one process. The same request is sent twice: with lanes, and to a
+HTTP server that has none, where every request goes through Python's parser and renderer.
 """
 
 import contextlib
@@ -67,14 +67,14 @@ def engine(models):
 
 @pytest.fixture(scope="module")
 def plain(engine):
-    with opened(engine) as door:
-        yield door
+    with opened(engine) as http_server:
+        yield http_server
 
 
 @pytest.fixture(scope="module")
 def general(engine):
-    with opened(engine, lanes=False) as door:
-        yield door
+    with opened(engine, lanes=False) as http_server:
+        yield http_server
 
 
 A, B = row(1, 2, 3, 4), row(10, 20, 30, 40)
@@ -142,13 +142,13 @@ GENERAL = {
 
 
 def both(plain, general, data):
-    (door, address), (other, elsewhere) = plain, general
-    before, others = door.counters()["plain"], other.counters()["plain"]
+    (http_server, address), (other, elsewhere) = plain, general
+    before, others = http_server.counters()["plain"], other.counters()["plain"]
     hot, slow = ask(address, data), ask(elsewhere, data)
     assert stripped(hot[0]) == stripped(slow[0])
     assert hot[1] == slow[1]
     assert other.counters()["plain"] == others
-    return door.counters()["plain"] - before
+    return http_server.counters()["plain"] - before
 
 
 @pytest.mark.parametrize("data", PLAIN.values(), ids=PLAIN)
@@ -163,7 +163,7 @@ def test_what_is_not_plain_goes_the_general_way(plain, general, data):
 
 def test_an_input_that_does_not_lie_aligned_is_not_plain(tmp_path):
     uneven = serving(tmp_path / "uneven", UNEVEN, UNEVEN_YAML)
-    with uneven as engine, opened(engine) as (door, address):
+    with uneven as engine, opened(engine) as (http_server, address):
         for rows, plain_ones in ((1, 0), (8, 1)):
             text = json.dumps(
                 {
@@ -180,10 +180,10 @@ def test_an_input_that_does_not_lie_aligned_is_not_plain(tmp_path):
                 f"Inference-Header-Content-Length: {len(text)}\r\n"
                 f"Content-Length: {len(body)}\r\n\r\n"
             )
-            before = door.counters()["plain"]
+            before = http_server.counters()["plain"]
             _, answer = ask(address, head.encode() + body)
             assert answer.endswith(struct.pack("<d", 3.5) * rows)
-            assert door.counters()["plain"] - before == plain_ones
+            assert http_server.counters()["plain"] - before == plain_ones
 
 
 @pytest.mark.parametrize("model", ["shown", "shown-joined"])
@@ -343,26 +343,26 @@ def test_pipelined_requests_are_answered_in_order(plain):
 
 def test_a_request_to_a_version_that_was_replaced_reaches_its_successor(tmp_path):
     one = serving(tmp_path / "one", ONE, ONE_YAML)
-    with one as engine, opened(engine) as (door, address):
+    with one as engine, opened(engine) as (http_server, address):
         assert status(ask(address, message("one", {"x": A}))[0]) == 200
-        engine.load("one")  # the door still knows the queue of the old load
+        engine.load("one")  # the HTTP server still knows the queue of the old load
         head, body = ask(address, message("one", {"x": B}))
         assert payload(head, body)[1].tolist() == B.tolist()
-        door.set_gates([])
-        door.forget_lanes()
+        http_server.set_gates([])
+        http_server.forget_lanes()
         assert payload(*ask(address, message("one", {"x": A})))[1].tolist() == A.tolist()
-        assert door.counters()["plain"] == 2
+        assert http_server.counters()["plain"] == 2
 
 
-def test_a_door_that_goes_first_leaves_its_requests_harmless(tmp_path):
+def test_a_http_server_that_goes_first_leaves_its_requests_harmless(tmp_path):
     with serving(tmp_path / "one", ONE, ONE_YAML) as engine:
         with Hold(tmp_path / "one") as hold:
-            with opened(engine) as (door, address):
+            with opened(engine) as (http_server, address):
                 client = socket.create_connection(address, 20)
                 client.sendall(message("one", {"x": hold.x}))
-                while not door.counters()["plain"]:
+                while not http_server.counters()["plain"]:
                     time.sleep(0.01)
-            del door
+            del http_server
         with client:
             assert status(read_message(client)[0]) == 200  # from the instance's thread
 
@@ -373,13 +373,16 @@ class Panic(BaseException):
 
 @pytest.fixture
 def lent(tmp_path):
-    """An engine, its model, whose seat is lent, and the address of a door."""
-    with serving(tmp_path / "one", ONE, ONE_YAML) as engine, opened(engine) as (door, address):
+    """An engine, its model, whose seat is lent, and the address of an HTTP server."""
+    with (
+        serving(tmp_path / "one", ONE, ONE_YAML) as engine,
+        opened(engine) as (http_server, address),
+    ):
         (model,) = {model for _, _, model in engine.reached()}
         wait_until(lambda: model.queue.idle == 1)
         model.queue.may_lend = True
         yield engine, model, address
-        assert door.counters()["stray"] == 0
+        assert http_server.counters()["stray"] == 0
 
 
 def fail(*_, **__):

@@ -1,4 +1,4 @@
-"""Connections that the door hands over: what they ask, and what happens to those that nobody can take."""
+"""Connections that the HTTP server hands over: what they ask, and what happens to those that nobody can take."""
 
 import logging
 import socket
@@ -72,8 +72,8 @@ def test_one_connection_that_cannot_be_taken_costs_no_other(monkeypatch, broken)
     taken = []
 
     class Worker(worker.KsrvWorker):
-        def __init__(self, door, family):
-            self.door, self.cfg, self.nr_conns = door, Config(), 0
+        def __init__(self, http_server, family):
+            self.http_server, self.cfg, self.nr_conns = http_server, Config(), 0
             self.sockets, self._servers = [socket.socket(family)], [(family, ("127.0.0.1", 1))]
             self._patience, self.log = Patience(), logging.getLogger("test")
 
@@ -91,16 +91,16 @@ def test_one_connection_that_cannot_be_taken_costs_no_other(monkeypatch, broken)
     monkeypatch.setattr(worker, broken, first_fails)
     other = with_fields(b"Content-Length: 2", b"TE: trailers") + b"{}"
     with (
-        opened(None) as (door, client),
+        opened(None) as (http_server, client),
         socket.create_connection(client.getpeername(), 20) as second,
     ):
-        slow = Worker(door, socket.AF_INET)
+        slow = Worker(http_server, socket.AF_INET)
         client.sendall(other)
-        wait_until(lambda: door.counters()["handed"] == 1)
+        wait_until(lambda: http_server.counters()["handed"] == 1)
         second.sendall(other)
-        wait_until(lambda: door.counters()["handed"] == 2)
+        wait_until(lambda: http_server.counters()["handed"] == 2)
         slow._collect(None)
         assert client.recv(1) == b""
-        assert len(taken) == slow.nr_conns == door.open_connections == 1
+        assert len(taken) == slow.nr_conns == http_server.open_connections == 1
         taken.pop().sock.close()
         slow.sockets[0].close()
