@@ -18,7 +18,7 @@ from concurrent.futures import Future
 
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.stats import Tally
-from ksrv._native.server import model_endpoint as lane
+from ksrv._native.server import model_endpoint
 from ksrv.engine.batches.batch import PendingBatch, RunnableBatch, finish
 from ksrv.engine.batches.fast_batch import FastBatch, FastBatches
 from ksrv.engine.executors import Executor, ExecutorDied
@@ -260,7 +260,7 @@ class Instance:
     def _batch_of(self, tickets: list[QueuedTicket]) -> RunnableBatch | None:
         """Return the batch of some requests; None after none of them could be added."""
         try:
-            if lane.are_plain(tickets):
+            if model_endpoint.are_plain(tickets):
                 return FastBatch(tickets, self._fast_batches)
             batch = self.new_batch()
             batch.fill(tickets, self._host.queue, self.tally)

@@ -34,8 +34,8 @@ from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.server.http.access_log import AccessLog
 from ksrv.server.http.expect_continue import invite_late
 from ksrv.server.http.fast_path import (
-    HotRoute,
-    lane_for,
+    FastPath,
+    endpoint_for,
     ready_answers,
     render_error,
     render_unready,
@@ -182,7 +182,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     alive: bool
     http_server: HttpServer | None = None
-    _gates: Sequence[tuple[str, str, int]] = ()
+    _routes: Sequence[tuple[str, str, int]] = ()
 
     def run(self) -> None:
         """Serve until the worker is told to stop; then finish what was accepted."""
@@ -227,7 +227,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self._servers = [(listener.family, listener.getsockname()) for listener in self.sockets]
         self._patience = _patience(settings)
         self._limits = limits
-        self._route = HotRoute(
+        self._fast_path = FastPath(
             service.engine,
             limits,
             service.access,
@@ -242,7 +242,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
                 head=limits.head,
                 compression=compression,
             ),
-            self._route,
+            self._fast_path,
             ready_answers(limits),
             threads=settings.io_threads,
             connections=self.worker_connections,
@@ -251,7 +251,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             rate=settings.min_transfer_rate,
             idle=self.cfg.keepalive,
             transfer=settings.transfer_timeout,
-            check=self._route.admits if service.access.needs_token else None,
+            check=self._fast_path.admits if service.access.needs_token else None,
             shared=self.cfg.workers > 1,
             log=logs,
         )
@@ -301,15 +301,17 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             return  # nobody is told that a queue is full before the check of who may call
         reached = engine.reached()
         known = [(name, version, id(model)) for name, version, model in reached]
-        if known == self._gates:
-            self.http_server.forget_lanes()
+        if known == self._routes:
+            self.http_server.forget_endpoints()
             return
-        lanes = {id(model): lane_for(model, self._route, self._limits) for _, _, model in reached}
-        self.http_server.set_gates(
-            (name, version, model.queue, render_error(model.full()), lanes[id(model)])
+        endpoints = {
+            id(model): endpoint_for(model, self._fast_path, self._limits) for _, _, model in reached
+        }
+        self.http_server.set_routes(
+            (name, version, model.queue, render_error(model.full()), endpoints[id(model)])
             for name, version, model in reached
         )
-        self._gates = known
+        self._routes = known
 
     def _beat(self) -> None:
         """Tell the master that this worker lives: while every I/O thread makes progress."""

@@ -13,7 +13,7 @@ cdef class HeadRules:
     """Which heads are plain: the limits of gunicorn's parser and of the HTTP server.
 
     Args:
-        body: The greatest Content-Length that the hot route takes.
+        body: The greatest Content-Length that the fast path takes.
         json: Bytes of it that may be JSON; None for all.
         head: Bytes of the whole head.
         fields: Header fields.

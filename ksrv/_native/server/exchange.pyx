@@ -144,7 +144,7 @@ cdef void _hold_blocks(Held held, list parts, Outgoing *out) noexcept:
 
 @cython.no_gc_clear  # the HTTP server is needed to the end: an unanswered exchange is answered there
 cdef class Exchange:
-    """One infer request that came in on the hot route, and the place for its answer.
+    """One infer request that came in on the fast path, and the place for its answer.
 
     An exchange is answered once, by any thread; one that is dropped unanswered answers 500.
 
@@ -300,4 +300,4 @@ cdef void ksrv_route(object owner, CDoor *door, const Turn &turn, object handler
             door.fail(turn)
         else:
             exchange.fail()
-        log.exception("a request on the hot route failed")
+        log.exception("a request on the fast path failed")

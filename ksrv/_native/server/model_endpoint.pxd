@@ -1,10 +1,10 @@
-"""What the HTTP server needs of lanes."""
+"""What the HTTP server needs of endpoints."""
 
 from ksrv._native.server.server cimport CDoor, Connection, Plan
 from ksrv._native.queue.request_queue cimport Entry, Queue
 
 
-cdef class Lane:
+cdef class ModelEndpoint:
     cdef Plan *plan
     cdef readonly Queue queue
     cdef object spec

@@ -15,7 +15,7 @@ class Route(Protocol):
 
 class PlainTicket(Ticket): ...
 
-class Lane:
+class ModelEndpoint:
     queue: Queue
     def __init__(
         self,

@@ -93,11 +93,11 @@ cdef class PlainTicket(Ticket):
 
 
 cdef object _request_of(PlainEntry *entry):
-    cdef Lane lane = <Lane>entry.plan.lane
+    cdef ModelEndpoint endpoint = <ModelEndpoint>entry.plan.lane
     ksrv_retain(entry.block)
     body = memoryview(ksrv_wrap(entry.block))
-    return lane.route.plain_request(
-        lane.spec,
+    return endpoint.route.plain_request(
+        endpoint.spec,
         body[entry.body_offset:entry.body_offset + entry.body_length],
         str(entry.json_length),
         PyBytes_FromStringAndSize(entry.head(), <Py_ssize_t>entry.head_length),
@@ -113,25 +113,25 @@ cdef void *ksrv_plain_taken(Entry *entry) except NULL:
 
 cdef void ksrv_plain_answered(Entry *answered, void *answer) noexcept:
     cdef PlainEntry *entry = <PlainEntry *>answered
-    cdef Lane lane = <Lane>entry.plan.lane
+    cdef ModelEndpoint endpoint = <ModelEndpoint>entry.plan.lane
     cdef Exchange exchange = None
     try:
-        exchange = ksrv_exchange(lane, entry.door, entry.turn)
+        exchange = ksrv_exchange(endpoint, entry.door, entry.turn)
         if isinstance(<object>answer, Exception):
-            lane.route.refuse(exchange, <object>answer)
+            endpoint.route.refuse(exchange, <object>answer)
         else:
-            lane.route.deliver(exchange, _request_of(entry), <object>answer)
+            endpoint.route.deliver(exchange, _request_of(entry), <object>answer)
     except BaseException:
         if exchange is None:
             entry.door.fail(entry.turn)
         else:
             exchange.fail()
-        log.exception("an answer on the hot route failed")
+        log.exception("an answer on the fast path failed")
 
 
 cdef void ksrv_serve_plain(CDoor *door, Connection *connection) noexcept:
     cdef Plan *plan = connection.plain.plan
-    cdef Lane lane = <Lane>plan.lane
+    cdef ModelEndpoint endpoint = <ModelEndpoint>plan.lane
     cdef PlainEntry *plain[TOGETHER]
     cdef Entry *entries[TOGETHER]
     cdef Push results[TOGETHER]
@@ -149,13 +149,13 @@ cdef void ksrv_serve_plain(CDoor *door, Connection *connection) noexcept:
             ksrv_entry_release(entries[i])
         elif results[i] != PUSH_LENT:
             door.unwatch(plain[i].turn.connection)
-            ksrv_route(lane, door, door.undo_plain(plain[i]), lane.route)
+            ksrv_route(endpoint, door, door.undo_plain(plain[i]), endpoint.route)
     if lent:
-        _run_lent(lane, seat, entries, results, count)
+        _run_lent(endpoint, seat, entries, results, count)
 
 
 cdef void _run_lent(
-    Lane lane, size_t seat, Entry **entries, Push *results, size_t count
+    ModelEndpoint endpoint, size_t seat, Entry **entries, Push *results, size_t count
 ) noexcept:
     """Run the entries that were lent a seat. Whoever pushed them ends them, whatever fails."""
     cdef PlainTicket ticket
@@ -170,14 +170,14 @@ cdef void _run_lent(
                 ksrv_ticket_over(ticket, entries[i])
                 tickets.append(ticket)
         ours = False  # the seat is the instance's to return
-        lane.run(seat, tickets)
+        endpoint.run(seat, tickets)
     except BaseException:
         if ours:
-            ksrv_return_seat(lane.plan.queue, seat)
+            ksrv_return_seat(endpoint.plan.queue, seat)
         for i in range(count):
             if results[i] == PUSH_LENT:
                 _fail(<PlainEntry *>entries[i])
-        log.exception("a batch on the hot route failed")
+        log.exception("a batch on the fast path failed")
     for i in range(count):
         if results[i] == PUSH_LENT:
             ksrv_entry_release(entries[i])
@@ -193,7 +193,7 @@ cdef void _fail(PlainEntry *entry) noexcept:
         ksrv_entry_release(entry)
 
 
-cdef class Lane:
+cdef class ModelEndpoint:
     """What an HTTP server needs to serve plain requests to one version of a model.
 
     Args:
@@ -201,7 +201,7 @@ cdef class Lane:
         spec: Its description; every input has fixed dimensions behind the first.
         timeout_ns: How long a request may take; 0 for ever.
         route: Makes the requests that somebody looks at, and gives the answers of the general form:
-            see `ksrv.server.http.fast_path.HotRoute`.
+            see `ksrv.server.http.fast_path.FastPath`.
         run: Called with the number of a lent seat and the tickets to be run on it.
         late: The answer past the deadline: status line, header lines but for the length, and the
             body in three parts: up to the milliseconds, behind them for a request that waited, and
@@ -269,7 +269,7 @@ cdef class Lane:
 
     @property
     def unused(self):
-        """Whether neither an HTTP server's gates nor a request refers to it."""
+        """Whether neither an HTTP server's routes nor a request refers to it."""
         return self.plan.refs.load() == 1
 
 
@@ -295,7 +295,7 @@ def inputs(list tickets not None, lease):
     """
     cdef PlainEntry *entry = <PlainEntry *>(<Ticket>tickets[0]).entry
     cdef Plan *plan = entry.plan
-    cdef Lane lane = <Lane>plan.lane
+    cdef ModelEndpoint endpoint = <ModelEndpoint>plan.lane
     cdef Block block
     cdef dict found = {}
     cdef uint64_t rows = 0, total = 0
@@ -308,7 +308,7 @@ def inputs(list tickets not None, lease):
         block = ksrv_wrap(entry.block)
         for i in range(plan.inputs.size()):
             _add_input(
-                found, lane, i, entry.rows, block, entry.body_offset + entry.request.offsets[i]
+                found, endpoint, i, entry.rows, block, entry.body_offset + entry.request.offsets[i]
             )
         return found, entry.rows
     entries.reserve(len(tickets))
@@ -325,18 +325,18 @@ def inputs(list tickets not None, lease):
     else:
         _copy_rows(plan, entries, block.block.data, starts)
     for i in range(plan.inputs.size()):
-        _add_input(found, lane, i, rows, block, starts[i])
+        _add_input(found, endpoint, i, rows, block, starts[i])
         ksrv_count_copy(rows * plan.inputs[i].row_bytes)
     return found, rows
 
 
 cdef int _add_input(
-    dict found, Lane lane, size_t place, uint64_t rows, Block block, uint64_t offset
+    dict found, ModelEndpoint endpoint, size_t place, uint64_t rows, Block block, uint64_t offset
 ) except -1:
-    cdef PlainInput *declared = &lane.plan.inputs[place]
+    cdef PlainInput *declared = &endpoint.plan.inputs[place]
     cdef cnp.npy_intp sizes[MAX_RANK]
     cdef size_t i
-    name, datatype, dtype, tail = <tuple>lane.inputs[place]
+    name, datatype, dtype, tail = <tuple>endpoint.inputs[place]
     sizes[0] = <cnp.npy_intp>rows
     for i in range(declared.tail.size()):
         sizes[i + 1] = declared.tail[i]

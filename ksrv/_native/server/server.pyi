@@ -4,7 +4,7 @@ from typing import Any, Final, TypeAlias
 from ksrv._native.http.request_head import HeadRules
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.server.exchange import Exchange
-from ksrv._native.server.model_endpoint import Lane
+from ksrv._native.server.model_endpoint import ModelEndpoint
 
 COUNTERS: Final[tuple[str, ...]]
 READY_ANSWERS_NEEDED: Final[tuple[str, ...]]
@@ -41,10 +41,10 @@ class HttpServer:
     def set_health(
         self, *, live: bool, ready: bool, unready: ReadyAnswer | None = None
     ) -> None: ...
-    def set_gates(
-        self, gates: Iterable[tuple[str, str, Queue, ReadyAnswer, Lane | None]]
+    def set_routes(
+        self, routes: Iterable[tuple[str, str, Queue, ReadyAnswer, ModelEndpoint | None]]
     ) -> None: ...
-    def forget_lanes(self) -> None: ...
+    def forget_endpoints(self) -> None: ...
     @property
     def retiring(self) -> bool: ...
     @property

@@ -16,7 +16,7 @@ from libcpp.vector cimport vector
 from ksrv._native.memory.buffer_pool cimport ksrv_lease, ksrv_release
 from ksrv._native.server.exchange cimport ksrv_route
 from ksrv._native.server.model_endpoint cimport (
-    Lane, ksrv_plain_answered, ksrv_plain_taken, ksrv_serve_plain,
+    ModelEndpoint, ksrv_plain_answered, ksrv_plain_taken, ksrv_serve_plain,
 )
 from ksrv._native.memory.memory_budget cimport ksrv_memory_budget
 from ksrv._native.queue.request_queue cimport (
@@ -141,7 +141,7 @@ cdef class HttpServer:
     cdef CDoor *door
     cdef object handler
     cdef object check
-    cdef list lanes
+    cdef list endpoints
 
     def __cinit__(
         self, HeadRules rules not None, handler, answers, *, int threads=2,
@@ -183,7 +183,7 @@ cdef class HttpServer:
         hooks.plain_answered = ksrv_plain_answered
         self.handler = handler
         self.check = check
-        self.lanes = []
+        self.endpoints = []
         self.door = new CDoor(config, hooks)
         for name in READY_ANSWERS_NEEDED[:READY_ANSWERS]:  # the last one changes
             _fill_answer(&self.door.ready_answers[index], answers[name])
@@ -192,7 +192,7 @@ cdef class HttpServer:
 
     def __dealloc__(self):
         if self.door != NULL and self.door.open_plain.load():
-            Py_INCREF(self.lanes)  # a queue still holds requests that refer to both
+            Py_INCREF(self.endpoints)  # a queue still holds requests that refer to both
         else:
             del self.door
 
@@ -244,36 +244,36 @@ cdef class HttpServer:
         self.door.live.store(live)
         self.door.ready.store(ready)
 
-    def set_gates(self, gates):
+    def set_routes(self, routes):
         """Say which queues requests reach, so that a full one is answered without Python.
 
         Args:
-            gates: For each name and version in a target (name, version, queue, answer when full,
-                lane for plain requests or None).
+            routes: For each name and version in a target (name, version, queue, answer when full,
+                endpoint for plain requests or None).
         """
         cdef GateTable *table = new GateTable(ksrv_queue_release, _release_plan)
         cdef shared_ptr[const_table] shared = shared_ptr[const_table](<const_table *>table)
         cdef Gate gate
-        cdef Lane lane
-        for name, version, queue, answer, lane in gates:
+        cdef ModelEndpoint endpoint
+        for name, version, queue, answer, endpoint in routes:
             gate.name = (<str>name).encode()
             gate.version = (<str>version).encode()
             _fill_answer(&gate.full, answer)
             gate.queue = ksrv_queue_retain(<Queue?>queue)
             gate.plan = NULL
-            if lane is not None:
-                gate.plan = lane.plan
-                lane.plan.retain()
-                if lane not in self.lanes:
-                    self.lanes.append(lane)
+            if endpoint is not None:
+                gate.plan = endpoint.plan
+                endpoint.plan.retain()
+                if endpoint not in self.endpoints:
+                    self.endpoints.append(endpoint)
             table.add(gate)
         table.sort()
         self.door.gates.replace(shared)
-        self.forget_lanes()
+        self.forget_endpoints()
 
-    def forget_lanes(self):
-        """Let go of the lanes that neither gates nor requests refer to."""
-        self.lanes = [lane for lane in self.lanes if not lane.unused]
+    def forget_endpoints(self):
+        """Let go of the endpoints that neither routes nor requests refer to."""
+        self.endpoints = [endpoint for endpoint in self.endpoints if not endpoint.unused]
 
     @property
     def retiring(self):

@@ -10,7 +10,7 @@ from typing import Any, overload
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Tally
-from ksrv._native.server import model_endpoint as lane
+from ksrv._native.server import model_endpoint
 from ksrv._native.tensor import aliasing_check
 from ksrv.engine.batches.batch import arrays_of, finish
 from ksrv.engine.batches.split import split
@@ -74,10 +74,10 @@ class FastBatch(BatchInputs):
     def inputs(self) -> BatchInputs:
         """See `RunnableBatch.inputs`."""
         if len(self.tickets) == 1:
-            self.tensors, self.rows = lane.inputs(self.tickets, self._source.lease)
+            self.tensors, self.rows = model_endpoint.inputs(self.tickets, self._source.lease)
         else:
             began = time.monotonic_ns()
-            self.tensors, self.rows = lane.inputs(self.tickets, self._source.lease)
+            self.tensors, self.rows = model_endpoint.inputs(self.tickets, self._source.lease)
             self.spent_ns = time.monotonic_ns() - began
         if not self._source.copied:
             self._arrays = arrays_of(self)
@@ -89,7 +89,7 @@ class FastBatch(BatchInputs):
         source, tickets, timings = self._source, self.tickets, outputs.timings
         counted = not source.copied
         if not (outputs.failures or outputs.headers or outputs.parameters):
-            won = lane.reply(queue, tickets, outputs.tensors, self.spent_ns, timings)
+            won = model_endpoint.reply(queue, tickets, outputs.tensors, self.spent_ns, timings)
             source.copied = won is not None
             if won is not None:
                 tally.batch(tickets, None, won, self.spent_ns, self.ran_ns, timings)

@@ -1,4 +1,4 @@
-"""The hot route's requests in Python: the way of the Falcon app without WSGI.
+"""The requests of the fast path in Python: the way of the Falcon app without WSGI.
 
 The HTTP server has framed the message and received its body. What is left is the same as on the slow
 route: the same parser, the same engine, the same renderer, the same headers in the same order. A
@@ -15,7 +15,7 @@ import orjson
 
 from ksrv._native.queue.request_queue import Ticket as QueueTicket
 from ksrv._native.server.exchange import Exchange, HeadFields
-from ksrv._native.server.model_endpoint import Lane
+from ksrv._native.server.model_endpoint import ModelEndpoint
 from ksrv._native.server.server import ReadyAnswer
 from ksrv._native.v2.binary_response import binary_reply
 from ksrv.engine.ticket import JoinedTicket
@@ -133,7 +133,7 @@ def ready_answers(limits: Limits) -> dict[str, ReadyAnswer]:
 
 
 def late_answer(model: "LoadedModel") -> tuple[bytes, bytes, bytes, bytes, bytes] | None:
-    """Return the answer past the deadline in the parts that `Lane` takes, if its text has them.
+    """Return the answer past the deadline in the parts that `ModelEndpoint` takes, if its text has them.
 
     Args:
         model: The model.
@@ -149,7 +149,7 @@ def late_answer(model: "LoadedModel") -> tuple[bytes, bytes, bytes, bytes, bytes
     return line, fields, prefix, behind_waiting, behind_running
 
 
-def lane_for(model: "LoadedModel", route: "HotRoute", limits: Limits) -> Lane | None:
+def endpoint_for(model: "LoadedModel", route: "FastPath", limits: Limits) -> ModelEndpoint | None:
     """Return the way of plain requests to a model, or None for a model that has no such way.
 
     Args:
@@ -161,7 +161,7 @@ def lane_for(model: "LoadedModel", route: "HotRoute", limits: Limits) -> Lane | 
     if late is None or model.spec.accepts_any_inputs:
         return None
     try:
-        return Lane(
+        return ModelEndpoint(
             model.queue,
             model.spec,
             timeout_ns=model.timeout_ns,
@@ -175,7 +175,7 @@ def lane_for(model: "LoadedModel", route: "HotRoute", limits: Limits) -> Lane | 
         return None
 
 
-class HotRoute:
+class FastPath:
     """Takes exchanges from the HTTP server to the engine and answers them; an instance is called.
 
     Args:

@@ -48,7 +48,7 @@ WAYS = {
     "app": ("TE: trailers",),
     "chunked": ("Transfer-Encoding: chunked",),
 }
-"""What has a request go through the HTTP server's hot route, and the Falcon app with and without a length."""
+"""What has a request go through the HTTP server's fast path, and the Falcon app with and without a length."""
 KNOWN = ["native", "app"]
 
 
@@ -369,7 +369,7 @@ def guarded(tmp_path_factory):
 
 
 UPLOADS = {
-    "hot route": head(f"Content-Length: {10 * MIB}", "Inference-Header-Content-Length: 100"),
+    "fast path": head(f"Content-Length: {10 * MIB}", "Inference-Header-Content-Length: 100"),
     "small": head("Content-Length: 100"),
     "app": head("TE: trailers", f"Content-Length: {10 * MIB}"),
     "small to the app": head("TE: trailers", "Content-Length: 100"),

@@ -1,4 +1,4 @@
-"""The default heads of common clients take the hot route: recorded from the installed packages."""
+"""The default heads of common clients take the fast path: recorded from the installed packages."""
 
 import asyncio
 import contextlib

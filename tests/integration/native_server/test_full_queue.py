@@ -91,13 +91,13 @@ def without_date(head):
 def test_both_routes_say_the_same_and_keep_the_connection(server):
     with full(server), open_connection(server.http) as client:
         client.sendall(infer(16))
-        hot = read_message(client)
+        fast = read_message(client)
         client.sendall(infer(16, "TE: trailers"))
         slow = read_message(client)
-        assert hot[0].startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
-        assert b"\r\nretry-after: 1\r\n" in hot[0]
-        assert b"queue_size" in hot[1]
-        assert (without_date(hot[0]), hot[1]) == (without_date(slow[0]), slow[1])
+        assert fast[0].startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert b"\r\nretry-after: 1\r\n" in fast[0]
+        assert b"queue_size" in fast[1]
+        assert (without_date(fast[0]), fast[1]) == (without_date(slow[0]), slow[1])
 
 
 def test_a_request_with_a_fault_is_told_that_the_queue_is_full_first(server):

@@ -1,4 +1,4 @@
-"""The two routes give one answer: hot and slow compared, hostile framing, splits and pipelines."""
+"""The two routes give one answer: fast and slow compared, hostile framing, splits and pipelines."""
 
 import contextlib
 import json
@@ -90,24 +90,24 @@ def test_both_routes_answer_the_same(http_server, make):
     before = http_server.counters()
     with http_server.connect() as client:
         client.sendall(make())
-        hot = read_message(client)
+        fast = read_message(client)
         client.sendall(make(SLOWLY))
         slow = read_message(client)
     after = http_server.counters()
     assert after["infer"] - before["infer"] == 1
-    assert hot[1] == slow[1]
-    assert without_date(hot[0]) == without_date(slow[0])
+    assert fast[1] == slow[1]
+    assert without_date(fast[0]) == without_date(slow[0])
 
 
 @pytest.mark.parametrize("request_", [LIVE, READY], ids=["live", "ready"])
 def test_health_answers_the_same(http_server, request_):
     with http_server.connect() as client:
         client.sendall(request_)
-        hot = read_message(client)
+        fast = read_message(client)
         client.sendall(request_.replace(b"Host: x", b"Host: x\r\n" + SLOWLY.encode()))
         slow = read_message(client)
-    assert without_date(hot[0]) == without_date(slow[0])
-    assert hot[1] == slow[1]
+    assert without_date(fast[0]) == without_date(slow[0])
+    assert fast[1] == slow[1]
 
 
 @pytest.mark.parametrize("request_", [infer(16), LIVE, READY], ids=["infer", "live", "ready"])

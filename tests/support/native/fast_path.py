@@ -19,7 +19,7 @@ from ksrv._native.server.server import HttpServer
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.limits import Limits
 from ksrv.repository.layout import Repository
-from ksrv.server.http.fast_path import HotRoute, lane_for, ready_answers, render_error
+from ksrv.server.http.fast_path import FastPath, endpoint_for, ready_answers, render_error
 from tests.support.http_reader import read_message
 
 PAIR = """
@@ -174,19 +174,23 @@ class Open:
 
 
 @contextlib.contextmanager
-def opened(engine: Any, *, lanes: bool = True) -> Iterator[Any]:
+def opened(engine: Any, *, endpoints: bool = True) -> Iterator[Any]:
     limits = Limits()
-    route = HotRoute(engine, limits, cast(Any, Open()))
+    route = FastPath(engine, limits, cast(Any, Open()))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         http_server = HttpServer(HeadRules(body=1 << 30), route, ready_answers(limits))
         http_server.listen([listener.fileno()])
         made: dict[int, Any] = {}
-        gates = []
+        routes = []
         for name, version, model in engine.reached():
-            lane = made.setdefault(id(model), lane_for(model, route, limits)) if lanes else None
-            gates.append((name, version, model.queue, render_error(model.full()), lane))
-        http_server.set_gates(gates)
+            endpoint = (
+                made.setdefault(id(model), endpoint_for(model, route, limits))
+                if endpoints
+                else None
+            )
+            routes.append((name, version, model.queue, render_error(model.full()), endpoint))
+        http_server.set_routes(routes)
         threads = [threading.Thread(target=http_server.run, args=(index,)) for index in range(2)]
         for thread in threads:
             thread.start()

@@ -1,6 +1,6 @@
 """Requests that the HTTP server queues without Python: the same answers as on the general way, and no others'.
 
-An engine, an HTTP server and real sockets in one process. The same request is sent twice: with lanes, and to a
+An engine, an HTTP server and real sockets in one process. The same request is sent twice: with endpoints, and to a
 HTTP server that has none, where every request goes through Python's parser and renderer.
 """
 
@@ -73,7 +73,7 @@ def plain(engine):
 
 @pytest.fixture(scope="module")
 def general(engine):
-    with opened(engine, lanes=False) as http_server:
+    with opened(engine, endpoints=False) as http_server:
         yield http_server
 
 
@@ -144,9 +144,9 @@ GENERAL = {
 def both(plain, general, data):
     (http_server, address), (other, elsewhere) = plain, general
     before, others = http_server.counters()["plain"], other.counters()["plain"]
-    hot, slow = ask(address, data), ask(elsewhere, data)
-    assert stripped(hot[0]) == stripped(slow[0])
-    assert hot[1] == slow[1]
+    fast, slow = ask(address, data), ask(elsewhere, data)
+    assert stripped(fast[0]) == stripped(slow[0])
+    assert fast[1] == slow[1]
     assert other.counters()["plain"] == others
     return http_server.counters()["plain"] - before
 
@@ -284,11 +284,11 @@ def test_a_request_is_answered_at_its_deadline_and_its_connection_lives_on(plain
     assert b"while the handler ran" in running[1]
     assert b"before a handler could start it" in waiting[1]
     number = re.compile(rb"[0-9]+ ms")
-    for hot, slow in zip(*answers, strict=True):
-        assert number.sub(b"", hot[1]) == number.sub(b"", slow[1])
+    for fast, slow in zip(*answers, strict=True):
+        assert number.sub(b"", fast[1]) == number.sub(b"", slow[1])
         length = re.compile(rb"(?i)content-length: [0-9]+")
-        assert length.sub(b"", stripped(hot[0])) == length.sub(b"", stripped(slow[0]))
-        assert json.loads(hot[1])["error"]
+        assert length.sub(b"", stripped(fast[0])) == length.sub(b"", stripped(slow[0]))
+        assert json.loads(fast[1])["error"]
 
 
 def test_a_clients_timeout_is_its_deadline(plain, models):
@@ -348,8 +348,8 @@ def test_a_request_to_a_version_that_was_replaced_reaches_its_successor(tmp_path
         engine.load("one")  # the HTTP server still knows the queue of the old load
         head, body = ask(address, message("one", {"x": B}))
         assert payload(head, body)[1].tolist() == B.tolist()
-        http_server.set_gates([])
-        http_server.forget_lanes()
+        http_server.set_routes([])
+        http_server.forget_endpoints()
         assert payload(*ask(address, message("one", {"x": A})))[1].tolist() == A.tolist()
         assert http_server.counters()["plain"] == 2
 
