@@ -260,7 +260,7 @@ class Instance:
     def _batch_of(self, tickets: list[QueuedTicket]) -> RunnableBatch | None:
         """Return the batch of some requests; None after none of them could be added."""
         try:
-            if model_endpoint.are_plain(tickets):
+            if model_endpoint.are_fast(tickets):
                 return FastBatch(tickets, self._fast_batches)
             batch = self.new_batch()
             batch.fill(tickets, self._host.queue, self.tally)

@@ -1,7 +1,7 @@
 """The gunicorn worker: the HTTP server's I/O threads in front of gunicorn's threaded worker.
 
 gunicorn keeps processes, signals, settings, its parser and its thread pool. The HTTP server owns the
-listeners and the connections, serves plain inference and health requests, and hands every other
+listeners and the connections, serves fast-path inference and health requests, and hands every other
 message, unread, to the main thread here, which gives it to gunicorn's pool; a connection that stays
 alive goes back to the HTTP server. A client that is slow, or a handler, can keep a thread of that pool; so
 questions about the server are answered by a few threads that neither can keep. Nothing of the
@@ -123,7 +123,7 @@ def head_rules(
     )
 
 
-def why_plain(cfg: Config, app: Any) -> str | None:
+def why_not_native(cfg: Config, app: Any) -> str | None:
     """Say why the HTTP server may not stand in front of this worker, or None where it may.
 
     Args:
@@ -186,7 +186,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def run(self) -> None:
         """Serve until the worker is told to stop; then finish what was accepted."""
-        reason = why_plain(self.cfg, self.wsgi)
+        reason = why_not_native(self.cfg, self.wsgi)
         if reason is not None:
             self.log.warning("serving as a plain threaded worker: %s", reason)
             watch_connections(lambda: Traffic(open=self.nr_conns))

@@ -1,4 +1,4 @@
-"""Whatever the recogniser accepts, llhttp and gunicorn's Python parser accept with the same framing.
+"""Whatever the request-head classifier accepts, llhttp and gunicorn's Python parser accept with the same framing.
 
 Nothing is asked in the other direction. httptools shows neither lengths nor offsets, so it is fed
 byte by byte: the head must be complete exactly with its last byte, and the message with its own.
@@ -13,7 +13,7 @@ from gunicorn.http.parser import RequestParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksrv._native.http.request_head import HeadRules, recognise_head
+from ksrv._native.http.request_head import HeadRules, classify_head
 from tests.support.examples import examples
 from tests.support.http_heads import CLOSING, HOSTILE, INFER, LIVE, PLAIN, PROBE, READY, VERSIONED
 
@@ -103,8 +103,8 @@ def assert_gunicorn_agrees(head, said, peer=("127.0.0.1", 1)):
 
 
 def assert_agreement(data):
-    """Check the property on `data`; tell whether the recogniser accepted it."""
-    said = recognise_head(data, RULES)
+    """Check the property on `data`; tell whether the request-head classifier accepted it."""
+    said = classify_head(data, RULES)
     if said.verdict != "plain":
         return False
     head = data[: said.length]
@@ -132,7 +132,7 @@ def test_every_byte_replaced_removed_and_doubled(head):
         accepted += assert_agreement(head[:at] + head[at : at + 1] + head[at:])
         for byte in range(256):
             changed = head[:at] + bytes([byte]) + head[at + 1 :]
-            said = recognise_head(changed, RULES)
+            said = classify_head(changed, RULES)
             # llhttp and gunicorn are slow: they judge a sample of the harmless letters.
             if said.verdict == "plain" and (byte % 16 == at % 16 or byte < 0x30):
                 accepted += assert_agreement(changed)
@@ -207,6 +207,6 @@ def mutated_head(draw):
 @given(mutated_head(), st.lists(st.integers(0, 60), max_size=6))
 def test_mutated_heads_in_any_split(data, pieces):
     assert_agreement(data)
-    whole = recognise_head(data, RULES)
-    split = recognise_head(data, RULES, pieces)
+    whole = classify_head(data, RULES)
+    split = classify_head(data, RULES, pieces)
     assert (split.verdict, split.length) == (whole.verdict, whole.length)

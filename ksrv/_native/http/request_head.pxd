@@ -1,4 +1,4 @@
-"""The recogniser of plain request heads, for other native modules."""
+"""The request-head classifier, for other native modules."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t, uint64_t

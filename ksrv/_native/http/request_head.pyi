@@ -30,6 +30,6 @@ class Recognition:
     json_length: int | None
     hold: int
 
-def recognise_head(
+def classify_head(
     data: bytes | bytearray | memoryview, rules: HeadRules, pieces: Iterable[int] = ()
 ) -> Recognition: ...

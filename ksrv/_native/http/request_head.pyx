@@ -1,6 +1,6 @@
 # Rules and results are written by the call that makes them.
 # cython: freethreading_compatible = True
-"""The recogniser of plain request heads, as Python and the tests see it."""
+"""The request-head classifier, as Python and the tests see it."""
 
 from libc.stddef cimport size_t
 from libc.string cimport memcpy
@@ -101,7 +101,7 @@ cdef Recognition _recognition(Verdict verdict, const Head &head, const unsigned 
     return said
 
 
-def recognise_head(const unsigned char[::1] data not None, HeadRules rules not None, pieces=()):
+def classify_head(const unsigned char[::1] data not None, HeadRules rules not None, pieces=()):
     """Judge the bytes at the start of a message.
 
     Args:

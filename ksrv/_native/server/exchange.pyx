@@ -282,7 +282,7 @@ cdef Exchange ksrv_exchange(object owner, CDoor *door, const Turn &turn):
     exchange.announced = connection.head.content_length
     block = connection.block
     connection.block = NULL
-    if block != NULL:  # a plain request has taken its block along
+    if block != NULL:  # a fast-path request has taken its block along
         exchange.body = memoryview(ksrv_wrap(block))[
             connection.body_offset:connection.body_offset + connection.body_got
         ]

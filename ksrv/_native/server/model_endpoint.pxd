@@ -16,6 +16,6 @@ cdef class ModelEndpoint:
 cdef void *ksrv_plain_taken(Entry *entry) except NULL
 cdef void ksrv_plain_answered(Entry *entry, void *answer) noexcept
 
-# Pushes a plain request and those behind it, and runs them where a seat is lent. Needs the GIL.
+# Pushes a fast-path request and those behind it, and runs them where a seat is lent. Needs the GIL.
 # Each of them is answered, whatever fails.
 cdef void ksrv_serve_plain(CDoor *door, Connection *connection) noexcept

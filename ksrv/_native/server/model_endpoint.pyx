@@ -1,9 +1,9 @@
 # It relies on the GIL: Python objects change hands between threads, and are freed in turn.
-"""Plain requests where Python meets them: their tickets, their batches and their answers.
+"""Fast-path requests where Python meets them: their tickets, their batches and their answers.
 
-The HTTP server puts plain requests (v2/fast_request.hpp) into a model's queue by itself. Whoever takes
+The HTTP server puts fast-path requests (v2/fast_request.hpp) into a model's queue by itself. Whoever takes
 them gets tickets like any other, whose request is made only when somebody looks at it. A batch of
-nothing but plain requests gets its arrays here, straight from the received blocks, and small
+nothing but fast-path requests gets its arrays here, straight from the received blocks, and small
 answers are written into the connections here. Everything else about them is the general way's.
 """
 
@@ -85,8 +85,8 @@ cdef list DTYPES = [None if name == "BYTES" else np.dtype(dtype_string(name)) fo
 
 
 @cython.final
-cdef class PlainTicket(Ticket):
-    """The ticket of a plain request."""
+cdef class FastTicket(Ticket):
+    """The ticket of a fast-path request."""
 
     cdef object _make_request(self):
         return _request_of(<PlainEntry *>self.entry)
@@ -96,7 +96,7 @@ cdef object _request_of(PlainEntry *entry):
     cdef ModelEndpoint endpoint = <ModelEndpoint>entry.plan.lane
     ksrv_retain(entry.block)
     body = memoryview(ksrv_wrap(entry.block))
-    return endpoint.route.plain_request(
+    return endpoint.route.fast_request(
         endpoint.spec,
         body[entry.body_offset:entry.body_offset + entry.body_length],
         str(entry.json_length),
@@ -105,7 +105,7 @@ cdef object _request_of(PlainEntry *entry):
 
 
 cdef void *ksrv_plain_taken(Entry *entry) except NULL:
-    cdef PlainTicket ticket = PlainTicket.__new__(PlainTicket)
+    cdef FastTicket ticket = FastTicket.__new__(FastTicket)
     ksrv_ticket_over(ticket, entry)
     Py_INCREF(ticket)
     return <void *>ticket
@@ -158,7 +158,7 @@ cdef void _run_lent(
     ModelEndpoint endpoint, size_t seat, Entry **entries, Push *results, size_t count
 ) noexcept:
     """Run the entries that were lent a seat. Whoever pushed them ends them, whatever fails."""
-    cdef PlainTicket ticket
+    cdef FastTicket ticket
     cdef list tickets
     cdef bint ours = True
     cdef size_t i
@@ -166,7 +166,7 @@ cdef void _run_lent(
         tickets = []
         for i in range(count):
             if results[i] == PUSH_LENT:
-                ticket = PlainTicket.__new__(PlainTicket)
+                ticket = FastTicket.__new__(FastTicket)
                 ksrv_ticket_over(ticket, entries[i])
                 tickets.append(ticket)
         ours = False  # the seat is the instance's to return
@@ -194,7 +194,7 @@ cdef void _fail(PlainEntry *entry) noexcept:
 
 
 cdef class ModelEndpoint:
-    """What an HTTP server needs to serve plain requests to one version of a model.
+    """What an HTTP server needs to serve fast-path requests to one version of a model.
 
     Args:
         queue: The model's.
@@ -221,7 +221,7 @@ cdef class ModelEndpoint:
         cdef bytes kind
         cdef uint64_t row
         if not 0 < len(spec.inputs) <= INPUTS or len(spec.outputs) > 255:
-            raise ValueError(f"plain requests do not have {len(spec.inputs)} inputs")
+            raise ValueError(f"fast-path requests do not have {len(spec.inputs)} inputs")
         self.plan = new Plan()
         self.plan.lane = <void *>self
         self.inputs = []
@@ -273,16 +273,16 @@ cdef class ModelEndpoint:
         return self.plan.refs.load() == 1
 
 
-def are_plain(list tickets not None) -> bool:
-    """Tell whether a batch holds plain requests only."""
+def are_fast(list tickets not None) -> bool:
+    """Tell whether a batch holds fast-path requests only."""
     for ticket in tickets:
-        if type(ticket) is not PlainTicket:
+        if type(ticket) is not FastTicket:
             return False
     return True
 
 
 def inputs(list tickets not None, lease):
-    """Return the arrays of a batch of plain requests.
+    """Return the arrays of a batch of fast-path requests.
 
     One request alone is seen where it was received; several are copied once, into their rows.
 
@@ -430,7 +430,7 @@ cdef bint _fits(Plan *plan, Parts *parts, list tickets) except -1:
 
 def reply(Queue queue not None, list tickets not None, list tensors not None,
           uint64_t assemble_ns, dict timings not None):
-    """Answer a batch of plain requests, where their answers are small.
+    """Answer a batch of fast-path requests, where their answers are small.
 
     What is sent is copied out of the outputs, so that nothing is shared with the handler.
 

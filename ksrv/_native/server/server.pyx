@@ -32,7 +32,7 @@ Address = tuple | str
 
 COUNTERS = (
     "accepted", "infer", "health", "handed", "answered", "too_slow", "no_room", "queue_full",
-    "idle_closed", "vanished", "accept_paused", "plain", "recycled", "lost_records", "stray",
+    "idle_closed", "disconnected", "accept_paused", "fast_path", "recycled", "lost_records", "stray",
 )
 READY_ANSWERS_NEEDED = (
     "live", "not_live", "ready", "too_slow", "no_room", "failed", "not_ready",
@@ -249,7 +249,7 @@ cdef class HttpServer:
 
         Args:
             routes: For each name and version in a target (name, version, queue, answer when full,
-                endpoint for plain requests or None).
+                endpoint for fast-path requests or None).
         """
         cdef GateTable *table = new GateTable(ksrv_queue_release, _release_plan)
         cdef shared_ptr[const_table] shared = shared_ptr[const_table](<const_table *>table)
@@ -308,7 +308,7 @@ cdef class HttpServer:
         return self.door.notify_fd()
 
     def collect(self):
-        """Return the connections that are to be handed over, and give back what was sent.
+        """Return the connections that are to be handed over, and release the buffers that were sent.
 
         A connection that cannot be described, because there is no memory, is closed.
 

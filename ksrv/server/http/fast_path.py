@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 OK = b"200 OK"
 
-PLAIN_JSON = 32 * 1024
+FAST_PATH_JSON = 32 * 1024
 """Bytes of JSON that the HTTP server reads on the thread that owns the sockets; more is read in Python,
 where another thread takes the sockets over."""
 
@@ -150,7 +150,7 @@ def late_answer(model: "LoadedModel") -> tuple[bytes, bytes, bytes, bytes, bytes
 
 
 def endpoint_for(model: "LoadedModel", route: "FastPath", limits: Limits) -> ModelEndpoint | None:
-    """Return the way of plain requests to a model, or None for a model that has no such way.
+    """Return the way of fast-path requests to a model, or None for a model that has no such way.
 
     Args:
         model: The model, loaded.
@@ -168,7 +168,7 @@ def endpoint_for(model: "LoadedModel", route: "FastPath", limits: Limits) -> Mod
             route=route,
             run=model.run_lent,
             late=late,
-            json_limit=min(limits.json, PLAIN_JSON),
+            json_limit=min(limits.json, FAST_PATH_JSON),
             depth=limits.json_depth,
         )
     except ValueError:
@@ -273,7 +273,7 @@ class FastPath:
         except Exception as error:  # noqa: BLE001  (becomes the answer)
             self.refuse(exchange, error)
 
-    def plain_request(
+    def fast_request(
         self, spec: ModelSpec, body: memoryview, header_length: str, head: bytes
     ) -> InferRequest:
         """Return a request that the HTTP server queued by itself, for whoever looks at it.

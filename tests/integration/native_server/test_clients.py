@@ -12,7 +12,7 @@ import urllib.request
 import numpy as np
 import pytest
 
-from ksrv._native.http.request_head import HeadRules, recognise_head
+from ksrv._native.http.request_head import HeadRules, classify_head
 from tests.support.native.gunicorn_server import GunicornServer, infer
 
 PATH = "/v2/models/add/infer"
@@ -153,7 +153,7 @@ def test_the_recorded_head_is_plain(send):
         with pytest.raises(Exception):  # noqa: B017  (each client says in its own way that nobody answered)
             send(address)
         thread.join()
-    said = recognise_head(heads[0], RULES)
+    said = classify_head(heads[0], RULES)
     assert said.verdict == "plain", heads[0]
     assert said.name == "add"
 

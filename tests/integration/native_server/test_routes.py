@@ -15,7 +15,7 @@ from tests.support.http_reader import read_all, read_message
 from tests.support.native.gunicorn_server import STOCK, GunicornServer, infer, infer_head
 
 SLOWLY = "TE: trailers"
-"""A field that says nothing here, and that the recogniser leaves to gunicorn."""
+"""A field that says nothing here, and that the request-head classifier leaves to gunicorn."""
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n"

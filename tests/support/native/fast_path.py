@@ -1,4 +1,4 @@
-"""Models, HTTP servers and messages for the tests of plain requests: an engine and sockets in one process."""
+"""Models, HTTP servers and messages for the tests of fast-path requests: an engine and sockets in one process."""
 
 import contextlib
 import itertools

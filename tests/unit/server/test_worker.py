@@ -13,7 +13,7 @@ from gunicorn.config import Config
 from gunicorn.http import message, parser, unreader
 from gunicorn.workers import gthread
 
-from ksrv._native.http.request_head import recognise_head
+from ksrv._native.http.request_head import classify_head
 from ksrv.server import worker
 from tests.support.http_heads import INFER
 
@@ -55,10 +55,10 @@ READ_INTERNALS = {
     unreader.Unreader.unread: "11f279",
     unreader.Unreader.read: "2b1f5f",
 }
-"""What the worker and the recogniser were written against, with a hash of its source.
+"""What the worker and the request-head classifier were written against, with a hash of its source.
 
 A change here is read before the number is: does the worker still override, call and assume the
-right things, and is everything that the recogniser accepts still framed the same way?
+right things, and is everything that the request-head classifier accepts still framed the same way?
 """
 
 
@@ -102,7 +102,7 @@ def configured(**settings):
 
 
 def test_the_http_server_stands_in_front_of_an_ordinary_worker():
-    assert worker.why_plain(configured(), App()) is None
+    assert worker.why_not_native(configured(), App()) is None
 
 
 def pre_request(worker, req):
@@ -121,18 +121,18 @@ def pre_request(worker, req):
     ids=["tls", "proxy protocol", "http2", "hook", "scheme headers"],
 )
 def test_what_leaves_the_http_server_away(settings, words):
-    assert words in worker.why_plain(configured(**settings), App())
+    assert words in worker.why_not_native(configured(**settings), App())
 
 
 def test_another_app_and_a_mounted_one_leave_the_http_server_away(monkeypatch):
-    assert worker.why_plain(configured(), OtherApp()) == "the app is not ksrv's"
+    assert worker.why_not_native(configured(), OtherApp()) == "the app is not ksrv's"
     monkeypatch.setitem(os.environ, "SCRIPT_NAME", "/sub")
-    assert worker.why_plain(configured(), App()) == "SCRIPT_NAME is set"
+    assert worker.why_not_native(configured(), App()) == "SCRIPT_NAME is set"
 
 
 def plain(cfg, head=16384, body=1000):
     rules = worker.head_rules(cfg, body=body, head=head)
-    return recognise_head(INFER, rules).verdict == "plain"
+    return classify_head(INFER, rules).verdict == "plain"
 
 
 def test_gunicorns_limits_bound_what_is_plain():

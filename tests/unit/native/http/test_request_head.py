@@ -1,34 +1,34 @@
-"""The recogniser's three verdicts, its limits, and that they do not depend on splitting."""
+"""The request-head classifier's three verdicts, its limits, and that they do not depend on splitting."""
 
 import itertools
 
 import pytest
 
-from ksrv._native.http.request_head import HeadRules, recognise_head
+from ksrv._native.http.request_head import HeadRules, classify_head
 from tests.support.http_heads import HOSTILE, INFER, LIVE, PLAIN, READY, VERSIONED, with_fields
 
 RULES = HeadRules(body=1 << 30)
 
 
 def verdict(head, rules=RULES, pieces=()):
-    return recognise_head(head, rules, pieces).verdict
+    return classify_head(head, rules, pieces).verdict
 
 
 def test_what_a_plain_infer_head_says():
-    said = recognise_head(INFER + b"hello", RULES)
+    said = classify_head(INFER + b"hello", RULES)
     assert (said.verdict, said.route, said.name, said.version) == ("plain", "infer", "add", "")
     assert (said.length, said.content_length, said.json_length) == (len(INFER), 5, 3)
 
 
 def test_a_target_with_a_version():
-    said = recognise_head(VERSIONED, RULES)
+    said = classify_head(VERSIONED, RULES)
     assert (said.verdict, said.name, said.version) == ("plain", "a.b_c-D", "12")
     assert (said.content_length, said.json_length) == (1, None)
 
 
 @pytest.mark.parametrize(("head", "route"), [(LIVE, "live"), (READY, "ready")])
 def test_health(head, route):
-    said = recognise_head(head, RULES)
+    said = classify_head(head, RULES)
     assert (said.verdict, said.route, said.content_length) == ("plain", route, 0)
 
 
@@ -124,10 +124,10 @@ def test_a_bare_line_feed_or_nul_is_given_up_at_once():
 
 def test_small_bodies_of_other_routes_are_worth_waiting_for():
     other = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
-    assert recognise_head(other % 10, RULES).hold == 10
-    assert recognise_head(other % 65_536, RULES).hold == 65_536
-    assert recognise_head(other % 65_537, RULES).hold == 0
-    assert recognise_head(HOSTILE["length, then coding"], RULES).hold == 0
+    assert classify_head(other % 10, RULES).hold == 10
+    assert classify_head(other % 65_536, RULES).hold == 65_536
+    assert classify_head(other % 65_537, RULES).hold == 0
+    assert classify_head(HOSTILE["length, then coding"], RULES).hold == 0
 
 
 def test_scheme_names_are_bounded():

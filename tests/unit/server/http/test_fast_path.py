@@ -20,7 +20,7 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.instance import Instance
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
-from ksrv.server.http.fast_path import PLAIN_JSON
+from ksrv.server.http.fast_path import FAST_PATH_JSON
 from tests.support.http_reader import read_message
 from tests.support.native.fast_path import (
     MODELS,
@@ -81,7 +81,7 @@ A, B = row(1, 2, 3, 4), row(10, 20, 30, 40)
 MINE = [{"name": "y", "parameters": {"binary_data": True}}]
 THIRD = b'{"id": "a\\u0062", "inputs": [%s], "parameters": {"binary_data_output": true}}'
 MUCH = json.dumps({"inputs": [entry("x", A)], "parameters": {"binary_data_output": True}}).encode()
-MUCH += b" " * PLAIN_JSON
+MUCH += b" " * FAST_PATH_JSON
 
 PLAIN = {
     "one input": message("one", {"x": A}),
@@ -143,12 +143,12 @@ GENERAL = {
 
 def both(plain, general, data):
     (http_server, address), (other, elsewhere) = plain, general
-    before, others = http_server.counters()["plain"], other.counters()["plain"]
+    before, others = http_server.counters()["fast_path"], other.counters()["fast_path"]
     fast, slow = ask(address, data), ask(elsewhere, data)
     assert stripped(fast[0]) == stripped(slow[0])
     assert fast[1] == slow[1]
-    assert other.counters()["plain"] == others
-    return http_server.counters()["plain"] - before
+    assert other.counters()["fast_path"] == others
+    return http_server.counters()["fast_path"] - before
 
 
 @pytest.mark.parametrize("data", PLAIN.values(), ids=PLAIN)
@@ -180,10 +180,10 @@ def test_an_input_that_does_not_lie_aligned_is_not_plain(tmp_path):
                 f"Inference-Header-Content-Length: {len(text)}\r\n"
                 f"Content-Length: {len(body)}\r\n\r\n"
             )
-            before = http_server.counters()["plain"]
+            before = http_server.counters()["fast_path"]
             _, answer = ask(address, head.encode() + body)
             assert answer.endswith(struct.pack("<d", 3.5) * rows)
-            assert http_server.counters()["plain"] - before == plain_ones
+            assert http_server.counters()["fast_path"] - before == plain_ones
 
 
 @pytest.mark.parametrize("model", ["shown", "shown-joined"])
@@ -214,7 +214,7 @@ def payload(head, body):
 
 @pytest.mark.parametrize("model", ["one", "joined", "waits", "apart"])
 def test_every_client_gets_its_own_rows(plain, engine, model):
-    """Plain requests, general ones and the engine's own callers share the batches."""
+    """Fast-path requests, general ones and the engine's own callers share the batches."""
     _, address = plain
     problems = []
 
@@ -351,7 +351,7 @@ def test_a_request_to_a_version_that_was_replaced_reaches_its_successor(tmp_path
         http_server.set_routes([])
         http_server.forget_endpoints()
         assert payload(*ask(address, message("one", {"x": A})))[1].tolist() == A.tolist()
-        assert http_server.counters()["plain"] == 2
+        assert http_server.counters()["fast_path"] == 2
 
 
 def test_a_http_server_that_goes_first_leaves_its_requests_harmless(tmp_path):
@@ -360,7 +360,7 @@ def test_a_http_server_that_goes_first_leaves_its_requests_harmless(tmp_path):
             with opened(engine) as (http_server, address):
                 client = socket.create_connection(address, 20)
                 client.sendall(message("one", {"x": hold.x}))
-                while not http_server.counters()["plain"]:
+                while not http_server.counters()["fast_path"]:
                     time.sleep(0.01)
             del http_server
         with client:
