@@ -32,7 +32,7 @@ from ksrv._native.http.request_head import HeadRules
 from ksrv._native.server.server import HttpServer
 from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.server.http.access_log import AccessLog
-from ksrv.server.http.expect_continue import invite_late
+from ksrv.server.http.expect_continue import defer_continue
 from ksrv.server.http.fast_path import (
     FastPath,
     endpoint_for,
@@ -40,7 +40,7 @@ from ksrv.server.http.fast_path import (
     render_error,
     render_unready,
 )
-from ksrv.server.http.handoff import HandedConnection, HandedSocket, Patience
+from ksrv.server.http.handoff import HandoffConnection, HandoffSocket, TransferTimeouts
 from ksrv.server.http.threaded_server import ThreadedFront
 
 KNOWN_MAJOR = 27
@@ -162,14 +162,14 @@ def speaks_otherwise(cfg: Config) -> bool:
 
 def _is_users_hook(cfg: Config, name: str) -> bool:
     hook = getattr(cfg, name)
-    if hook is invite_late:
+    if hook is defer_continue:
         return False
     default = cfg.settings[name].default
     return getattr(hook, "__code__", hook) is not getattr(default, "__code__", default)
 
 
-def _patience(settings: Any) -> Patience:
-    return Patience(
+def transfer_timeouts(settings: Any) -> TransferTimeouts:
+    return TransferTimeouts(
         settings.head_timeout,
         settings.transfer_grace,
         settings.min_transfer_rate,
@@ -208,12 +208,12 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def _front(self) -> ThreadedFront:
         settings = getattr(self.wsgi, "settings", None)
-        patience, head = Patience(), 1 << 16
+        timeouts, head = TransferTimeouts(), 1 << 16
         if settings is not None:
-            patience = _patience(settings)
+            timeouts = transfer_timeouts(settings)
             head = settings.limits.head
         context = ssl_context(self.cfg) if self.cfg.is_ssl else None
-        return ThreadedFront(self, patience, head, context)
+        return ThreadedFront(self, timeouts, head, context)
 
     # ---- the HTTP server -------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         compression = bool(settings.compress_responses)
         # Connections still come from the HTTP server when the listeners are closed.
         self._servers = [(listener.family, listener.getsockname()) for listener in self.sockets]
-        self._patience = _patience(settings)
+        self._timeouts = transfer_timeouts(settings)
         self._limits = limits
         self._fast_path = FastPath(
             service.engine,
@@ -336,14 +336,14 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         for slot, fd, index, peer, received in self.http_server.collect():
             family, server = self._servers[index]
             try:
-                sock = HandedSocket(fd, family, self._patience)
+                sock = HandoffSocket(fd, family, self._timeouts)
             except Exception:
                 self.log.exception("a connection could not be taken from the HTTP server")
                 os.close(fd)
                 self.http_server.release(slot)
                 continue
             try:
-                conn = HandedConnection(self.cfg, sock, peer, server, slot, received)
+                conn = HandoffConnection(self.cfg, sock, peer, server, slot, received)
                 self.enqueue_req(conn)
             except Exception:
                 self.log.exception("a connection could not be given to the thread pool")
@@ -354,14 +354,14 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def enqueue_req(self, conn: Any) -> None:
         """Submit a connection to the thread pool, or a question to the threads for those."""
-        if not isinstance(conn, HandedConnection):
+        if not isinstance(conn, HandoffConnection):
             super().enqueue_req(conn)
             return
         asks = conn.asks
         conn.sock.begin(waits=not asks)
         self._submit(self._questions if asks else self.tpool, conn, self.handle, conn)
 
-    def _submit(self, pool: Executor, conn: HandedConnection, work: Any, *arguments: Any) -> None:
+    def _submit(self, pool: Executor, conn: HandoffConnection, work: Any, *arguments: Any) -> None:
         pool.submit(work, *arguments).add_done_callback(
             lambda future: self.method_queue.defer(self.finish_request, conn, future)
         )
@@ -381,7 +381,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def finish_request(self, conn: Any, fs: Any) -> None:
         """Take a connection back from the thread pool, on the main thread."""
-        if not isinstance(conn, HandedConnection) or self.http_server is None:
+        if not isinstance(conn, HandoffConnection) or self.http_server is None:
             super().finish_request(conn, fs)
             return
         try:

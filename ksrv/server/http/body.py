@@ -27,7 +27,7 @@ from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, UnsupportedEnco
 from ksrv.limits import MIB, Limits, show_limit
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.chunk_framing import read_strictly
-from ksrv.server.http.expect_continue import invited
+from ksrv.server.http.expect_continue import body_stream
 from ksrv.server.http.transfer import begin_transfer
 
 ALIGNMENT = 64
@@ -322,7 +322,7 @@ def read_body(
     if length is not None:
         reservation.expect(length)
         begin_transfer(environ, length)
-    stream = invited(environ)
+    stream = body_stream(environ)
     if length is None and "HTTP_TRANSFER_ENCODING" not in environ:
         length = 0
     if encoding == "identity" and length is not None:

@@ -1,7 +1,7 @@
 """Connections that the HTTP server hands to gunicorn: their socket, with the deadlines that gunicorn lacks.
 
 gunicorn's threads read and write without a time limit. The kernel's own time limits on the socket
-end a single wait, and the account kept here ends a message that trickles: like the HTTP server's own, it
+end a single wait, and the account kept here ends a slow message: like that of the HTTP server, it
 asks for a least rate after a grace time. Either shows as a reset connection, which gunicorn closes
 without a word.
 
@@ -47,8 +47,8 @@ def is_question(received: bytes) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a peer may take.
+class TransferTimeouts:
+    """How long a peer may take, and the rate of its transfers.
 
     Attributes:
         wait: Seconds for a single read or write to make any progress.
@@ -63,19 +63,19 @@ class Patience:
     whole: int = 300
 
 
-class PatientSocket(socket.socket):
-    """A blocking socket on which a stalled or trickling peer looks like one that reset.
+class TimedSocket(socket.socket):
+    """A blocking socket on which a stalled or slow peer looks like one that reset the connection.
 
     Attributes:
-        patience: What is asked of the peer.
+        timeouts: The limits on the peer.
         hurried: Whether not even a moment is waited for the peer.
     """
 
-    patience = Patience()
+    timeouts = TransferTimeouts()
     hurried = False
     _moved = 0
     _waited = 0.0
-    _rate = patience.rate
+    _rate = timeouts.rate
     _waits = True
     _kept: Sequence[bytes] = ()
 
@@ -112,7 +112,7 @@ class PatientSocket(socket.socket):
         """
         self._moved = 0
         self._waited = 0.0
-        self._rate = max(self.patience.rate, nbytes // self.patience.whole)
+        self._rate = max(self.timeouts.rate, nbytes // self.timeouts.whole)
 
     def _move(self, operation: Callable[..., Result], *arguments: Any) -> Result:
         began = time.monotonic()
@@ -124,7 +124,7 @@ class PatientSocket(socket.socket):
         # Only time spent waiting for the peer counts, not the time that a handler takes.
         self._waited += time.monotonic() - began
         self._moved += result if isinstance(result, int) else len(result)  # type: ignore[arg-type]
-        if self._waited > self.patience.grace + self._moved / self._rate:
+        if self._waited > self.timeouts.grace + self._moved / self._rate:
             count_refusal("http", "too_slow")
             raise ConnectionResetError(errno.ECONNRESET, "the peer is too slow")
         return result
@@ -156,20 +156,20 @@ class PatientSocket(socket.socket):
             self._kept = (*self._kept, bytes(view))
 
 
-class HandedSocket(PatientSocket):
+class HandoffSocket(TimedSocket):
     """A socket made from a descriptor; the kernel ends a single wait.
 
     Args:
         fileno: The descriptor; the socket owns it.
         family: Its address family.
-        patience: What is asked of the peer.
+        timeouts: The limits on the peer.
     """
 
-    def __init__(self, fileno: int, family: int, patience: Patience) -> None:
+    def __init__(self, fileno: int, family: int, timeouts: TransferTimeouts) -> None:
         super().__init__(family, socket.SOCK_STREAM, 0, fileno)
-        self.patience = patience
-        seconds = int(patience.wait)
-        limit = struct.pack("ll", seconds, int((patience.wait - seconds) * 1_000_000))
+        self.timeouts = timeouts
+        seconds = int(timeouts.wait)
+        limit = struct.pack("ll", seconds, int((timeouts.wait - seconds) * 1_000_000))
         try:
             self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
@@ -182,15 +182,15 @@ class HandedSocket(PatientSocket):
         super().setblocking(flag and not self.hurried)
 
 
-class TlsSocket(PatientSocket, ssl.SSLSocket):
+class TlsSocket(TimedSocket, ssl.SSLSocket):
     """An encrypted socket, made by a context; Python ends a single wait."""
 
     def setblocking(self, flag: bool) -> None:
         """See `socket.socket.setblocking`; one that blocks does so for a while only."""
-        self.settimeout(self.patience.wait if flag and not self.hurried else 0.0)
+        self.settimeout(self.timeouts.wait if flag and not self.hurried else 0.0)
 
 
-class HandedConnection(TConn):  # type: ignore[misc]
+class HandoffConnection(TConn):  # type: ignore[misc]
     """gunicorn's connection object for a socket that came from the HTTP server.
 
     Args:
@@ -203,7 +203,7 @@ class HandedConnection(TConn):  # type: ignore[misc]
     """
 
     def __init__(
-        self, cfg: Any, sock: HandedSocket, client: Any, server: Any, slot: int, received: bytes
+        self, cfg: Any, sock: HandoffSocket, client: Any, server: Any, slot: int, received: bytes
     ) -> None:
         super().__init__(cfg, sock, client, server)
         self.slot = slot

@@ -24,7 +24,7 @@ from gunicorn import http
 from gunicorn.workers.gthread import TConn
 
 from ksrv.server.http.gunicorn_errors import render_error
-from ksrv.server.http.handoff import HandedSocket, Patience, PatientSocket, TlsSocket
+from ksrv.server.http.handoff import HandoffSocket, TimedSocket, TlsSocket, TransferTimeouts
 
 TICK_SECONDS = 0.25
 READ_BYTES = 16384
@@ -56,9 +56,9 @@ class GatheredConnection(TConn):  # type: ignore[misc]
         events: What the main thread waits for; 0 while a thread has it.
     """
 
-    sock: PatientSocket
+    sock: TimedSocket
 
-    def __init__(self, cfg: Any, sock: PatientSocket, client: Any, server: Any) -> None:
+    def __init__(self, cfg: Any, sock: TimedSocket, client: Any, server: Any) -> None:
         super().__init__(cfg, sock, client, server)
         self.initialized = True  # nothing is left for gunicorn's thread to do
         self.parser = http.get_parser(cfg, sock, client)
@@ -102,16 +102,20 @@ class ThreadedFront:
 
     Args:
         worker: gunicorn's threaded worker.
-        patience: What peers are asked for.
+        timeouts: What peers are asked for.
         head_bytes: The longest head.
         context: What connections are encrypted with; None for cleartext.
     """
 
     def __init__(
-        self, worker: Any, patience: Patience, head_bytes: int, context: ssl.SSLContext | None
+        self,
+        worker: Any,
+        timeouts: TransferTimeouts,
+        head_bytes: int,
+        context: ssl.SSLContext | None,
     ) -> None:
         self._worker = worker
-        self._patience = patience
+        self._timeouts = timeouts
         self._head_bytes = head_bytes
         self._context = context
         if context is not None:
@@ -169,29 +173,29 @@ class ThreadedFront:
         self._short = False
         worker.nr_conns += 1
         try:
-            sock = self._patient(accepted)
+            sock = self._timed_socket(accepted)
         except OSError as error:
             worker.log.debug("a connection was gone before its handshake: %s", error)
             accepted.close()
             worker.nr_conns -= 1
             return True
         conn = GatheredConnection(worker.cfg, sock, client, listener.getsockname())
-        conn.deadline = time.monotonic() + self._patience.wait
+        conn.deadline = time.monotonic() + self._timeouts.wait
         self._mine[conn] = None
         self._advance(conn)
         return True
 
-    def _patient(self, accepted: Any) -> PatientSocket:
-        sock: PatientSocket
+    def _timed_socket(self, accepted: Any) -> TimedSocket:
+        sock: TimedSocket
         if self._context is None:
             family = accepted.family
-            sock = HandedSocket(accepted.detach(), family, self._patience)
+            sock = HandoffSocket(accepted.detach(), family, self._timeouts)
         else:
             accepted.setblocking(False)
             wrapped: Any = self._context.wrap_socket(
                 accepted, server_side=True, do_handshake_on_connect=False
             )
-            wrapped.patience = self._patience
+            wrapped.timeouts = self._timeouts
             sock = wrapped
         return sock
 
@@ -223,7 +227,7 @@ class ThreadedFront:
                     self._drop(conn)
                     return
                 if not conn.head:
-                    conn.deadline = time.monotonic() + self._patience.wait
+                    conn.deadline = time.monotonic() + self._timeouts.wait
                 conn.head += received
                 if len(conn.head) > self._head_bytes and not conn.is_whole():
                     conn.sock.send(render_error(431, "the head is too long"))

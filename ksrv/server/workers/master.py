@@ -22,7 +22,7 @@ from ksrv.server.addresses import (
     unusable,
 )
 from ksrv.server.grpc.port import reserve
-from ksrv.server.http.expect_continue import invite_late
+from ksrv.server.http.expect_continue import defer_continue
 from ksrv.server.http.gevent_support import exclude_threads
 from ksrv.server.http.gunicorn_errors import speak_json
 from ksrv.server.logs import configure, gunicorn_logger
@@ -126,7 +126,7 @@ class Master:
             "post_fork": self.post_fork,
             "post_worker_init": self.post_worker_init,
             "nworkers_changed": self.nworkers_changed,
-            "pre_request": invite_late,
+            "pre_request": defer_continue,
             "ssl_context": self.ssl_context,
             "child_exit": self.child_exit,
             "worker_exit": self.worker_exit,

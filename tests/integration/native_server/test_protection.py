@@ -29,7 +29,7 @@ def http_server(tmp_path_factory):
 
 
 def sent(server, data):
-    """A connection with its first bytes; another where they came too late for a short patience."""
+    """A connection with its first bytes; another where they came too late for a short timeout."""
     while True:
         began = time.monotonic()
         client = server.connect()

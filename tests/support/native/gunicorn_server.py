@@ -17,7 +17,7 @@ from tests.support.http_reader import read_all
 from tests.support.paths import ROOT
 
 CONFIGURATION = """
-from ksrv.server.http.expect_continue import invite_late as pre_request
+from ksrv.server.http.expect_continue import defer_continue as pre_request
 from tests.support.native.echo_service import post_worker_init
 http_parser = "python"
 control_socket_disable = True

@@ -8,7 +8,7 @@ import pytest
 from gunicorn.config import Config
 
 from ksrv.server import worker
-from ksrv.server.http.handoff import HandedSocket, Patience, is_question
+from ksrv.server.http.handoff import HandoffSocket, TransferTimeouts, is_question
 from tests.support.http_heads import with_fields
 from tests.support.wait_until import wait_until
 from tests.unit.native.server.test_exchange import opened
@@ -47,7 +47,7 @@ def test_what_may_wait_for_its_client_or_a_model_is_no_question(received):
 def test_what_a_peer_does_not_take_at_once_is_kept_where_a_thread_must_not_wait():
     ours, peer = socket.socketpair()
     data = bytes(range(256)) * 40_000
-    with HandedSocket(ours.detach(), socket.AF_UNIX, Patience()) as sock, peer:
+    with HandoffSocket(ours.detach(), socket.AF_UNIX, TransferTimeouts()) as sock, peer:
         sock.begin(waits=False)
         sock.sendall(data)
         sock.sendall(b"end")
@@ -67,7 +67,7 @@ def test_what_a_peer_does_not_take_at_once_is_kept_where_a_thread_must_not_wait(
         assert not sock.keeps
 
 
-@pytest.mark.parametrize("broken", ["HandedSocket", "HandedConnection"])
+@pytest.mark.parametrize("broken", ["HandoffSocket", "HandoffConnection"])
 def test_one_connection_that_cannot_be_taken_costs_no_other(monkeypatch, broken):
     taken = []
 
@@ -75,7 +75,7 @@ def test_one_connection_that_cannot_be_taken_costs_no_other(monkeypatch, broken)
         def __init__(self, http_server, family):
             self.http_server, self.cfg, self.nr_conns = http_server, Config(), 0
             self.sockets, self._servers = [socket.socket(family)], [(family, ("127.0.0.1", 1))]
-            self._patience, self.log = Patience(), logging.getLogger("test")
+            self._timeouts, self.log = TransferTimeouts(), logging.getLogger("test")
 
         def enqueue_req(self, conn):
             taken.append(conn)
