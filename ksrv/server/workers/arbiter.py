@@ -17,7 +17,7 @@ from ksrv.server.workers.stop_signals import STOP_SIGNALS, end_with_own_status
 from ksrv.server.workers.worker_table import State, Stop
 
 if TYPE_CHECKING:
-    from ksrv.server.workers.worker_table import WorkerSlots
+    from ksrv.server.workers.worker_table import WorkerTable
 
 RETRY_SECONDS = 5.0
 """Before the next try to start workers, where one of them could not be started."""
@@ -29,7 +29,7 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
     """The master process; an arbiter of gunicorn's becomes one by `adopt`.
 
     Attributes:
-        ksrv_slots: The table that master and workers share.
+        ksrv_workers: The table that master and workers share.
         patience: Seconds that leaving workers get when the server stops.
         next_try: Before then no worker is started.
     """
@@ -38,7 +38,7 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
     WORKER_BOOT_ERROR = 0x100 | BOOT_ERROR
     APP_LOAD_ERROR = 0x100 | 4
 
-    ksrv_slots: "WorkerSlots"
+    ksrv_workers: "WorkerTable"
     patience: int
     next_try = 0.0
 
@@ -47,15 +47,15 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
         try:
             super().reload()
         except SettingsError as error:
-            self.ksrv_slots.note_reload(accepted=False)
+            self.ksrv_workers.note_reload(accepted=False)
             self.log.error("the reload is refused and everything stays as it was: %s", error)
         finally:
             self.cfg.set("graceful_timeout", self.patience)
 
     def begin_reload(self) -> None:
         """Go on with a reload whose files are good; gunicorn's reload then waits for nobody."""
-        self.ksrv_slots.note_reload(accepted=True)
-        self.ksrv_slots.next_generation()
+        self.ksrv_workers.note_reload(accepted=True)
+        self.ksrv_workers.next_generation()
         self.patience = self.cfg.graceful_timeout
         self.cfg.set("graceful_timeout", 0)
 
@@ -68,7 +68,7 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
 
     def stop(self, graceful: bool = True) -> None:
         """Stop the workers; they know first that nobody will take their place."""
-        self.ksrv_slots.begin_stop(Stop.ORDERLY if graceful else Stop.QUICK)
+        self.ksrv_workers.begin_stop(Stop.ORDERLY if graceful else Stop.QUICK)
         super().stop(graceful)
 
     def spawn_worker(self) -> Any:
@@ -93,27 +93,27 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
         Raises:
             HaltServer: It could not be started, and no worker ever was.
         """
-        state = self.ksrv_slots.state(slot)
-        unborn = state is State.UNBORN
-        if state not in (State.RETIRING, State.STOPPING) and not self.ksrv_slots.stopping:
-            self.ksrv_slots.count_restart()
-        self.ksrv_slots.free(slot)
-        if not unborn:
+        state = self.ksrv_workers.state(slot)
+        never_served = state is State.NEVER_SERVED
+        if state not in (State.RETIRING, State.STOPPING) and not self.ksrv_workers.stopping:
+            self.ksrv_workers.count_restart()
+        self.ksrv_workers.release(slot)
+        if not never_served:
             return
-        if not self.ksrv_slots.served:
+        if not self.ksrv_workers.served:
             raise HaltServer("Worker failed to boot.", BOOT_ERROR)
         self.next_try = time.monotonic() + RETRY_SECONDS
         self.log.error("a worker could not be started; the next try is in %.0f s", RETRY_SECONDS)
 
 
-def adopt(server: Any, slots: "WorkerSlots") -> None:
+def adopt(server: Any, table: "WorkerTable") -> None:
     """Make gunicorn's arbiter one of ksrv's; `ksrv serve` and `gunicorn -c` do alike.
 
     Args:
         server: The arbiter, which has not started a worker yet.
-        slots: The table that master and workers share.
+        table: The table that master and workers share.
     """
     end_with_own_status()
     server.__class__ = Arbiter
-    server.ksrv_slots = slots
+    server.ksrv_workers = table
     server.patience = server.cfg.graceful_timeout

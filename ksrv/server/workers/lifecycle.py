@@ -26,7 +26,7 @@ from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
 from ksrv.server.workers.banner import print_models
-from ksrv.server.workers.repository_changes import ChangesFile, Follower
+from ksrv.server.workers.repository_changes import ChangeLog, ChangeReplicator
 from ksrv.server.workers.shared_statistics import (
     PeerStatistics,
     ServerStatistics,
@@ -34,7 +34,7 @@ from ksrv.server.workers.shared_statistics import (
 )
 from ksrv.server.workers.startup_files import GivenFiles
 from ksrv.server.workers.stop_signals import StopSignals
-from ksrv.server.workers.worker_table import CAPACITY, State, WorkerSlots
+from ksrv.server.workers.worker_table import CAPACITY, State, WorkerTable
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -53,7 +53,7 @@ class Service:
 
     Args:
         settings: The server's settings.
-        slots: The table that the workers share.
+        table: The table that the workers share.
 
     Attributes:
         files: What the master has read for all workers; there before the first fork.
@@ -61,13 +61,13 @@ class Service:
 
     files: GivenFiles
 
-    def __init__(self, settings: ServerSettings, slots: WorkerSlots) -> None:
+    def __init__(self, settings: ServerSettings, table: WorkerTable) -> None:
         self.settings = settings
         self._statistics_file = StatisticsFile(CAPACITY)
         self._peers: PeerStatistics | None = None
-        self._changes = ChangesFile()
+        self._change_log = ChangeLog()
         self.grpc_address: Address | None = None
-        self._slots = slots
+        self._table = table
         self._slot = -1
         self._first = False
         self._engine: Engine | None = None
@@ -76,7 +76,7 @@ class Service:
         self._app: Callable[..., Iterable[bytes]] | None = None
         self._grpc: GrpcServer | None = None
         self._url: str | None = None
-        self._signals = StopSignals(slots)
+        self._signals = StopSignals(table)
         self._unloaded: Collection[str] = ()
         self._end: float | None = None
         self._leaving = threading.Event()  # told to go, perhaps only once others serve
@@ -110,9 +110,9 @@ class Service:
             url: Where HTTP is served, or None where it is not.
         """
         self._slot = slot
-        self._slots.set_pid(slot)
+        self._table.set_pid(slot)
         self._url = url
-        self._first = self._slots.generation == 0 and self._slots.accepting(slot)
+        self._first = self._table.generation == 0 and self._table.accepting(slot)
 
     def start(self, worker: Any) -> None:
         """Make the engine and the front ends, and return when this worker may accept.
@@ -148,16 +148,16 @@ class Service:
             defaults = self.files.torchserve.defaults
         repository = Repository(settings.models, archive_readers(defaults), settings.model_name)
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))
-        peers = PeerStatistics(self._statistics_file, self._slot, self._slots.lives)
+        peers = PeerStatistics(self._statistics_file, self._slot, self._table.alive)
         self._peers = peers
-        statistics = ServerStatistics(self._engine, peers, self._slots)
-        follower = Follower(self._changes, self._slots, self._slot)
-        self._engine.on_change = follower.tell
-        self._unloaded = follower.unloaded
+        statistics = ServerStatistics(self._engine, peers, self._table)
+        replicator = ChangeReplicator(self._change_log, self._table, self._slot)
+        self._engine.on_change = replicator.publish
+        self._unloaded = replicator.unloaded
         threading.Thread(
-            target=follower.follow,
+            target=replicator.run,
             args=(self._engine, self._ending),
-            name="ksrv-follow",
+            name="ksrv-replicate",
             daemon=True,
         ).start()
         threading.Thread(target=self._share_statistics, name="ksrv-statistics", daemon=True).start()
@@ -173,8 +173,8 @@ class Service:
             statistics=statistics,
         )
         threading.Thread(target=self._load, name="ksrv-load", daemon=True).start()
-        accepts = self._slots.accepting(self._slot)
-        while worker.alive and not (accepts or self._slots.may_accept(self._slot)):
+        accepts = self._table.accepting(self._slot)
+        while worker.alive and not (accepts or self._table.may_accept(self._slot)):
             worker.notify()
             time.sleep(POLL_SECONDS)
         if not worker.alive:
@@ -194,15 +194,15 @@ class Service:
             )
             self._grpc.start(str(self.grpc_address), shared=True, credentials=credentials)
         # Only now may a worker that this one replaces leave: both front ends are there.
-        self._slots.set_accepting(self._slot, True)
-        self._slots.set_served()
+        self._table.set_accepting(self._slot, True)
+        self._table.set_served()
 
     def _share_statistics(self) -> None:
         while not self._ending.wait(STATISTICS_SECONDS):
             self._publish_statistics()
 
     def _publish_statistics(self) -> None:
-        if self._peers is None or self._slots.wanted == 1:
+        if self._peers is None or self._table.target_count == 1:
             return
         try:
             self._peers.publish(self.engine)
@@ -223,8 +223,8 @@ class Service:
         if self._leaving.is_set():
             return  # the slot tells of the way out already
         ready = self.engine.ready()
-        self._slots.mark(self._slot, State.READY if ready else State.FAILED)
-        self._slots.end_reload()
+        self._table.set_state(self._slot, State.READY if ready else State.FAILED)
+        self._table.end_reload()
         log.info("models loaded in %.1f s, ready: %s", time.monotonic() - start, ready)
         if self._first:
             print_models(self.engine, self._url)
@@ -244,14 +244,14 @@ class Service:
         os._exit(0)
 
     def _leave(self, worker: Any) -> None:
-        generation = self._slots.worker_generation(self._slot)
+        generation = self._table.worker_generation(self._slot)
         replaced = False
-        if self._engine is None or not self._slots.accepting(self._slot):
+        if self._engine is None or not self._table.accepting(self._slot):
             log.info("worker leaves before it served")
-        elif self._slots.generation > generation and self._wait_for_replacement(generation):
+        elif self._table.generation > generation and self._wait_for_replacement(generation):
             replaced = True
         else:
-            self._slots.mark(self._slot, State.STOPPING)
+            self._table.set_state(self._slot, State.STOPPING)
             self.engine.drain()
             if self._loaded.is_set():  # a server that was never ready has no callers to wait for
                 self._drain()
@@ -272,11 +272,11 @@ class Service:
 
     def _wait_for_replacement(self, generation: int) -> bool:
         """Serve on until a newer generation is ready; False if the server stops meanwhile."""
-        by_failed = self._slots.state(self._slot) is not State.READY
-        self._slots.mark(self._slot, State.RETIRING)
+        by_failed = self._table.state(self._slot) is not State.READY
+        self._table.set_state(self._slot, State.RETIRING)
         log.info("serving on until the new workers are ready")
-        while not self._slots.replaced(generation, by_failed=by_failed):
-            if self._slots.stopping or self._signals.quick:
+        while not self._table.replaced(generation, by_failed=by_failed):
+            if self._table.stopping or self._signals.quick:
                 return False
             self._signals.wait(POLL_SECONDS)
         return True

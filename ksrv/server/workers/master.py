@@ -33,7 +33,7 @@ from ksrv.server.workers.banner import print_addresses
 from ksrv.server.workers.hard_exit import leave_handlers_behind
 from ksrv.server.workers.lifecycle import Service
 from ksrv.server.workers.startup_files import read_files
-from ksrv.server.workers.worker_table import State, WorkerSlots
+from ksrv.server.workers.worker_table import State, WorkerTable
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +78,8 @@ class Master:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
-        self.slots = WorkerSlots()
-        self.service = Service(settings, self.slots)
+        self.table = WorkerTable()
+        self.service = Service(settings, self.table)
         Access(settings)  # a token file that cannot be read is told before anything starts
         self._http = parse_address(settings.http, "http")
         self._grpc = parse_address(settings.grpc, "grpc")
@@ -135,7 +135,7 @@ class Master:
     def on_starting(self, server: Any) -> None:
         """Check the addresses and take the gRPC port, before anything listens."""
         settings = self.settings
-        adopt(server, self.slots)
+        adopt(server, self.table)
         self._enforce(server)
         configure(settings)
         guarded = settings.token_file is not None or tls.needs_certificate(server.cfg)
@@ -169,12 +169,12 @@ class Master:
         server.cfg.set("http_parser", HTTP_PARSER)
         server.cfg.set("preload_app", False)
         server.cfg.set("umask", server.cfg.umask | _process_umask() | UNIX_SOCKET_UMASK)
-        self.slots.wanted = server.cfg.workers
+        self.table.target_count = server.cfg.workers
 
     def _read_files(self, server: Any) -> None:
         files = read_files(self.settings, server.cfg)
         self.service.files = files
-        self.slots.certificate_expiry = files.certificates.expiry if files.certificates else 0
+        self.table.certificate_expiry = files.certificates.expiry if files.certificates else 0
         for line in files.torchserve.lines() if files.torchserve is not None else ():
             log.info("%s: %s", self.settings.torchserve_config, line)
 
@@ -201,11 +201,11 @@ class Master:
 
     def nworkers_changed(self, server: Any, new: int, old: int | None) -> None:
         """Note how many workers a generation has."""
-        self.slots.wanted = new
+        self.table.target_count = new
 
     def pre_fork(self, server: Any, worker: Any) -> None:
         """Give the next worker its slot."""
-        worker.ksrv_slot = self.slots.take()
+        worker.ksrv_slot = self.table.allocate()
 
     def post_fork(self, server: Any, worker: Any) -> None:
         """Prepare the new process, before gunicorn's worker does anything in it."""
@@ -226,7 +226,7 @@ class Master:
     def worker_exit(self, server: Any, worker: Any) -> None:
         """Stop what the worker still runs; handlers that hang are left behind."""
         if worker.alive and not worker.booted:
-            self.slots.mark(worker.ksrv_slot, State.UNBORN)
+            self.table.set_state(worker.ksrv_slot, State.NEVER_SERVED)
         self.service.stop()
         leave_handlers_behind()
 

@@ -1,9 +1,9 @@
-"""Loads and unloads that one worker was asked for, so that the others follow.
+"""The log of loads and unloads, by which a change in one worker reaches all the others.
 
 A repository call reaches one worker. It is carried out there and then written into a file in memory
-that all workers share; each of them reads what is new and does the same, and the caller is answered
-once they have. What a worker cannot load it says in its log, and goes on serving what it has. A worker
-that starts later, in the place of another or after a reload, leaves away what was unloaded.
+that all workers share; each of them reads the new entries and applies them, and the caller is answered
+once they have. A worker that cannot load a model says so in its log, and goes on serving the old one.
+A worker that starts later, as a replacement or after a reload, leaves unloaded models out.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ksrv.errors import KsrvError, quote
-from ksrv.server.workers.worker_table import WorkerSlots
+from ksrv.server.workers.worker_table import WorkerTable
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -30,7 +30,7 @@ WAIT_SECONDS = 0.02
 Kind = Literal["load", "unload", "reload"]
 
 
-class Change(msgspec.Struct):
+class RepositoryChange(msgspec.Struct):
     """One change.
 
     Attributes:
@@ -44,7 +44,7 @@ class Change(msgspec.Struct):
     name: str
 
 
-class ChangesFile:
+class ChangeLog:
     """The file in memory; made by the master before it forks, and inherited. It only grows."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class ChangesFile:
         """Where the next change will stand."""
         return os.fstat(self._file).st_size
 
-    def append(self, change: Change) -> int:
+    def append(self, change: RepositoryChange) -> int:
         """Add a change.
 
         Returns:
@@ -65,29 +65,29 @@ class ChangesFile:
         os.write(self._file, msgspec.json.encode(change) + b"\n")
         return self.end
 
-    def read(self, since: int) -> tuple[list[Change], int]:
+    def read(self, since: int) -> tuple[list[RepositoryChange], int]:
         """Return the changes from a place on, and the place behind them."""
         text = os.pread(self._file, self.end - since, since)
         lines = text[: text.rfind(b"\n") + 1]
-        changes = [msgspec.json.decode(line, type=Change) for line in lines.splitlines()]
+        changes = [msgspec.json.decode(line, type=RepositoryChange) for line in lines.splitlines()]
         return changes, since + len(lines)
 
 
-class Follower:
-    """One worker's part: it tells of its changes and makes those of the others.
+class ChangeReplicator:
+    """One worker's part: it publishes its changes and applies those of the others.
 
     Args:
         file: The file that all share.
-        slots: Who lives, and how far each worker has read.
+        table: The workers, and how far each of them has read.
         place: This worker's slot.
 
     Attributes:
         unloaded: The models that were unloaded on purpose before this worker started.
     """
 
-    def __init__(self, file: ChangesFile, slots: WorkerSlots, place: int) -> None:
+    def __init__(self, file: ChangeLog, table: WorkerTable, place: int) -> None:
         self._file = file
-        self._slots = slots
+        self._table = table
         self._place = place
         # What was loaded before is on the disk, which this worker is about to read.
         before, self._position = file.read(0)
@@ -97,36 +97,36 @@ class Follower:
                 self.unloaded.add(change.name)
             elif change.kind == "load":
                 self.unloaded.discard(change.name)
-        slots.set_heard(place, self._position)
+        table.acknowledge(place, self._position)
 
-    def tell(self, kind: Kind, name: str) -> None:
-        """Have the other workers make a change that this one has made, and wait until they have.
+    def publish(self, kind: Kind, name: str) -> None:
+        """Publish a change of this worker, and wait until the other workers have applied it.
 
         Args:
             kind: What was done.
             name: The model's name; "" for all of the repository.
         """
-        end = self._file.append(Change(self._place, kind, name))
-        while not self._slots.heard(end, besides=self._place):
+        end = self._file.append(RepositoryChange(self._place, kind, name))
+        while not self._table.acknowledged(end, besides=self._place):
             time.sleep(WAIT_SECONDS)
 
-    def follow(self, engine: "Engine", ended: threading.Event) -> None:
-        """Make the changes of the others until the worker leaves.
+    def run(self, engine: "Engine", ended: threading.Event) -> None:
+        """Apply the changes of the others until the worker leaves.
 
         Args:
-            engine: What is changed.
+            engine: The engine to change.
             ended: Set when the worker leaves.
         """
-        while not ended.wait(LONE_LOOK_SECONDS if self._slots.wanted == 1 else LOOK_SECONDS):
+        while not ended.wait(LONE_LOOK_SECONDS if self._table.target_count == 1 else LOOK_SECONDS):
             changes, position = self._file.read(self._position)
             for change in changes:
                 if change.place != self._place:
-                    _make(engine, change)
+                    _apply(engine, change)
             self._position = position
-            self._slots.set_heard(self._place, position)
+            self._table.acknowledge(self._place, position)
 
 
-def _make(engine: "Engine", change: Change) -> None:
+def _apply(engine: "Engine", change: RepositoryChange) -> None:
     try:
         engine.follow(change.kind, change.name)
     except KsrvError as error:
@@ -135,5 +135,5 @@ def _make(engine: "Engine", change: Change) -> None:
         log.exception("another worker's %s of %s failed", change.kind, _shown(change))
 
 
-def _shown(change: Change) -> str:
+def _shown(change: RepositoryChange) -> str:
     return quote(change.name) if change.name else "all"

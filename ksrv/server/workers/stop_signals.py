@@ -11,7 +11,7 @@ from collections import Counter
 from queue import Empty, SimpleQueue
 from types import FrameType
 
-from ksrv.server.workers.worker_table import Stop, WorkerSlots
+from ksrv.server.workers.worker_table import Stop, WorkerTable
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
@@ -37,11 +37,11 @@ class StopSignals:
     """What a worker has been told.
 
     Args:
-        slots: The table in which the master says that the whole server stops.
+        table: The table in which the master says that the whole server stops.
     """
 
-    def __init__(self, slots: WorkerSlots) -> None:
-        self._slots = slots
+    def __init__(self, table: WorkerTable) -> None:
+        self._table = table
         self._coming: SimpleQueue[int] = SimpleQueue()  # its put may interrupt any other
         self._came: Counter[int] = Counter()
 
@@ -74,7 +74,7 @@ class StopSignals:
     def quick(self) -> bool:
         """Whether the worker leaves without the drain delay, finishing what runs."""
         asked = self._came[signal.SIGINT] + self._came[signal.SIGQUIT]
-        return asked > 0 or self._slots.stopping is Stop.QUICK
+        return asked > 0 or self._table.stopping is Stop.QUICK
 
     @property
     def at_once(self) -> bool:
@@ -84,5 +84,5 @@ class StopSignals:
         another SIGINT; one that comes while the server drains has the master send SIGQUIT, and kill
         after two seconds.
         """
-        hurried = self._slots.stopping is Stop.ORDERLY and self._came[signal.SIGQUIT] > 0
+        hurried = self._table.stopping is Stop.ORDERLY and self._came[signal.SIGQUIT] > 0
         return hurried or self._came[signal.SIGINT] > 1

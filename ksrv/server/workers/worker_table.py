@@ -1,8 +1,8 @@
-"""A table in shared memory that tells gunicorn's master and workers who serves.
+"""A table of the workers in shared memory, for gunicorn's master and the workers themselves.
 
-The master makes it before it forks; each worker holds one slot. With it a worker that replaces
-another does not accept before its models are ready, and the one it replaces does not leave before
-that, neither of which gunicorn knows of by itself.
+The master makes it before it forks; each worker holds one slot. With it a replacement accepts no
+connection before its models are ready, and the worker that it replaces does not leave before that;
+gunicorn knows of neither.
 """
 
 import mmap
@@ -26,8 +26,8 @@ class State(IntEnum):
     FAILED = 3
     RETIRING = 4
     STOPPING = 5
-    UNBORN = 6
-    """It failed before it could serve anybody, and is about to end."""
+    NEVER_SERVED = 6
+    """The worker failed before it could serve, and is about to end."""
 
 
 class Stop(IntEnum):
@@ -36,10 +36,10 @@ class Stop(IntEnum):
     NOT = 0
     ORDERLY = 1
     QUICK = 2
-    """Without the drain delay: what runs is finished, nobody is waited for."""
+    """Without the drain delay: running requests are finished, no client is waited for."""
 
 
-class WorkerSlots:
+class WorkerTable:
     """The table. Every cell is written by one process at a time: the master or the slot's worker."""
 
     def __init__(self) -> None:
@@ -58,12 +58,12 @@ class WorkerSlots:
         self._cells[0] += 1
 
     @property
-    def wanted(self) -> int:
+    def target_count(self) -> int:
         """How many workers one generation has."""
         return self._cells[1]
 
-    @wanted.setter
-    def wanted(self, count: int) -> None:
+    @target_count.setter
+    def target_count(self, count: int) -> None:
         self._cells[1] = count
 
     @property
@@ -110,7 +110,7 @@ class WorkerSlots:
             for slot in range(CAPACITY)
             if self.worker_generation(slot) == self.generation and self.state(slot) is State.READY
         ]
-        if self._cells[5] == _BEGUN and len(ready) >= self.wanted:
+        if self._cells[5] == _BEGUN and len(ready) >= self.target_count:
             self._cells[5] = 1
 
     @property
@@ -141,7 +141,7 @@ class WorkerSlots:
         """What the worker in `slot` is doing."""
         return State(self._get(slot, 0))
 
-    def mark(self, slot: int, state: State) -> None:
+    def set_state(self, slot: int, state: State) -> None:
         """Note what the worker in `slot` is doing now."""
         self._set(slot, 0, state)
 
@@ -161,20 +161,20 @@ class WorkerSlots:
         """Note that this process is the worker in `slot`."""
         self._set(slot, 3, os.getpid())
 
-    def lives(self, slot: int) -> bool:
+    def alive(self, slot: int) -> bool:
         """Whether `slot` has a worker."""
         return self.state(slot) is not State.EMPTY
 
-    def set_heard(self, slot: int, position: int) -> None:
-        """Note how far the worker in `slot` has read what the others changed."""
+    def acknowledge(self, slot: int, position: int) -> None:
+        """Note how far the worker in `slot` has read the change log."""
         self._set(slot, 4, position)
 
-    def heard(self, position: int, *, besides: int) -> bool:
+    def acknowledged(self, position: int, *, besides: int) -> bool:
         """Whether every worker that has loaded its models has read so far.
 
         Args:
             position: How far.
-            besides: A slot that is not asked.
+            besides: A slot that is left out.
         """
         loaded = (State.READY, State.FAILED)
         return all(
@@ -183,8 +183,8 @@ class WorkerSlots:
             if slot != besides and self.state(slot) in loaded
         )
 
-    def take(self) -> int:
-        """Give the next worker a slot; it may accept at once if nobody else does.
+    def allocate(self) -> int:
+        """Give the next worker a slot; it may accept at once if no other worker does.
 
         Raises:
             RuntimeError: Every slot is taken.
@@ -194,14 +194,14 @@ class WorkerSlots:
                 alone = not any(self.accepting(other) for other in range(CAPACITY))
                 self._set(slot, 1, self.generation)
                 self.set_accepting(slot, alone)
-                self.mark(slot, State.LOADING)
+                self.set_state(slot, State.LOADING)
                 return slot
         raise RuntimeError(f"more than {CAPACITY} workers are alive at once")
 
-    def free(self, slot: int) -> None:
+    def release(self, slot: int) -> None:
         """Note that the worker in `slot` is gone."""
         self.set_accepting(slot, False)
-        self.mark(slot, State.EMPTY)
+        self.set_state(slot, State.EMPTY)
 
     def _others(self, slot: int) -> list[State]:
         """The states of the other workers that accept."""
@@ -214,9 +214,9 @@ class WorkerSlots:
     def may_accept(self, slot: int) -> bool:
         """Whether the worker in `slot` should begin to accept.
 
-        One that is ready should, but not beside one that accepts while it still loads, or clients
-        would be told now that the server is ready and now that it is not. One that is loading or
-        could not load its models should only where nobody else does better.
+        A READY worker accepts, except while another worker accepts and is still LOADING: readiness
+        probes would alternate between 200 and 503. A LOADING or FAILED worker accepts only if no
+        other worker does better.
         """
         others = self._others(slot)
         if self.state(slot) is State.READY:
@@ -230,18 +230,18 @@ class WorkerSlots:
 
         Args:
             generation: The generation that wants to retire.
-            by_failed: Whether workers whose models failed to load count, because the retiring
-                one's did too.
+            by_failed: Whether workers whose models failed to load count, because those of the
+                retiring worker failed too.
         """
         newer = [
             slot
             for slot in range(CAPACITY)
             if self.worker_generation(slot) > generation and self._stands_in(slot, by_failed)
         ]
-        return len(newer) >= self.wanted
+        return len(newer) >= self.target_count
 
     def _stands_in(self, slot: int, by_failed: bool) -> bool:
-        # One that failed does not accept before the worker that it replaces has left.
+        # A failed worker does not accept before the worker that it replaces has left.
         if self.state(slot) is State.FAILED:
             return by_failed
         return self.state(slot) is State.READY and self.accepting(slot)

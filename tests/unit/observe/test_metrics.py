@@ -13,7 +13,7 @@ from ksrv.observe.traffic import count_error, count_refusal
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchOutputs
 from ksrv.server.workers.shared_statistics import ServerStatistics
-from ksrv.server.workers.worker_table import State, WorkerSlots
+from ksrv.server.workers.worker_table import State, WorkerTable
 from tests.support.engine.engine_models import engine, request, source, tensor
 
 
@@ -174,7 +174,7 @@ def test_what_clients_were_told_is_on_the_page(served):
 
 def test_the_servers_own_values_are_on_the_page(served):
     assert not any(name[0].startswith("ksrv_last_reload") for name in samples(served))
-    values = WorkerSlots()
+    values = WorkerTable()
     values.count_restart()
     found = samples(served, values)
     assert found[("ksrv_server_worker_restarts_total",)] == 1
@@ -189,6 +189,6 @@ def test_the_servers_own_values_are_on_the_page(served):
     assert found[("ksrv_certificate_expiry_timestamp_seconds",)] == 1_900_000_000
     values.note_reload(accepted=True)
     assert samples(served, values)[("ksrv_last_reload_successful",)] == 0
-    values.mark(values.take(), State.READY)
+    values.set_state(values.allocate(), State.READY)
     values.end_reload()
     assert samples(served, values)[("ksrv_last_reload_successful",)] == 1

@@ -6,21 +6,21 @@ import pytest
 from gunicorn.errors import HaltServer
 
 from ksrv.server.workers import arbiter
-from ksrv.server.workers.worker_table import State, WorkerSlots
+from ksrv.server.workers.worker_table import State, WorkerTable
 
 
 @pytest.fixture
 def server():
     """An arbiter as it is after `adopt`, without processes."""
     made = object.__new__(arbiter.Arbiter)
-    made.ksrv_slots = WorkerSlots()
+    made.ksrv_workers = WorkerTable()
     made.log = SimpleNamespace(error=lambda *_: None)
     return made
 
 
 def test_a_worker_that_could_not_start_ends_a_server_that_never_served(server):
-    slot = server.ksrv_slots.take()
-    server.ksrv_slots.mark(slot, State.UNBORN)
+    slot = server.ksrv_workers.allocate()
+    server.ksrv_workers.set_state(slot, State.NEVER_SERVED)
     with pytest.raises(HaltServer) as told:
         server.bury(slot)
     assert told.value.exit_status == 3
@@ -31,11 +31,11 @@ def test_a_worker_that_could_not_start_later_is_tried_again_after_a_while(server
     spawned = []
     monkeypatch.setattr(arbiter.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(arbiter.arbiter.Arbiter, "spawn_workers", lambda self: spawned.append(self))
-    server.ksrv_slots.set_served()
-    slot = server.ksrv_slots.take()
-    server.ksrv_slots.mark(slot, State.UNBORN)
+    server.ksrv_workers.set_served()
+    slot = server.ksrv_workers.allocate()
+    server.ksrv_workers.set_state(slot, State.NEVER_SERVED)
     server.bury(slot)
-    assert server.ksrv_slots.state(slot) is State.EMPTY
+    assert server.ksrv_workers.state(slot) is State.EMPTY
     server.spawn_workers()
     assert spawned == []
     now[0] += arbiter.RETRY_SECONDS
@@ -46,8 +46,8 @@ def test_a_worker_that_could_not_start_later_is_tried_again_after_a_while(server
 def test_a_worker_that_died_later_is_replaced_at_once(server, monkeypatch):
     spawned = []
     monkeypatch.setattr(arbiter.arbiter.Arbiter, "spawn_workers", lambda self: spawned.append(self))
-    slot = server.ksrv_slots.take()
-    server.ksrv_slots.mark(slot, State.READY)
+    slot = server.ksrv_workers.allocate()
+    server.ksrv_workers.set_state(slot, State.READY)
     server.bury(slot)
     server.spawn_workers()
     assert spawned == [server]
