@@ -9,10 +9,11 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Overloaded
 from ksrv.observe.traffic import count_error
+from ksrv.server.access import Authorizer
 
 log = logging.getLogger(__name__)
 
@@ -25,22 +26,6 @@ Context = Any
 
 Behavior = Callable[[Any, Context], Any]
 Check = Callable[[Context], None]
-
-
-class Gate(Protocol):
-    """Who may call; `ksrv.server.access.Access` is one."""
-
-    @property
-    def needs_token(self) -> bool:
-        """Whether an ordinary call needs a token."""
-
-    def check(self, authorization: str | None) -> None:
-        """Let an ordinary call pass or raise."""
-
-    def check_control(
-        self, authorization: str | None, *, peer: str, forwarded: bool, origin: str | None
-    ) -> None:
-        """Let a call that changes the repository pass or raise."""
 
 
 def metadata_of(context: Context) -> dict[str, str]:
@@ -81,29 +66,29 @@ def open_to_all(context: Context) -> None:
     """The check of health calls: everybody may ask."""
 
 
-def needs_token(gate: Gate) -> Check:
+def needs_token(authorizer: Authorizer) -> Check:
     """Return the check of ordinary calls."""
 
     def check(context: Context) -> None:
-        if gate.needs_token:
-            gate.check(metadata_of(context).get("authorization"))
+        if authorizer.needs_token:
+            authorizer.check(metadata_of(context).get("authorization"))
 
     return check
 
 
-def needs_control(gate: Gate) -> Check:
+def needs_control(authorizer: Authorizer) -> Check:
     """Return the check of calls that change the repository."""
 
     def check(context: Context) -> None:
         metadata = metadata_of(context)
         authorization = metadata.get("authorization")
-        gate.check_control(
+        authorizer.check_control(
             authorization,
             peer=peer_of(context),
             forwarded="x-forwarded-for" in metadata or "forwarded" in metadata,
             origin=metadata.get("origin"),
         )
-        gate.check(authorization)
+        authorizer.check(authorization)
 
     return check
 

@@ -31,11 +31,10 @@ from ksrv.protocol.protobuf import (
     methods,
 )
 from ksrv.protocol.shared_memory import Regions
-from ksrv.server.access import Access
+from ksrv.server.access import Access, Authorizer
 from ksrv.server.grpc.calls import (
     Check,
     Context,
-    Gate,
     answering,
     needs_control,
     needs_token,
@@ -166,7 +165,7 @@ class GrpcServer:
         engine: "Engine",
         settings: ServerSettings,
         *,
-        access: Gate | None = None,
+        access: Authorizer | None = None,
         shared_memory: SharedMemory | None = None,
         budget: MemoryBudget | None = None,
         statistics: ServerStatistics | None = None,
@@ -174,7 +173,7 @@ class GrpcServer:
         self._engine = engine
         self._statistics = statistics or ServerStatistics(engine)
         self._settings = settings
-        self._gate = access if access is not None else Access(settings)
+        self._authorizer = access if access is not None else Access(settings)
         self._shared_memory = shared_memory or shared_memory_of(settings)
         self._budget = budget or process_budget(settings.limits)
         self._small = msgspec.structs.replace(
@@ -227,7 +226,7 @@ class GrpcServer:
         )
         # A few threads more than places, so that a stream too many is refused and does not wait.
         streams = self._pool("stream", MAX_STREAMS + SPARE_THREADS)
-        health = Health(self._engine, self._closing, needs_token(self._gate))
+        health = Health(self._engine, self._closing, needs_token(self._authorizer))
         unary = self._state_calls(calls) | self._health_calls(health)
         handlers = [
             self._inference(unary, streams),
@@ -297,7 +296,7 @@ class GrpcServer:
     def _regions_of(self, context: Context) -> Regions | None:
         if self._shared_memory is None:
             return None
-        check = functools.partial(needs_control(self._gate), context)
+        check = functools.partial(needs_control(self._authorizer), context)
         return GuardedRegions(self._shared_memory, check)
 
     def _state_calls(self, calls: ThreadPoolExecutor) -> dict[str, Unary]:
@@ -315,11 +314,11 @@ class GrpcServer:
         found = {}
         for name, behavior in servicer.behaviors().items():
             answer = answering(behavior, *methods(INFERENCE)[name])
-            method = Unary(needs_token(self._gate), limits, answer, calls)
+            method = Unary(needs_token(self._authorizer), limits, answer, calls)
             if name in OPEN:
                 method = Unary(open_to_all, self._small, answer, ready, small=True)
             elif name in CONTROL:
-                method = Unary(needs_control(self._gate), limits, answer, control)
+                method = Unary(needs_control(self._authorizer), limits, answer, control)
             found[f"/{INFERENCE}/{name}"] = method
         return found
 
@@ -328,7 +327,7 @@ class GrpcServer:
         pool = self._pool("health", HEALTH_THREADS)
         checks: dict[str, tuple[Any, Check]] = {
             "Check": (health.check, open_to_all),  # which knows the service, and checks by that
-            "List": (health.list, needs_token(self._gate)),
+            "List": (health.list, needs_token(self._authorizer)),
         }
         return {
             f"/{HEALTH}/{name}": Unary(
@@ -340,13 +339,13 @@ class GrpcServer:
     def _inference(self, unary: dict[str, Unary], streams: ThreadPoolExecutor) -> Any:
         import grpc
 
-        gate = self._gate
+        authorizer = self._authorizer
         settings = self._settings
         infer_pool = self._pool("infer", 2 * settings.threads)
         calls = InferCalls(
             self._engine,
             settings.limits,
-            hides_credentials=gate.needs_token,
+            hides_credentials=authorizer.needs_token,
             pool=infer_pool,
             regions_of=self._regions_of,
         )
@@ -358,7 +357,7 @@ class GrpcServer:
             settings.limits,
             patience=STREAM_PATIENCE_SECONDS,
         )
-        unary[f"/{INFERENCE}/ModelInfer"] = Unary(needs_token(gate), settings.limits)
+        unary[f"/{INFERENCE}/ModelInfer"] = Unary(needs_token(authorizer), settings.limits)
         self._direct = DirectCalls.on(
             self._server,
             unary,
@@ -379,7 +378,7 @@ class GrpcServer:
                 pool=infer_pool,
             )
             self._server.add_generic_rpc_handlers((others,))
-        stream = streaming(self._streams.stream, needs_token(gate), lambda _: self._places)
+        stream = streaming(self._streams.stream, needs_token(authorizer), lambda _: self._places)
         handler = grpc.stream_stream_rpc_method_handler(_in_pool(stream, streams))
         return grpc.method_handlers_generic_handler(INFERENCE, {"ModelStreamInfer": handler})
 
@@ -387,7 +386,7 @@ class GrpcServer:
         import grpc
 
         kind, response = methods(HEALTH)["Watch"]
-        check = needs_token(self._gate)
+        check = needs_token(self._authorizer)
 
         def places(context: Context) -> threading.Semaphore:
             try:
@@ -426,7 +425,7 @@ class GrpcServer:
 
             return reflect(questions(), context)
 
-        checked = streaming(call, needs_token(self._gate), lambda _: self._places)
+        checked = streaming(call, needs_token(self._authorizer), lambda _: self._places)
         handler = grpc.stream_stream_rpc_method_handler(
             _in_pool(checked, streams), response_serializer=response.SerializeToString
         )

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -25,6 +25,7 @@ from ksrv.observe.traffic import count_refusal
 from ksrv.protocol import rest
 from ksrv.protocol.shared_memory import Regions
 from ksrv.request import InferRequest, InferResponse
+from ksrv.server.access import Authorizer
 from ksrv.server.http.body import ended_early
 from ksrv.server.rest.health import unready
 from ksrv.server.rest.responses import error_headers, server_timing, status_line, usable_headers
@@ -43,22 +44,6 @@ OK = b"200 OK"
 FAST_PATH_JSON = 32 * 1024
 """Bytes of JSON that the HTTP server reads on the thread that owns the sockets; more is read in Python,
 where another thread takes the sockets over."""
-
-
-class Checks(Protocol):
-    """Who may call; see `ksrv.server.access.Access`."""
-
-    @property
-    def needs_token(self) -> bool:
-        """Whether an ordinary call needs a token."""
-
-    def check(self, authorization: str | None) -> None:
-        """Let an ordinary call pass, or raise."""
-
-    def check_control(
-        self, authorization: str | None, *, peer: str, forwarded: bool, origin: str | None
-    ) -> None:
-        """Let a call that uses shared memory pass, or raise."""
 
 
 def header_lines(headers: list[tuple[str, str]], length: int) -> bytes:
@@ -190,7 +175,7 @@ class FastPath:
         self,
         engine: "Engine",
         limits: Limits,
-        access: Checks,
+        access: Authorizer,
         *,
         nan_literals: bool = False,
         shared_memory: Regions | None = None,

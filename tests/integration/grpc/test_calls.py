@@ -239,8 +239,8 @@ def test_reflection_describes_every_service(channel, service):
     assert codes == [0, 0, 0, 5, 5, 0, 5, 5, 3]
 
 
-class StrictGate:
-    """A gate with one token; control only with another."""
+class StrictAuthorizer:
+    """An authorizer with one token; control only with another."""
 
     needs_token = True
 
@@ -258,9 +258,9 @@ class StrictGate:
 
 
 def test_access_is_checked_before_everything_but_health(engine):
-    gate = StrictGate()
+    authorizer = StrictAuthorizer()
     good = (("authorization", "Bearer a"),)
-    with running(engine, access=gate) as address, connect(address) as channel:
+    with running(engine, access=authorizer) as address, connect(address) as channel:
         assert call(channel, "ServerReady").ready
         assert check(channel) == 1
         assert "token" in refused("INVALID_ARGUMENT", lambda: call(channel, "ServerMetadata"))
@@ -276,23 +276,23 @@ def test_access_is_checked_before_everything_but_health(engine):
         control = (("authorization", "Bearer control"), ("x-forwarded-for", "10.0.0.1"))
         call(channel, "RepositoryModelLoad", model_name="add", metadata=control)
         assert engine.loaded == ["add"]
-        assert gate.peers == [("127.0.0.1", False, None), ("127.0.0.1", True, None)]
+        assert authorizer.peers == [("127.0.0.1", False, None), ("127.0.0.1", True, None)]
 
 
 def test_peer_of_ipv6_and_unix_sockets(engine, tmp_path):
-    gate = StrictGate()
+    authorizer = StrictAuthorizer()
     control = (("authorization", "Bearer control"),)
     addresses = [f"unix:{tmp_path}/grpc.sock"]
     if socket.has_ipv6:
         addresses.append("[::1]:0")
     for address in addresses:
-        server = GrpcServer(engine, ServerSettings(), access=gate)
+        server = GrpcServer(engine, ServerSettings(), access=authorizer)
         port = server.start(address)
         target = address if address.startswith("unix") else f"[::1]:{port}"
         with connect(target) as channel:
             call(channel, "RepositoryModelLoad", model_name="add", metadata=control)
         server.stop(5)
-    assert [peer for peer, _, _ in gate.peers] == ["", "::1"][: len(addresses)]
+    assert [peer for peer, _, _ in authorizer.peers] == ["", "::1"][: len(addresses)]
 
 
 def test_too_much_metadata_is_refused(channel):

@@ -33,8 +33,8 @@ ADD = infer_request("add", ("x", "FP32", [1, 4]), raw=[ROW.tobytes()], id="7")
 ADDED = (ROW + 1).tobytes()
 
 
-class TokenGate:
-    """A gate with one token."""
+class TokenAuthorizer:
+    """An authorizer with one token."""
 
     needs_token = True
 
@@ -53,7 +53,7 @@ def engine():
 
 @pytest.fixture
 def guarded(engine):
-    with running(engine, access=TokenGate()) as address:
+    with running(engine, access=TokenAuthorizer()) as address:
         yield address
 
 
@@ -322,7 +322,7 @@ def test_streams_and_watches_without_a_token_take_no_place_of_others(engine, mon
     monkeypatch.setattr(grpc_server, "MAX_OPEN_WATCHES", 2, raising=False)
     request, response = methods(INFERENCE)["ModelStreamInfer"]
     with (
-        running(engine, access=TokenGate()) as address,
+        running(engine, access=TokenAuthorizer()) as address,
         connect(address) as channel,
         connect(address) as other,
         Wire(address) as wire,
