@@ -183,14 +183,14 @@ def answering(
 def streaming(
     behavior: Callable[[Any, Context], Iterator[Any]],
     check: Check,
-    places: Callable[[Context], threading.Semaphore],
+    permits: Callable[[Context], threading.Semaphore],
 ) -> Callable[[Any, Context], Iterator[Any]]:
     """Return a call with a stream of answers that is checked, counted, and fails with a status.
 
     Args:
         behavior: Takes the requests and the context, yields answers or raises.
-        check: Who may call; asked before a place is taken or a message is received.
-        places: Says of which places one is taken while the stream is open.
+        check: Who may call; asked before a permit is taken or a message is received.
+        permits: Says of which permits one is taken while the stream is open.
     """
     import grpc
 
@@ -198,7 +198,7 @@ def streaming(
         taken = None
         try:
             check(context)
-            among = places(context)
+            among = permits(context)
             if not among.acquire(blocking=False):
                 raise Overloaded(
                     "as many streams are open as this server serves at a time", "streams"

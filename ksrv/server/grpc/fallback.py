@@ -12,7 +12,7 @@ from typing import Any
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.server.grpc.calls import Context, abort, failure_of
 from ksrv.server.grpc.completion_queue import Unary
-from ksrv.server.grpc.infer import InferCalls, Place, Places, Send
+from ksrv.server.grpc.infer import InferCalls, Permit, ThreadPermits, Send
 from ksrv.server.grpc.messages import Messages, admitted
 from ksrv.server.grpc.unfinished_calls import Waiting
 
@@ -64,18 +64,18 @@ def fallback(
             failure = failure_of(error)
         abort(context, failure)
 
-    def waited(method: Unary, place: Place, requests: Any, context: Context) -> bytes:
+    def waited(method: Unary, permit: Permit, requests: Any, context: Context) -> bytes:
         try:
-            return calls.infer(place, message_of(method, requests, context), context)
+            return calls.infer(permit, message_of(method, requests, context), context)
         finally:
-            place.free()
+            permit.release()
 
     def deferred(
         method: Unary, requests: Any, context: Context, send_response_callback: Send
     ) -> None:
         calls.infer_later(message_of(method, requests, context), context, send_response_callback)
 
-    places = Places(threads)
+    permits = ThreadPermits(threads)
 
     class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Chooses for each ModelInfer how its answer is waited for."""
@@ -88,9 +88,9 @@ def fallback(
                 behavior = functools.partial(other, method)
                 behavior.experimental_thread_pool = method.pool  # type: ignore[attr-defined]
                 return grpc.stream_unary_rpc_method_handler(behavior)
-            place = places.take()
-            if place is not None:
-                behavior = functools.partial(waited, method, place)
+            permit = permits.take()
+            if permit is not None:
+                behavior = functools.partial(waited, method, permit)
                 behavior.experimental_thread_pool = pool  # type: ignore[attr-defined]
                 return grpc.stream_unary_rpc_method_handler(behavior)
             later = functools.partial(deferred, method)

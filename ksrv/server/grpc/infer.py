@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Send = Callable[[bytes | None], None]
 
 
-class Places:
+class ThreadPermits:
     """How many requests may hold a thread while they wait.
 
     Args:
@@ -50,36 +50,36 @@ class Places:
         self._lock = threading.Lock()
         self._taken = 0
 
-    def take(self) -> "Place | None":
-        """Return a place, or None where all are taken."""
+    def take(self) -> "Permit | None":
+        """Return a permit, or None where all are taken."""
         with self._lock:
             if self._taken >= self._most:
                 return None
             self._taken += 1
-        return Place(self)
+        return Permit(self)
 
     def give_back(self) -> None:
-        """Free one place."""
+        """Free one permit."""
         with self._lock:
             self._taken -= 1
 
 
-class Place:
-    """One taken place; freed by `free`, or when the call that it was meant for never came."""
+class Permit:
+    """One permit; given back by `release`, or when the call that it was meant for never came."""
 
-    __slots__ = ("_places",)
+    __slots__ = ("_permits",)
 
-    def __init__(self, places: Places) -> None:
-        self._places: Places | None = places
+    def __init__(self, permits: ThreadPermits) -> None:
+        self._permits: ThreadPermits | None = permits
 
-    def free(self) -> None:
-        """Give the place back; further calls do nothing."""
-        places, self._places = self._places, None
-        if places is not None:
-            places.give_back()
+    def release(self) -> None:
+        """Give the permit back; further calls do nothing."""
+        permits, self._permits = self._permits, None
+        if permits is not None:
+            permits.give_back()
 
     def __del__(self) -> None:
-        self.free()
+        self.release()
 
 
 class InferCalls:
@@ -161,12 +161,12 @@ class InferCalls:
         return self._engine.submit(request, callback, may_run=may_run, waits=waits)
 
     def infer(  # noqa: RET503 - abort raises
-        self, place: Place, message: bytes, context: Context
+        self, permit: Permit, message: bytes, context: Context
     ) -> bytes:
         """Answer a request on this thread.
 
         Args:
-            place: Allows this thread to wait.
+            permit: Allows this thread to wait.
             message: A serialized ModelInferRequest.
             context: Its call.
         """
@@ -179,7 +179,7 @@ class InferCalls:
         except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
             failure = failure_of(error)
         finally:
-            place.free()
+            permit.release()
         abort(context, failure)
 
     def infer_later(self, message: bytes, context: Context, send: Send) -> None:

@@ -186,7 +186,7 @@ class GrpcServer:
             most=MAX_CALLS,
         )
         self._closing = threading.Event()
-        self._places = threading.BoundedSemaphore(MAX_STREAMS)
+        self._permits = threading.BoundedSemaphore(MAX_STREAMS)
         self._watches = threading.BoundedSemaphore(MAX_WATCHES)
         self._open_watches = threading.BoundedSemaphore(MAX_OPEN_WATCHES)
         self._pools: list[ThreadPoolExecutor] = []
@@ -378,7 +378,7 @@ class GrpcServer:
                 pool=infer_pool,
             )
             self._server.add_generic_rpc_handlers((others,))
-        stream = streaming(self._streams.stream, needs_token(authorizer), lambda _: self._places)
+        stream = streaming(self._streams.stream, needs_token(authorizer), lambda _: self._permits)
         handler = grpc.stream_stream_rpc_method_handler(_in_pool(stream, streams))
         return grpc.method_handlers_generic_handler(INFERENCE, {"ModelStreamInfer": handler})
 
@@ -388,7 +388,7 @@ class GrpcServer:
         kind, response = methods(HEALTH)["Watch"]
         check = needs_token(self._authorizer)
 
-        def places(context: Context) -> threading.Semaphore:
+        def permits(context: Context) -> threading.Semaphore:
             try:
                 check(context)
             except KsrvError:
@@ -404,7 +404,7 @@ class GrpcServer:
         pool = self._pool("watch", MAX_WATCHES + MAX_OPEN_WATCHES + SPARE_THREADS)
         # Registered as a stream of requests: only of those a message is received on request.
         handler = grpc.stream_stream_rpc_method_handler(
-            _in_pool(streaming(watch, open_to_all, places), pool),
+            _in_pool(streaming(watch, open_to_all, permits), pool),
             response_serializer=response.SerializeToString,
         )
         return grpc.method_handlers_generic_handler(HEALTH, {"Watch": handler})
@@ -425,7 +425,7 @@ class GrpcServer:
 
             return reflect(questions(), context)
 
-        checked = streaming(call, needs_token(self._authorizer), lambda _: self._places)
+        checked = streaming(call, needs_token(self._authorizer), lambda _: self._permits)
         handler = grpc.stream_stream_rpc_method_handler(
             _in_pool(checked, streams), response_serializer=response.SerializeToString
         )
