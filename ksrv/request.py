@@ -25,7 +25,7 @@ NO_PARAMETERS: Parameters = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SharedMemoryRef:
     """A part of a registered region of shared memory, as a request names it."""
 
     region: str
@@ -54,14 +54,14 @@ class RequestedOutput:
     Attributes:
         binary: True for raw bytes, False for JSON, None where the request's default holds.
         classification: How many classes to answer with, or 0.
-        window: Where in shared memory the output goes, or None for the answer itself.
+        shared_memory: Where in shared memory the output goes, or None for the answer itself.
     """
 
     name: str
     binary: bool | None = None
     classification: int = 0
     parameters: Parameters = field(default_factory=dict)
-    window: Window | None = None
+    shared_memory: SharedMemoryRef | None = None
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ from ksrv.protocol.parameters import (
 )
 from ksrv.protocol.shared_memory import (
     DISABLED,
-    Regions,
+    SharedMemoryRegistry,
     check_total,
     read_tensor,
     write_tensor,
@@ -56,8 +56,8 @@ from ksrv.request import (
     InferResponse,
     Parameter,
     RequestedOutput,
+    SharedMemoryRef,
     Tensor,
-    Window,
 )
 from ksrv.spec import ModelSpec
 
@@ -130,7 +130,7 @@ def parse_infer(
     limits: Limits,
     *,
     metadata: Mapping[str, str] = NO_METADATA,
-    regions: Regions | None = None,
+    regions: SharedMemoryRegistry | None = None,
 ) -> InferRequest:
     """Read an inference request.
 
@@ -169,42 +169,44 @@ def parse_infer(
     )
 
 
-def _outputs(found: Request, regions: Regions | None) -> list[RequestedOutput]:
+def _outputs(found: Request, regions: SharedMemoryRegistry | None) -> list[RequestedOutput]:
     return [
         _requested(take_requested_output(output.name, index, output.parameters), index, regions)
         for index, output in enumerate(found.outputs)
     ]
 
 
-def _requested(wanted: RequestedOutput, index: int, regions: Regions | None) -> RequestedOutput:
-    if wanted.window is not None and regions is None:
+def _requested(
+    wanted: RequestedOutput, index: int, regions: SharedMemoryRegistry | None
+) -> RequestedOutput:
+    if wanted.shared_memory is not None and regions is None:
         raise InvalidRequest(f"output {quote(wanted.name)} (index {index}): {DISABLED}")
     return wanted
 
 
 def _inputs(
-    found: Request, spec: ModelSpec, limits: Limits, regions: Regions | None
+    found: Request, spec: ModelSpec, limits: Limits, regions: SharedMemoryRegistry | None
 ) -> tuple[list[Tensor], int]:
     """Return the inputs and the bytes that they came in."""
     plain = _plain(found, limits)
     if plain is not None:
         return plain, len(found.message)
     tensors: list[Tensor] = []
-    windows: dict[int, Window] = {}
+    refs: dict[int, SharedMemoryRef] = {}
     for index, entry in enumerate(found.inputs):
-        parameters, window = take_input_parameters(entry.name, index, entry.parameters)
+        parameters, ref = take_input_parameters(entry.name, index, entry.parameters)
         tensors.append(Tensor(entry.name, entry.datatype, entry.shape, [], parameters))
-        if window is not None:
-            windows[index] = window
-    in_message = [index for index in range(len(tensors)) if index not in windows]
+        if ref is not None:
+            refs[index] = ref
+    in_message = [index for index in range(len(tensors)) if index not in refs]
     if found.raw:
         _read_raw(found, tensors, in_message, spec, limits)
     else:
         _read_typed(found, tensors, in_message, spec, limits)
     nbytes = len(found.message)
-    if windows:
-        nbytes = check_total(nbytes, windows.values(), limits)
-    for index, window in windows.items():
+    if refs:
+        nbytes = check_total(nbytes, refs.values(), limits)
+    for index, ref in refs.items():
         tensor = tensors[index]
         if found.inputs[index].has_contents:
             raise InvalidRequest(
@@ -212,7 +214,7 @@ def _inputs(
             )
         tensor.data = read_tensor(
             regions,
-            window,
+            ref,
             name=tensor.name,
             index=index,
             datatype=tensor.datatype,
@@ -338,7 +340,7 @@ def render_infer(
     *,
     parameters: Mapping[str, Parameter] | None = None,
     stream: bool = False,
-    regions: Regions | None = None,
+    regions: SharedMemoryRegistry | None = None,
 ) -> bytes:
     """Serialize an answer.
 
@@ -359,9 +361,9 @@ def render_infer(
     """
     outputs = response.outputs
     wanted = request.outputs
-    windows = {one.name: one.window for one in wanted if one.window} if wanted else None
-    if windows:
-        outputs = [_in_window(tensor, windows.get(tensor.name), regions) for tensor in outputs]
+    refs = {one.name: one.shared_memory for one in wanted if one.shared_memory} if wanted else None
+    if refs:
+        outputs = [_in_shared_memory(tensor, refs.get(tensor.name), regions) for tensor in outputs]
     merged = {**response.parameters, **parameters} if parameters else response.parameters
     try:
         return render(
@@ -379,11 +381,13 @@ def render_infer(
         raise HandlerFailed(f"the answer cannot be sent over gRPC: {error}") from error
 
 
-def _in_window(tensor: Tensor, window: Window | None, regions: Regions | None) -> Tensor:
+def _in_shared_memory(
+    tensor: Tensor, ref: SharedMemoryRef | None, regions: SharedMemoryRegistry | None
+) -> Tensor:
     """Return a tensor without its bytes where those go into shared memory."""
-    if window is None:
+    if ref is None:
         return tensor
-    parameters = {**tensor.parameters, **write_tensor(regions, window, tensor)}
+    parameters = {**tensor.parameters, **write_tensor(regions, ref, tensor)}
     return Tensor(tensor.name, tensor.datatype, tensor.shape, [], parameters)
 
 

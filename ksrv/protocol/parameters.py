@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ksrv.errors import InvalidRequest, quote
-from ksrv.request import Parameter, RequestedOutput, Window
+from ksrv.request import Parameter, RequestedOutput, SharedMemoryRef
 
 MICROSECOND_NS = 1_000
 LONGEST_TIMEOUT_US = 1_000_000_000 * 1_000_000  # about thirty years; more would not fit a clock
@@ -98,7 +98,7 @@ def check_priority(value: int) -> int:
 
 def take_input_parameters(
     owner: str, index: int, given: Mapping[str, object]
-) -> tuple[dict[str, Parameter], Window | None]:
+) -> tuple[dict[str, Parameter], SharedMemoryRef | None]:
     """Return an input's own parameters, and where in shared memory it lies, if it does.
 
     Args:
@@ -117,7 +117,7 @@ def take_input_parameters(
         for name, value in given.items()
         if name not in SHARED_MEMORY
     }
-    return custom, _window(subject, given)
+    return custom, _shared_memory_ref(subject, given)
 
 
 def take_requested_output(owner: str, index: int, given: Mapping[str, object]) -> RequestedOutput:
@@ -135,7 +135,7 @@ def take_requested_output(owner: str, index: int, given: Mapping[str, object]) -
     if not given:
         return found
     subject = f"output {quote(owner)} (index {index})"
-    found.window = _window(subject, given)
+    found.shared_memory = _shared_memory_ref(subject, given)
     custom: dict[str, Parameter] = {}
     for name, value in given.items():
         if name == "binary_data":
@@ -148,7 +148,7 @@ def take_requested_output(owner: str, index: int, given: Mapping[str, object]) -
     return found
 
 
-def _window(subject: str, given: Mapping[str, object]) -> Window | None:
+def _shared_memory_ref(subject: str, given: Mapping[str, object]) -> SharedMemoryRef | None:
     region_key, offset_key, size_key = SHARED_MEMORY
     if not any(name in given for name in SHARED_MEMORY):
         return None
@@ -157,7 +157,7 @@ def _window(subject: str, given: Mapping[str, object]) -> Window | None:
         raise InvalidRequest(
             f"{subject}: {quote(region_key)} must be a string, not {quote(region)}"
         )
-    return Window(
+    return SharedMemoryRef(
         region,
         _unsigned(subject, offset_key, given.get(offset_key, 0)),
         _unsigned(subject, size_key, given.get(size_key, 0)),

@@ -27,15 +27,21 @@ from ksrv.limits import Limits, show_limit
 from ksrv.protocol.error_texts import body_fault, json_too_large
 from ksrv.protocol.json_data import read_data
 from ksrv.protocol.parameters import check_priority
-from ksrv.protocol.shared_memory import DISABLED, Regions, check_total, read_tensor, write_tensor
+from ksrv.protocol.shared_memory import (
+    DISABLED,
+    SharedMemoryRegistry,
+    check_total,
+    read_tensor,
+    write_tensor,
+)
 from ksrv.request import (
     Array,
     Element,
     InferRequest,
     InferResponse,
     RequestedOutput,
+    SharedMemoryRef,
     Tensor,
-    Window,
 )
 from ksrv.spec import ModelSpec, TensorSpec
 
@@ -117,13 +123,13 @@ def _tensor(
     index: int,
     spec: ModelSpec,
     limits: Limits,
-    regions: Regions | None,
+    regions: SharedMemoryRegistry | None,
 ) -> Tensor:
     data: Array | list[Element]
     if entry.shared_memory is not None:
         data = read_tensor(
             regions,
-            Window(*entry.shared_memory),
+            SharedMemoryRef(*entry.shared_memory),
             name=entry.name,
             index=index,
             datatype=entry.datatype,
@@ -146,12 +152,12 @@ def _tensor(
     return Tensor(entry.name, entry.datatype, entry.shape, data, entry.parameters)
 
 
-def _requested(entry: Output, index: int, regions: Regions | None) -> RequestedOutput:
+def _requested(entry: Output, index: int, regions: SharedMemoryRegistry | None) -> RequestedOutput:
     wanted = RequestedOutput(entry.name, entry.binary, entry.classification, entry.parameters)
     if entry.shared_memory is not None:
         if regions is None:
             raise InvalidRequest(f"output {quote(entry.name)} (index {index}): {DISABLED}")
-        wanted.window = Window(*entry.shared_memory)
+        wanted.shared_memory = SharedMemoryRef(*entry.shared_memory)
     return wanted
 
 
@@ -219,7 +225,7 @@ def parse_infer(
     limits: Limits,
     *,
     headers: Mapping[str, str] = _NO_HEADERS,
-    regions: Regions | None = None,
+    regions: SharedMemoryRegistry | None = None,
 ) -> InferRequest:
     """Read the body of an infer request.
 
@@ -261,8 +267,10 @@ def parse_infer(
         raise body_fault(error, view) from None
     for entry in header.inputs:
         if entry.shared_memory is not None:
-            windows = (one.shared_memory for one in header.inputs)
-            size = check_total(size, [Window(*one) for one in windows if one is not None], limits)
+            refs = (one.shared_memory for one in header.inputs)
+            size = check_total(
+                size, [SharedMemoryRef(*one) for one in refs if one is not None], limits
+            )
             break
     deadline = None
     if header.timeout_us:
@@ -330,7 +338,7 @@ def render_infer(
     request: InferRequest,
     *,
     nan_literals: bool = False,
-    regions: Regions | None = None,
+    regions: SharedMemoryRegistry | None = None,
 ) -> RenderedBody:
     """Write the answer to a request.
 
@@ -361,9 +369,9 @@ def render_infer(
             "shape": list(tensor.shape),
         }
         parameters = dict(tensor.parameters)
-        window = asked.window if asked is not None else None
-        if window is not None:
-            parameters |= write_tensor(regions, window, tensor)
+        ref = asked.shared_memory if asked is not None else None
+        if ref is not None:
+            parameters |= write_tensor(regions, ref, tensor)
         elif binary:
             any_binary = True
             block = _binary_part(tensor)
@@ -372,7 +380,7 @@ def render_infer(
                 blocks.append(block)
         if parameters:
             entry["parameters"] = parameters
-        if not binary and window is None:
+        if not binary and ref is None:
             entry["data"] = _json_values(tensor, nan_literals)
         entries.append(entry)
     document: dict[str, Any] = {"model_name": response.model_name}

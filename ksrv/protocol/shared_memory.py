@@ -13,33 +13,33 @@ from ksrv._native.tensor import bytes_tensor as elements
 from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.protocol.tensors import check_bool, measure, subject, view
-from ksrv.request import Array, Element, Parameter, Tensor, Window
+from ksrv.request import Array, Element, Parameter, SharedMemoryRef, Tensor
 
 DISABLED = "shared memory is not enabled on this server (--allow-shared-memory)"
 
 
-class Regions(Protocol):
-    """Where windows are found; `ksrv.server.shared_memory` has one."""
+class SharedMemoryRegistry(Protocol):
+    """Where references are resolved; `ksrv.server.shared_memory` has one."""
 
-    def read(self, window: Window) -> memoryview:
-        """Return a copy of a window's bytes."""
+    def read(self, ref: SharedMemoryRef) -> memoryview:
+        """Return a copy of the bytes of a reference."""
 
-    def write(self, window: Window, parts: Iterable[bytes | memoryview]) -> None:
-        """Write parts one after the other from a window's beginning."""
+    def write(self, ref: SharedMemoryRef, parts: Iterable[bytes | memoryview]) -> None:
+        """Write parts one after the other from the beginning of a reference."""
 
 
-def check_total(received: int, windows: Iterable[Window], limits: Limits) -> int:
-    """Return the bytes of a request together with those of its windows.
+def check_total(received: int, refs: Iterable[SharedMemoryRef], limits: Limits) -> int:
+    """Return the bytes of a request together with those in shared memory.
 
     Args:
         received: The bytes of the request's own body or message.
-        windows: Where its inputs lie.
+        refs: Where its inputs lie.
         limits: Where the sum is bounded.
 
     Raises:
         BodyTooLarge: They are more than a body may hold.
     """
-    total = received + sum(window.byte_size for window in windows)
+    total = received + sum(ref.byte_size for ref in refs)
     if total > limits.body:
         raise BodyTooLarge(
             f"the request and its inputs in shared memory have {total} bytes, above the "
@@ -53,8 +53,8 @@ def _named(owner: str, error: KsrvError) -> KsrvError:
 
 
 def read_tensor(
-    regions: Regions | None,
-    window: Window,
+    regions: SharedMemoryRegistry | None,
+    ref: SharedMemoryRef,
     *,
     name: str,
     index: int,
@@ -67,7 +67,7 @@ def read_tensor(
 
     Args:
         regions: The registered regions; None where shared memory is off.
-        window: Where the input lies.
+        ref: Where the input lies.
         name: The input's name.
         index: Its place among the inputs.
         datatype: The datatype of its bytes; BYTES elements have length prefixes.
@@ -76,19 +76,19 @@ def read_tensor(
         limits: The bounds on sizes.
 
     Raises:
-        KsrvError: There is no such window, or its size is not what datatype and shape ask for.
+        KsrvError: There is no such region, or its size is not what datatype and shape ask for.
     """
     owner = subject(name, index)
     if regions is None:
         raise InvalidRequest(f"{owner}: {DISABLED}")
     count, nbytes = measure(name, index, datatype, shape, limits)
-    if datatype != "BYTES" and window.byte_size != nbytes:
+    if datatype != "BYTES" and ref.byte_size != nbytes:
         raise InvalidRequest(
             f"input byte size mismatch for {owner}. Expected {nbytes} by datatype and shape, got "
-            f"{window.byte_size} as 'shared_memory_byte_size'"
+            f"{ref.byte_size} as 'shared_memory_byte_size'"
         )
     try:
-        received = regions.read(window)
+        received = regions.read(ref)
     except KsrvError as error:
         raise _named(owner, error) from None
     if datatype == "BYTES":
@@ -102,19 +102,21 @@ def read_tensor(
     return values
 
 
-def write_tensor(regions: Regions | None, window: Window, tensor: Tensor) -> dict[str, Parameter]:
+def write_tensor(
+    regions: SharedMemoryRegistry | None, ref: SharedMemoryRef, tensor: Tensor
+) -> dict[str, Parameter]:
     """Write an output into shared memory.
 
     Args:
         regions: The registered regions.
-        window: Where the output goes.
+        ref: Where the output goes.
         tensor: The output.
 
     Returns:
         The parameters that tell the client where it lies.
 
     Raises:
-        KsrvError: There is no such window, or the output does not fit.
+        KsrvError: There is no such region, or the output does not fit.
     """
     owner = f"output {quote(tensor.name)}"
     if regions is None:
@@ -125,17 +127,17 @@ def write_tensor(regions: Regions | None, window: Window, tensor: Tensor) -> dic
     else:
         flat = np.ascontiguousarray(tensor.data, tensor.data.dtype.newbyteorder("<")).reshape(-1)
         data = flat.view(np.uint8).data if flat.size else b""
-    if len(data) > window.byte_size:
+    if len(data) > ref.byte_size:
         raise InvalidRequest(
-            f"{owner}: shared memory size specified with the request ({window.byte_size} bytes) "
+            f"{owner}: shared memory size specified with the request ({ref.byte_size} bytes) "
             f"should be at least {len(data)} bytes to hold the results"
         )
     try:
-        regions.write(window, [data])
+        regions.write(ref, [data])
     except KsrvError as error:
         raise _named(owner, error) from None
     return {
-        "shared_memory_region": window.region,
-        "shared_memory_offset": window.offset,
+        "shared_memory_region": ref.region,
+        "shared_memory_offset": ref.offset,
         "shared_memory_byte_size": len(data),
     }

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from ksrv._native.memory import buffer_pool as arena
 from ksrv.errors import InvalidRequest, NotFound, quote
 from ksrv.limits import show_limit
-from ksrv.protocol.shared_memory import Regions
-from ksrv.request import Window
+from ksrv.protocol.shared_memory import SharedMemoryRegistry
+from ksrv.request import SharedMemoryRef
 from ksrv.server.settings import ServerSettings, SettingsError
 
 FOLDER = "/dev/shm"
@@ -181,49 +181,49 @@ class SharedMemory:
             raise NotFound(f"Unable to find system shared memory region: {quote(name)}")
         return [found.status]
 
-    def _place(self, window: Window) -> tuple[_Descriptor, int]:
-        """Return the descriptor of a window and where in its file the window begins."""
+    def _place(self, ref: SharedMemoryRef) -> tuple[_Descriptor, int]:
+        """Return the descriptor of a reference and where in its file it begins."""
         with self._lock:
-            found = self._regions.get(window.region)
+            found = self._regions.get(ref.region)
         if found is None:
             raise InvalidRequest(
-                f"Unable to find shared memory region: {quote(window.region)}; register it first"
+                f"Unable to find shared memory region: {quote(ref.region)}; register it first"
             )
         region = found.status
-        end = window.offset + window.byte_size
+        end = ref.offset + ref.byte_size
         if end > region.byte_size:
             raise InvalidRequest(
-                f"Invalid offset + byte size for shared memory region: {quote(window.region)}; "
-                f"{window.offset} + {window.byte_size} exceed its {region.byte_size} bytes"
+                f"Invalid offset + byte size for shared memory region: {quote(ref.region)}; "
+                f"{ref.offset} + {ref.byte_size} exceed its {region.byte_size} bytes"
             )
         if region.offset + end > found.descriptor.size:
-            raise _shrunk(window)
-        return found.descriptor, region.offset + window.offset
+            raise _shrunk(ref)
+        return found.descriptor, region.offset + ref.offset
 
-    def read(self, window: Window) -> memoryview:
-        """Return a copy of a window's bytes.
+    def read(self, ref: SharedMemoryRef) -> memoryview:
+        """Return a copy of the bytes of a reference.
 
         Raises:
-            InvalidRequest: The window does not lie in a registered region.
+            InvalidRequest: The reference does not lie in a registered region.
         """
-        descriptor, start = self._place(window)
-        view = memoryview(arena.lease(window.byte_size))[: window.byte_size]
+        descriptor, start = self._place(ref)
+        view = memoryview(arena.lease(ref.byte_size))[: ref.byte_size]
         filled = 0
         while filled < len(view):
             got = os.preadv(descriptor.number, [view[filled:]], start + filled)
             if got == 0:
-                raise _shrunk(window)
+                raise _shrunk(ref)
             filled += got
         arena.count_copy(filled)
         return view
 
-    def write(self, window: Window, parts: Iterable[bytes | memoryview]) -> None:
-        """Write parts one after the other from a window's beginning.
+    def write(self, ref: SharedMemoryRef, parts: Iterable[bytes | memoryview]) -> None:
+        """Write parts one after the other from the beginning of a reference.
 
         Raises:
-            InvalidRequest: The window does not lie in a registered region.
+            InvalidRequest: The reference does not lie in a registered region.
         """
-        descriptor, position = self._place(window)
+        descriptor, position = self._place(ref)
         for part in parts:
             view = memoryview(part).cast("B")
             while view:
@@ -233,14 +233,14 @@ class SharedMemory:
             arena.count_copy(len(part))
 
 
-def _shrunk(window: Window) -> InvalidRequest:
+def _shrunk(ref: SharedMemoryRef) -> InvalidRequest:
     return InvalidRequest(
-        f"the memory of shared memory region {quote(window.region)} has shrunk since it was "
-        f"registered and no longer holds {window.byte_size} bytes at offset {window.offset}"
+        f"the memory of shared memory region {quote(ref.region)} has shrunk since it was "
+        f"registered and no longer holds {ref.byte_size} bytes at offset {ref.offset}"
     )
 
 
-class GuardedRegions:
+class AuthorizedRegistry:
     """The regions as one request sees them: using them needs what registering them needs.
 
     Args:
@@ -250,19 +250,19 @@ class GuardedRegions:
 
     __slots__ = ("_check", "_regions")
 
-    def __init__(self, regions: Regions, check: Callable[[], None]) -> None:
+    def __init__(self, regions: SharedMemoryRegistry, check: Callable[[], None]) -> None:
         self._regions = regions
         self._check = check
 
-    def read(self, window: Window) -> memoryview:
+    def read(self, ref: SharedMemoryRef) -> memoryview:
         """See `SharedMemory.read`."""
         self._check()
-        return self._regions.read(window)
+        return self._regions.read(ref)
 
-    def write(self, window: Window, parts: Iterable[bytes | memoryview]) -> None:
+    def write(self, ref: SharedMemoryRef, parts: Iterable[bytes | memoryview]) -> None:
         """See `SharedMemory.write`."""
         self._check()
-        self._regions.write(window, parts)
+        self._regions.write(ref, parts)
 
 
 def unsigned(document_value: object, key: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.server.grpc.calls import Context, abort, failure_of
 from ksrv.server.grpc.completion_queue import Unary
-from ksrv.server.grpc.infer import InferCalls, Permit, ThreadPermits, Send
+from ksrv.server.grpc.infer import InferCalls, Permit, Send, ThreadPermits
 from ksrv.server.grpc.messages import Messages, admitted
 from ksrv.server.grpc.unfinished_calls import Waiting
 

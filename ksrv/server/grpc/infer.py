@@ -16,7 +16,7 @@ from ksrv.errors import KsrvError
 from ksrv.limits import Limits
 from ksrv.observe.traffic import count_error
 from ksrv.protocol import grpc as protocol
-from ksrv.protocol.shared_memory import Regions
+from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse, Parameter
 from ksrv.server.grpc.calls import (
     Context,
@@ -100,7 +100,7 @@ class InferCalls:
         *,
         hides_credentials: bool,
         pool: ThreadPoolExecutor,
-        regions_of: Callable[[Context], Regions | None] = lambda context: None,
+        regions_of: Callable[[Context], SharedMemoryRegistry | None] = lambda context: None,
     ) -> None:
         self._engine = engine
         self._limits = limits

@@ -30,7 +30,7 @@ from ksrv.protocol.protobuf import (
     REFLECTION_ALPHA,
     methods,
 )
-from ksrv.protocol.shared_memory import Regions
+from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.server.access import Access, Authorizer
 from ksrv.server.grpc.calls import (
     Check,
@@ -55,7 +55,7 @@ from ksrv.server.grpc.unfinished_calls import SMALL, Waiting
 from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.settings import ServerSettings
-from ksrv.server.shared_memory import GuardedRegions, SharedMemory, shared_memory_of
+from ksrv.server.shared_memory import AuthorizedRegistry, SharedMemory, shared_memory_of
 from ksrv.server.workers.shared_statistics import ServerStatistics
 
 if TYPE_CHECKING:
@@ -293,11 +293,11 @@ class GrpcServer:
         self._pools.append(pool)
         return pool
 
-    def _regions_of(self, context: Context) -> Regions | None:
+    def _regions_of(self, context: Context) -> SharedMemoryRegistry | None:
         if self._shared_memory is None:
             return None
         check = functools.partial(needs_control(self._authorizer), context)
-        return GuardedRegions(self._shared_memory, check)
+        return AuthorizedRegistry(self._shared_memory, check)
 
     def _state_calls(self, calls: ThreadPoolExecutor) -> dict[str, Unary]:
         """Return the inference service's unary methods but ModelInfer, by their paths."""

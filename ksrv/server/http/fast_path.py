@@ -23,13 +23,13 @@ from ksrv.errors import HandlerFailed, KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits, show_limit
 from ksrv.observe.traffic import count_refusal
 from ksrv.protocol import rest
-from ksrv.protocol.shared_memory import Regions
+from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.access import Authorizer
 from ksrv.server.http.body import ended_early
 from ksrv.server.rest.health import unready
 from ksrv.server.rest.responses import error_headers, server_timing, status_line, usable_headers
-from ksrv.server.shared_memory import GuardedRegions
+from ksrv.server.shared_memory import AuthorizedRegistry
 from ksrv.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class FastPath:
         access: Authorizer,
         *,
         nan_literals: bool = False,
-        shared_memory: Regions | None = None,
+        shared_memory: SharedMemoryRegistry | None = None,
     ) -> None:
         self._engine = engine
         self._limits = limits
@@ -232,7 +232,9 @@ class FastPath:
         except Exception as error:  # noqa: BLE001  (becomes the answer)
             self.refuse(exchange, error)
 
-    def _guarded(self, shared: Regions, headers: Mapping[str, str]) -> Regions:
+    def _guarded(
+        self, shared: SharedMemoryRegistry, headers: Mapping[str, str]
+    ) -> SharedMemoryRegistry:
         """Return what a request sees of shared memory.
 
         Where that is on, either all addresses are on loopback or the control token is needed, so
@@ -247,10 +249,14 @@ class FastPath:
                 origin=headers.get("origin"),
             )
 
-        return GuardedRegions(shared, check)
+        return AuthorizedRegistry(shared, check)
 
     def _done(
-        self, exchange: Exchange, request: InferRequest, regions: Regions | None, ticket: "Ticket"
+        self,
+        exchange: Exchange,
+        request: InferRequest,
+        regions: SharedMemoryRegistry | None,
+        ticket: "Ticket",
     ) -> None:
         """Answer a request that the engine has ended, on the thread that ended it."""
         try:
@@ -276,7 +282,7 @@ class FastPath:
         exchange: Exchange,
         request: InferRequest,
         response: InferResponse,
-        regions: Regions | None = None,
+        regions: SharedMemoryRegistry | None = None,
     ) -> None:
         """Send a response.
 

@@ -15,7 +15,7 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.limits import Limits
 from ksrv.protocol import rest
 from ksrv.protocol.error_texts import json_too_large
-from ksrv.protocol.shared_memory import Regions
+from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.access import Access
 from ksrv.server.http.body import DIGITS, Bound, content_length, padding, read_body
@@ -25,7 +25,7 @@ from ksrv.server.http.request_headers import request_headers
 from ksrv.server.rest.responses import send_parts, server_timing, set_handler_headers
 from ksrv.server.rest.route_guard import check_control
 from ksrv.server.settings import ServerSettings
-from ksrv.server.shared_memory import GuardedRegions
+from ksrv.server.shared_memory import AuthorizedRegistry
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -54,7 +54,7 @@ def answer(
     explain: bool = False,
     nan_literals: bool = False,
     run: Callable[[InferRequest], InferResponse],
-    regions: Regions | None = None,
+    regions: SharedMemoryRegistry | None = None,
     target: "LoadedModel | None" = None,
 ) -> Answer:
     """Run one received request and render its answer.
@@ -130,7 +130,7 @@ class InferResource:
         access: Access,
         *,
         waiter: ThreadWaiter,
-        shared_memory: Regions | None = None,
+        shared_memory: SharedMemoryRegistry | None = None,
     ) -> None:
         self._engine = engine
         self._settings = settings
@@ -159,10 +159,10 @@ class InferResource:
             name, version
         )  # an unknown model is told before its body is read
         header_length = req.get_header(HEADER_LENGTH)
-        regions: Regions | None = None
+        regions: SharedMemoryRegistry | None = None
         if self._shared_memory is not None:
             check = partial(check_control, self._access, req.env)
-            regions = GuardedRegions(self._shared_memory, check)
+            regions = AuthorizedRegistry(self._shared_memory, check)
         with Reservation(self._budget) as reservation:
             body = read_body(
                 req.env,
