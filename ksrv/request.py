@@ -64,6 +64,23 @@ class RequestedOutput:
     shared_memory: SharedMemoryRef | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TorchServeCall:
+    """What a request over one of TorchServe's own routes says beside its headers.
+
+    Attributes:
+        content_types: The content types of its parts, by their names.
+        explain: The handler's request header `explain`; None on routes that do not set it.
+        url_path: The handler's request header `url_path`; None on routes that do not set it.
+        describe: Whether the client asks for the handler's description of its model.
+    """
+
+    content_types: Mapping[str, str] = field(default_factory=dict)
+    explain: str | None = None
+    url_path: str | None = None
+    describe: bool = False
+
+
 @dataclass(slots=True)
 class InferRequest:
     """One inference request, parsed but not yet checked against its model.
@@ -76,7 +93,8 @@ class InferRequest:
         explain: Whether the explain route was called.
         mark_final: Whether the last answer on a stream says so in a parameter.
         nbytes: Bytes received for it; what counts against the bound on bytes in flight.
-        surface: Whose conventions it follows, "" for KServe v2; a batch has one surface only.
+        torchserve: What TorchServe's own routes add; None over KServe v2. A batch holds requests of one
+            of these dialects only.
         on_chunk: Takes intermediate answers, on the thread that runs the batch; it must not block.
             None where they are not wanted.
         images: The checked images of its inputs by name, once it is validated; None without any.
@@ -96,7 +114,7 @@ class InferRequest:
     explain: bool = False
     mark_final: bool = False
     nbytes: int = 0
-    surface: str = ""
+    torchserve: TorchServeCall | None = None
     on_chunk: "Callable[[InferResponse], None] | None" = None
     images: dict[str, CheckedImages] | None = None
     target: Any = None
@@ -129,6 +147,7 @@ class BatchRequest:
         rows: The request's slice of the batch's rows.
         input_parameters: The parameters of its inputs, by the names of the inputs with parameters.
         output_parameters: The same of the outputs that it asked for.
+        torchserve: What TorchServe's own routes add; None over KServe v2.
     """
 
     rows: slice
@@ -137,6 +156,7 @@ class BatchRequest:
     headers: Mapping[str, str] = field(default_factory=dict)
     input_parameters: Mapping[str, Parameters] = field(default_factory=dict)
     output_parameters: Mapping[str, Parameters] = field(default_factory=dict)
+    torchserve: TorchServeCall | None = None
 
     @classmethod
     def of(cls, request: InferRequest, rows: slice) -> "BatchRequest":
@@ -147,6 +167,7 @@ class BatchRequest:
             rows: Its rows in the batch.
         """
         part = cls(rows, request.id, request.parameters, request.headers)
+        part.torchserve = request.torchserve
         inputs = {one.name: one.parameters for one in request.inputs if one.parameters}
         if inputs:
             part.input_parameters = inputs

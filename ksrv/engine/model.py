@@ -553,6 +553,6 @@ def _part(request: InferRequest, start: int, end: int) -> InferRequest:
         images=images,
         nbytes=0,
         mark_final=False,
-        surface="",
+        torchserve=None,
         on_chunk=None,
     )

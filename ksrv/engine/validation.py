@@ -103,7 +103,7 @@ class Admission:
         """
         shapes: list[object] = []
         decode_ns = 0
-        declared = not request.surface  # other surfaces have parts where KServe has inputs
+        declared = not request.torchserve  # other dialects have parts where KServe has inputs
         rows = self._plain_rows(request) if declared and self._only is not None else -1
         if rows >= 0:
             pass
@@ -226,7 +226,7 @@ class Admission:
             shapes.append((tensor.name, tensor.datatype, tensor.shape[1:]))
         least = 1 if self.spec.accepts_any_inputs else 0
         if rows < least or any(not tensor.shape for tensor in request.inputs):
-            countable = request.surface or self.spec.accepts_any_inputs or not request.inputs
+            countable = request.torchserve or self.spec.accepts_any_inputs or not request.inputs
             if self._joins and not countable:
                 raise InvalidRequest(self._no_rows(request))
             # No dimension that all share: the request is one row of its own, and is never joined.
@@ -246,9 +246,9 @@ class Admission:
         )
 
     def _group(self, request: InferRequest, shapes: list[object]) -> int:
-        if not self._joins or (self._one_group and not request.surface):
+        if not self._joins or (self._one_group and not request.torchserve):
             return int(request.explain)
-        key = (tuple(shapes), request.explain, request.surface)
+        key = (tuple(shapes), request.explain, request.torchserve is not None)
         group = self._groups.get(key)
         if group is None:
             if len(self._groups) >= KNOWN_GROUPS:

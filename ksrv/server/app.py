@@ -41,7 +41,7 @@ from ksrv.server.rest.route_guard import Guard, GuardedRouter, Needs
 from ksrv.server.rest.shared_memory import add_routes
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
-from ksrv.server.torchserve.routes import TorchServeSurface
+from ksrv.server.torchserve.routes import TorchServeRoutes
 from ksrv.server.workers.shared_statistics import ServerStatistics
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def make_app(
     if shared_memory is not None:
         add_routes(app, shared_memory, read_document)
     if settings.torchserve_api:
-        torchserve = TorchServeSurface(
+        torchserve = TorchServeRoutes(
             engine, settings, budget, hides_credentials=access.needs_token, waiter=waiter
         )
         torchserve.add_routes(app)

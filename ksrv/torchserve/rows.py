@@ -4,8 +4,8 @@ Requests that came over TorchServe's own routes become one row each, as TorchSer
 by name, decoded by their content types. Requests over KServe v2 become one row for each of their batch
 rows, under `body`: BYTES as the undecoded bytearray, numbers as nested lists.
 
-The front end passes the kind of a part, and other facts beside HTTP's headers, in pseudo-headers whose
-names begin with a colon, which no client can send.
+What such a route says beside the HTTP headers, the content types of the parts among it, is a
+`ksrv.request.TorchServeCall`.
 """
 
 import json
@@ -18,25 +18,19 @@ from ksrv.datatypes import widen_bfloat16
 from ksrv.request import Array, BatchInputs, BatchRequest, Element, Tensor
 from ksrv.torchserve.api.context import RequestHeaders
 
-SURFACE = ":surface"
-URL_PATH = ":url_path"
-EXPLAIN = ":explain"
-DESCRIBE = ":describe"
-PART = ":part:"
-TORCHSERVE = "torchserve"
-
 MODES = frozenset({"explain", "describe", "url_path"})
 """Keys of the handler's request headers that the route decides, never a client's header."""
 
 
 def is_torchserve(request: BatchRequest) -> bool:
     """Tell whether the request came over one of TorchServe's own routes."""
-    return request.headers.get(SURFACE) == TORCHSERVE
+    return request.torchserve is not None
 
 
 def is_description(inputs: BatchInputs) -> bool:
     """Tell whether the batch is a request for the handler's description of its model."""
-    return len(inputs.requests) == 1 and inputs.requests[0].headers.get(DESCRIBE) == "True"
+    call = inputs.requests[0].torchserve
+    return len(inputs.requests) == 1 and call is not None and call.describe
 
 
 def described(answer: bytes) -> Any:
@@ -57,8 +51,10 @@ def torchserve_rows(inputs: BatchInputs, *, decode: bool = True) -> list[dict[st
 
 def _parts(tensors: Mapping[str, Tensor], request: BatchRequest, decode: bool) -> dict[str, Any]:
     row = {}
+    call = request.torchserve
+    kinds = call.content_types if decode and call is not None else {}
     for name, tensor in tensors.items():
-        kind = request.headers.get(PART + name, "") if decode else ""
+        kind = kinds.get(name, "")
         row[name] = decoded_part(tensor.data[request.rows.start], kind)
     return row
 
@@ -186,16 +182,17 @@ def request_headers(
     """
     headers = request.headers
     shown = RequestHeaders()
-    if is_torchserve(request):
+    call = request.torchserve
+    if call is not None:
         for name in parts:
-            shown[name] = {"content-type": _media_type(headers.get(PART + name, ""))}
-        if EXPLAIN in headers:
-            shown["explain"] = headers[EXPLAIN]
+            shown[name] = {"content-type": _media_type(call.content_types.get(name, ""))}
+        if call.explain is not None:
+            shown["explain"] = call.explain
     else:
         shown |= {"body": {"content-type": ""}, "explain": str(explain)}
     for name, value in headers.items():
-        if not name.startswith(":") and name.lower() not in MODES:
+        if name.lower() not in MODES:
             shown[name] = value
-    if URL_PATH in headers:
-        shown["url_path"] = headers[URL_PATH]
+    if call is not None and call.url_path is not None:
+        shown["url_path"] = call.url_path
     return shown

@@ -1,7 +1,7 @@
 """Drives a handler written for TorchServe, as `ksrv.handlers.runner.Runner` drives ksrv's own.
 
 The handler sees the context, the rows and the return rule that it was written for; the engine sees
-the same batches in and out as from any other handler. A batch holds requests of one surface only:
+the same batches in and out as from any other handler. A batch holds requests of one dialect only:
 TorchServe's own routes, or KServe v2.
 """
 

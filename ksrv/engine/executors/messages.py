@@ -27,6 +27,7 @@ from ksrv.request import (
     Emitter,
     Parameter,
     Tensor,
+    TorchServeCall,
 )
 from ksrv.spec import ModelSpec
 
@@ -67,6 +68,7 @@ class RequestNote(msgspec.Struct, array_like=True):
     headers: dict[str, str]
     input_parameters: dict[str, dict[str, Parameter]] = {}
     output_parameters: dict[str, dict[str, Parameter]] = {}
+    torchserve: TorchServeCall | None = None
 
 
 class RunNote(msgspec.Struct, omit_defaults=True):
@@ -232,6 +234,7 @@ def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
                 dict(request.headers),
                 {name: dict(own) for name, own in request.input_parameters.items()},
                 {name: dict(own) for name, own in request.output_parameters.items()},
+                request.torchserve,
             )
             for request in batch.requests
         ],
@@ -276,6 +279,7 @@ def unpack_batch(frame: Frame, peer: PeerBlocks, emitter: Callable[[], Emitter])
                 request.headers,
                 request.input_parameters,
                 request.output_parameters,
+                request.torchserve,
             )
             for request in note.requests
         ],

@@ -1,20 +1,21 @@
-"""TorchServe's inference routes, as a thin surface over the same engine.
+"""TorchServe's inference routes, over the same engine.
 
 They are served for archives, on the main HTTP address, when the setting `torchserve_api` asks for
-them. A request becomes one row whose parts are BYTES tensors; what else the handler's side has to
-know travels in pseudo-headers (see `ksrv.torchserve.rows`). gunicorn upper-cases the names of headers
+them. A request becomes one row whose parts are BYTES tensors; what else the
+route says is a `ksrv.request.TorchServeCall`. gunicorn upper-cases the names of headers
 before anybody sees them, so handlers find `X-My-Header` however the client wrote it.
 """
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import falcon
 
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError, NotFound, Overloaded
-from ksrv.request import InferRequest, Tensor
+from ksrv.request import InferRequest, Tensor, TorchServeCall
 from ksrv.server.http.body import Environ, read_body
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.client_watch import ThreadWaiter
@@ -38,7 +39,7 @@ KSERVE_PATHS = ("/v2", "/v1", "/metrics")
 ErrorHandler = Callable[[Any, falcon.Response, Any, dict[str, Any]], None]
 
 
-class TorchServeSurface:
+class TorchServeRoutes:
     """The routes and what they share.
 
     Args:
@@ -144,7 +145,7 @@ class TorchServeSurface:
         name: str,
         version: str,
         *,
-        extra: Mapping[str, str],
+        call: TorchServeCall,
         explain: bool = False,
         query: Sequence[tuple[str, str]] = (),
     ) -> None:
@@ -155,7 +156,7 @@ class TorchServeSurface:
             resp: Its answer.
             name: The model's name, "" where a part of the request names it.
             version: The version, or "".
-            extra: Pseudo-headers for the handler's side.
+            call: What the route adds; the content types of the parts are filled in here.
             explain: Whether to explain.
             query: Query parameters that are parts of the row.
         """
@@ -181,10 +182,14 @@ class TorchServeSurface:
                     version,
                     request_id,
                     [Tensor(part.name, "BYTES", (1,), [part.value]) for part in parts],
-                    headers=self._headers(req, parts, extra),
+                    headers=request_headers(
+                        req.env, with_credentials=self._with_credentials, spelling=str.title
+                    ),
                     explain=explain,
                     nbytes=len(body),
-                    surface=rows.TORCHSERVE,
+                    torchserve=replace(
+                        call, content_types={part.name: part.content_type for part in parts}
+                    ),
                 )
                 reservation.close()  # from here on the queue counts the request
                 self._answer(request, req.env, resp)
@@ -192,17 +197,6 @@ class TorchServeSurface:
             answers.send_error(resp, error)
         except KsrvError as error:
             answers.send_error(resp, errors.translated(error))
-
-    def _headers(
-        self, req: falcon.Request, parts: Sequence[Part], extra: Mapping[str, str]
-    ) -> dict[str, str]:
-        headers = request_headers(
-            req.env, with_credentials=self._with_credentials, spelling=str.title
-        )
-        headers[rows.SURFACE] = rows.TORCHSERVE
-        for part in parts:
-            headers[rows.PART + part.name] = part.content_type
-        return headers | dict(extra)
 
     def _answer(self, request: InferRequest, environ: Environ, resp: falcon.Response) -> None:
         try:
@@ -229,10 +223,8 @@ class TorchServeSurface:
         Raises:
             KsrvError: The handler failed.
         """
-        headers = {rows.SURFACE: rows.TORCHSERVE, rows.DESCRIBE: "True"}
-        request = InferRequest(
-            name, version, str(uuid.uuid4()), headers=headers, surface=rows.TORCHSERVE
-        )
+        call = TorchServeCall(describe=True)
+        request = InferRequest(name, version, str(uuid.uuid4()), torchserve=call)
         exchange = answers.Exchange(self.engine, request, self._waiter)
         while exchange.first() is not None:
             pass  # chunks are no part of a description
@@ -240,8 +232,8 @@ class TorchServeSurface:
 
 
 class _Resource:
-    def __init__(self, surface: TorchServeSurface) -> None:
-        self._surface = surface
+    def __init__(self, routes: TorchServeRoutes) -> None:
+        self._routes = routes
 
 
 class PredictionResource(_Resource):
@@ -258,8 +250,8 @@ class PredictionResource(_Resource):
         url_path: str = "",
     ) -> None:
         """Answer one request; the query is dropped."""
-        extra = {rows.EXPLAIN: str(self._explain), rows.URL_PATH: url_path}
-        self._surface.run(req, resp, name, version, extra=extra, explain=self._explain)
+        call = TorchServeCall(explain=str(self._explain), url_path=url_path)
+        self._routes.run(req, resp, name, version, call=call, explain=self._explain)
 
     on_get = on_post
     on_put = on_post
@@ -279,7 +271,7 @@ class OlderResource(_Resource):
     ) -> None:
         """Answer one request."""
         query = [(key, _last(value)) for key, value in req.params.items()]
-        self._surface.run(req, resp, name, version, extra={}, query=query)
+        self._routes.run(req, resp, name, version, call=TorchServeCall(), query=query)
 
     on_get = on_post
     on_put = on_post
@@ -292,19 +284,19 @@ class DescribeResource(_Resource):
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
     ) -> None:
         """Answer a list of descriptions."""
-        surface = self._surface
+        routes = self._routes
         answers.prepare(resp, str(uuid.uuid4()))
         every = version == "all"
         try:
-            surface.check(name, "" if every else version)
-            spec = surface.engine.spec(name, "" if every else version)
+            routes.check(name, "" if every else version)
+            spec = routes.engine.spec(name, "" if every else version)
             listed = []
-            for model in surface.engine.loaded():
+            for model in routes.engine.loaded():
                 if model.spec.name != name or not (every or model.spec.version == spec.version):
                     continue
                 document = description(model)
                 if req.get_param("customized", default="").lower() == "true":
-                    document["customizedMetadata"] = surface.describe(name, model.spec.version)
+                    document["customizedMetadata"] = routes.describe(name, model.spec.version)
                 listed.append(document)
             answers.send_document(resp, listed)
         except TorchServeError as error:
@@ -319,7 +311,7 @@ class PingResource(_Resource):
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer "Healthy" when the server is ready."""
         answers.prepare(resp, str(uuid.uuid4()))
-        healthy = self._surface.engine.ready()
+        healthy = self._routes.engine.ready()
         answers.send_document(resp, {"status": "Healthy" if healthy else "Unhealthy"})
         if not healthy:
             resp.status = falcon.HTTP_500

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from ksrv.handlers.runner import make_runner
 from ksrv.repository.layout import Repository
-from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.torchserve import rows
+from ksrv.request import BatchInputs, BatchRequest, Tensor, TorchServeCall
 
 
 class Chunks(list):
@@ -25,10 +24,9 @@ class Chunks(list):
 
 
 def run(runner, bodies, streamed):
-    headers = {rows.SURFACE: rows.TORCHSERVE, rows.PART + "body": "application/json"}
+    call = TorchServeCall({"body": "application/json"})
     requests = [
-        BatchRequest(slice(row, row + 1), f"id{row}", {}, dict(headers))
-        for row in range(len(bodies))
+        BatchRequest(slice(row, row + 1), f"id{row}", torchserve=call) for row in range(len(bodies))
     ]
     elements = [json.dumps(body).encode() for body in bodies]
     tensor = Tensor("body", "BYTES", (len(bodies),), elements)

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from ksrv.handlers.runner import HandlerLoadError
-from ksrv.request import BatchInputs, BatchRequest, Tensor
-from ksrv.torchserve import rows
+from ksrv.request import BatchInputs, BatchRequest, Tensor, TorchServeCall
 
 HANDLER = """
 import ts
@@ -28,7 +27,7 @@ class Reversed(BaseEnvelope):
 
 def batch(*bodies):
     """Requests over /predictions, each with a JSON body."""
-    headers = {rows.SURFACE: rows.TORCHSERVE, rows.PART + "body": "application/json"}
+    call = TorchServeCall({"body": "application/json"})
     return BatchInputs(
         {
             "body": Tensor(
@@ -36,7 +35,10 @@ def batch(*bodies):
             )
         },
         len(bodies),
-        [BatchRequest(slice(row, row + 1), f"id{row}", {}, headers) for row in range(len(bodies))],
+        [
+            BatchRequest(slice(row, row + 1), f"id{row}", torchserve=call)
+            for row in range(len(bodies))
+        ],
     )
 
 
