@@ -13,7 +13,7 @@ from ksrv.cli.progress import Progress
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
-    from ksrv.engine.model import LoadedModel
+    from ksrv.engine.model import ModelVersion
 
 _POLL_SECONDS = 0.2
 
@@ -97,7 +97,7 @@ def _results(engine: "Engine") -> list[dict[str, Any]]:
     return found
 
 
-def _was_run(model: "LoadedModel") -> bool:
+def _was_run(model: "ModelVersion") -> bool:
     """Tell whether the model's warm-up had a request to run."""
     from ksrv.engine.warmup import generated
 

@@ -12,8 +12,8 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue import request_queue as native
 from ksrv.engine.executors import Executor
 from ksrv.engine.executors.inline import InlineExecutor
-from ksrv.engine.model import ExecutorFactory, LoadedModel, Retired
-from ksrv.engine.registry import ModelState, Served, ServedModels
+from ksrv.engine.model import ExecutorFactory, ModelVersion, Retired
+from ksrv.engine.registry import ModelRegistry, ModelState, ModelVersions
 from ksrv.engine.settings import EngineSettings
 from ksrv.engine.ticket import Ticket
 from ksrv.errors import NotFound, NotReady, cut
@@ -71,10 +71,10 @@ class Engine:
             executor_for, emit=self.handler_metrics.record, limits=self.settings.limits
         )
 
-        def make_model(source: ModelSource) -> LoadedModel:
-            return LoadedModel(source, self.settings, make)
+        def make_model(source: ModelSource) -> ModelVersion:
+            return ModelVersion(source, self.settings, make)
 
-        self._models = ServedModels(
+        self._models = ModelRegistry(
             repository, make_model, self.settings.drain_seconds, self.settings.parallel_loads
         )
         self._loaded = threading.Event()
@@ -160,7 +160,7 @@ class Engine:
 
     # ---- requests ---------------------------------------------------------------------------
 
-    def find(self, name: str, version: str = "") -> LoadedModel:
+    def find(self, name: str, version: str = "") -> ModelVersion:
         """Return the model version that takes a request, for its `InferRequest.target`.
 
         Args:
@@ -248,13 +248,13 @@ class Engine:
                 self._check_successor(model, request)
                 request.target = None
 
-    def _check_successor(self, model: LoadedModel, request: InferRequest) -> None:
+    def _check_successor(self, model: ModelVersion, request: InferRequest) -> None:
         """Raise NotReady unless another version has taken the retired one's place."""
         if self._models.find(request.model_name, request.model_version) is model:
             why = f": {model.reason}" if model.reason else "."
             raise NotReady(f"the model {request.model_name} is not ready{why}")
 
-    def reached(self) -> list[tuple[str, str, LoadedModel]]:
+    def reached(self) -> list[tuple[str, str, ModelVersion]]:
         """Return the models that requests reach, for a front end that knows their queues.
 
         Returns:
@@ -299,7 +299,7 @@ class Engine:
         more = len(down) - len(shown)
         return cut("; ".join([*shown, *([f"and {more} more are not ready"] if more else [])]))
 
-    def _misses(self, down: list[tuple[str, Served]], wanted: int) -> bool:
+    def _misses(self, down: list[tuple[str, ModelVersions]], wanted: int) -> bool:
         """Whether the server cannot be ready without the models that are down.
 
         It can without one whose process is being replaced, as long as another model serves: an
@@ -371,7 +371,7 @@ class Engine:
             if version not in served.versions
         ]
 
-    def loaded(self) -> list[LoadedModel]:
+    def loaded(self) -> list[ModelVersion]:
         """Return every version that serves, with how it was loaded."""
         return self._models.models()
 
@@ -477,7 +477,7 @@ def executor_for(
     return InlineExecutor(source, instance=instance, threads=threads, emit=emit)
 
 
-def _shown(name: str, served: Served) -> str:
+def _shown(name: str, served: ModelVersions) -> str:
     """Say what is the matter with a model that is not ready, in the version that requests want."""
     model = served.default
     if model is not None:

@@ -53,7 +53,7 @@ class Retired(Exception):
     """The version no longer accepts requests; its successor does."""
 
 
-class LoadedModel:
+class ModelVersion:
     """One version of a model, from the start of its load to the end of its last request.
 
     Args:
@@ -458,7 +458,7 @@ class LoadedModel:
         result.ready = self.ready
         return result
 
-    def follow(self, old: "LoadedModel") -> None:
+    def follow(self, old: "ModelVersion") -> None:
         """Carry on the counts of the load that this one replaces, which may still be finishing.
 
         Args:
@@ -507,7 +507,7 @@ class LoadedModel:
             return finished and all(ended)
 
 
-def image_preparers(model: LoadedModel) -> dict[str, RowImages]:
+def image_preparers(model: ModelVersion) -> dict[str, RowImages]:
     """Return how the images of a model's inputs are prepared, by input name.
 
     Args:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ksrv.engine.model import LoadedModel, State
+from ksrv.engine.model import ModelVersion, State
 from ksrv.errors import HandlerFailed, KsrvError, NotFound, NotReady, quote, without_paths
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import Repository, by_numbers
@@ -41,7 +41,7 @@ class ModelState:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ModelVersions:
     """The versions of one model.
 
     Attributes:
@@ -51,13 +51,13 @@ class Served:
         fingerprints: What each version on disk looked like when it was last loaded or tried.
     """
 
-    versions: dict[str, LoadedModel] = field(default_factory=dict)
+    versions: dict[str, ModelVersion] = field(default_factory=dict)
     states: dict[str, ModelState] = field(default_factory=dict)
     wanted: bool = True
     fingerprints: Mapping[str, object] = field(default_factory=dict)
 
     @property
-    def default(self) -> LoadedModel | None:
+    def default(self) -> ModelVersion | None:
         """The version that serves requests that name none: the highest that was not lost."""
         for model in reversed(self.versions.values()):
             if model.state == "READY":
@@ -70,7 +70,7 @@ class Served:
         return next(reversed(self.states.values()), None)
 
 
-class ServedModels:
+class ModelRegistry:
     """The table of models.
 
     Args:
@@ -83,14 +83,14 @@ class ServedModels:
     def __init__(
         self,
         repository: Repository,
-        make: Callable[[ModelSource], LoadedModel],
+        make: Callable[[ModelSource], ModelVersion],
         drain_seconds: float,
         parallel_loads: int,
     ) -> None:
         self._repository = repository
         self._make = make
         self._drain_seconds = drain_seconds
-        self._table: dict[str, Served] = {}
+        self._table: dict[str, ModelVersions] = {}
         self._table_lock = threading.Lock()  # while the table is replaced
         self._scan_lock = threading.Lock()
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -103,7 +103,7 @@ class ServedModels:
 
     # ---- reading ----------------------------------------------------------------------------
 
-    def find(self, name: str, version: str = "") -> LoadedModel:
+    def find(self, name: str, version: str = "") -> ModelVersion:
         """Return the version that serves a request.
 
         Args:
@@ -133,7 +133,7 @@ class ServedModels:
         stands = state.state.lower() if state else "unavailable"
         raise NotReady(f"the model {name} is not ready, it is {stands}{why}")
 
-    def models(self, name: str = "", version: str = "") -> list[LoadedModel]:
+    def models(self, name: str = "", version: str = "") -> list[ModelVersion]:
         """Return the versions that serve.
 
         Args:
@@ -150,7 +150,7 @@ class ServedModels:
         chosen = [self._table[name]] if name else list(self._table.values())
         return [model for served in chosen for model in served.versions.values()]
 
-    def served(self) -> Mapping[str, Served]:
+    def served(self) -> Mapping[str, ModelVersions]:
         """Return the table as it is now."""
         return self._table
 
@@ -335,15 +335,15 @@ class ServedModels:
             failed = HandlerFailed(
                 f"the model {name} cannot be loaded: {type(error).__name__}: {error}"
             )
-            before = self._table.get(name) or Served()
+            before = self._table.get(name) or ModelVersions()
             states = {"": ModelState(name, "", "UNAVAILABLE", failed.message)}
-            self._put(name, Served(before.versions, states))
+            self._put(name, ModelVersions(before.versions, states))
             return [failed]
 
     def _renew(self, name: str, entry: ModelEntry, *, always: bool) -> list[KsrvError]:
-        before = self._table.get(name) or Served()
+        before = self._table.get(name) or ModelVersions()
         found = {version: fingerprint(source) for version, source in entry.versions.items()}
-        versions: dict[str, LoadedModel] = {}
+        versions: dict[str, ModelVersion] = {}
         states: dict[str, ModelState] = {}
         failed: list[KsrvError] = []
         fresh = [
@@ -356,7 +356,7 @@ class ServedModels:
         loaded = self._load_aside(fresh)
         for version in entry.versions:
             result = loaded.get(version)
-            if isinstance(result, LoadedModel):
+            if isinstance(result, ModelVersion):
                 versions[version] = result
                 if version in before.versions:
                     result.follow(before.versions[version])
@@ -378,19 +378,19 @@ class ServedModels:
             versions = {version: merged[version] for version in sorted(merged, key=by_numbers)}
         if failed and not versions:  # a new version that cannot be served takes none away
             versions = before.versions
-        self._put(name, Served(versions, states, True, found))
+        self._put(name, ModelVersions(versions, states, True, found))
         kept = set(map(id, versions.values()))
         self._retire(model for model in before.versions.values() if id(model) not in kept)
         return failed
 
-    def _load_aside(self, sources: list[ModelSource]) -> dict[str, LoadedModel | KsrvError]:
+    def _load_aside(self, sources: list[ModelSource]) -> dict[str, ModelVersion | KsrvError]:
         loaded = {}
         for source in sources:
             with self._load_slots:
                 loaded[source.version] = self._load_one(source)
         return loaded
 
-    def _load_one(self, source: ModelSource) -> LoadedModel | KsrvError:
+    def _load_one(self, source: ModelSource) -> ModelVersion | KsrvError:
         if source.config is None or source.error:
             return HandlerFailed(source.error or f"{source.folder} has no settings")
         model = self._make(source)
@@ -400,7 +400,7 @@ class ServedModels:
             return error
         return model
 
-    def _put(self, name: str, served: Served | None) -> None:
+    def _put(self, name: str, served: ModelVersions | None) -> None:
         """Replace a model in the table, or take it out."""
         with self._table_lock:
             table = dict(self._table)
@@ -410,7 +410,7 @@ class ServedModels:
                 table[name] = served
             self._table = table
 
-    def _retire(self, models: Iterable[LoadedModel]) -> None:
+    def _retire(self, models: Iterable[ModelVersion]) -> None:
         with self._table_lock:
             self._retiring = [thread for thread in self._retiring if thread.is_alive()]
         for model in models:
@@ -422,21 +422,23 @@ class ServedModels:
                 self._retiring.append(thread)
 
 
-def _loading(entry: ModelEntry) -> Served:
+def _loading(entry: ModelEntry) -> ModelVersions:
     """Return the state of a model before its load."""
-    return Served(states={one: ModelState(entry.name, one, "LOADING") for one in entry.versions})
+    return ModelVersions(
+        states={one: ModelState(entry.name, one, "LOADING") for one in entry.versions}
+    )
 
 
-def _differs(served: Served, entry: ModelEntry) -> bool:
+def _differs(served: ModelVersions, entry: ModelEntry) -> bool:
     """Whether a model on disk differs from the model that was last loaded or tried."""
     found = {version: fingerprint(one) for version, one in entry.versions.items()}
     return found != served.fingerprints
 
 
-def _unloaded(name: str, versions: Iterable[str]) -> Served:
+def _unloaded(name: str, versions: Iterable[str]) -> ModelVersions:
     """Return what stands for a model that was unloaded on purpose."""
     states = {version: ModelState(name, version, "UNAVAILABLE", "unloaded") for version in versions}
-    return Served(states=states, wanted=False)
+    return ModelVersions(states=states, wanted=False)
 
 
 def _for_clients(error: KsrvError, *folders: Path) -> KsrvError:
@@ -446,7 +448,7 @@ def _for_clients(error: KsrvError, *folders: Path) -> KsrvError:
     return error
 
 
-def _state_of(model: LoadedModel, failed: ModelState | None) -> ModelState:
+def _state_of(model: ModelVersion, failed: ModelState | None) -> ModelState:
     """Return a serving version's line; one whose newer load failed says so."""
     reason = model.reason
     if model.warm_up_error and not reason:

@@ -32,7 +32,7 @@ from ksrv.spec import ModelSpec
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
-    from ksrv.engine.model import LoadedModel
+    from ksrv.engine.model import ModelVersion
     from ksrv.engine.ticket import Ticket
 
 Send = Callable[[bytes | None], None]
@@ -121,7 +121,7 @@ class InferCalls:
         metadata = metadata_of(context)
         if self._hides_credentials:
             metadata.pop("authorization", None)
-        target: LoadedModel | None = None
+        target: ModelVersion | None = None
 
         def spec_of(name: str, version: str) -> ModelSpec:
             nonlocal target

@@ -34,7 +34,7 @@ from ksrv.spec import ModelSpec
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
-    from ksrv.engine.model import LoadedModel
+    from ksrv.engine.model import ModelVersion
     from ksrv.engine.ticket import Ticket
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ def ready_answers(limits: Limits) -> dict[str, ReadyAnswer]:
     }
 
 
-def late_answer(model: "LoadedModel") -> tuple[bytes, bytes, bytes, bytes, bytes] | None:
+def late_answer(model: "ModelVersion") -> tuple[bytes, bytes, bytes, bytes, bytes] | None:
     """Return the answer past the deadline in the parts that `ModelEndpoint` takes, if its text has them.
 
     Args:
@@ -134,7 +134,7 @@ def late_answer(model: "LoadedModel") -> tuple[bytes, bytes, bytes, bytes, bytes
     return line, fields, prefix, behind_waiting, behind_running
 
 
-def endpoint_for(model: "LoadedModel", route: "FastPath", limits: Limits) -> ModelEndpoint | None:
+def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> ModelEndpoint | None:
     """Return the way of fast-path requests to a model, or None for a model that has no such way.
 
     Args:

@@ -29,7 +29,7 @@ from ksrv.server.shared_memory import AuthorizedRegistry
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
-    from ksrv.engine.model import LoadedModel
+    from ksrv.engine.model import ModelVersion
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
@@ -55,7 +55,7 @@ def answer(
     nan_literals: bool = False,
     run: Callable[[InferRequest], InferResponse],
     regions: SharedMemoryRegistry | None = None,
-    target: "LoadedModel | None" = None,
+    target: "ModelVersion | None" = None,
 ) -> Answer:
     """Run one received request and render its answer.
 

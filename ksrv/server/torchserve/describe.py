@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ksrv.engine.model import LoadedModel
+    from ksrv.engine.model import ModelVersion
 
 
-def description(model: "LoadedModel") -> dict[str, Any]:
+def description(model: "ModelVersion") -> dict[str, Any]:
     """Return the description of one version.
 
     Keys of features that ksrv does not serve have the value that says that they are off.

@@ -20,7 +20,7 @@ from ksrv.spec import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
-    from ksrv.engine.model import LoadedModel
+    from ksrv.engine.model import ModelVersion
 
 COLUMNS = ("model", "version", "handler", "device", "inputs", "outputs", "load", "warm-up", "ready")
 
@@ -168,7 +168,7 @@ def _seconds(nanoseconds: int) -> str:
     return f"{nanoseconds / 1e9:.2f} s" if nanoseconds else "-"
 
 
-def _handler(model: "LoadedModel") -> str:
+def _handler(model: "ModelVersion") -> str:
     config = model.config
     if config.handler is None:
         return model.spec.platform
@@ -176,7 +176,7 @@ def _handler(model: "LoadedModel") -> str:
     return f"{PurePath(path).name}{colon}{name}"
 
 
-def _row(model: "LoadedModel") -> Row:
+def _row(model: "ModelVersion") -> Row:
     spec = model.spec
     return Row(
         (
