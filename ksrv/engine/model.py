@@ -23,7 +23,7 @@ from ksrv.engine.history import History
 from ksrv.engine.instance import Instance
 from ksrv.engine.settings import EngineSettings
 from ksrv.engine.ticket import JoinedTicket, QueuedTicket, Ticket, late
-from ksrv.engine.validation import Admission
+from ksrv.engine.validation import RequestValidator
 from ksrv.errors import (
     BodyTooLarge,
     DeadlineExceeded,
@@ -92,7 +92,7 @@ class ModelVersion:
         self.delay_ns = int(batching.max_delay_ms * MILLISECOND) if batching else 0
         self._settings = settings
         self.images: dict[str, RowImages] = {}
-        self._admission = Admission(self.spec)
+        self._validator = RequestValidator(self.spec)
         self._ready: deque[PendingBatch] = deque()
         self._lost: list[str] = []
         self._closing = threading.Lock()
@@ -129,7 +129,7 @@ class ModelVersion:
             self.spec = specs[0]
             self.images = image_preparers(self)
             split = bool(self.config.batching and self.config.batching.split)
-            self._admission = Admission(self.spec, dict(self.images), split=split)
+            self._validator = RequestValidator(self.spec, dict(self.images), split=split)
             loaded = time.monotonic_ns()
             self.load_ns = loaded - begun
             for instance in self._instances:
@@ -187,7 +187,7 @@ class ModelVersion:
 
     def _run_sizes(self, instance: Instance, request: InferRequest) -> None:
         """Run a request on an instance, at every batch size that will be used."""
-        rows, group = self._admission.admit(request)
+        rows, group = self._validator.validate(request)
         counts = {max(1, size // max(rows, 1)) for size in warmup.sizes(self.spec)}
         for count in sorted(counts):
             batch = instance.new_batch()
@@ -242,7 +242,7 @@ class ModelVersion:
             Retired: Another version has taken over; submit it there.
             KsrvError: It is refused.
         """
-        ticket = self._admitted(request)
+        ticket = self._validated(request)
         if isinstance(ticket, JoinedTicket):
             if callback is not None:
                 ticket.add_done_callback(callback)
@@ -270,7 +270,7 @@ class ModelVersion:
             Retired: Another version has taken over; submit it there.
             KsrvError: Why there is no answer.
         """
-        ticket = self._admitted(request)
+        ticket = self._validated(request)
         if isinstance(ticket, JoinedTicket):
             return ticket.wait()
         pushed = self.queue.push_and_join(ticket, self._may_keep(ticket))
@@ -297,10 +297,10 @@ class ModelVersion:
         """
         self._instances[seat].run_lent(tickets)
 
-    def _admitted(self, request: InferRequest) -> QueuedTicket | JoinedTicket:
+    def _validated(self, request: InferRequest) -> QueuedTicket | JoinedTicket:
         """Return the ticket of a request that fits the model; one of parts is queued already."""
         try:
-            rows, group = self._admission.admit(request)
+            rows, group = self._validator.validate(request)
         except KsrvError:
             self.queue.count_invalid()
             raise

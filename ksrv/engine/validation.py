@@ -38,16 +38,16 @@ class Images(Protocol):
         """Return the headers of `count` images and the tensor that the images become."""
 
 
-class Admitted(NamedTuple):
-    """What the queue has to know of a request.
+class Validated(NamedTuple):
+    """What the queue has to know of a validated request.
 
     Attributes:
         rows: How many rows it adds to a batch.
-        group: Requests of equal groups may be joined.
+        batch_key: Requests of equal keys may be joined.
     """
 
     rows: int
-    group: int
+    batch_key: int
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class _Input:
     images: Images | None
 
 
-class Admission:
+class RequestValidator:
     """The checks for one model version.
 
     Args:
@@ -89,7 +89,7 @@ class Admission:
             next(iter(self._inputs.values())) if self._one_group and len(declared) == 1 else None
         )
 
-    def admit(self, request: InferRequest) -> Admitted:
+    def validate(self, request: InferRequest) -> Validated:
         """Check a request.
 
         Args:
@@ -120,8 +120,8 @@ class Admission:
                 f"the model {self.spec.name}"
             )
         if decode_ns >= APART_NS:
-            return Admitted(rows, next(self._next_apart))
-        return Admitted(rows, self._group(request, shapes))
+            return Validated(rows, next(self._next_apart))
+        return Validated(rows, self._group(request, shapes))
 
     def _plain_rows(self, request: InferRequest) -> int:
         """Return the rows of a request whose one tensor is right at first sight, or -1."""
