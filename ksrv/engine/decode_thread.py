@@ -44,7 +44,7 @@ class DecodeThread:
                 name = f"ksrv-{self._host.spec.name}-decode"
                 threading.Thread(target=self._live, name=name, daemon=True).start()
         if not room:
-            won = self._host.queue.finish(tickets, [self._host.full()] * len(tickets))
+            won = self._host.queue.finish(tickets, [self._host.queue_full()] * len(tickets))
             self._host.tally.failed(sum(won))
 
     def wait(self) -> bool:

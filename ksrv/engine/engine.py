@@ -254,7 +254,7 @@ class Engine:
             why = f": {model.reason}" if model.reason else "."
             raise NotReady(f"the model {request.model_name} is not ready{why}")
 
-    def reached(self) -> list[tuple[str, str, ModelVersion]]:
+    def routable_models(self) -> list[tuple[str, str, ModelVersion]]:
         """Return the models that requests reach, for a front end that knows their queues.
 
         Returns:

@@ -45,7 +45,7 @@ class InstanceHost(Protocol):
     def publish_open(self, batch: PendingBatch) -> None:
         """Have an idle instance run the batch that the prefetch thread has filled."""
 
-    def full(self) -> Overloaded:
+    def queue_full(self) -> Overloaded:
         """Return the error of a request for which the queue has no place."""
 
     def instance_lost(self, reason: str) -> None:

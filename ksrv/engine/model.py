@@ -22,7 +22,7 @@ from ksrv.engine.executors import Executor
 from ksrv.engine.history import History
 from ksrv.engine.instance import Instance
 from ksrv.engine.settings import EngineSettings
-from ksrv.engine.ticket import JoinedTicket, QueuedTicket, Ticket, late
+from ksrv.engine.ticket import JoinedTicket, QueuedTicket, Ticket, deadline_exceeded
 from ksrv.engine.validation import RequestValidator
 from ksrv.errors import (
     BodyTooLarge,
@@ -336,16 +336,16 @@ class ModelVersion:
         own = time.monotonic_ns() + self.timeout_ns
         return own if deadline is None or own < deadline else deadline
 
-    def late(self, waited_ms: int, *, running: bool) -> DeadlineExceeded:
+    def deadline_exceeded(self, waited_ms: int, *, running: bool) -> DeadlineExceeded:
         """Return what a request is told whose deadline passed.
 
         Args:
             waited_ms: Milliseconds since it was queued.
             running: Whether a handler had it.
         """
-        return late(self.spec.name, waited_ms, running=running)
+        return deadline_exceeded(self.spec.name, waited_ms, running=running)
 
-    def full(self) -> Overloaded:
+    def queue_full(self) -> Overloaded:
         """Return what a request is told while the queue is full."""
         return Overloaded(
             f"the queue of the model {self.spec.name} is full: "
@@ -362,7 +362,7 @@ class ModelVersion:
                 f"the deadline of the request to the model {name} had passed when it arrived"
             )
         if pushed == native.FULL:
-            return self.full()
+            return self.queue_full()
         nbytes, bound = _nbytes(ticket.request), PROCESS.bound
         if pushed == native.BYTES_IN_FLIGHT and nbytes > bound:
             return BodyTooLarge(

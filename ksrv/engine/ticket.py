@@ -38,7 +38,7 @@ class Ticket(Protocol):
         """Have `callback` called once the request has ended, on the thread that ended it."""
 
 
-def late(model: str, waited_ms: int, *, running: bool) -> DeadlineExceeded:
+def deadline_exceeded(model: str, waited_ms: int, *, running: bool) -> DeadlineExceeded:
     """Return what a request is told whose deadline passed.
 
     Args:
@@ -77,7 +77,7 @@ class QueuedTicket(queue.Ticket):
             return Cancelled(f"the request to the model {model} was cancelled")
         if self.state == "expired":
             waited = (self.ended_ns - self.enqueued_ns) // MILLISECOND
-            return late(model, waited, running=self.ended_running)
+            return deadline_exceeded(model, waited, running=self.ended_running)
         raise RuntimeError(f"the request to the model {model} is {self.state}, not answered")
 
 

@@ -299,7 +299,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         assert self.http_server is not None
         if self.wsgi.access.needs_token:
             return  # nobody is told that a queue is full before the check of who may call
-        reached = engine.reached()
+        reached = engine.routable_models()
         known = [(name, version, id(model)) for name, version, model in reached]
         if known == self._routes:
             self.http_server.forget_endpoints()
@@ -308,7 +308,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             id(model): endpoint_for(model, self._fast_path, self._limits) for _, _, model in reached
         }
         self.http_server.set_routes(
-            (name, version, model.queue, render_error(model.full()), endpoints[id(model)])
+            (name, version, model.queue, render_error(model.queue_full()), endpoints[id(model)])
             for name, version, model in reached
         )
         self._routes = known

@@ -124,8 +124,8 @@ def late_answer(model: "ModelVersion") -> tuple[bytes, bytes, bytes, bytes, byte
         model: The model.
     """
     mark = 10**17
-    _, line, fields, waiting = render_error(model.late(mark, running=False))
-    running = render_error(model.late(mark, running=True))[3]
+    _, line, fields, waiting = render_error(model.deadline_exceeded(mark, running=False))
+    running = render_error(model.deadline_exceeded(mark, running=True))[3]
     prefix, found, behind_waiting = waiting.partition(b"%d" % mark)
     behind_running = running.partition(b"%d" % mark)[2]
     if not found or not running.startswith(prefix) or len(running) > 1000:

@@ -57,7 +57,7 @@ class EchoEngine:
             raise NotFound(f"there is no model {quote(name)}")
         return ModelSpec(name, version)
 
-    def reached(self) -> Any:
+    def routable_models(self) -> Any:
         return []
 
     def find(self, name: str, version: str = "") -> Any:

@@ -183,13 +183,13 @@ def opened(engine: Any, *, endpoints: bool = True) -> Iterator[Any]:
         http_server.listen([listener.fileno()])
         made: dict[int, Any] = {}
         routes = []
-        for name, version, model in engine.reached():
+        for name, version, model in engine.routable_models():
             endpoint = (
                 made.setdefault(id(model), endpoint_for(model, route, limits))
                 if endpoints
                 else None
             )
-            routes.append((name, version, model.queue, render_error(model.full()), endpoint))
+            routes.append((name, version, model.queue, render_error(model.queue_full()), endpoint))
         http_server.set_routes(routes)
         threads = [threading.Thread(target=http_server.run, args=(index,)) for index in range(2)]
         for thread in threads:

@@ -378,7 +378,7 @@ def lent(tmp_path):
         serving(tmp_path / "one", ONE, ONE_YAML) as engine,
         opened(engine) as (http_server, address),
     ):
-        (model,) = {model for _, _, model in engine.reached()}
+        (model,) = {model for _, _, model in engine.routable_models()}
         wait_until(lambda: model.queue.idle == 1)
         model.queue.may_lend = True
         yield engine, model, address
@@ -441,7 +441,7 @@ def test_what_fails_behind_an_answer_answers_nobody_again(lent, monkeypatch, is_
 
 def test_a_timeout_beyond_all_clocks_is_none(tmp_path):
     with serving(tmp_path / "one", ONE, ONE_YAML) as engine:
-        (model,) = {model for _, _, model in engine.reached()}
+        (model,) = {model for _, _, model in engine.routable_models()}
         model.timeout_ns = 0
         with opened(engine) as (_, address):
             for timeout in (18446744073709552, 2**64 - 1, 10**15 + 1):
