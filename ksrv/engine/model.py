@@ -19,8 +19,8 @@ from ksrv.engine.batches.prefetch import BatchPrefetcher
 from ksrv.engine.batches.split import join
 from ksrv.engine.decode_thread import DecodeThread
 from ksrv.engine.executors import Executor
-from ksrv.engine.history import History
 from ksrv.engine.instance import Instance
+from ksrv.engine.lifetime_counters import LifetimeCounters
 from ksrv.engine.settings import EngineSettings
 from ksrv.engine.ticket import JoinedTicket, QueuedTicket, Ticket, deadline_exceeded
 from ksrv.engine.validation import RequestValidator
@@ -100,7 +100,7 @@ class ModelVersion:
         self._prefetcher: BatchPrefetcher | None = None
         self._decode_thread = DecodeThread(self)
         self.tally = Tally()
-        self.history = History(self)
+        self.lifetime = LifetimeCounters(self)
         share = config.threads or max(1, settings.usable_cores() // config.instances)
         executors = [make_executor(source, number, share) for number in range(config.instances)]
         self.lends = (
@@ -452,7 +452,7 @@ class ModelVersion:
 
     def statistics(self) -> ModelStatistics:
         """Return its counts and times."""
-        result = self.history.statistics(self.spec.name, self.spec.version)
+        result = self.lifetime.statistics(self.spec.name, self.spec.version)
         result.pending = self.queue.waiting
         result.restarts = sum(instance.restarts for instance in self._instances)
         result.ready = self.ready
@@ -464,8 +464,8 @@ class ModelVersion:
         Args:
             old: The replaced load.
         """
-        self.history = old.history
-        self.history.begin(self)
+        self.lifetime = old.lifetime
+        self.lifetime.begin(self)
 
     def tallies(self) -> list[Tally]:
         """See `Counted.tallies`."""
@@ -502,7 +502,7 @@ class ModelVersion:
                 ended.append(self._prefetcher.join(None if finished else 1.0))
             self.state = "UNAVAILABLE"
             self.reason = self.reason or "unloaded"
-            self.history.end(self)
+            self.lifetime.end(self)
             gc.collect()  # a handler may sit in a cycle, and its weights with it
             return finished and all(ended)
 

@@ -17,7 +17,7 @@ class Counted(Protocol):
         """Return what its parts have counted."""
 
 
-class History:
+class LifetimeCounters:
     """The counts of all loads of one version, ended and running.
 
     Args:
