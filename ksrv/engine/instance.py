@@ -35,11 +35,11 @@ STARTS_IN_A_ROW = 5
 MOST_JOINED = 1024
 QUICK_NS = 1_000_000
 STALL_NS = 50_000_000
-TRUSTED = 1000
+INLINE_CREDIT = 1000
 """So many quick runs let a seat be lent; one that is not quick takes back fifty, a stall takes all."""
-MOST_TRUST = 2 * TRUSTED
-MOST_LINGER_NS = 2_000_000
-LEAST_LINGER_NS = 100_000
+MAX_INLINE_CREDIT = 2 * INLINE_CREDIT
+MAX_REGROUP_DELAY_NS = 2_000_000
+MIN_REGROUP_DELAY_NS = 100_000
 """Clients that were just answered together send again one after the other. So that the first of them
 does not become a batch of one, an instance waits for them 1/200 of the time that their batch took."""
 
@@ -85,7 +85,7 @@ class Instance:
         self._warm_up: Callable[[Instance], None] | None = None
         self._closing = False
         self._busy_since = 0
-        self._trust = 0
+        self._inline_credit = 0
         self._fast_batches = FastBatches(host, executor.lease)
         self._deaths = self._revived = 0
         self.started: Future[ModelSpec] = Future()
@@ -206,9 +206,9 @@ class Instance:
         take, seat, delay = queue.take, self._seat, host.delay_ns
         if host.lends:
             self._lend(False)
-        linger = 0
+        regroup_delay = 0
         while True:
-            taken = take(seat, room, most, delay or linger)
+            taken = take(seat, room, most, delay or regroup_delay)
             if taken is None:
                 if host.wait_apart():
                     continue  # what was decoded there has been offered
@@ -217,11 +217,11 @@ class Instance:
                 host.decode_apart(taken)
                 continue
             batch = host.take_ready() if taken is True else self._batch_of(taken)
-            linger = 0
+            regroup_delay = 0
             if batch is not None:
                 self._run(batch, False)
-                if batch.rows > 1 and batch.ran_ns >= 200 * LEAST_LINGER_NS:
-                    linger = min(batch.ran_ns // 200, MOST_LINGER_NS)
+                if batch.rows > 1 and batch.ran_ns >= 200 * MIN_REGROUP_DELAY_NS:
+                    regroup_delay = min(batch.ran_ns // 200, MAX_REGROUP_DELAY_NS)
             # The last batch's memory is not kept while this thread waits for the next.
             del taken, batch
             if self._cold and not self._revive():
@@ -306,7 +306,7 @@ class Instance:
             batch.ran_ns = batch.ran_ns or time.monotonic_ns() - began
         if failure is not None:
             finish(batch, [failure] * len(batch.tickets), queue, self.tally, {}, later=later)
-        if self._trust < MOST_TRUST or batch.ran_ns >= QUICK_NS:
+        if self._inline_credit < MAX_INLINE_CREDIT or batch.ran_ns >= QUICK_NS:
             self._note_pace(batch.ran_ns)
 
     def _fail(self, tickets: list[QueuedTicket], error: BaseException) -> None:
@@ -327,17 +327,17 @@ class Instance:
         return None if deadline == native.NO_DEADLINE else deadline
 
     def _note_pace(self, ran_ns: int) -> None:
-        before = self._trust
+        before = self._inline_credit
         if ran_ns < QUICK_NS:
-            trust = min(before + 1, MOST_TRUST)
+            credit = min(before + 1, MAX_INLINE_CREDIT)
         else:
-            trust = max(before - 50, 0) if ran_ns < STALL_NS else 0
-        self._trust = trust
+            credit = max(before - 50, 0) if ran_ns < STALL_NS else 0
+        self._inline_credit = credit
         queue = self._host.queue
         if self._host.lends:
-            if trust == TRUSTED:
+            if credit == INLINE_CREDIT:
                 self._lend(True)
-            elif trust < TRUSTED // 2 <= before:
+            elif credit < INLINE_CREDIT // 2 <= before:
                 self._lend(False)
         if queue.may_take_ahead != (ran_ns >= AHEAD_NS):
             queue.may_take_ahead = ran_ns >= AHEAD_NS
