@@ -99,7 +99,7 @@ def test_submit(benchmark: Any, served: Any) -> None:
     one = request_of()
 
     def infer() -> Any:
-        return served.submit(one, may_run=True).wait()
+        return served.submit(one, allow_inline=True).wait()
 
     for _ in range(1200):
         infer()

@@ -110,7 +110,7 @@ class Calls:
     def read(self, message: bytes, context: Any) -> InferRequest:
         return parse(message)
 
-    def submit(self, request: InferRequest, ended: Any, *, may_run: bool) -> Ticket:
+    def submit(self, request: InferRequest, ended: Any, *, allow_inline: bool) -> Ticket:
         ticket = Ticket(ended)
         self._engine.submit(request.inputs[0].data, ticket.bring)
         return ticket

@@ -196,8 +196,8 @@ class Engine:
         request: InferRequest,
         callback: Callable[[Ticket], None] | None = None,
         *,
-        may_run: bool = False,
-        waits: bool = False,
+        allow_inline: bool = False,
+        caller_blocks: bool = False,
     ) -> Ticket:
         """Check a request and queue it; this never waits.
 
@@ -208,10 +208,10 @@ class Engine:
             request: The parsed request.
             callback: Called with the ticket once the request has ended, on the thread that ended
                 it; for one that expires that is a thread of the engine's.
-            may_run: Whether a request to a handler that has proven quick may be run before this
+            allow_inline: Whether a request to a handler that has proven quick may be run before this
                 returns, on the calling thread. Only for a thread that others can stand in for: a
                 handler that hangs keeps it, though the request is still ended at its deadline.
-            waits: Whether the calling thread would only wait for the ticket. Then the request may
+            caller_blocks: Whether the calling thread would only wait for the ticket. Then the request may
                 be run on it where that cannot last beyond the request's deadline.
 
         Returns:
@@ -223,7 +223,9 @@ class Engine:
         while True:
             model = request.target or self.find(request.model_name, request.model_version)
             try:
-                return model.submit(request, callback, may_run=may_run, waits=waits)
+                return model.submit(
+                    request, callback, allow_inline=allow_inline, caller_blocks=caller_blocks
+                )
             except Retired:
                 self._check_successor(model, request)
                 request.target = None

@@ -18,7 +18,7 @@ class InstanceHost(Protocol):
         images: How the images of each image input are prepared, by input name.
         retry: Whether a batch is run again after its handler's process died.
         delay_ns: How long the oldest request of a batch waits for a full batch.
-        lends: Whether requests may be run on the threads that submit them.
+        runs_inline: Whether requests may be run on the threads that submit them.
         tally: Counts requests that no instance has run.
     """
 
@@ -30,7 +30,7 @@ class InstanceHost(Protocol):
     timeout_ns: int
     run_timeout_ns: int
     delay_ns: int
-    lends: bool
+    runs_inline: bool
     tally: Tally
 
     def new_batch(self, room: int = 0) -> PendingBatch:

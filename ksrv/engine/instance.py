@@ -6,7 +6,7 @@ first; this one starts its executor anew, at the pace that the executor sets.
 
 Two changes of thread cost more than a small handler. So once a handler has proven quick, a thread
 that submits a request while nothing else waits may be lent the instance's seat and run the request
-itself (`run_lent`). Slow runs end that. A thread that would only wait for its request needs no
+itself (`run_inline`). Slow runs end that. A thread that would only wait for its request needs no
 proof where the executor keeps deadlines by itself; a thread of the HTTP server has others to serve.
 """
 
@@ -204,8 +204,8 @@ class Instance:
         most = host.spec.max_batch_size
         room = MOST_JOINED if most else 1
         take, seat, delay = queue.take, self._seat, host.delay_ns
-        if host.lends:
-            self._lend(False)
+        if host.runs_inline:
+            self._allow_inline(False)
         regroup_delay = 0
         while True:
             taken = take(seat, room, most, delay or regroup_delay)
@@ -227,7 +227,7 @@ class Instance:
             if self._cold and not self._revive():
                 break
 
-    def run_lent(self, tickets: list[QueuedTicket]) -> None:
+    def run_inline(self, tickets: list[QueuedTicket]) -> None:
         """Run requests on the thread that submitted them, which was lent this instance's seat.
 
         Args:
@@ -334,16 +334,16 @@ class Instance:
             credit = max(before - 50, 0) if ran_ns < STALL_NS else 0
         self._inline_credit = credit
         queue = self._host.queue
-        if self._host.lends:
+        if self._host.runs_inline:
             if credit == INLINE_CREDIT:
-                self._lend(True)
+                self._allow_inline(True)
             elif credit < INLINE_CREDIT // 2 <= before:
-                self._lend(False)
+                self._allow_inline(False)
         if queue.may_take_ahead != (ran_ns >= AHEAD_NS):
             queue.may_take_ahead = ran_ns >= AHEAD_NS
 
-    def _lend(self, quick: bool) -> None:
-        """Set to whom the queue lends seats."""
+    def _allow_inline(self, quick: bool) -> None:
+        """Set to whom the queue runs_inline seats."""
         host, queue = self._host, self._host.queue
         queue.may_lend_to_waiting = quick or self._executor.keeps_deadlines
         # One thread enters Python for all that the HTTP server receives: it would use instances in turn.

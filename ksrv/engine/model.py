@@ -103,7 +103,7 @@ class ModelVersion:
         self.lifetime = LifetimeCounters(self)
         share = config.threads or max(1, settings.usable_cores() // config.instances)
         executors = [make_executor(source, number, share) for number in range(config.instances)]
-        self.lends = (
+        self.runs_inline = (
             settings.run_on_caller
             and not self.delay_ns
             and all(executor.any_thread for executor in executors)
@@ -227,16 +227,16 @@ class ModelVersion:
         request: InferRequest,
         callback: Callable[[Ticket], None] | None = None,
         *,
-        may_run: bool = False,
-        waits: bool = False,
+        allow_inline: bool = False,
+        caller_blocks: bool = False,
     ) -> Ticket:
         """Check a request and queue it.
 
         Args:
             request: The parsed request.
             callback: Called once the request has ended.
-            may_run: See `Engine.submit`.
-            waits: See `Engine.submit`.
+            allow_inline: See `Engine.submit`.
+            caller_blocks: See `Engine.submit`.
 
         Raises:
             Retired: Another version has taken over; submit it there.
@@ -249,13 +249,13 @@ class ModelVersion:
             return ticket
         if callback is not None:
             ticket.add_done_callback(callback)
-        waits = waits and self._may_keep(ticket)
-        if may_run or waits:
-            pushed = self.queue.push_or_borrow(ticket, waits)
+        caller_blocks = caller_blocks and self._may_keep(ticket)
+        if allow_inline or caller_blocks:
+            pushed = self.queue.push_or_borrow(ticket, caller_blocks)
         else:
             pushed = self.queue.push(ticket)
         if pushed < 0:
-            self.run_lent(-1 - pushed, [ticket])
+            self.run_inline(-1 - pushed, [ticket])
         elif pushed != native.OK:
             raise self._refusal(pushed, ticket)
         return ticket
@@ -275,7 +275,7 @@ class ModelVersion:
             return ticket.wait()
         pushed = self.queue.push_and_join(ticket, self._may_keep(ticket))
         if pushed < 0:
-            self.run_lent(-1 - pushed, [ticket])
+            self.run_inline(-1 - pushed, [ticket])
             return ticket.wait()
         if pushed != native.OK:
             raise self._refusal(pushed, ticket)
@@ -288,14 +288,14 @@ class ModelVersion:
         """
         return self._bounded or ticket.deadline_ns == native.NO_DEADLINE
 
-    def run_lent(self, seat: int, tickets: list[QueuedTicket]) -> None:
+    def run_inline(self, seat: int, tickets: list[QueuedTicket]) -> None:
         """Run requests on the calling thread, which was lent an instance's seat for them.
 
         Args:
             seat: The seat's number.
             tickets: Requests that may be joined.
         """
-        self._instances[seat].run_lent(tickets)
+        self._instances[seat].run_inline(tickets)
 
     def _validated(self, request: InferRequest) -> QueuedTicket | JoinedTicket:
         """Return the ticket of a request that fits the model; one of parts is queued already."""

@@ -501,7 +501,7 @@ class DirectCalls:
         try:
             self._places.get_nowait()
         except Empty:
-            self._begin(call, may_run=False)
+            self._begin(call, allow_inline=False)
             return
         try:
             began = time.monotonic_ns()
@@ -511,7 +511,7 @@ class DirectCalls:
                 term.away_since = began
             if size >= self._trim_from:
                 arena.trim_malloc()
-            self._begin(call, may_run=True)
+            self._begin(call, allow_inline=True)
             if size < LARGE:
                 took = time.monotonic_ns() - began
                 self._pace_ns += (min(took, MOST_NS) - self._pace_ns) // 16
@@ -519,13 +519,13 @@ class DirectCalls:
             term.away_since = 0
             self._places.put(None)
 
-    def _begin(self, call: Call, *, may_run: bool) -> None:
+    def _begin(self, call: Call, *, allow_inline: bool) -> None:
         try:
             call.request = self._calls.read(self._message(call), call)
             call.free()  # from here on the engine's queue counts the request
             call.owner = threading.get_ident()
             ended = functools.partial(self._request_ended, call)
-            call.ticket = self._calls.submit(call.request, ended, may_run=may_run)
+            call.ticket = self._calls.submit(call.request, ended, allow_inline=allow_inline)
         except BaseException as error:  # noqa: BLE001 - the client is told
             self._refuse(call, failure_of(error))
             return

@@ -144,21 +144,23 @@ class InferCalls:
         request: InferRequest,
         callback: "Callable[[Ticket], None] | None" = None,
         *,
-        may_run: bool = False,
-        waits: bool = False,
+        allow_inline: bool = False,
+        caller_blocks: bool = False,
     ) -> "Ticket":
         """Hand a request to the engine.
 
         Args:
             request: The request.
             callback: Called with the ticket once the request has ended.
-            may_run: See `Engine.submit`.
-            waits: See `Engine.submit`.
+            allow_inline: See `Engine.submit`.
+            caller_blocks: See `Engine.submit`.
 
         Raises:
             KsrvError: It is not accepted.
         """
-        return self._engine.submit(request, callback, may_run=may_run, waits=waits)
+        return self._engine.submit(
+            request, callback, allow_inline=allow_inline, caller_blocks=caller_blocks
+        )
 
     def infer(  # noqa: RET503 - abort raises
         self, permit: Permit, message: bytes, context: Context
@@ -172,7 +174,7 @@ class InferCalls:
         """
         try:
             request = self.read(message, context)
-            ticket = self.submit(request, waits=True)
+            ticket = self.submit(request, caller_blocks=True)
             if not ticket.done():
                 cancel_with(context, ticket)
             return self.finish(context, request, ticket)

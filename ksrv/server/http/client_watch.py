@@ -83,7 +83,7 @@ class ThreadWaiter:
         """
         if client is None:
             return engine.infer(request)
-        ticket = engine.submit(request, waits=True)
+        ticket = engine.submit(request, caller_blocks=True)
         if isinstance(ticket, (QueueTicket, JoinedTicket)):
             while not ticket.join(time.monotonic_ns() + LOOK_NS):
                 if client.disconnected():

@@ -151,7 +151,7 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
             model.spec,
             timeout_ns=model.timeout_ns,
             route=route,
-            run=model.run_lent,
+            run=model.run_inline,
             late=late,
             json_limit=min(limits.json, FAST_PATH_JSON),
             depth=limits.json_depth,
@@ -224,7 +224,7 @@ class FastPath:
             request.target = target
             exchange.give_back_bytes()
             ticket = self._engine.submit(
-                request, partial(self._done, exchange, request, regions), may_run=True
+                request, partial(self._done, exchange, request, regions), allow_inline=True
             )
             watched = ticket.parts[-1] if isinstance(ticket, JoinedTicket) else ticket
             if isinstance(watched, QueueTicket) and not watched.done():

@@ -33,9 +33,9 @@ class LendingEngine(StandInEngine):
         self.hung = []
         self.ran_on = []
 
-    def submit(self, request, callback=None, *, may_run=False, waits=False):
-        if not may_run:
-            return super().submit(request, callback, waits=waits)
+    def submit(self, request, callback=None, *, allow_inline=False, caller_blocks=False):
+        if not allow_inline:
+            return super().submit(request, callback, caller_blocks=caller_blocks)
         ticket = Ticket(request)
         ticket.add_done_callback(callback)
         if request.model_name == "slow":

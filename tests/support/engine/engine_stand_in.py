@@ -107,7 +107,12 @@ class StandInEngine:
         return SimpleNamespace(spec=self.spec(name, version), retired=False)
 
     def submit(
-        self, request: Any, callback: Any = None, *, may_run: bool = False, waits: bool = False
+        self,
+        request: Any,
+        callback: Any = None,
+        *,
+        allow_inline: bool = False,
+        caller_blocks: bool = False,
     ) -> Any:
         self.spec(request.model_name, request.model_version)
         if request.model_name == "full":

@@ -64,7 +64,12 @@ class EchoEngine:
         return SimpleNamespace(spec=self.spec(name, version), retired=False)
 
     def submit(
-        self, request: Any, callback: Any = None, *, may_run: bool = False, waits: bool = False
+        self,
+        request: Any,
+        callback: Any = None,
+        *,
+        allow_inline: bool = False,
+        caller_blocks: bool = False,
     ) -> Any:
         if request.model_name == "stuck":
             threading.Event().wait()

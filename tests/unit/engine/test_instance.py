@@ -91,7 +91,7 @@ def test_a_submitted_request_may_run_at_once_and_its_callback_comes():
     queue_of(served).may_lend = True
     wait_until(lambda: queue_of(served).idle == 1)
     ended = []
-    ticket = served.submit(request(), ended.append, may_run=True)
+    ticket = served.submit(request(), ended.append, allow_inline=True)
     assert ticket.done() and ended == [ticket]
     served.close()
 
@@ -392,8 +392,8 @@ def test_an_executor_that_raises_anything_fails_its_batch_alone(kind, batch):
         queue_of(served).may_lend = lends
         for _ in range(2):
             with pytest.raises(HandlerFailed, match=kind.__name__):
-                served.submit(request(id="bad"), may_run=True).wait()
-            assert served.submit(request(id="good"), may_run=True).wait().id == "good"
+                served.submit(request(id="bad"), allow_inline=True).wait()
+            assert served.submit(request(id="good"), allow_inline=True).wait().id == "good"
     assert (queue_of(served).open, PROCESS.held) == (0, 0)
     served.close()
 
