@@ -11,7 +11,7 @@ import threading
 from collections import deque
 
 from ksrv.engine.host import InstanceHost
-from ksrv.engine.ticket import QueuedTicket
+from ksrv.engine.request_handle import QueuedRequest
 
 log = logging.getLogger("ksrv.engine")
 
@@ -26,10 +26,10 @@ class DecodeThread:
     def __init__(self, host: InstanceHost) -> None:
         self._host = host
         self._changed = threading.Condition()
-        self._waiting: deque[list[QueuedTicket]] = deque()
+        self._waiting: deque[list[QueuedRequest]] = deque()
         self._works = False
 
-    def take(self, tickets: list[QueuedTicket]) -> None:
+    def take(self, tickets: list[QueuedRequest]) -> None:
         """Take over requests of one group, or refuse them where too many wait.
 
         Args:

@@ -14,8 +14,8 @@ from ksrv.engine.executors import Executor
 from ksrv.engine.executors.inline import InlineExecutor
 from ksrv.engine.model import ExecutorFactory, ModelVersion, Retired
 from ksrv.engine.registry import ModelRegistry, ModelState, ModelVersions
+from ksrv.engine.request_handle import RequestHandle
 from ksrv.engine.settings import EngineSettings
-from ksrv.engine.ticket import Ticket
 from ksrv.errors import NotFound, NotReady, cut
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.limits import Limits
@@ -194,11 +194,11 @@ class Engine:
     def submit(
         self,
         request: InferRequest,
-        callback: Callable[[Ticket], None] | None = None,
+        callback: Callable[[RequestHandle], None] | None = None,
         *,
         allow_inline: bool = False,
         caller_blocks: bool = False,
-    ) -> Ticket:
+    ) -> RequestHandle:
         """Check a request and queue it; this never waits.
 
         The request belongs to the engine until the ticket is done: neither it nor the memory of its

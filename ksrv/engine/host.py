@@ -5,7 +5,7 @@ from typing import Protocol
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Tally
 from ksrv.engine.batches.batch import PendingBatch, RowImages
-from ksrv.engine.ticket import QueuedTicket
+from ksrv.engine.request_handle import QueuedRequest
 from ksrv.errors import Overloaded
 from ksrv.source import ModelConfig
 from ksrv.spec import ModelSpec
@@ -51,7 +51,7 @@ class InstanceHost(Protocol):
     def instance_lost(self, reason: str) -> None:
         """Note that an instance has ended for good."""
 
-    def decode_apart(self, tickets: list[QueuedTicket]) -> None:
+    def decode_apart(self, tickets: list[QueuedRequest]) -> None:
         """Take over requests whose images take long to decode, and requeue them decoded."""
 
     def wait_apart(self) -> bool:

@@ -23,7 +23,7 @@ from ksrv.engine.batches.batch import PendingBatch, RunnableBatch, finish
 from ksrv.engine.batches.fast_batch import FastBatch, FastBatches
 from ksrv.engine.executors import Executor, ExecutorDied
 from ksrv.engine.host import InstanceHost
-from ksrv.engine.ticket import QueuedTicket
+from ksrv.engine.request_handle import QueuedRequest
 from ksrv.engine.validation import APART
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.request import BatchInputs, BatchOutputs
@@ -227,7 +227,7 @@ class Instance:
             if self._cold and not self._revive():
                 break
 
-    def run_inline(self, tickets: list[QueuedTicket]) -> None:
+    def run_inline(self, tickets: list[QueuedRequest]) -> None:
         """Run requests on the thread that submitted them, which was lent this instance's seat.
 
         Args:
@@ -257,7 +257,7 @@ class Instance:
         """
         return PendingBatch(self._host.spec, self._host.images, self._executor.lease, room)
 
-    def _batch_of(self, tickets: list[QueuedTicket]) -> RunnableBatch | None:
+    def _batch_of(self, tickets: list[QueuedRequest]) -> RunnableBatch | None:
         """Return the batch of some requests; None after none of them could be added."""
         try:
             if model_endpoint.are_fast(tickets):
@@ -309,7 +309,7 @@ class Instance:
         if self._inline_credit < MAX_INLINE_CREDIT or batch.ran_ns >= QUICK_NS:
             self._note_pace(batch.ran_ns)
 
-    def _fail(self, tickets: list[QueuedTicket], error: BaseException) -> None:
+    def _fail(self, tickets: list[QueuedRequest], error: BaseException) -> None:
         """Answer the requests of a batch that are open still."""
         won = self._host.queue.finish(tickets, [self._failure(error)] * len(tickets))
         self.tally.failed(sum(won))
@@ -319,7 +319,7 @@ class Instance:
         log.error("a batch of the model %s failed", name, exc_info=error)
         return HandlerFailed(f"a batch of the model {name} failed: {type(error).__name__}")
 
-    def _deadline(self, tickets: list[QueuedTicket], began: int) -> int | None:
+    def _deadline(self, tickets: list[QueuedRequest], began: int) -> int | None:
         """When the executor is to give up."""
         deadline = max([ticket.deadline_ns for ticket in tickets])
         if self._host.run_timeout_ns:

@@ -21,8 +21,8 @@ from ksrv.engine.decode_thread import DecodeThread
 from ksrv.engine.executors import Executor
 from ksrv.engine.instance import Instance
 from ksrv.engine.lifetime_counters import LifetimeCounters
+from ksrv.engine.request_handle import QueuedRequest, RequestHandle, SplitRequest, deadline_exceeded
 from ksrv.engine.settings import EngineSettings
-from ksrv.engine.ticket import JoinedTicket, QueuedTicket, Ticket, deadline_exceeded
 from ksrv.engine.validation import RequestValidator
 from ksrv.errors import (
     BodyTooLarge,
@@ -191,7 +191,7 @@ class ModelVersion:
         counts = {max(1, size // max(rows, 1)) for size in warmup.sizes(self.spec)}
         for count in sorted(counts):
             batch = instance.new_batch()
-            batch.add([QueuedTicket(request, rows, group) for _ in range(count)])
+            batch.add([QueuedRequest(request, rows, group) for _ in range(count)])
             errors = [error for _, error in batch.failed]
             if not errors:
                 deadline = time.monotonic_ns() + self.timeout_ns if self.timeout_ns else None
@@ -225,11 +225,11 @@ class ModelVersion:
     def submit(
         self,
         request: InferRequest,
-        callback: Callable[[Ticket], None] | None = None,
+        callback: Callable[[RequestHandle], None] | None = None,
         *,
         allow_inline: bool = False,
         caller_blocks: bool = False,
-    ) -> Ticket:
+    ) -> RequestHandle:
         """Check a request and queue it.
 
         Args:
@@ -243,7 +243,7 @@ class ModelVersion:
             KsrvError: It is refused.
         """
         ticket = self._validated(request)
-        if isinstance(ticket, JoinedTicket):
+        if isinstance(ticket, SplitRequest):
             if callback is not None:
                 ticket.add_done_callback(callback)
             return ticket
@@ -271,7 +271,7 @@ class ModelVersion:
             KsrvError: Why there is no answer.
         """
         ticket = self._validated(request)
-        if isinstance(ticket, JoinedTicket):
+        if isinstance(ticket, SplitRequest):
             return ticket.wait()
         pushed = self.queue.push_and_join(ticket, self._may_keep(ticket))
         if pushed < 0:
@@ -281,14 +281,14 @@ class ModelVersion:
             raise self._refusal(pushed, ticket)
         return ticket.outcome()
 
-    def _may_keep(self, ticket: QueuedTicket) -> bool:
+    def _may_keep(self, ticket: QueuedRequest) -> bool:
         """Whether a thread that waits for a ticket may run it.
 
         The timer ends it at its deadline whoever runs it, but a thread cannot leave a handler.
         """
         return self._bounded or ticket.deadline_ns == native.NO_DEADLINE
 
-    def run_inline(self, seat: int, tickets: list[QueuedTicket]) -> None:
+    def run_inline(self, seat: int, tickets: list[QueuedRequest]) -> None:
         """Run requests on the calling thread, which was lent an instance's seat for them.
 
         Args:
@@ -297,7 +297,7 @@ class ModelVersion:
         """
         self._instances[seat].run_inline(tickets)
 
-    def _validated(self, request: InferRequest) -> QueuedTicket | JoinedTicket:
+    def _validated(self, request: InferRequest) -> QueuedRequest | SplitRequest:
         """Return the ticket of a request that fits the model; one of parts is queued already."""
         try:
             rows, group = self._validator.validate(request)
@@ -307,18 +307,18 @@ class ModelVersion:
         most = self.spec.max_batch_size
         if most and rows > most:
             return self._submit_parts(request, rows, group)
-        return QueuedTicket(
+        return QueuedRequest(
             request, rows, group, request.priority, self._deadline(request), _nbytes(request)
         )
 
-    def _submit_parts(self, request: InferRequest, rows: int, group: int) -> JoinedTicket:
+    def _submit_parts(self, request: InferRequest, rows: int, group: int) -> SplitRequest:
         most = self.spec.max_batch_size
         deadline = self._deadline(request)
-        parts: list[QueuedTicket] = []
+        parts: list[QueuedRequest] = []
         for start in range(0, rows, most):
             end = min(start + most, rows)
             part = _part(request, start, end)
-            ticket = QueuedTicket(
+            ticket = QueuedRequest(
                 part, end - start, group, request.priority, deadline, _nbytes(part)
             )
             pushed = self.queue.push(ticket)
@@ -327,7 +327,7 @@ class ModelVersion:
                     earlier.cancel()
                 raise self._refusal(pushed, ticket)
             parts.append(ticket)
-        return JoinedTicket(parts, join)
+        return SplitRequest(parts, join)
 
     def _deadline(self, request: InferRequest) -> int | None:
         deadline = request.deadline_ns
@@ -353,7 +353,7 @@ class ModelVersion:
             "queue_full",
         )
 
-    def _refusal(self, pushed: int, ticket: QueuedTicket) -> Exception:
+    def _refusal(self, pushed: int, ticket: QueuedRequest) -> Exception:
         name = self.spec.name
         if pushed == native.CLOSED:
             return Retired()
@@ -397,7 +397,7 @@ class ModelVersion:
         self._ready.append(batch)
         self.queue.close_open_batch(True)
 
-    def decode_apart(self, tickets: list[QueuedTicket]) -> None:
+    def decode_apart(self, tickets: list[QueuedRequest]) -> None:
         """See `InstanceHost.decode_apart`."""
         self._decode_thread.take(tickets)
 

@@ -22,7 +22,7 @@ from ksrv._native.queue.stats import Tally
 from ksrv._native.tensor import aliasing_check, datatype
 from ksrv.engine.batches.split import split
 from ksrv.engine.batches.streaming import ChunkSender, chunk_sender
-from ksrv.engine.ticket import QueuedTicket
+from ksrv.engine.request_handle import QueuedRequest
 from ksrv.engine.validation import Images
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.request import (
@@ -51,7 +51,7 @@ class RowImages(Images, Protocol):
         out: Array,
         first_row: int = 0,
         numbers: Sequence[int] | None = None,
-        requests: Sequence[QueuedTicket] | None = None,
+        requests: Sequence[QueuedRequest] | None = None,
         headers: Sequence[Header] | None = None,
     ) -> list[KsrvError | None]:
         """Decode `elements` into the rows of `out` from `first_row` on; one error for each bad one."""
@@ -68,7 +68,7 @@ class RunnableBatch(Protocol):
         attempts: How many executors died of the batch.
     """
 
-    tickets: list[QueuedTicket]
+    tickets: list[QueuedRequest]
     rows: int
     spent_ns: int
     ran_ns: int
@@ -78,7 +78,7 @@ class RunnableBatch(Protocol):
     def streamed(self) -> bool:
         """Whether a client has got an intermediate answer."""
 
-    def keep(self, alive: list[QueuedTicket]) -> None:
+    def keep(self, alive: list[QueuedRequest]) -> None:
         """Drop the requests that ended before the batch started.
 
         Args:
@@ -159,8 +159,8 @@ class PendingBatch:
         self._room = room
         self._filled: dict[str, Array] = {}
         self._copied = 0  # tickets whose raw tensors lie in `_filled`
-        self.tickets: list[QueuedTicket] = []
-        self.failed: list[tuple[QueuedTicket, KsrvError]] = []
+        self.tickets: list[QueuedRequest] = []
+        self.failed: list[tuple[QueuedRequest, KsrvError]] = []
         self.rows = 0
         self.spent_ns = 0
         self.attempts = 0
@@ -169,7 +169,7 @@ class PendingBatch:
         self._arrays: list[Array] = []
         self._references: dict[int, int] = {}
 
-    def add(self, tickets: Sequence[QueuedTicket]) -> None:
+    def add(self, tickets: Sequence[QueuedRequest]) -> None:
         """Add requests of the same group behind those that the batch has.
 
         Args:
@@ -191,7 +191,7 @@ class PendingBatch:
             self._copy_raw()
         self.spent_ns += time.monotonic_ns() - began
 
-    def _stays_alone(self, ticket: QueuedTicket) -> bool:
+    def _stays_alone(self, ticket: QueuedRequest) -> bool:
         """Whether a first request is run on the tensors that it came with, without a copy."""
         if not self._images:
             return True
@@ -200,7 +200,7 @@ class PendingBatch:
             for tensor in ticket.request.inputs
         )
 
-    def fill(self, tickets: list[QueuedTicket], queue: Queue, tally: Tally) -> None:
+    def fill(self, tickets: list[QueuedRequest], queue: Queue, tally: Tally) -> None:
         """Add requests, and answer those that cannot be added.
 
         Args:
@@ -234,7 +234,7 @@ class PendingBatch:
         self.rows = sum(ticket.rows for ticket in self.tickets)
         self._copied = min(self._copied, count)
 
-    def keep(self, alive: Sequence[QueuedTicket]) -> None:
+    def keep(self, alive: Sequence[QueuedRequest]) -> None:
         """Drop the rows of requests that ended before the batch started.
 
         Args:
@@ -340,7 +340,7 @@ class PendingBatch:
             arena.count_copy(copied)
         self._copied = len(self.tickets)
 
-    def _add_with_images(self, tickets: Sequence[QueuedTicket]) -> None:
+    def _add_with_images(self, tickets: Sequence[QueuedRequest]) -> None:
         """Add requests, their images decoded and their raw tensors for image inputs copied.
 
         The images of all of them are decoded together, so that the decoding threads share them.
@@ -357,7 +357,7 @@ class PendingBatch:
             owners: list[int] = []
             numbers: list[int] = []
             headers: list[Header] = []
-            asked: list[QueuedTicket] = []
+            asked: list[QueuedRequest] = []
             first_row = row
             for place, ticket in enumerate(tickets, known):
                 data = _tensor(ticket.request, name).data

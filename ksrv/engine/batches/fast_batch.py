@@ -15,7 +15,7 @@ from ksrv._native.tensor import aliasing_check
 from ksrv.engine.batches.batch import arrays_of, finish
 from ksrv.engine.batches.split import split
 from ksrv.engine.host import InstanceHost
-from ksrv.engine.ticket import QueuedTicket
+from ksrv.engine.request_handle import QueuedRequest
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest
 
 
@@ -59,7 +59,7 @@ class FastBatch(BatchInputs):
     emit = None
     streamed = False
 
-    def __init__(self, tickets: list[QueuedTicket], source: FastBatches) -> None:
+    def __init__(self, tickets: list[QueuedRequest], source: FastBatches) -> None:
         self.tickets = tickets
         self._source = source
         self._requests: FastRequests | None = None
@@ -67,7 +67,7 @@ class FastBatch(BatchInputs):
         self.spent_ns = 0
         self.ran_ns = 0
 
-    def keep(self, alive: list[QueuedTicket]) -> None:
+    def keep(self, alive: list[QueuedRequest]) -> None:
         """See `RunnableBatch.keep`."""
         self.tickets = alive
 
@@ -116,7 +116,7 @@ class FastRequests(Sequence[BatchRequest]):
 
     __slots__ = ("_made", "_tickets")
 
-    def __init__(self, tickets: list[QueuedTicket]) -> None:
+    def __init__(self, tickets: list[QueuedRequest]) -> None:
         self._tickets = tickets
         self._made: list[BatchRequest] | None = None
 

@@ -13,7 +13,7 @@ import numpy as np
 from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.tensor import aliasing_check
 from ksrv.engine.batches.classification import classify
-from ksrv.engine.ticket import QueuedTicket
+from ksrv.engine.request_handle import QueuedRequest
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, quote
 from ksrv.request import Array, BatchOutputs, InferRequest, InferResponse, Tensor
 from ksrv.spec import ModelSpec
@@ -21,7 +21,7 @@ from ksrv.spec import ModelSpec
 
 def split(
     spec: ModelSpec,
-    tickets: Sequence[QueuedTicket],
+    tickets: Sequence[QueuedRequest],
     outputs: BatchOutputs,
     timings: dict[str, int],
     inputs: list[Array],
@@ -86,7 +86,7 @@ def _rows(tensor: Tensor, row: int, end: int) -> Tensor:
 
 def _response(
     spec: ModelSpec,
-    ticket: QueuedTicket,
+    ticket: QueuedRequest,
     place: int,
     tensors: list[Tensor],
     outputs: BatchOutputs,

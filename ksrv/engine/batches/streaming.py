@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from ksrv.engine.batches.split import split
-from ksrv.engine.ticket import QueuedTicket
+from ksrv.engine.request_handle import QueuedRequest
 from ksrv.request import BatchOutputs, InferResponse
 from ksrv.spec import ModelSpec
 
@@ -27,7 +27,7 @@ class ChunkSender:
         sent: Whether a client has received a chunk.
     """
 
-    def __init__(self, spec: ModelSpec, tickets: Sequence[QueuedTicket]) -> None:
+    def __init__(self, spec: ModelSpec, tickets: Sequence[QueuedRequest]) -> None:
         self._spec = spec
         self._tickets = tickets
         self.sent = False
@@ -52,7 +52,7 @@ class ChunkSender:
         return frozenset(place for place, ticket in enumerate(self._tickets) if not ticket.done())
 
 
-def chunk_sender(spec: ModelSpec, tickets: Sequence[QueuedTicket]) -> ChunkSender | None:
+def chunk_sender(spec: ModelSpec, tickets: Sequence[QueuedRequest]) -> ChunkSender | None:
     """Return where the batch's intermediate answers go, or None where no client streams.
 
     Args:

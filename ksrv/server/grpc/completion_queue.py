@@ -39,7 +39,7 @@ from ksrv.server.grpc.unfinished_calls import SMALL, Awaited, Waiting
 from ksrv.server.http.byte_budget import Reservation
 
 if TYPE_CHECKING:
-    from ksrv.engine.ticket import Ticket
+    from ksrv.engine.request_handle import RequestHandle
     from ksrv.request import InferRequest
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Call(Awaited):
         self._trailing: tuple[tuple[str, str], ...] | None = None
         self.message: bytes | None = None
         self.request: InferRequest | None = None
-        self.ticket: Ticket | None = None
+        self.ticket: RequestHandle | None = None
         self.owner = 0  # the thread that submits the request, while it does
         self.ended_here = False  # and whether the request ended meanwhile, on that thread
         self.watched = self.sent = False
@@ -535,7 +535,7 @@ class DirectCalls:
         else:
             self._watch(call)
 
-    def _request_ended(self, call: Call, ticket: "Ticket") -> None:
+    def _request_ended(self, call: Call, ticket: "RequestHandle") -> None:
         """Have a request's answer written; called once, on whichever thread ended it."""
         if call.owner == threading.get_ident():
             call.ended_here = True

@@ -33,7 +33,7 @@ from ksrv.spec import ModelSpec
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
     from ksrv.engine.model import ModelVersion
-    from ksrv.engine.ticket import Ticket
+    from ksrv.engine.request_handle import RequestHandle
 
 Send = Callable[[bytes | None], None]
 
@@ -142,11 +142,11 @@ class InferCalls:
     def submit(
         self,
         request: InferRequest,
-        callback: "Callable[[Ticket], None] | None" = None,
+        callback: "Callable[[RequestHandle], None] | None" = None,
         *,
         allow_inline: bool = False,
         caller_blocks: bool = False,
-    ) -> "Ticket":
+    ) -> "RequestHandle":
         """Hand a request to the engine.
 
         Args:
@@ -201,13 +201,13 @@ class InferCalls:
             return
         cancel_with(context, ticket)
 
-        def done(ended: "Ticket") -> None:
+        def done(ended: "RequestHandle") -> None:
             self._pool.submit(self._answer, context, request, ended, send)
 
         ticket.add_done_callback(done)
 
     def _answer(
-        self, context: Context, request: InferRequest, ticket: "Ticket", send: Send
+        self, context: Context, request: InferRequest, ticket: "RequestHandle", send: Send
     ) -> None:
         try:
             message = self.finish(context, request, ticket)
@@ -217,7 +217,7 @@ class InferCalls:
             send(message)
         send(None)
 
-    def finish(self, context: Context, request: InferRequest, ticket: "Ticket") -> bytes:
+    def finish(self, context: Context, request: InferRequest, ticket: "RequestHandle") -> bytes:
         """Wait for an answer and serialize it.
 
         Raises:
@@ -245,7 +245,7 @@ class InferCalls:
         )
 
 
-def cancel_with(context: Context, ticket: "Ticket") -> None:
+def cancel_with(context: Context, ticket: "RequestHandle") -> None:
     """Give a request up when its call ends before it is answered."""
 
     def ended() -> None:

@@ -25,7 +25,7 @@ from ksrv.server.grpc.messages import Messages, admitted
 from ksrv.server.grpc.unfinished_calls import Awaited, Waiting
 
 if TYPE_CHECKING:
-    from ksrv.engine.ticket import Ticket
+    from ksrv.engine.request_handle import RequestHandle
 
 DEPTH = 64
 """Requests of one stream that are under way at a time; the reader waits beyond."""
@@ -42,7 +42,7 @@ class _Entry:
     """
 
     request: InferRequest | None = None
-    ticket: "Ticket | None" = None
+    ticket: "RequestHandle | None" = None
     error: KsrvError | None = None
     events: "SimpleQueue[InferResponse | None]" = field(default_factory=SimpleQueue)
 

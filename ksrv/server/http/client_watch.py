@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ksrv._native.queue.request_queue import Ticket as QueueTicket
-from ksrv.engine.ticket import JoinedTicket
+from ksrv.engine.request_handle import SplitRequest
 from ksrv.request import InferRequest, InferResponse
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class ThreadWaiter:
         if client is None:
             return engine.infer(request)
         ticket = engine.submit(request, caller_blocks=True)
-        if isinstance(ticket, (QueueTicket, JoinedTicket)):
+        if isinstance(ticket, (QueueTicket, SplitRequest)):
             while not ticket.join(time.monotonic_ns() + LOOK_NS):
                 if client.disconnected():
                     ticket.cancel()

@@ -18,7 +18,7 @@ from ksrv._native.server.exchange import Exchange, HeadFields
 from ksrv._native.server.model_endpoint import ModelEndpoint
 from ksrv._native.server.server import ReadyAnswer
 from ksrv._native.v2.binary_response import binary_reply
-from ksrv.engine.ticket import JoinedTicket
+from ksrv.engine.request_handle import SplitRequest
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits, show_limit
 from ksrv.observe.traffic import count_refusal
@@ -35,7 +35,7 @@ from ksrv.spec import ModelSpec
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
     from ksrv.engine.model import ModelVersion
-    from ksrv.engine.ticket import Ticket
+    from ksrv.engine.request_handle import RequestHandle
 
 log = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ class FastPath:
             ticket = self._engine.submit(
                 request, partial(self._done, exchange, request, regions), allow_inline=True
             )
-            watched = ticket.parts[-1] if isinstance(ticket, JoinedTicket) else ticket
+            watched = ticket.parts[-1] if isinstance(ticket, SplitRequest) else ticket
             if isinstance(watched, QueueTicket) and not watched.done():
                 exchange.watch(watched)
         except Exception as error:  # noqa: BLE001  (becomes the answer)
@@ -256,7 +256,7 @@ class FastPath:
         exchange: Exchange,
         request: InferRequest,
         regions: SharedMemoryRegistry | None,
-        ticket: "Ticket",
+        ticket: "RequestHandle",
     ) -> None:
         """Answer a request that the engine has ended, on the thread that ended it."""
         try:

@@ -23,7 +23,7 @@ from ksrv.server.torchserve.errors import INVALID_KEY, JSON, TorchServeError, re
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
-    from ksrv.engine.ticket import Ticket
+    from ksrv.engine.request_handle import RequestHandle
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Exchange:
         self._waiter = waiter
         self._client = client
         request.on_chunk = self._events.put
-        self._ticket: Ticket = engine.submit(request)
+        self._ticket: RequestHandle = engine.submit(request)
         self._ticket.add_done_callback(lambda _: self._events.put(None))
 
     def first(self) -> InferResponse | None:

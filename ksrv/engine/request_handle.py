@@ -11,7 +11,7 @@ from ksrv.request import InferResponse
 MILLISECOND = 1_000_000
 
 
-class Ticket(Protocol):
+class RequestHandle(Protocol):
     """One accepted request."""
 
     def wait(self) -> InferResponse:
@@ -34,7 +34,7 @@ class Ticket(Protocol):
     def done(self) -> bool:
         """Tell whether the request has ended."""
 
-    def add_done_callback(self, callback: "Callable[[Ticket], None]") -> None:
+    def add_done_callback(self, callback: "Callable[[RequestHandle], None]") -> None:
         """Have `callback` called once the request has ended, on the thread that ended it."""
 
 
@@ -52,13 +52,13 @@ def deadline_exceeded(model: str, waited_ms: int, *, running: bool) -> DeadlineE
     )
 
 
-class QueuedTicket(queue.Ticket):
+class QueuedRequest(queue.Ticket):
     """A request that the native queue carries."""
 
     __slots__ = ()
 
     def wait(self) -> InferResponse:
-        """See `Ticket.wait`."""
+        """See `RequestHandle.wait`."""
         self.join()
         return self.outcome()
 
@@ -81,7 +81,7 @@ class QueuedTicket(queue.Ticket):
         raise RuntimeError(f"the request to the model {model} is {self.state}, not answered")
 
 
-class JoinedTicket:
+class SplitRequest:
     """A request that was split, because it has more rows than a batch may hold.
 
     The first part that fails ends the others.
@@ -96,22 +96,22 @@ class JoinedTicket:
 
     def __init__(
         self,
-        parts: Sequence[QueuedTicket],
+        parts: Sequence[QueuedRequest],
         join: Callable[[list[InferResponse]], InferResponse],
     ) -> None:
         self.parts = parts
         self._join = join
-        self._failed: QueuedTicket | None = None
+        self._failed: QueuedRequest | None = None
         for part in parts:
             part.add_done_callback(self._note_end)
 
-    def _note_end(self, part: QueuedTicket) -> None:
+    def _note_end(self, part: QueuedRequest) -> None:
         if self._failed is None and not isinstance(part.answer, InferResponse):
             self._failed = part  # first, because the others end in here as well
             self.cancel()
 
     def wait(self) -> InferResponse:
-        """See `Ticket.wait`."""
+        """See `RequestHandle.wait`."""
         self.join()
         if self._failed is not None:
             return self._failed.outcome()
@@ -129,19 +129,19 @@ class JoinedTicket:
         return all(part.join(until_ns) for part in self.parts)
 
     def cancel(self) -> bool:
-        """See `Ticket.cancel`."""
+        """See `RequestHandle.cancel`."""
         ended = [part.cancel() for part in self.parts]
         return any(ended)
 
     def done(self) -> bool:
-        """See `Ticket.done`."""
+        """See `RequestHandle.done`."""
         return all(part.done() for part in self.parts)
 
-    def add_done_callback(self, callback: Callable[[Ticket], None]) -> None:
-        """See `Ticket.add_done_callback`."""
+    def add_done_callback(self, callback: Callable[[RequestHandle], None]) -> None:
+        """See `RequestHandle.add_done_callback`."""
         left = itertools.count(len(self.parts) - 1, -1)
 
-        def ended(_part: Ticket) -> None:
+        def ended(_part: RequestHandle) -> None:
             if next(left) == 0:
                 callback(self)
 
