@@ -16,7 +16,7 @@ from ksrv._native.ipc import tensor_descriptors as records
 from ksrv._native.ipc.channel import Channel, ChannelError, Link
 from ksrv._native.memory import buffer_pool as arena
 from ksrv.engine.executors import messages
-from ksrv.engine.executors.kinds import Kind
+from ksrv.engine.executors.messages import MessageType
 from ksrv.request import BatchOutputs, Tensor
 from tests.support.examples import examples
 
@@ -52,7 +52,7 @@ class Sides:
         outputs = BatchOutputs(tensors)
         written, blocks = records.write(outputs.tensors, sender.own)
         payload, lenient = messages.pack_answer(outputs, written)
-        sender.send(Kind.ANSWER, payload, blocks=blocks, lenient=lenient)
+        sender.send(MessageType.ANSWER, payload, blocks=blocks, lenient=lenient)
         del blocks
         received = messages.unpack_answer(receiver.receive(), receiver.peer, 1)
         self.check([(tensor.data, pattern) for tensor in received.tensors])
@@ -118,7 +118,7 @@ def test_a_mutated_message_is_read_or_refused(mutations, cut, elements):
         )
         written, blocks = records.write([tensor], sender.own)
         payload, _ = messages.pack_answer(BatchOutputs([tensor]), written)
-        sender.send(Kind.ANSWER, payload, blocks=blocks)
+        sender.send(MessageType.ANSWER, payload, blocks=blocks)
         message, descriptors, _, _ = socket.recv_fds(tap, 100_000, 8)
         changed = bytearray(message)
         for place, value in mutations:

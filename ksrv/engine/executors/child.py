@@ -23,8 +23,7 @@ from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.executors import messages
-from ksrv.engine.executors.kinds import Kind
-from ksrv.engine.executors.messages import LoadNote, LogNote
+from ksrv.engine.executors.messages import LoadMessage, LogMessage, MessageType
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.metrics import MetricRecord
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
@@ -51,14 +50,14 @@ class Events:
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    def send(self, kind: Kind, payload: bytes, lenient: bool) -> None:
+    def send(self, kind: MessageType, payload: bytes, lenient: bool) -> None:
         """Send an event, or drop it when the worker does not keep up: a handler never waits."""
         with contextlib.suppress(BlockingIOError, ChannelClosed):
             self._link.send(kind, payload, lenient=lenient, wait=False)
 
     def metrics(self, records: list[MetricRecord]) -> None:
         """Send values that the handler reported."""
-        self.send(Kind.METRICS, *messages.pack_metrics(records))
+        self.send(MessageType.METRICS, *messages.pack_metrics(records))
 
 
 class EventLogHandler(logging.Handler):
@@ -76,11 +75,11 @@ class EventLogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Send one record."""
         text = self.format(record)[:_MESSAGE_CHARACTERS]
-        note = LogNote(record.name, record.levelno, text)
-        self._events.send(Kind.LOG, *messages.dump(note))
+        note = LogMessage(record.name, record.levelno, text)
+        self._events.send(MessageType.LOG, *messages.dump(note))
 
 
-def send_answer(link: Link, kind: Kind, sequence: int, outputs: BatchOutputs) -> None:
+def send_answer(link: Link, kind: MessageType, sequence: int, outputs: BatchOutputs) -> None:
     """Send an answer or an intermediate one; its tensors are gone from `outputs` afterwards.
 
     Args:
@@ -118,18 +117,18 @@ class Chunks:
         """See `ksrv.request.Emitter`."""
         with self._lock:
             if not self._ended:
-                send_answer(self._link, Kind.CHUNK, self._sequence, outputs)
+                send_answer(self._link, MessageType.CHUNK, self._sequence, outputs)
 
     def listening(self) -> frozenset[int]:
         """Ask the worker; see `ksrv.request.Emitter.listening`."""
         with self._lock:
             if self._ended:
                 return frozenset()
-            self._link.send(Kind.ASK, b"", sequence=self._sequence)
+            self._link.send(MessageType.ASK, b"", sequence=self._sequence)
             frame = self._link.receive()
-            if frame.kind != Kind.LISTENING:
+            if frame.kind != MessageType.LISTENING:
                 raise ChannelError(f"a message was {frame.kind}, not LISTENING")
-            note = messages.load(messages.ListeningNote, frame.payload, frame.lenient)
+            note = messages.load(messages.ListeningMessage, frame.payload, frame.lenient)
             return frozenset(note.places)
 
     def end(self) -> None:
@@ -158,9 +157,9 @@ class Child:
             The exit status.
         """
         frame = self._link.receive()
-        if frame.kind != Kind.LOAD:
+        if frame.kind != MessageType.LOAD:
             raise ChannelError(f"the first message was {frame.kind}, not LOAD")
-        note = messages.load(LoadNote, frame.payload, frame.lenient)
+        note = messages.load(LoadMessage, frame.payload, frame.lenient)
         root = logging.getLogger()
         root.setLevel(note.level)
         root.addHandler(EventLogHandler(self._events))
@@ -176,7 +175,7 @@ class Child:
             runner.close()
         return 0
 
-    def _load(self, note: LoadNote) -> Runner | None:
+    def _load(self, note: LoadMessage) -> Runner | None:
         source = ModelSource.from_json(note.source.encode())
         set_process_limits(note.limits)
         PROCESS.bound = bytes_in_flight(note.limits)
@@ -195,7 +194,7 @@ class Child:
             log.exception("the model cannot be loaded")
             failure = error if isinstance(error, KsrvError) else HandlerFailed(_load_text(error))
         else:
-            self._link.send(Kind.LOADED, payload)
+            self._link.send(MessageType.LOADED, payload)
             return runner
         self._fail(failure)
         return None
@@ -203,9 +202,9 @@ class Child:
     def _step(self, runner: Runner) -> bool:
         """Take one message; False when it ends the process."""
         frame = self._link.receive()
-        if frame.kind == Kind.CLOSE:
+        if frame.kind == MessageType.CLOSE:
             return False
-        if frame.kind != Kind.RUN:
+        if frame.kind != MessageType.RUN:
             raise ChannelError(f"a message was {frame.kind}, not RUN or CLOSE")
         self._sequence = frame.sequence
         try:
@@ -230,11 +229,11 @@ class Child:
         finally:
             chunks.end()
         del batch
-        send_answer(self._link, Kind.ANSWER, self._sequence, outputs)
+        send_answer(self._link, MessageType.ANSWER, self._sequence, outputs)
 
     def _fail(self, error: KsrvError) -> None:
-        payload, lenient = messages.dump(messages.fault_of(error))
-        self._link.send(Kind.FAILED, payload, sequence=self._sequence, lenient=lenient)
+        payload, lenient = messages.dump(messages.to_message(error))
+        self._link.send(MessageType.FAILED, payload, sequence=self._sequence, lenient=lenient)
 
 
 def _load_text(error: BaseException) -> str:

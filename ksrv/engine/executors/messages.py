@@ -9,6 +9,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -39,10 +40,30 @@ _TENSORS = 65_536
 Read: TypeAlias = tuple[str, tuple[int, ...], Any]
 """Datatype, shape and data of a tensor; its name is in the JSON beside the records."""
 
-Note = TypeVar("Note", bound=msgspec.Struct)
+Message = TypeVar("Message", bound=msgspec.Struct)
 
 
-class LoadNote(msgspec.Struct):
+class MessageType(IntEnum):
+    """What a message is about; the child's messages begin at 16, its event messages at 32.
+
+    Events (log records, metrics) have a socket of their own, so that they come home while nothing
+    runs and never stand in the way of an answer.
+    """
+
+    LOAD = 1
+    RUN = 2
+    CLOSE = 3
+    LISTENING = 4
+    LOADED = 16
+    ANSWER = 17
+    FAILED = 18
+    CHUNK = 19
+    ASK = 20
+    LOG = 32
+    METRICS = 33
+
+
+class LoadMessage(msgspec.Struct):
     """What a process is to load.
 
     Attributes:
@@ -58,7 +79,7 @@ class LoadNote(msgspec.Struct):
     limits: Limits = Limits()
 
 
-class RequestNote(msgspec.Struct, array_like=True):
+class RequestMessage(msgspec.Struct, array_like=True):
     """A `BatchRequest`."""
 
     start: int
@@ -71,18 +92,18 @@ class RequestNote(msgspec.Struct, array_like=True):
     torchserve: TorchServeCall | None = None
 
 
-class RunNote(msgspec.Struct, omit_defaults=True):
+class RunMessage(msgspec.Struct, omit_defaults=True):
     """The part of `BatchInputs` that is not tensor bytes."""
 
     names: list[str]
     rows: int
-    requests: list[RequestNote]
+    requests: list[RequestMessage]
     explain: bool = False
     tensor_parameters: dict[int, dict[str, Parameter]] = {}
     streamed: bool = False
 
 
-class Fault(msgspec.Struct, omit_defaults=True):
+class ErrorMessage(msgspec.Struct, omit_defaults=True):
     """A `KsrvError`, by the name of its class in ksrv.errors."""
 
     kind: str
@@ -92,11 +113,11 @@ class Fault(msgspec.Struct, omit_defaults=True):
     headers: dict[str, str] = {}
 
 
-class AnswerNote(msgspec.Struct, omit_defaults=True):
+class AnswerMessage(msgspec.Struct, omit_defaults=True):
     """The part of `BatchOutputs` that is not tensor bytes."""
 
     names: list[str]
-    failures: dict[int, Fault] = {}
+    failures: dict[int, ErrorMessage] = {}
     timings: dict[str, int] = {}
     headers: dict[int, dict[str, str]] = {}
     parameters: dict[int, dict[str, Parameter]] = {}
@@ -104,13 +125,13 @@ class AnswerNote(msgspec.Struct, omit_defaults=True):
     only: list[int] | None = None
 
 
-class ListeningNote(msgspec.Struct):
+class ListeningMessage(msgspec.Struct):
     """The places of the requests that have not ended, as `Emitter.listening` gives them."""
 
     places: list[int]
 
 
-class LogNote(msgspec.Struct):
+class LogMessage(msgspec.Struct):
     """A log record, its traceback already text."""
 
     name: str
@@ -118,11 +139,11 @@ class LogNote(msgspec.Struct):
     message: str
 
 
-class _SpecNote(msgspec.Struct):
+class SpecMessage(msgspec.Struct):
     spec: ModelSpec
 
 
-class _MetricsNote(msgspec.Struct):
+class MetricsMessage(msgspec.Struct):
     records: list[MetricRecord]
 
 
@@ -130,14 +151,14 @@ _ENCODER = msgspec.json.Encoder()
 _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (
-        LoadNote,
-        RunNote,
-        Fault,
-        AnswerNote,
-        ListeningNote,
-        LogNote,
-        _SpecNote,
-        _MetricsNote,
+        LoadMessage,
+        RunMessage,
+        ErrorMessage,
+        AnswerMessage,
+        ListeningMessage,
+        LogMessage,
+        SpecMessage,
+        MetricsMessage,
     )
 }
 
@@ -169,7 +190,7 @@ def dump(
     return json.dumps(msgspec.to_builtins(note, str_keys=True)).encode("ascii"), True
 
 
-def load(kind: type[Note], text: bytes, lenient: bool) -> Note:
+def load(kind: type[Message], text: bytes, lenient: bool) -> Message:
     """Return the note that `dump` wrote.
 
     Raises:
@@ -178,7 +199,7 @@ def load(kind: type[Note], text: bytes, lenient: bool) -> Note:
     try:
         if lenient:
             return msgspec.convert(json.loads(text), kind, str_keys=True)
-        note: Note = _DECODERS[kind].decode(text)
+        note: Message = _DECODERS[kind].decode(text)
         return note
     except (ValueError, RecursionError) as error:
         raise ChannelError(f"the other side sent no {kind.__name__}: {error}") from error
@@ -222,11 +243,11 @@ def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
         batch: The batch.
         written: The records of its tensors.
     """
-    note = RunNote(
+    note = RunMessage(
         names=list(batch.tensors),
         rows=batch.rows,
         requests=[
-            RequestNote(
+            RequestMessage(
                 request.rows.start,
                 request.rows.stop,
                 request.id,
@@ -266,7 +287,7 @@ def unpack_batch(frame: Frame, peer: PeerBlocks, emitter: Callable[[], Emitter])
         ChannelError: The message does not add up.
     """
     found, text = _split(frame, peer)
-    note = load(RunNote, text, frame.lenient)
+    note = load(RunMessage, text, frame.lenient)
     named = _named(note.names, found, note.tensor_parameters)
     return BatchInputs(
         tensors={tensor.name: tensor for tensor in named},
@@ -295,9 +316,9 @@ def pack_answer(outputs: BatchOutputs, written: bytes) -> tuple[bytes, bool]:
         outputs: What the handler answered.
         written: The records of its tensors.
     """
-    note = AnswerNote(
+    note = AnswerMessage(
         names=[tensor.name for tensor in outputs.tensors],
-        failures={index: fault_of(error) for index, error in outputs.failures.items()},
+        failures={index: to_message(error) for index, error in outputs.failures.items()},
         timings=outputs.timings,
         headers=outputs.headers,
         parameters=outputs.parameters,
@@ -320,13 +341,13 @@ def unpack_answer(frame: Frame, peer: PeerBlocks, requests: int) -> BatchOutputs
         ChannelError: The message does not add up.
     """
     found, text = _split(frame, peer)
-    note = load(AnswerNote, text, frame.lenient)
+    note = load(AnswerMessage, text, frame.lenient)
     for index in (*note.failures, *note.headers, *note.parameters, *(note.only or ())):
         if not 0 <= index < requests:
             raise ChannelError(f"the answer speaks of request {index} of {requests}")
     return BatchOutputs(
         tensors=_named(note.names, found, note.tensor_parameters),
-        failures={index: error_of(fault) for index, fault in note.failures.items()},
+        failures={index: to_error(fault) for index, fault in note.failures.items()},
         timings=note.timings,
         headers=note.headers,
         parameters=note.parameters,
@@ -335,15 +356,17 @@ def unpack_answer(frame: Frame, peer: PeerBlocks, requests: int) -> BatchOutputs
     )
 
 
-def fault_of(error: KsrvError) -> Fault:
+def to_message(error: KsrvError) -> ErrorMessage:
     """Return an error's form for the socket; a class of somebody's own becomes its ksrv base."""
     kind = next(base for base in type(error).__mro__ if base.__module__ == errors.__name__)
     headers = dict(error.headers) if isinstance(error, InferenceError) else {}
-    return Fault(kind.__name__, error.message, int(error.http_status), error.grpc_code, headers)
+    return ErrorMessage(
+        kind.__name__, error.message, int(error.http_status), error.grpc_code, headers
+    )
 
 
-def error_of(fault: Fault) -> KsrvError:
-    """Return the error that `fault_of` was given.
+def to_error(fault: ErrorMessage) -> KsrvError:
+    """Return the error that `to_message` was given.
 
     Raises:
         ChannelError: The status is not an error's.
@@ -364,7 +387,7 @@ def error_of(fault: Fault) -> KsrvError:
 
 def pack_spec(spec: ModelSpec) -> bytes:
     """Return the payload of LOADED."""
-    return _ENCODER.encode(_SpecNote(spec))
+    return _ENCODER.encode(SpecMessage(spec))
 
 
 def unpack_spec(frame: Frame) -> ModelSpec:
@@ -373,12 +396,12 @@ def unpack_spec(frame: Frame) -> ModelSpec:
     Raises:
         ChannelError: It is not one.
     """
-    return load(_SpecNote, frame.payload, frame.lenient).spec
+    return load(SpecMessage, frame.payload, frame.lenient).spec
 
 
 def pack_metrics(records: list[MetricRecord]) -> tuple[bytes, bool]:
     """Return the payload of METRICS, and whether its JSON is the standard library's."""
-    return dump(_MetricsNote(records), [{"value": record.value} for record in records])
+    return dump(MetricsMessage(records), [{"value": record.value} for record in records])
 
 
 def unpack_metrics(frame: Frame) -> list[MetricRecord]:
@@ -387,4 +410,4 @@ def unpack_metrics(frame: Frame) -> list[MetricRecord]:
     Raises:
         ChannelError: They are not of that form.
     """
-    return load(_MetricsNote, frame.payload, frame.lenient).records
+    return load(MetricsMessage, frame.payload, frame.lenient).records

@@ -19,10 +19,9 @@ from ksrv._native.memory.buffer_pool import Block
 from ksrv.engine.executors import ExecutorDied, messages
 from ksrv.engine.executors.backoff import Backoff
 from ksrv.engine.executors.environment import handler_environment
-from ksrv.engine.executors.kinds import Kind
-from ksrv.engine.executors.messages import Fault, LoadNote, LogNote
+from ksrv.engine.executors.messages import ErrorMessage, LoadMessage, LogMessage, MessageType
 from ksrv.engine.executors.process_log import ProcessLog
-from ksrv.engine.executors.watcher import Ending, HandlerProcess
+from ksrv.engine.executors.watcher import HandlerProcess, ProcessExit
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, NotReady, Overloaded, quote
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.limits import Limits
@@ -156,7 +155,7 @@ class ProcessExecutor:
         return link, process
 
     def _load(self, link: Link, process: HandlerProcess) -> ModelSpec:
-        note = LoadNote(
+        note = LoadMessage(
             source=self._source.to_json().decode(),
             instance=self._instance,
             threads=self._threads,
@@ -166,9 +165,9 @@ class ProcessExecutor:
         deadline_ns = time.monotonic_ns() + int(self._start_timeout_s * 1e9)
         try:
             payload, lenient = messages.dump(note)
-            link.send(Kind.LOAD, payload, lenient=lenient)
+            link.send(MessageType.LOAD, payload, lenient=lenient)
             frame = link.receive(deadline_ns)
-            if frame.kind == Kind.LOADED:
+            if frame.kind == MessageType.LOADED:
                 return messages.unpack_spec(frame)
             raise self._failure(frame)
         except TimeoutError as error:
@@ -226,7 +225,7 @@ class ProcessExecutor:
             self._sequence += 1
             try:
                 link.send(
-                    Kind.RUN,
+                    MessageType.RUN,
                     payload,
                     sequence=self._sequence,
                     blocks=blocks,
@@ -259,12 +258,12 @@ class ProcessExecutor:
             frame = link.receive(deadline_ns)
             if frame.sequence != self._sequence:
                 raise ChannelError(f"it answered batch {frame.sequence}, not {self._sequence}")
-            if frame.kind == Kind.ANSWER:
+            if frame.kind == MessageType.ANSWER:
                 return messages.unpack_answer(frame, link.peer, len(batch.requests))
-            if frame.kind == Kind.ASK:
+            if frame.kind == MessageType.ASK:
                 self._tell_listening(link, batch)
                 continue
-            if frame.kind != Kind.CHUNK:
+            if frame.kind != MessageType.CHUNK:
                 return self._failure(frame)
             chunk = messages.unpack_answer(frame, link.peer, len(batch.requests))
             if batch.emit is not None:
@@ -275,8 +274,10 @@ class ProcessExecutor:
         emit = batch.emit
         if emit is None:
             raise ChannelError("it asked for listeners of a batch without streams")
-        payload, lenient = messages.dump(messages.ListeningNote(sorted(emit.listening())))
-        link.send(Kind.LISTENING, payload, sequence=self._sequence, lenient=lenient, wait=False)
+        payload, lenient = messages.dump(messages.ListeningMessage(sorted(emit.listening())))
+        link.send(
+            MessageType.LISTENING, payload, sequence=self._sequence, lenient=lenient, wait=False
+        )
 
     def close(self) -> None:
         """Let the handler clean up and end the process; a batch that still runs is given up."""
@@ -289,7 +290,7 @@ class ProcessExecutor:
             link, process = self._link, self._process
             if link is not None and process is not None and process.ending is None:
                 try:
-                    link.send(Kind.CLOSE, b"", wait=False)
+                    link.send(MessageType.CLOSE, b"", wait=False)
                     link.channel.finish()
                 except (ChannelClosed, BlockingIOError):
                     process.kill()
@@ -337,20 +338,20 @@ class ProcessExecutor:
         return ExecutorDied(f"{self._label} sent an answer that cannot be read, and was ended")
 
     def _failure(self, frame: Frame) -> KsrvError:
-        if frame.kind != Kind.FAILED:
+        if frame.kind != MessageType.FAILED:
             raise ChannelError(f"a message of the kind {frame.kind} has no place here")
-        return messages.error_of(messages.load(Fault, frame.payload, frame.lenient))
+        return messages.to_error(messages.load(ErrorMessage, frame.payload, frame.lenient))
 
     def _take_event(self, frame: Frame) -> None:
-        if frame.kind == Kind.LOG:
-            self._log.record(messages.load(LogNote, frame.payload, frame.lenient))
-        elif frame.kind == Kind.METRICS:
+        if frame.kind == MessageType.LOG:
+            self._log.record(messages.load(LogMessage, frame.payload, frame.lenient))
+        elif frame.kind == MessageType.METRICS:
             for record in messages.unpack_metrics(frame):
                 self._emit(record)
         else:
             raise ChannelError(f"a message of the kind {frame.kind} is no event")
 
-    def _note_end(self, link: Link, ending: Ending) -> None:
+    def _note_end(self, link: Link, ending: ProcessExit) -> None:
         """Wake a waiting `run` and run the callbacks; called by the watching thread."""
         loaded = self._loaded
         if not self._closing.is_set():

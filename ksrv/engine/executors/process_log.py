@@ -8,7 +8,7 @@ are logged; how many were left out is logged with the next one.
 import logging
 import time
 
-from ksrv.engine.executors.messages import LogNote
+from ksrv.engine.executors.messages import LogMessage
 from ksrv.handlers.loggers import label_of
 from ksrv.observe.log_text import TRACEBACK_INDENT
 
@@ -53,7 +53,7 @@ class ProcessLog:
         if self._allowed():
             self._emit(LOGGER.name, level, text)
 
-    def record(self, note: LogNote) -> None:
+    def record(self, note: LogMessage) -> None:
         """Log a record that the process's own logging made, unless there are too many."""
         level = min(max(note.level, logging.DEBUG), logging.CRITICAL)
         if self._allowed():

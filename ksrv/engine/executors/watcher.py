@@ -25,7 +25,7 @@ _PIPE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ProcessExit:
     """How a process ended.
 
     Attributes:
@@ -74,7 +74,7 @@ class HandlerProcess:
         log: ProcessLog,
         events: Link,
         on_event: Callable[[Frame], None],
-        on_end: Callable[[Ending], None],
+        on_end: Callable[[ProcessExit], None],
     ) -> None:
         self._command = list(command)
         self._folder = folder
@@ -91,7 +91,7 @@ class HandlerProcess:
         self._ended = threading.Event()
         self._spawn_error: OSError | None = None
         self.pid = 0
-        self.ending: Ending | None = None
+        self.ending: ProcessExit | None = None
 
     def start(self) -> None:
         """Start the process.
@@ -112,7 +112,7 @@ class HandlerProcess:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
-    def wait(self, timeout: float | None = None) -> Ending | None:
+    def wait(self, timeout: float | None = None) -> ProcessExit | None:
         """Wait for the end and for everything it entails.
 
         Returns:
@@ -204,7 +204,7 @@ class HandlerProcess:
             if pipe is not None:
                 pipe.close()
         self._events.close()
-        self.ending = Ending(status, self._killed)
+        self.ending = ProcessExit(status, self._killed)
         try:
             self._on_end(self.ending)
         finally:

@@ -40,7 +40,7 @@ def gate():
 
 
 def test_a_quick_handler_comes_to_run_on_the_thread_that_asks(monkeypatch):
-    monkeypatch.setattr(instance, "TRUSTED", 10)
+    monkeypatch.setattr(instance, "INLINE_CREDIT", 10)
     monkeypatch.setattr(instance, "QUICK_NS", 10**12)
     threads = []
 

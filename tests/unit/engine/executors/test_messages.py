@@ -12,7 +12,7 @@ import pytest
 from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Link
 from ksrv._native.tensor import datatype
 from ksrv.engine.executors import messages
-from ksrv.engine.executors.kinds import Kind
+from ksrv.engine.executors.messages import MessageType
 
 FP32 = datatype.NAMES.index("FP32")
 BYTES = datatype.NAMES.index("BYTES")
@@ -49,7 +49,7 @@ class Liar:
         text = json.dumps({"names": list(names), **note}).encode() if text is None else text
         count = len(names) if count is None and records else count or 0
         payload = struct.pack("<II", count, len(records)) + records + text
-        self.link.send(Kind.ANSWER, payload, sequence=1, blocks=self.keep)
+        self.link.send(MessageType.ANSWER, payload, sequence=1, blocks=self.keep)
 
     def head(
         self, kind=17, flags=0, announced=(), returned=(), fds=(), payload=b"", length=None, cut=0
@@ -196,11 +196,11 @@ def test_the_end_of_the_other_side(liar):
     with pytest.raises(ChannelClosed):
         liar.near.receive()
     with pytest.raises(ChannelClosed):
-        liar.near.send(Kind.RUN, b"")
+        liar.near.send(MessageType.RUN, b"")
 
 
 def test_a_shutdown_wakes_a_receiver_after_what_was_sent_before(liar):
-    liar.link.send(Kind.LOG, b"last words")
+    liar.link.send(MessageType.LOG, b"last words")
     liar.near.channel.shutdown()
     assert liar.near.receive().payload == b"last words"
     with pytest.raises(ChannelClosed):
@@ -210,7 +210,7 @@ def test_a_shutdown_wakes_a_receiver_after_what_was_sent_before(liar):
 def test_the_deadline_of_a_wait(liar):
     with pytest.raises(TimeoutError):
         liar.near.receive(0)
-    liar.link.send(Kind.LOG, b"here")
+    liar.link.send(MessageType.LOG, b"here")
     assert liar.near.receive(0).payload == b"here"
 
 
@@ -218,7 +218,7 @@ def test_the_deadline_of_a_wait(liar):
 def test_a_full_socket_is_told_and_what_was_not_sent_is_sent_later(liar, size):
     def fill():
         for _ in range(10_000):
-            liar.link.send(Kind.LOG, bytes(size), wait=False)
+            liar.link.send(MessageType.LOG, bytes(size), wait=False)
 
     for _ in range(3):
         with pytest.raises(BlockingIOError):

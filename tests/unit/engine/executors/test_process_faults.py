@@ -321,7 +321,7 @@ def _runs(pid: int) -> bool:
 
 def test_an_answer_that_does_not_add_up_ends_the_process(tmp_path):
     (tmp_path / "liar.py").write_text(
-        "from ksrv.engine.executors.kinds import Kind\n"
+        "from ksrv.engine.executors.messages import MessageType\n"
         "from ksrv.spec import ModelSpec\n"
         "class Runner:\n"
         "    def __init__(self, source, **_): pass\n"
@@ -329,7 +329,7 @@ def test_an_answer_that_does_not_add_up_ends_the_process(tmp_path):
         "    def close(self): pass\n"
         "    def run(self, inputs):\n"
         "        link = inputs.emit._link\n"
-        "        link.send(Kind.ANSWER, b'nonsense', sequence=int(inputs.tensors['x0'].data[0, 0]))\n"
+        "        link.send(MessageType.ANSWER, b'nonsense', sequence=int(inputs.tensors['x0'].data[0, 0]))\n"
     )
     with running(tmp_path, "", config={"runner": "liar:Runner"}) as executor:
         for number in (1, 99):  # a malformed answer, and one to another batch
