@@ -142,7 +142,7 @@ cdef void _hold_blocks(Held held, list parts, Outgoing *out) noexcept:
             PyBuffer_Release(&held.views[i])
 
 
-@cython.no_gc_clear  # the HTTP server is needed to the end: an unanswered exchange is answered there
+@cython.no_gc_clear  # an exchange that is not answered is answered at its end, by the HTTP server
 cdef class Exchange:
     """One infer request that came in on the fast path, and the place for its answer.
 

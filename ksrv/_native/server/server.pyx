@@ -1,5 +1,5 @@
 # It relies on the GIL: Python objects change hands between threads, and are freed in turn.
-"""The HTTP server as the gunicorn worker sees it: I/O threads, requests that came in, answers to send."""
+"""The HTTP server as the gunicorn worker sees it: I/O threads, received requests, answers to send."""
 
 import logging
 import os
@@ -32,7 +32,8 @@ Address = tuple | str
 
 COUNTERS = (
     "accepted", "infer", "health", "handed", "answered", "too_slow", "no_room", "queue_full",
-    "idle_closed", "disconnected", "accept_paused", "fast_path", "recycled", "lost_records", "stray",
+    "idle_closed", "disconnected", "accept_paused", "fast_path", "recycled", "lost_records",
+    "stray",
 )
 READY_ANSWERS_NEEDED = (
     "live", "not_live", "ready", "too_slow", "no_room", "failed", "not_ready",
@@ -308,7 +309,7 @@ cdef class HttpServer:
         return self.door.notify_fd()
 
     def collect(self):
-        """Return the connections that are to be handed over, and release the buffers that were sent.
+        """Return the connections that are to be handed over, and release sent buffers.
 
         A connection that cannot be described, because there is no memory, is closed.
 
@@ -350,7 +351,7 @@ cdef class HttpServer:
         Args:
             slot: Its place.
             fd: Its descriptor, which is the HTTP server's from now on.
-            keep: Whether it waits for another message; else the HTTP server closes it, once the peer has
+            keep: Whether it waits for another message; else it is closed, once the peer has
                 taken the answer.
 
         Raises:
