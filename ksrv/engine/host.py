@@ -55,4 +55,4 @@ class InstanceHost(Protocol):
         """Take over requests whose images take long to decode, and requeue them decoded."""
 
     def wait_apart(self) -> bool:
-        """Wait until the decode thread has no request left; return whether it had any."""
+        """Wait until the decode thread has no request left; return whether a batch may be ready."""

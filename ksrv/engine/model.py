@@ -403,7 +403,8 @@ class ModelVersion:
 
     def wait_apart(self) -> bool:
         """See `InstanceHost.wait_apart`."""
-        return self._decode_thread.wait()
+        # A batch may have been requeued, and the thread ended, since the queue was found empty.
+        return self._decode_thread.wait() or bool(self._ready)
 
     def instance_lost(self, reason: str) -> None:
         """See `InstanceHost.instance_lost`. Once none is left, what waits is refused."""

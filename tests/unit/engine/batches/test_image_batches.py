@@ -10,6 +10,7 @@ import pytest
 from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine import validation
+from ksrv.engine.decode_thread import DecodeThread
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded
 from ksrv.images import opencv, preparer
 from ksrv.images.decode_limits import checked_header
@@ -294,6 +295,28 @@ def test_what_takes_long_is_answered_before_a_model_ends(heavy):
     ending.join(60)
     assert not ending.is_alive()
     assert [one.wait().outputs[0].data.tolist() for one in long] == [[[7.0]]] * 4
+
+
+def test_what_is_decoded_just_as_an_instance_ends_is_answered(heavy, monkeypatch):
+    decoder, picture = heavy
+    gate = Gate()
+    gate.event.set()
+    ask = DecodeThread.wait
+
+    def wait(self):
+        decoder.go.set()
+        wait_until(lambda: not self._works)  # the batch is ready before the instance asks
+        return ask(self)
+
+    monkeypatch.setattr(DecodeThread, "wait", wait)
+    served = serve(gate, batch=8)
+    long = served.submit(images(picture))
+    decoding(decoder, long)
+    ending = threading.Thread(target=served.close, daemon=True)
+    ending.start()
+    ending.join(30)
+    assert not ending.is_alive()
+    assert long.wait().outputs[0].data.tolist() == [[7.0]]
 
 
 def test_what_takes_long_may_be_given_up(heavy):
