@@ -1,4 +1,4 @@
-// The clock of deadlines.
+// Clocks. Every deadline is on the monotonic one, the clock of `time.monotonic_ns`.
 
 #pragma once
 
@@ -8,10 +8,26 @@
 
 namespace ksrv {
 
-inline uint64_t door_clock() noexcept {
+inline constexpr std::int64_t NEVER = INT64_MAX;
+
+inline std::int64_t nanoseconds_of(clockid_t clock) noexcept {
     timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+    clock_gettime(clock, &now);
+    return static_cast<std::int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
+}
+
+inline std::int64_t now_ns() noexcept { return nanoseconds_of(CLOCK_MONOTONIC); }
+
+// The same for connections, which count from the start of the clock.
+inline std::uint64_t door_clock() noexcept { return static_cast<std::uint64_t>(now_ns()); }
+
+// Exact to a few milliseconds, and cheap.
+inline std::uint64_t coarse_nanoseconds() noexcept {
+#ifdef CLOCK_MONOTONIC_COARSE
+    return static_cast<std::uint64_t>(nanoseconds_of(CLOCK_MONOTONIC_COARSE));
+#else
+    return static_cast<std::uint64_t>(now_ns());
+#endif
 }
 
 }  // namespace ksrv

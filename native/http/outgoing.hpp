@@ -2,8 +2,6 @@
 
 #pragma once
 
-#include <errno.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <cstddef>
@@ -74,30 +72,6 @@ inline void add_part(Outgoing *out, const void *data, size_t length) noexcept {
 enum class Sent : uint8_t { all, blocked, broken };
 
 // Sends as much as the socket takes now.
-inline Sent send_now(int fd, Outgoing *out) noexcept {
-    while (out->at < out->count) {
-        msghdr message{};
-        message.msg_iov = out->parts + out->at;
-        const int left = out->count - out->at;
-        message.msg_iovlen = static_cast<size_t>(left < ANSWER_PARTS ? left : ANSWER_PARTS);
-        const ssize_t taken = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (taken < 0) {
-            if (errno == EINTR) continue;
-            if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) return Sent::blocked;
-            return Sent::broken;
-        }
-        size_t rest = static_cast<size_t>(taken);
-        out->sent += rest;
-        while (rest > 0) {
-            iovec *part = out->parts + out->at;
-            const size_t step = rest < part->iov_len ? rest : part->iov_len;
-            part->iov_base = static_cast<char *>(part->iov_base) + step;
-            part->iov_len -= step;
-            rest -= step;
-            if (part->iov_len == 0) ++out->at;
-        }
-    }
-    return Sent::all;
-}
+Sent send_now(int fd, Outgoing *out) noexcept;
 
 }  // namespace ksrv

@@ -202,11 +202,9 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
         if (text < stop && *text == ' ') ++text;  // numbers take one blank at most, before them
         switch (name[0] | 0x20) {
         case 'a':
-            if (named(name, width, "accept-encoding")) {
-                if (limits.compression || has_quality(value, stop)) return Verdict::not_mine;
-            } else if (limits.authorization && named(name, width, "authorization")) {
+            if (named(name, width, "accept-encoding") &&
+                (limits.compression || has_quality(value, stop)))
                 return Verdict::not_mine;
-            }
             break;
         case 'c':
             if (named(name, width, "content-length")) {

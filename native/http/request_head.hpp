@@ -30,7 +30,6 @@ struct HeadLimits {
     uint64_t json = UINT64_MAX;   // bytes of it that may be JSON
     uint64_t hold = 65536;        // bodies up to this are received before a hand-over
     bool compression = false;     // answers may be compressed: Accept-Encoding matters
-    bool authorization = false;   // credentials are looked at: Authorization matters
     size_t scheme_count = 0;      // gunicorn's secure_scheme_headers, in lower case
     char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES] = {};
 };

@@ -4,19 +4,17 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cstring>
+
+#include "base/clock.hpp"
 
 namespace ksrv {
 
 Wait wait_readable(int fd, std::int64_t deadline_ns) noexcept {
     for (;;) {
-        timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        std::int64_t left =
-            deadline_ns - (static_cast<std::int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec);
+        std::int64_t left = deadline_ns - now_ns();
         if (left < 0) left = 0;
         const timespec timeout = {static_cast<time_t>(left / 1000000000),
                                   static_cast<long>(left % 1000000000)};

@@ -94,37 +94,9 @@ inline std::size_t utf8_sequence(const unsigned char *s, std::size_t left) noexc
     return 4;
 }
 
-inline int hex_value(char c) noexcept {
-    if (is_digit(c)) return c - '0';
-    const char lower = static_cast<char>(c | 0x20);
-    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
-
-// Reads the four digits of a \u escape; -1 when they are not there.
-inline long hex4(const char *at, const char *end) noexcept {
-    if (end - at < 4) return -1;
-    long value = 0;
-    for (int i = 0; i < 4; ++i) {
-        const int digit = hex_value(at[i]);
-        if (digit < 0) return -1;
-        value = value << 4 | digit;
-    }
-    return value;
-}
-
 // The code point of the \u escape (or pair) whose `u` is at `*at`, which is moved behind it; -1 for
 // bad digits or half a pair.
-inline long unicode_escape(const char **at, const char *end) noexcept {
-    const long high = hex4(*at + 1, end);
-    if (high < 0 || (high >= 0xDC00 && high <= 0xDFFF)) return -1;
-    *at += 5;
-    if (high < 0xD800 || high > 0xDBFF) return high;
-    if (end - *at < 6 || (*at)[0] != '\\' || (*at)[1] != 'u') return -1;
-    const long low = hex4(*at + 2, end);
-    if (low < 0xDC00 || low > 0xDFFF) return -1;
-    *at += 6;
-    return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
-}
+long unicode_escape(const char **at, const char *end) noexcept;
 
 // Checks a string whose opening quote is at the cursor, which moves behind the closing one.
 inline Fault skip_string(Cursor &c, bool *escaped) noexcept {
@@ -180,45 +152,7 @@ inline Fault skip_string(Cursor &c, bool *escaped) noexcept {
 
 // Writes the decoded form of a checked string's inside to `out`; it is never longer than its raw
 // form. Returns the number of bytes written.
-inline std::size_t decode_string(const char *at, const char *end, char *out) noexcept {
-    char *start = out;
-    while (at != end) {
-        if (*at != '\\') {
-            *out++ = *at++;
-            continue;
-        }
-        ++at;
-        if (*at != 'u') {
-            switch (*at) {
-                case 'b': *out++ = '\b'; break;
-                case 'f': *out++ = '\f'; break;
-                case 'n': *out++ = '\n'; break;
-                case 'r': *out++ = '\r'; break;
-                case 't': *out++ = '\t'; break;
-                default: *out++ = *at;
-            }
-            ++at;
-            continue;
-        }
-        const long code = unicode_escape(&at, end);
-        if (code < 0x80) {
-            *out++ = static_cast<char>(code);
-        } else if (code < 0x800) {
-            *out++ = static_cast<char>(0xC0 | code >> 6);
-            *out++ = static_cast<char>(0x80 | (code & 0x3F));
-        } else if (code < 0x10000) {
-            *out++ = static_cast<char>(0xE0 | code >> 12);
-            *out++ = static_cast<char>(0x80 | (code >> 6 & 0x3F));
-            *out++ = static_cast<char>(0x80 | (code & 0x3F));
-        } else {
-            *out++ = static_cast<char>(0xF0 | code >> 18);
-            *out++ = static_cast<char>(0x80 | (code >> 12 & 0x3F));
-            *out++ = static_cast<char>(0x80 | (code >> 6 & 0x3F));
-            *out++ = static_cast<char>(0x80 | (code & 0x3F));
-        }
-    }
-    return static_cast<std::size_t>(out - start);
-}
+std::size_t decode_string(const char *at, const char *end, char *out) noexcept;
 
 // Checks a number's grammar; `*integral` tells whether it has neither fraction nor exponent.
 inline Fault skip_number(Cursor &c, bool *integral) noexcept {
@@ -260,147 +194,12 @@ inline Fault skip_word(Cursor &c, const char *word, std::size_t length) noexcept
 }
 
 // Checks one value of any kind without recursion. `depth` is how deep the cursor already is.
-inline Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept {
-    std::uint64_t objects[DEEPEST / 64] = {};  // one bit for each open level: is it an object?
-    if (deepest > DEEPEST) deepest = DEEPEST;
-    unsigned open = 0;
-    bool escaped = false, integral = false;
-    const auto key = [&]() -> Fault {
-        skip_space(c);
-        if (c.at == c.end) return END;
-        if (*c.at != '"') return SYNTAX;
-        if (const Fault fault = skip_string(c, &escaped)) return fault;
-        skip_space(c);
-        if (c.at == c.end) return END;
-        if (*c.at != ':') return SYNTAX;
-        ++c.at;
-        return OK;
-    };
-    for (;;) {
-        skip_space(c);
-        if (c.at == c.end) return END;
-        Fault fault = OK;
-        const char first = *c.at;
-        if (first == '{' || first == '[') {
-            if (depth + open >= deepest) return DEPTH;
-            const std::uint64_t bit = std::uint64_t{1} << (open % 64);
-            if (first == '{')
-                objects[open / 64] |= bit;
-            else
-                objects[open / 64] &= ~bit;
-            ++open;
-            ++c.at;
-            skip_space(c);
-            if (c.at == c.end) return END;
-            if (*c.at != (first == '{' ? '}' : ']')) {
-                if (first == '{' && (fault = key())) return fault;
-                continue;
-            }
-            ++c.at;
-            --open;
-        } else if (first == '"') {
-            fault = skip_string(c, &escaped);
-        } else if (first == 't') {
-            fault = skip_word(c, "true", 4);
-        } else if (first == 'f') {
-            fault = skip_word(c, "false", 5);
-        } else if (first == 'n') {
-            fault = skip_word(c, "null", 4);
-        } else {
-            fault = skip_number(c, &integral);
-        }
-        if (fault) return fault;
-        for (;;) {  // behind a value
-            if (open == 0) return OK;
-            const bool object = objects[(open - 1) / 64] >> ((open - 1) % 64) & 1;
-            skip_space(c);
-            if (c.at == c.end) return END;
-            const char next = *c.at;
-            if (next == ',') {
-                ++c.at;
-                if (object && (fault = key())) return fault;
-                break;
-            }
-            if (next != (object ? '}' : ']')) return SYNTAX;
-            ++c.at;
-            --open;
-        }
-    }
-}
-
-// How many bytes are marked in a word that has nothing but high bits set.
-inline unsigned count_marks(std::uint64_t marks) noexcept {
-    return static_cast<unsigned>((marks >> 7) * repeat(1) >> 56);
-}
+Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept;
 
 // Moves behind the array whose bracket is at the cursor, looking only at brackets and quotes.
 //
 // What lies between them is checked by whoever reads the data. Brackets and braces are the bytes
 // that become 0x7F when 0x26 is set in them, with 'Y', '_', 'y' and DEL, which are passed over.
-inline Fault skip_array(Cursor &c, unsigned depth, unsigned deepest) noexcept {
-    unsigned open = 0;
-    const char *at = c.at, *end = c.end;
-    while (at != end) {
-        if (end - at >= 8) {
-            const std::uint64_t word = load8(at);
-            const std::uint64_t marks = zero_bytes((word | repeat(0x26)) ^ repeat(0x7F)) |
-                                        zero_bytes(word ^ repeat('"'));
-            if (marks == 0) {
-                at += 8;
-                continue;
-            }
-            // Where nothing but brackets is marked, and they neither end the array nor reach the
-            // limit whatever their order, their numbers are enough.
-            const std::uint64_t opening = zero_bytes(word ^ repeat('['));
-            const std::uint64_t closing = zero_bytes(word ^ repeat(']'));
-            if (marks == (opening | closing) && count_marks(closing) < open &&
-                depth + open + count_marks(opening) <= deepest) {
-                open += count_marks(opening) - count_marks(closing);
-                at += 8;
-                continue;
-            }
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-            at += __builtin_ctzll(marks) / 8;
-#endif
-        }
-        switch (*at) {
-            case '[':
-                if (depth + ++open > deepest) {
-                    c.at = at;
-                    return DEPTH;
-                }
-                break;
-            case ']':
-                if (--open == 0) {
-                    c.at = at + 1;
-                    return OK;
-                }
-                break;
-            case '{':
-            case '}':
-                c.at = at;
-                return DATA_TYPE;
-            case '"':
-                for (++at;; ++at) {
-                    while (end - at >= 8 && (zero_bytes(load8(at) ^ repeat('"')) |
-                                             zero_bytes(load8(at) ^ repeat('\\'))) == 0)
-                        at += 8;
-                    if (at >= end) break;
-                    if (*at == '"') break;
-                    if (*at == '\\' && ++at >= end) break;
-                }
-                if (at >= end) {
-                    c.at = end;
-                    return END;
-                }
-                break;
-            default:
-                break;
-        }
-        ++at;
-    }
-    c.at = end;
-    return END;
-}
+Fault skip_array(Cursor &c, unsigned depth, unsigned deepest) noexcept;
 
 }  // namespace ksrv::json

@@ -71,4 +71,10 @@ class MemoryBudget {
     std::atomic<std::uint64_t> bound_{UINT64_MAX};
 };
 
+// The process's own; never destroyed, because threads outlive exit.
+inline MemoryBudget &process_budget() noexcept {
+    static MemoryBudget *made = new MemoryBudget;
+    return *made;
+}
+
 }  // namespace ksrv

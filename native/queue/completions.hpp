@@ -1,6 +1,4 @@
 // What the Python face of the queue adds to it: waking waiters without the GIL, and noticing ends.
-//
-// Only request_queue.pyx includes this: the lists below are the process's.
 
 #pragma once
 
@@ -12,15 +10,9 @@
 #include <new>
 #include <vector>
 
-#include "queue/queue.hpp"
+#include "queue/request_queue.hpp"
 
 namespace ksrv {
-
-inline Queue *new_queue(size_t capacity) {
-    return new (std::nothrow) Queue(capacity);
-}
-inline Entry *new_entry() { return new (std::nothrow) Entry; }
-inline void delete_entry(Entry *entry) noexcept { delete entry; }
 
 // Answered entries whose waiters this thread wakes once it has let go of the GIL.
 inline thread_local std::vector<Entry *> to_publish;

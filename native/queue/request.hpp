@@ -9,10 +9,8 @@
 
 #pragma once
 
-#include <errno.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -20,17 +18,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/clock.hpp"
+
 namespace ksrv {
 
-inline constexpr std::int64_t NEVER = INT64_MAX;
 inline constexpr std::size_t NOWHERE = SIZE_MAX;
-
-// The clock of `time.monotonic_ns`.
-inline std::int64_t now_ns() noexcept {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return static_cast<std::int64_t>(now.tv_sec) * 1000000000ll + now.tv_nsec;
-}
 
 enum State : std::int32_t {
     STATE_NEW = 0,    // not pushed yet, or refused
@@ -97,33 +89,6 @@ inline void publish(Entry *entry) noexcept {
 enum Waited : int { WAIT_DONE = 0, WAIT_TIMEOUT, WAIT_INTERRUPTED };
 
 // Sleeps until the answer may be read, the clock passes `until_ns`, or a signal arrives.
-inline Waited wait_done(Entry *entry, std::int64_t until_ns) noexcept {
-    if (entry->done.load(std::memory_order_acquire)) return WAIT_DONE;
-    entry->waiters.fetch_add(1, std::memory_order_seq_cst);
-    Waited waited = WAIT_DONE;
-    while (entry->done.load(std::memory_order_seq_cst) == 0) {
-        timespec until{};
-        if (until_ns != NEVER) {
-            until.tv_sec = until_ns / 1000000000ll;
-            until.tv_nsec = until_ns % 1000000000ll;
-        }
-        // FUTEX_WAIT_BITSET takes an absolute time of the monotonic clock.
-        const long rc = syscall(SYS_futex, reinterpret_cast<std::int32_t *>(&entry->done),
-                                FUTEX_WAIT_BITSET_PRIVATE, 0,
-                                until_ns == NEVER ? nullptr : &until, nullptr,
-                                FUTEX_BITSET_MATCH_ANY);
-        if (rc == 0 || errno == EAGAIN) continue;
-        if (errno == ETIMEDOUT) {
-            waited = entry->done.load(std::memory_order_acquire) ? WAIT_DONE : WAIT_TIMEOUT;
-            break;
-        }
-        if (errno == EINTR) {
-            waited = entry->done.load(std::memory_order_acquire) ? WAIT_DONE : WAIT_INTERRUPTED;
-            break;
-        }
-    }
-    entry->waiters.fetch_sub(1, std::memory_order_relaxed);
-    return waited;
-}
+Waited wait_done(Entry *entry, std::int64_t until_ns) noexcept;
 
 }  // namespace ksrv

@@ -1,7 +1,20 @@
-// The queue as a class: what it is asked, what it answers, and what it keeps.
+// Bounded queues, deadlines and batch forming: one queue for each model version.
 //
-// `queue.hpp` says how it works and holds the ways in and out, `batching.hpp` how batches come about,
-// `deadline_timer.hpp` how requests end in time.
+// Strategy: everything about a queue is guarded by its one mutex, which is held for a few list and
+// heap operations at a time. Waiting requests stand in one list for each priority, in order of
+// arrival. A batch takes the first request and, in the same order, those of equal group that fit.
+// All deadlines of a queue, of waiting and of running requests, stand in one heap; one timer thread
+// for the process sleeps until the earliest of all queues. A request ends once: its state leaves
+// the open ones under the mutex, and the thread that moved it answers it, after the mutex is released.
+//
+// Two kinds of threads take requests. An instance takes a batch when it is idle. An assembler takes
+// requests ahead while every instance is busy, tops its open batch up as long as they are, and then
+// offers it; the queue knows only the batch's group and hands the offer over before anything else.
+//
+// Each instance has a seat. While it is idle and nothing waits, the seat may be lent to a thread that
+// pushes a request: that thread runs it on the instance itself, and no other thread is woken.
+//
+// Nothing here throws or knows Python. `push` may find no memory and says so.
 
 #pragma once
 
@@ -10,16 +23,11 @@
 #include <mutex>
 #include <vector>
 
-#include "queue/request.hpp"
-#include "memory/memory_budget.hpp"
 #include "base/monotonic_condition.hpp"
+#include "memory/memory_budget.hpp"
+#include "queue/request.hpp"
 
 namespace ksrv {
-
-// What all queues of the process take from; request_queue.pyx says which budget that is.
-inline MemoryBudget *queue_budget = new MemoryBudget;
-
-// ---- the queue ------------------------------------------------------------------------------
 
 enum Push : int {
     PUSH_OK = 0,
@@ -129,13 +137,18 @@ class Queue {
     // Waits until nothing accepted is left, or the clock passes `until_ns`.
     bool wait_empty(std::int64_t until_ns) noexcept;
 
-    void wake_all() noexcept;
-
     std::size_t waiting() noexcept { return read(places_); }
     std::size_t open() noexcept { return read(open_); }
     std::size_t idle() noexcept { return read(idle_); }
     bool closed() noexcept { return read(closed_); }
     bool full() noexcept { return read(places_) >= capacity_; }
+
+    // Whether it is full; a request that is told so is counted.
+    bool turns_away() noexcept {
+        const bool turned = full();
+        if (turned) refused(PUSH_FULL);
+        return turned;
+    }
 
   private:
     struct Line {
@@ -243,5 +256,9 @@ inline void release(Entry *entry) noexcept {
     entry->freed(entry);
     if (queue != nullptr) release(queue);
 }
+
+// Ends an entry as cancelled, in whichever queue it is. False when it had ended before, or was not
+// accepted by any.
+bool cancel(Entry *entry) noexcept;
 
 }  // namespace ksrv

@@ -13,11 +13,10 @@
 #include <vector>
 
 #include "http/ready_answer.hpp"
+#include "queue/request_queue.hpp"
+#include "v2/model_signature.hpp"
 
 namespace ksrv {
-
-class Queue;
-struct Plan;
 
 struct Gate {
     std::string name, version;
@@ -28,12 +27,11 @@ struct Gate {
 
 class GateTable {
   public:
-    GateTable(void (*release_queue)(Queue *), void (*release_plan)(Plan *)) noexcept
-        : release_queue_(release_queue), release_plan_(release_plan) {}
+    GateTable() = default;
     ~GateTable() {
         for (Gate &gate : gates_) {
-            release_queue_(gate.queue);
-            if (gate.plan) release_plan_(gate.plan);
+            release(gate.queue);
+            if (gate.plan) gate.plan->release();
         }
     }
     GateTable(const GateTable &) = delete;
@@ -71,8 +69,6 @@ class GateTable {
     }
 
   private:
-    void (*release_queue_)(Queue *);
-    void (*release_plan_)(Plan *);
     std::vector<Gate> gates_;
 };
 

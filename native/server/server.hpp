@@ -6,10 +6,10 @@
 // Python thread hogs the GIL or a handler takes its time, one of the followers takes the lead and
 // stays with the sockets. What is not plain goes to gunicorn.
 //
-// http/connection.hpp is what a connection is, receive.hpp how messages come in, send.hpp how answers go
-// out, route_table.hpp which queues are full, fast_path.hpp the requests that need no Python before their
-// handler, acceptor.hpp and event_loop.hpp the threads, accepting and deadlines, python_dispatch.hpp who
-// enters Python, disconnect_watch.hpp requests whose client is gone.
+// http/connection.hpp is what a connection is, receive.cpp how messages come in, send.cpp how answers go
+// out, route_table.hpp which queues are full, fast_path.cpp the requests that need no Python before their
+// handler, acceptor.cpp and event_loop.cpp the threads, accepting and deadlines, python_dispatch.cpp who
+// enters Python, disconnect_watch.cpp requests whose client is gone.
 
 #pragma once
 
@@ -51,28 +51,13 @@ struct DoorConfig {
     uint64_t linger_ns = 2000000000u;     // for the peer to take an answer that closes
     uint64_t room_ns = 1000000000u;       // waiting for bytes in flight, before 503
     bool checks_callers = false;          // before a body is waited for
-    uint64_t most_requests = UINT64_MAX;  // then `retiring` is set
     bool shared = false;  // whether other processes accept from the same listeners
     bool log = false;
     std::string server = "gunicorn";
 };
 
-// What the door calls. `serve` takes the GIL and pops the run queue until it is empty.
-struct DoorHooks {
-    void *owner = nullptr;
-    void (*serve)(void *owner) = nullptr;
-    MemoryBudget *budget = nullptr;
-    Block *(*lease)(size_t nbytes, int backend) = nullptr;
-    void (*release)(Block *block) = nullptr;
-    bool (*turns_away)(Queue *queue) = nullptr;  // it is full, and has counted the request
-    // For plain requests; `push` says whether the queue accepted the entry.
-    bool (*may_lend)(Queue *queue) = nullptr;
-    bool (*push)(Queue *queue, Entry *entry) = nullptr;
-    void (*release_entry)(Entry *entry) = nullptr;
-    bool (*cancel)(Entry *entry) = nullptr;
-    void *(*plain_taken)(Entry *entry) = nullptr;
-    void (*plain_answered)(Entry *entry, void *answer) = nullptr;
-};
+// Takes requests into Python: called without the GIL, and pops the run queue until it is empty.
+using Serve = void (*)(void *owner);
 
 // One answered request, for the access log.
 struct AccessRecord {
@@ -110,10 +95,10 @@ constexpr int LEAST_ERROR = 400, STATUSES = 200;
 
 class Door {
   public:
-    Door(const DoorConfig &config, const DoorHooks &hooks);
+    Door(const DoorConfig &config, Serve serve, void *owner);
     ~Door();
 
-    // ---- set up and the threads' life (server/event_loop.hpp) ----
+    // ---- set up and the threads' life (server/event_loop.cpp) ----
     bool listen_on(const int *listeners, size_t count) noexcept;
     // One I/O thread, or from `config.threads` on one that stands by; returns after stop().
     void run(int index) noexcept;
@@ -153,7 +138,7 @@ class Door {
                     size_t body_length) noexcept;
 
     // ---- requests that wait ----
-    void watch(Connection *connection, Entry *entry) noexcept;  // server/disconnect_watch.hpp
+    void watch(Connection *connection, Entry *entry) noexcept;  // disconnect_watch.cpp
     void unwatch(Connection *connection) noexcept;
     Connection *next_to_run() noexcept;
     size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept;
@@ -171,11 +156,10 @@ class Door {
     int notify_fd() const noexcept { return notify_; }
 
     DoorConfig config;
-    DoorHooks hooks;
     ReadyAnswer ready_answers[READY_ANSWERS];
     UnreadyAnswer unready;
     std::atomic<bool> live{true}, ready{false};
-    std::atomic<bool> draining{false}, retiring{false};
+    std::atomic<bool> draining{false};
     std::atomic<uint64_t> counters[DOOR_COUNTERS] = {};
     std::atomic<uint64_t> errors[STATUSES] = {};  // answers by status, from LEAST_ERROR on
     Connections connections;
@@ -212,7 +196,7 @@ class Door {
         counters[which].fetch_add(1, std::memory_order_relaxed);
     }
 
-    // server/acceptor.hpp
+    // acceptor.cpp
     void accept_some(uint16_t listener, uint64_t now) noexcept;
     void accept_from(uint16_t listener, uint64_t now) noexcept;
     bool recycle_idle() noexcept;
@@ -223,7 +207,7 @@ class Door {
     bool watch_listeners(bool on) noexcept;
     bool watch_listener(size_t listener, bool on) noexcept;
 
-    // server/event_loop.hpp
+    // event_loop.cpp
     void on_event(Connection *connection, uint32_t events, uint64_t now) noexcept;
     void sweep(uint64_t now) noexcept;
     void expire(Connection *connection, uint64_t now) noexcept;
@@ -233,11 +217,11 @@ class Door {
     void notify() noexcept;
     void bury(Owners *owners) noexcept;
 
-    // server/disconnect_watch.hpp
+    // disconnect_watch.cpp
     bool has_vanished(Connection *connection) noexcept;
     void look_after_waiting() noexcept;
 
-    // server/python_dispatch.hpp
+    // python_dispatch.cpp
     void serve(int index) noexcept;
     void visit_python(int index) noexcept;
     void leave_python(int index) noexcept;
@@ -249,7 +233,7 @@ class Door {
         return now > since && now - since >= allowed;
     }
 
-    // server/receive.hpp
+    // receive.cpp
     void advance(Connection *connection, uint64_t now) noexcept;
     bool start_body(Connection *connection, uint64_t now) noexcept;
     bool at_the_gate(Connection *connection, bool complete) noexcept;
@@ -264,11 +248,11 @@ class Door {
     void look_for_room(Connection *connection, uint64_t now) noexcept;
     void count_what_came(Connection *connection) noexcept;
 
-    // server/fast_path.hpp
+    // fast_path.cpp
     PlainEntry *plain_entry(Connection *connection, Plan *plan, uint64_t now) noexcept;
     bool submit_plain(Connection *connection, const Gate &gate) noexcept;
 
-    // server/send.hpp
+    // send.cpp
     bool put_ready(Connection *connection, const ReadyAnswer &made) noexcept;
     void refuse(Connection *connection, const ReadyAnswer &made, DoorCounter counter) noexcept;
     bool finish(Connection *connection, uint64_t now) noexcept;
@@ -287,6 +271,8 @@ class Door {
         return since + config.grace_ns + bytes * 1000000u / least_rate(whole) * 1000u;
     }
 
+    const Serve serve_python_;
+    void *const owner_;
     int epoll_ = -1, wake_ = -1, notify_ = -1;
     std::vector<int> listeners_;
     std::unique_ptr<Thread[]> threads_;
@@ -329,11 +315,3 @@ class Door {
 };
 
 }  // namespace ksrv
-
-#include "server/acceptor.hpp"
-#include "server/event_loop.hpp"
-#include "server/fast_path.hpp"
-#include "server/python_dispatch.hpp"
-#include "server/disconnect_watch.hpp"
-#include "server/receive.hpp"
-#include "server/send.hpp"

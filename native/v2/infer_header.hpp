@@ -11,8 +11,8 @@
 #include <cstring>
 #include <memory>
 
-#include "tensor/datatype.hpp"
 #include "base/small_vector.hpp"
+#include "tensor/datatype.hpp"
 
 namespace ksrv {
 

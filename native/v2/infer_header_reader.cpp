@@ -4,8 +4,8 @@
 #include <cmath>
 #include <new>
 
-#include "v2/tensor_blocks.hpp"
 #include "json/scanner.hpp"
+#include "v2/tensor_blocks.hpp"
 
 namespace ksrv {
 

@@ -37,15 +37,6 @@ using namespace ksrv;
 
 namespace {
 
-Block *one_block(size_t, int) {
-    static unsigned char data[4096];
-    static Block block;
-    block.data = data;
-    block.capacity = sizeof data;
-    return &block;
-}
-void keep(Block *) {}
-
 void require(bool condition, const char *what) {
     if (condition) return;
     std::printf("%s\n", what);
@@ -55,13 +46,8 @@ void require(bool condition, const char *what) {
 std::unique_ptr<Door> made() {
     DoorConfig config;
     config.connections = 4;
-    static MemoryBudget budget;
-    budget.set_bound(1000);
-    DoorHooks hooks;
-    hooks.budget = &budget;
-    hooks.lease = one_block;
-    hooks.release = keep;
-    return std::make_unique<Door>(config, hooks);
+    process_budget().set_bound(1000);
+    return std::make_unique<Door>(config, [](void *) {}, nullptr);
 }
 
 void check_accept() {
@@ -97,7 +83,7 @@ void check_room() {
     connection->reserve(HEAD_BUFFER);
     connection->head.route = Route::infer;
     connection->head.content_length = 100;
-    require(door->hooks.budget->reserve(1000, true), "the budget is held already");
+    require(process_budget().reserve(1000, true), "the budget is held already");
     require(!door->start_body(connection, door_clock()), "there was room");
     require(connection->phase.load() == Phase::room, "it does not wait for room");
     require(connection->claim_for_sweep(), "the sweep cannot claim it");
@@ -105,7 +91,7 @@ void check_room() {
     require(connection->phase.load() == Phase::room, "it was dropped");
     require(connection->claim_for_sweep(), "the sweep will never see it again");
     connection->claim.store(ARMED);
-    door->hooks.budget->give_back(1000);
+    process_budget().give_back(1000);
     close(pair[1]);
 }
 

@@ -46,11 +46,7 @@ struct Client {
 
 int main() {
     DoorConfig config;
-    static MemoryBudget budget;
-    DoorHooks hooks;
-    hooks.budget = &budget;
-    hooks.release = [](Block *) {};
-    Door door(config, hooks);
+    Door door(config, [](void *) {}, nullptr);
     door.ready_answers[READY_FAILED] = {500, "500 Failed", "content-length: 0\r\n", ""};
     const auto strays = [&door] { return door.counters[DOOR_STRAY].load(); };
 

@@ -1,4 +1,4 @@
-// Drives native/queue/queue.hpp from many threads at once, without Python, for the sanitizers.
+// Drives native/queue/ from many threads at once, without Python, for the sanitizers.
 //
 // Producers push, cancel and wait; instances take, run and are lent; an assembler works ahead; the
 // timer expires; a watcher cancels what may not even be pushed yet; batches are finished a second time.
@@ -10,8 +10,9 @@
 #include <cstdlib>
 #include <deque>
 #include <random>
+#include <thread>
 
-#include "queue/queue.hpp"
+#include "queue/deadline_timer.hpp"
 
 using namespace ksrv;
 
@@ -242,5 +243,5 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 1000 && alive_entries.load() != 0; ++i) usleep(1000);  // the timer's last
     std::printf("%ld ended, %ld answered, %ld left\n", ended_entries.load(),
                 answered_entries.load(), alive_entries.load());
-    return alive_entries.load() != 0 || queue_budget->held() != 0 || ended_entries.load() == 0;
+    return alive_entries.load() != 0 || process_budget().held() != 0 || ended_entries.load() == 0;
 }

@@ -29,7 +29,6 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         uint64_t json
         uint64_t hold
         bint compression
-        bint authorization
         size_t scheme_count
         char scheme[8][48]
 

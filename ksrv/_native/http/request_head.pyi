@@ -16,7 +16,6 @@ class HeadRules:
         field_size: int = 8190,
         hold: int = 65536,
         compression: bool = False,
-        authorization: bool = False,
         scheme_names: Sequence[str] = (),
     ) -> None: ...
 

@@ -21,7 +21,6 @@ cdef class HeadRules:
         field_size: Bytes of one header field with its line end.
         hold: Bodies up to this size are received before a message is handed over.
         compression: Whether answers may be compressed, so that Accept-Encoding matters.
-        authorization: Whether credentials are looked at, so that Authorization matters.
         scheme_names: gunicorn's `secure_scheme_headers`; at most one of them may occur.
 
     Raises:
@@ -31,7 +30,7 @@ cdef class HeadRules:
     def __init__(
         self, *, body, json=None, size_t head=16384, size_t fields=64, size_t request_line=4094,
         size_t field_size=8190, hold=65536, bint compression=False,
-        bint authorization=False, scheme_names=()
+        scheme_names=()
     ):
         cdef bytes name
         cdef size_t index = 0
@@ -44,7 +43,6 @@ cdef class HeadRules:
         self.limits.field_size = field_size
         self.limits.hold = hold
         self.limits.compression = compression
-        self.limits.authorization = authorization
         names = [entry.lower().encode("ascii") for entry in scheme_names]
         if len(names) > 8:
             raise ValueError(f"at most 8 scheme headers are supported, not {len(names)}")

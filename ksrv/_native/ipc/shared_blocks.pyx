@@ -20,7 +20,7 @@ import threading
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint64_t
 
-from ksrv._native.memory.buffer_pool cimport Block, CBlock
+from ksrv._native.memory.buffer_pool cimport Block, holders_of
 
 from ksrv._native.memory import buffer_pool as arena
 
@@ -28,8 +28,6 @@ from ksrv._native.memory import buffer_pool as arena
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *object)
 
-cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
-    long holders_of(const CBlock *block)
 
 cdef size_t SMALLEST = 64 * 1024
 cdef size_t LENT_BLOCKS = 16

@@ -16,7 +16,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 from libcpp.string cimport string
 
-from ksrv._native.memory.buffer_pool cimport Block, ksrv_count_copy
+from ksrv._native.memory.buffer_pool cimport Block, count_copied
 from ksrv._native.tensor.datatype cimport (
     DT_BYTES,
     DT_COUNT,
@@ -193,7 +193,7 @@ cdef int fill(Place place, Block block) except -1:
     cdef size_t nbytes = place.record.nbytes
     cdef Py_buffer view
     cdef uint64_t size
-    ksrv_count_copy(nbytes)
+    count_copied(nbytes)
     if place.array is not None:
         PyObject_GetBuffer(place.array, &view, PyBUF_STRIDED_RO)
         if nbytes >= RELEASE_GIL_BYTES:

@@ -1,13 +1,20 @@
-"""The arena's C interface: what the other compiled modules cimport, all of it without the GIL.
+"""The buffer pool for other compiled modules, all of it without the GIL."""
 
-The functions live in buffer_pool.pyx, so that one extension module owns the process's only pool.
-"""
+from libc.stdint cimport uint64_t
+
 
 cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
     cdef enum Backend:
         BACKEND_HEAP
         BACKEND_MEMFD
         BACKEND_ADOPTED
+
+    cdef enum AdoptError:
+        ADOPT_OK
+        ADOPT_STAT
+        ADOPT_SIZE
+        ADOPT_SEALS
+        ADOPT_MAP
 
     cdef cppclass CBlock "ksrv::Block":
         unsigned char *data
@@ -16,17 +23,41 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         int fd
         int backend
 
+    cdef struct ArenaStatistics:
+        uint64_t leased_blocks
+        uint64_t leased_bytes
+        uint64_t pooled_blocks
+        uint64_t pooled_bytes
+        uint64_t cap_bytes
+        uint64_t hits
+        uint64_t misses
+
+    cdef cppclass AtomicCounter "std::atomic<std::uint64_t>":
+        uint64_t load()
+        void store(uint64_t value)
+        uint64_t fetch_add(uint64_t value)
+
+    cdef cppclass Arena:
+        AtomicCounter cap_bytes
+        AtomicCounter idle_nanoseconds
+        AtomicCounter copied_bytes
+        CBlock *lease(size_t nbytes, int backend, bint fresh) noexcept
+        CBlock *adopt(int fd, size_t nbytes, AdoptError *error) noexcept
+        void retain(CBlock *block) noexcept
+        void release(CBlock *block) noexcept
+        uint64_t trim(uint64_t idle) noexcept
+        ArenaStatistics statistics() noexcept
+
+    Arena &process_arena() noexcept
+    long holders_of(const CBlock *block) noexcept
+    void retain_block "ksrv::Arena::retain"(CBlock *block) noexcept
+    void count_copied "ksrv::count_copy"(size_t nbytes) noexcept
+
 
 cdef class Block:
     cdef CBlock *block
     cdef CBlock *_leased(self) except NULL
 
-
-# A lease starts with one reference, the caller's; NULL means that there is no memory.
-cdef CBlock *ksrv_lease(size_t nbytes, int backend) noexcept nogil
-cdef void ksrv_retain(CBlock *block) noexcept nogil
-cdef void ksrv_release(CBlock *block) noexcept nogil
-cdef void ksrv_count_copy(size_t nbytes) noexcept nogil
 
 # Turns one reference of the caller into a Python object; the caller must not release it afterwards.
 cdef Block ksrv_wrap(CBlock *block)

@@ -15,85 +15,12 @@ import os
 import numpy
 
 
-cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
-    cdef enum AdoptError:
-        ADOPT_OK
-        ADOPT_STAT
-        ADOPT_SIZE
-        ADOPT_SEALS
-        ADOPT_MAP
-
-    cdef struct ArenaStatistics:
-        uint64_t leased_blocks
-        uint64_t leased_bytes
-        uint64_t pooled_blocks
-        uint64_t pooled_bytes
-        uint64_t cap_bytes
-        uint64_t hits
-        uint64_t misses
-
-    cdef cppclass AtomicCounter "std::atomic<std::uint64_t>":
-        uint64_t load()
-        void store(uint64_t value)
-        uint64_t fetch_add(uint64_t value)
-
-    cdef cppclass Arena:
-        AtomicCounter cap_bytes
-        AtomicCounter idle_nanoseconds
-        AtomicCounter copied_bytes
-        CBlock *lease(size_t nbytes, int backend, bint fresh) noexcept
-        CBlock *adopt(int fd, size_t nbytes, AdoptError *error) noexcept
-        void retain(CBlock *block) noexcept
-        void release(CBlock *block) noexcept
-        uint64_t trim(uint64_t idle) noexcept
-        ArenaStatistics statistics() noexcept
-
-    Arena &process_arena() noexcept
-    long holders_of(const CBlock *block) noexcept
-
-
-cdef extern from *:
-    """
-    #include <stdlib.h>
-    #if defined(__GLIBC__)
-    #include <malloc.h>
-    static int ksrv_tune_malloc(int keep, int no_mmap, int arenas) {
-        int done = mallopt(M_MMAP_THRESHOLD, 32 << 20) & mallopt(M_TRIM_THRESHOLD, keep);
-        done &= mallopt(M_ARENA_MAX, arenas);
-        if (no_mmap) done &= mallopt(M_MMAP_MAX, 0);
-        return done;
-    }
-    static int ksrv_keep_freed(int keep) { return mallopt(M_TRIM_THRESHOLD, keep); }
-    static int ksrv_trim_malloc(void) { return malloc_trim(0); }
-    #else
-    static int ksrv_tune_malloc(int keep, int no_mmap, int arenas) {
-        return 0 * keep * no_mmap * arenas;
-    }
-    static int ksrv_keep_freed(int keep) { (void)keep; return 0; }
-    static int ksrv_trim_malloc(void) { return 0; }
-    #endif
-    """
-    int ksrv_tune_malloc(int keep, int no_mmap, int arenas) noexcept nogil
-    int ksrv_keep_freed(int keep) noexcept nogil
-    int ksrv_trim_malloc() noexcept nogil
+cdef extern from "memory/malloc_tuning.hpp" namespace "ksrv" nogil:
+    bint c_tune_malloc "ksrv::tune_malloc"(int keep, bint no_mmap, int heaps) noexcept
+    bint c_keep_freed "ksrv::keep_freed"(int keep) noexcept
+    bint c_trim_malloc "ksrv::trim_malloc"() noexcept
 
 cdef int _kept = 0            # as tune_malloc and keep_freed set it
-
-
-cdef CBlock *ksrv_lease(size_t nbytes, int backend) noexcept nogil:
-    return process_arena().lease(nbytes, backend, False)
-
-
-cdef void ksrv_retain(CBlock *block) noexcept nogil:
-    process_arena().retain(block)
-
-
-cdef void ksrv_release(CBlock *block) noexcept nogil:
-    process_arena().release(block)
-
-
-cdef void ksrv_count_copy(size_t nbytes) noexcept nogil:
-    process_arena().copied_bytes.fetch_add(nbytes)
 
 
 cdef Block ksrv_wrap(CBlock *block):
@@ -246,7 +173,7 @@ def array(Block block not None, dtype, shape, Py_ssize_t offset=0):
 
 def count_copy(size_t nbytes) -> None:
     """Note that tensor bytes were copied; tests hold the ways that promise not to."""
-    process_arena().copied_bytes.fetch_add(nbytes)
+    count_copied(nbytes)
 
 
 def copied_bytes() -> int:
@@ -335,7 +262,7 @@ def tune_malloc(*, int keep=48 << 20, bint no_mmap=False) -> bool:
     """
     global _kept
     _kept = keep
-    return ksrv_tune_malloc(keep, no_mmap, max(2, len(os.sched_getaffinity(0)) // 2)) == 1
+    return c_tune_malloc(keep, no_mmap, max(2, len(os.sched_getaffinity(0)) // 2))
 
 
 def keep_freed(int keep) -> bool:
@@ -351,7 +278,7 @@ def keep_freed(int keep) -> bool:
     if not 0 < _kept < keep:
         return False
     _kept = keep
-    return ksrv_keep_freed(keep) == 1
+    return c_keep_freed(keep)
 
 
 def trim_malloc() -> bool:
@@ -360,7 +287,7 @@ def trim_malloc() -> bool:
     Returns:
         Whether there was any; always False where the C library is not glibc.
     """
-    cdef int done
+    cdef bint done
     with nogil:
-        done = ksrv_trim_malloc()
-    return done == 1
+        done = c_trim_malloc()
+    return done

@@ -1,4 +1,4 @@
-"""The memory budget's C interface; its functions need neither the GIL nor a lock."""
+"""The C++ of memory_budget.hpp; its functions need neither the GIL nor a lock."""
 
 from libc.stdint cimport uint64_t
 from libcpp cimport bool as cbool
@@ -22,13 +22,11 @@ cdef extern from "memory/memory_budget.hpp" namespace "ksrv" nogil:
         AnswerRoom reserve_answer(uint64_t nbytes) noexcept
         void give_back_answer(uint64_t nbytes, AnswerRoom room) noexcept
 
+    CMemoryBudget &process_budget() noexcept
+
     const uint64_t SMALL_REQUEST_BYTES "ksrv::MemoryBudget::SMALL_REQUEST"
     const uint64_t SMALL_SHARE_PARTS "ksrv::MemoryBudget::SMALL_SHARE"
 
 
 cdef class MemoryBudget:
     cdef CMemoryBudget *budget
-
-
-# The process's own, which lives for ever.
-cdef CMemoryBudget *ksrv_memory_budget() noexcept nogil

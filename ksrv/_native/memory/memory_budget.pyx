@@ -8,12 +8,6 @@ SMALL_REQUEST = SMALL_REQUEST_BYTES
 SMALL_SHARE = SMALL_SHARE_PARTS
 """One part in so many is kept for requests of at most SMALL_REQUEST bytes."""
 
-cdef CMemoryBudget *_process = new CMemoryBudget()  # never freed: threads outlive the interpreter
-
-
-cdef CMemoryBudget *ksrv_memory_budget() noexcept nogil:
-    return _process
-
 
 cdef class MemoryBudget:
     """Bytes that requests and answers may hold together; see `PROCESS` for the process's own.
@@ -27,7 +21,7 @@ cdef class MemoryBudget:
         self.budget.set_bound(bound)
 
     def __dealloc__(self):
-        if self.budget != _process:
+        if self.budget != &process_budget():
             del self.budget
 
     @property
@@ -112,7 +106,7 @@ cdef class AnswerBytes:
 cdef MemoryBudget _shared():
     cdef MemoryBudget shared = MemoryBudget()
     del shared.budget
-    shared.budget = _process
+    shared.budget = &process_budget()
     return shared
 
 

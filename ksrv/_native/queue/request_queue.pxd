@@ -1,15 +1,22 @@
-"""The queue's C interface: entries and queues for the other compiled modules, without the GIL.
-
-Only the structures are shared; every function that touches the process's timer or notices lives in
-request_queue.pyx, so that one extension module owns them.
-"""
+"""Queues and requests: their C++, and their Python classes for other compiled modules."""
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 
-cdef extern from "queue/queue.hpp" namespace "ksrv":
+cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
     const int64_t NEVER
 
+
+cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
+    cdef cppclass CQueue "ksrv::Queue"
+    cdef cppclass Entry
+
+# These two are called with the GIL.
+ctypedef void *(*Taken)(Entry *entry) except NULL
+ctypedef void (*Answered)(Entry *entry, void *answer) noexcept
+
+
+cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
     cdef enum State:
         STATE_NEW
         STATE_QUEUED
@@ -28,16 +35,45 @@ cdef extern from "queue/queue.hpp" namespace "ksrv":
         PUSH_MEMORY
         PUSH_LENT
 
-    cdef cppclass CQueue "ksrv::Queue":
-        pass
+    cdef enum Take:
+        TAKE_ENTRIES
+        TAKE_OFFER
+        TAKE_CLOSED
+        TAKE_READY
+        TAKE_NUDGED
+
+    cdef enum Counter:
+        COUNT_PUSHED
+        COUNT_FULL
+        COUNT_BYTES
+        COUNT_CANCELLED
+        COUNT_EXPIRED_QUEUED
+        COUNT_EXPIRED_RUNNING
+        COUNT_INVALID
+        COUNTERS
+
+    cdef enum Waited:
+        WAIT_DONE
+        WAIT_TIMEOUT
+        WAIT_INTERRUPTED
+
+    cdef cppclass AtomicCount "std::atomic<std::uint64_t>":
+        uint64_t load()
+        void store(uint64_t value)
+        uint64_t fetch_add(uint64_t value)
+
+    cdef cppclass AtomicFlag "std::atomic<bool>":
+        bint load()
+        void store(bint value)
 
     cdef cppclass AtomicInt "std::atomic<std::int32_t>":
-        int32_t load() noexcept nogil
+        int32_t load() noexcept
 
     cdef cppclass Entry:
+        Entry() except +
         void *payload
-        void *(*taken)(Entry *entry) except NULL
-        void (*answered)(Entry *entry, void *answer) noexcept
+        Taken taken
+        Answered answered
         void (*ended)(Entry *entry) noexcept nogil
         void (*freed)(Entry *entry) noexcept nogil
         uint64_t group
@@ -53,6 +89,47 @@ cdef extern from "queue/queue.hpp" namespace "ksrv":
         int32_t ended_in
         AtomicInt state
         AtomicInt done
+
+    cdef cppclass CQueue "ksrv::Queue":
+        CQueue(size_t capacity) except +
+        AtomicCount counters[7]
+        AtomicFlag may_take_ahead
+        AtomicFlag may_lend
+        AtomicFlag may_lend_to_waiting
+        size_t add_seat() noexcept
+        Push push(Entry *entry, size_t *seat) noexcept
+        Push push(Entry *entry, size_t *seat, bint waits) noexcept
+        size_t push_some(Entry **entries, size_t count, uint64_t max_rows, Push *results,
+                         size_t *seat) noexcept
+        Take take(size_t seat, Entry **out, size_t room, size_t *count, uint64_t max_rows,
+                  int64_t delay_ns) noexcept
+        void nudge(size_t seat) noexcept
+        void return_seat(size_t seat) noexcept
+        Take take_ahead(Entry **out, size_t room, size_t *count, uint64_t max_rows, uint64_t rows,
+                        int64_t oldest_ns, int64_t delay_ns) noexcept
+        void close_open_batch(bint offer) noexcept
+        void offer() noexcept
+        void start(Entry **entries, size_t count, unsigned char *alive) noexcept
+        void finish(Entry **entries, size_t count, unsigned char *won) noexcept
+        bint cancel(Entry *entry) noexcept
+        void close() noexcept
+        size_t take_all(Entry **out, size_t room) noexcept
+        bint wait_empty(int64_t until_ns) noexcept
+        size_t waiting() noexcept
+        size_t open() noexcept
+        size_t idle() noexcept
+        bint closed() noexcept
+        bint full() noexcept
+        bint turns_away() noexcept
+        void refused(Push pushed) noexcept
+
+    void retain_entry "ksrv::retain"(Entry *entry) noexcept
+    void release_entry "ksrv::release"(Entry *entry) noexcept
+    void retain_queue "ksrv::retain"(CQueue *queue) noexcept
+    void release_queue "ksrv::release"(CQueue *queue) noexcept
+    bint cancel_entry "ksrv::cancel"(Entry *entry) noexcept
+    void publish(Entry *entry) noexcept
+    Waited wait_done(Entry *entry, int64_t until_ns) noexcept
 
 
 cdef class Queue:
@@ -70,33 +147,6 @@ cdef class Ticket:
     cdef int _call_back(self) except -1
     cdef object _make_request(self)
 
-
-# A queue for a thread without the GIL. The caller holds a reference until ksrv_queue_release.
-cdef CQueue *ksrv_queue_retain(Queue queue) noexcept
-cdef void ksrv_queue_release(CQueue *queue) noexcept nogil
-
-# The caller fills an entry's first block of fields (see request.hpp) and holds one reference to it.
-# With a seat that is not NULL the answer may be PUSH_LENT: the caller then runs the entry, as a
-# ticket over it and with the GIL, on the instance of that seat, and then returns the seat.
-cdef Push ksrv_push(CQueue *queue, Entry *entry, size_t *seat) noexcept nogil
-cdef bint ksrv_cancel(Entry *entry) noexcept nogil
-cdef void ksrv_entry_release(Entry *entry) noexcept nogil
-# Whether the queue is full; a request that is told so is counted.
-cdef bint ksrv_turns_away(CQueue *queue) noexcept nogil
-
-# Accepts entries that arrived together (request_queue.hpp); returns how many run on a lent seat.
-cdef size_t ksrv_push_some(
-    CQueue *queue, Entry **entries, size_t count, uint64_t max_rows, Push *results, size_t *seat
-) noexcept nogil
-cdef bint ksrv_may_lend(CQueue *queue) noexcept nogil
-cdef void ksrv_return_seat(CQueue *queue, size_t seat) noexcept nogil
-
-# Ends a batch: `won` is 1 where the caller now answers, publishes and releases the entry. To finish
-# entries again changes nothing.
-cdef void ksrv_finish(
-    CQueue *queue, Entry **entries, size_t count, unsigned char *won
-) noexcept nogil
-cdef void ksrv_publish(Entry *entry) noexcept nogil
 
 # What `Entry.taken` returns for an entry that is not a Ticket's own is a ticket made with this.
 cdef void ksrv_ticket_over(Ticket ticket, Entry *entry) noexcept

@@ -14,14 +14,25 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
-from ksrv._native.memory.memory_budget cimport ksrv_memory_budget
-from ksrv._native.queue.queue_parts cimport (
-    COUNT_BYTES, COUNT_CANCELLED, COUNT_EXPIRED_QUEUED, COUNT_EXPIRED_RUNNING, COUNT_FULL,
-    COUNT_INVALID, COUNT_PUSHED, QueueMethods, TAKE_CLOSED, TAKE_OFFER, TAKE_READY, Take,
-    WAIT_DONE, WAIT_INTERRUPTED, WAIT_TIMEOUT, Waited, cancel_entry, delete_entry, new_entry,
-    new_queue, notices, process_timer, publish, publish_all, publish_later, queue_budget,
-    release_entry, release_queue, retain_entry, retain_queue, wait_done,
-)
+cdef extern from "queue/deadline_timer.hpp" namespace "ksrv" nogil:
+    cdef cppclass Timer:
+        bint watch(CQueue *queue) noexcept
+        void forget(CQueue *queue) noexcept
+
+    Timer &process_timer() noexcept
+
+
+cdef extern from "queue/completions.hpp" namespace "ksrv" nogil:
+    void publish_all() noexcept
+    void publish_later(Entry *entry) noexcept
+
+    cdef cppclass Notices:
+        void add(Entry *entry) noexcept
+        Entry *fetch() noexcept
+        void wait() noexcept
+        void wake() noexcept
+
+    Notices &notices() noexcept
 
 
 OK = <int>PUSH_OK
@@ -32,62 +43,6 @@ EXPIRED = <int>PUSH_EXPIRED
 NO_MEMORY = <int>PUSH_MEMORY
 
 NO_DEADLINE = <int64_t>NEVER
-
-queue_budget = ksrv_memory_budget()  # before there is any queue
-
-
-# ---- what the other compiled modules call ---------------------------------------------------
-
-cdef CQueue *ksrv_queue_retain(Queue queue) noexcept:
-    retain_queue(queue.queue)
-    return queue.queue
-
-
-cdef void ksrv_queue_release(CQueue *queue) noexcept nogil:
-    release_queue(queue)
-
-
-cdef Push ksrv_push(CQueue *queue, Entry *entry, size_t *seat) noexcept nogil:
-    return (<QueueMethods *>queue).push(entry, seat)
-
-
-cdef bint ksrv_cancel(Entry *entry) noexcept nogil:
-    return cancel_entry(entry)
-
-
-cdef void ksrv_entry_release(Entry *entry) noexcept nogil:
-    release_entry(entry)
-
-
-cdef bint ksrv_turns_away(CQueue *queue) noexcept nogil:
-    if not (<QueueMethods *>queue).full():
-        return False
-    (<QueueMethods *>queue).refused(PUSH_FULL)
-    return True
-
-
-cdef size_t ksrv_push_some(
-    CQueue *queue, Entry **entries, size_t count, uint64_t max_rows, Push *results, size_t *seat
-) noexcept nogil:
-    return (<QueueMethods *>queue).push_some(entries, count, max_rows, results, seat)
-
-
-cdef bint ksrv_may_lend(CQueue *queue) noexcept nogil:
-    return (<QueueMethods *>queue).may_lend.load()
-
-
-cdef void ksrv_return_seat(CQueue *queue, size_t seat) noexcept nogil:
-    (<QueueMethods *>queue).return_seat(seat)
-
-
-cdef void ksrv_finish(
-    CQueue *queue, Entry **entries, size_t count, unsigned char *won
-) noexcept nogil:
-    (<QueueMethods *>queue).finish(entries, count, won)
-
-
-cdef void ksrv_publish(Entry *entry) noexcept nogil:
-    publish(entry)
 
 
 cdef void ksrv_ticket_over(Ticket ticket, Entry *entry) noexcept:
@@ -106,7 +61,7 @@ cdef void _ticket_ended(Entry *entry) noexcept nogil:
 
 
 cdef void _ticket_freed(Entry *entry) noexcept nogil:
-    delete_entry(entry)
+    del entry
 
 
 cdef int _heed_notices() except -1:
@@ -167,9 +122,7 @@ cdef class Ticket:
                  object deadline_ns=None, uint64_t nbytes=0):
         if self.entry != NULL:
             raise TypeError("a ticket is made once")
-        self.entry = new_entry()
-        if self.entry == NULL:
-            raise MemoryError
+        self.entry = new Entry()
         self._request = request
         self.entry.taken = _ticket_taken
         self.entry.ended = _ticket_ended
@@ -281,7 +234,7 @@ cdef class Ticket:
         """
         cdef bint ended
         with nogil:
-            ended = ksrv_cancel(self.entry)
+            ended = cancel_entry(self.entry)
         if ended:
             _heed_notices()
         return ended
@@ -307,10 +260,6 @@ _STATES = ("new", "queued", "taken", "running", "answered", "cancelled", "expire
 
 # ---- the queue ------------------------------------------------------------------------------
 
-cdef inline QueueMethods *_q(Queue queue) noexcept nogil:
-    return <QueueMethods *>queue.queue
-
-
 cdef class Queue:
     """The bounded queue of one model version.
 
@@ -320,9 +269,7 @@ cdef class Queue:
     """
 
     def __cinit__(self, size_t capacity, str name=""):
-        self.queue = new_queue(capacity)
-        if self.queue == NULL:
-            raise MemoryError
+        self.queue = new CQueue(capacity)
         self.name = name
         if not process_timer().watch(self.queue):
             raise RuntimeError("the thread that watches deadlines cannot be started")
@@ -348,9 +295,9 @@ cdef class Queue:
             raise ValueError("a ticket is pushed once")
         # A short critical section: releasing the GIL for it costs more than it gives.
         Py_INCREF(ticket)
-        cdef Push pushed = _q(self).push(ticket.entry, NULL)
+        cdef Push pushed = self.queue.push(ticket.entry, NULL)
         if pushed != PUSH_OK:
-            _q(self).refused(pushed)
+            self.queue.refused(pushed)
             Py_DECREF(ticket)
         return <int>pushed
 
@@ -373,19 +320,19 @@ cdef class Queue:
         if ticket.entry.state.load() != STATE_NEW:
             raise ValueError("a ticket is pushed once")
         Py_INCREF(ticket)
-        if may_lend and (_q(self).may_lend.load() or _q(self).may_lend_to_waiting.load()):
+        if may_lend and (self.queue.may_lend.load() or self.queue.may_lend_to_waiting.load()):
             # Where it is lent nobody is woken, so that nobody waits for the GIL.
-            pushed = _q(self).push(ticket.entry, &seat, True)
+            pushed = self.queue.push(ticket.entry, &seat, True)
             if pushed == PUSH_LENT:
                 Py_DECREF(ticket)  # the caller's own reference is the batch's
                 return -1 - <int>seat
         else:
             with nogil:
-                pushed = _q(self).push(ticket.entry, NULL)
+                pushed = self.queue.push(ticket.entry, NULL)
                 if pushed == PUSH_OK:
                     waited = wait_done(ticket.entry, NEVER)
         if pushed != PUSH_OK:
-            _q(self).refused(pushed)
+            self.queue.refused(pushed)
             Py_DECREF(ticket)
             return <int>pushed
         if waited != WAIT_DONE:
@@ -406,23 +353,23 @@ cdef class Queue:
         if ticket.entry.state.load() != STATE_NEW:
             raise ValueError("a ticket is pushed once")
         Py_INCREF(ticket)
-        pushed = _q(self).push(ticket.entry, &seat, waits)
+        pushed = self.queue.push(ticket.entry, &seat, waits)
         if pushed != PUSH_OK:
-            _q(self).refused(pushed)
+            self.queue.refused(pushed)
             Py_DECREF(ticket)
         return -1 - <int>seat if pushed == PUSH_LENT else <int>pushed
 
     def return_seat(self, size_t seat) -> None:
         """Give a lent seat back to its instance."""
-        _q(self).return_seat(seat)
+        self.queue.return_seat(seat)
 
     def nudge(self, size_t seat) -> None:
         """Have `take` return no tickets on the thread of an instance, once it is idle."""
-        _q(self).nudge(seat)
+        self.queue.nudge(seat)
 
     def add_seat(self) -> int:
         """Return the number of a new seat; each instance has one."""
-        cdef size_t seat = _q(self).add_seat()
+        cdef size_t seat = self.queue.add_seat()
         if seat == <size_t>-1:
             raise MemoryError
         return seat
@@ -446,7 +393,7 @@ cdef class Queue:
         entries.resize(room)
         with nogil:
             publish_all()
-            taken = _q(self).take(seat, entries.data(), room, &count, max_rows, delay_ns)
+            taken = self.queue.take(seat, entries.data(), room, &count, max_rows, delay_ns)
         if taken == TAKE_OFFER:
             return True
         if taken == TAKE_CLOSED:
@@ -473,7 +420,7 @@ cdef class Queue:
         cdef Take taken
         entries.resize(room)
         with nogil:
-            taken = _q(self).take_ahead(
+            taken = self.queue.take_ahead(
                 entries.data(), room, &count, max_rows, rows, oldest_ns, delay_ns
             )
         if taken == TAKE_READY:
@@ -488,11 +435,11 @@ cdef class Queue:
         Args:
             offer: Whether an instance has a batch to take over; False when all of it has ended.
         """
-        _q(self).close_open_batch(offer)
+        self.queue.close_open_batch(offer)
 
     def offer(self) -> None:
         """Have an instance take over a batch that its own instance could not run."""
-        _q(self).offer()
+        self.queue.offer()
 
     def start(self, list tickets not None) -> list:
         """Move the tickets of a batch to running.
@@ -511,7 +458,7 @@ cdef class Queue:
         alive.resize(len(tickets))
         for ticket in tickets:
             entries.push_back(ticket.entry)
-        _q(self).start(entries.data(), entries.size(), alive.data())
+        self.queue.start(entries.data(), entries.size(), alive.data())
         for i in range(alive.size()):
             all_alive = all_alive and alive[i]
         if all_alive:
@@ -543,7 +490,7 @@ cdef class Queue:
         for ticket in tickets:
             entries.push_back(ticket.entry)
         # Nothing behind this raises: who wins a request answers it.
-        _q(self).finish(entries.data(), entries.size(), won.data())
+        self.queue.finish(entries.data(), entries.size(), won.data())
         for i in range(won.size()):
             if not won[i]:
                 continue
@@ -566,14 +513,14 @@ cdef class Queue:
 
     def close(self) -> None:
         """Accept nothing more; what waits is still served."""
-        _q(self).close()
+        self.queue.close()
 
     def take_all(self) -> list:
         """Take out every ticket that still waits, whatever its group, without blocking."""
         cdef vector[Entry *] entries
         cdef size_t count
-        entries.resize(_q(self).waiting())
-        count = _q(self).take_all(entries.data(), entries.size())
+        entries.resize(self.queue.waiting())
+        count = self.queue.take_all(entries.data(), entries.size())
         return _tickets(entries.data(), count)
 
     def wait_empty(self, object until_ns=None) -> bool:
@@ -588,59 +535,59 @@ cdef class Queue:
         cdef int64_t until = NEVER if until_ns is None else until_ns
         cdef bint empty
         with nogil:
-            empty = _q(self).wait_empty(until)
+            empty = self.queue.wait_empty(until)
         return empty
 
     @property
     def may_take_ahead(self):
         """Whether the assembler is to work while every instance is busy."""
-        return _q(self).may_take_ahead.load()
+        return self.queue.may_take_ahead.load()
 
     @may_take_ahead.setter
     def may_take_ahead(self, bint value):
-        _q(self).may_take_ahead.store(value)
+        self.queue.may_take_ahead.store(value)
 
     @property
     def may_lend(self):
         """Whether a seat may be lent to any thread that pushes a request: the handler is quick."""
-        return _q(self).may_lend.load()
+        return self.queue.may_lend.load()
 
     @may_lend.setter
     def may_lend(self, bint value):
-        _q(self).may_lend.store(value)
+        self.queue.may_lend.store(value)
 
     @property
     def may_lend_to_waiting(self):
         """Whether seats may be lent to threads that would only wait for their request."""
-        return _q(self).may_lend_to_waiting.load()
+        return self.queue.may_lend_to_waiting.load()
 
     @may_lend_to_waiting.setter
     def may_lend_to_waiting(self, bint value):
-        _q(self).may_lend_to_waiting.store(value)
+        self.queue.may_lend_to_waiting.store(value)
 
     @property
     def waiting(self):
         """Requests that take a place: queued, or in a batch that does not run yet."""
-        return _q(self).waiting()
+        return self.queue.waiting()
 
     @property
     def open(self):
         """Requests that were accepted and are still held by the queue or a batch."""
-        return _q(self).open()
+        return self.queue.open()
 
     @property
     def idle(self):
         """Instances that wait for work."""
-        return _q(self).idle()
+        return self.queue.idle()
 
     @property
     def closed(self):
         """Whether `close` was called."""
-        return _q(self).closed()
+        return self.queue.closed()
 
     def count_invalid(self) -> None:
         """Note a request that was refused before the queue."""
-        _q(self).counters[<int>COUNT_INVALID].fetch_add(1)
+        self.queue.counters[<int>COUNT_INVALID].fetch_add(1)
 
     def counts(self) -> dict:
         """Return what happened to requests here, apart from answers.
@@ -649,7 +596,7 @@ cdef class Queue:
             `pushed`, `full`, `bytes_in_flight`, `cancelled`, `expired_queued`, `expired_running`,
             `invalid`.
         """
-        cdef QueueMethods *q = <QueueMethods *>self.queue
+        cdef CQueue *q = self.queue
         return {
             "pushed": q.counters[<int>COUNT_PUSHED].load(),
             "full": q.counters[<int>COUNT_FULL].load(),

@@ -11,7 +11,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_retain, ksrv_wrap
+from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_wrap, retain_block
 from ksrv._native.server.server cimport (
     ANSWER_BLOCKS, CDoor, Connection, Outgoing, Owners, READY_FAILED, READY_NO_ROOM, Turn, add_part,
     forget_outgoing, put_head, reserve_parts,
@@ -136,7 +136,7 @@ cdef void _hold_blocks(Held held, list parts, Outgoing *out) noexcept:
             return
         block = _block_under(parts[i], &held.views[i])
         if block != NULL:
-            ksrv_retain(block)
+            retain_block(block)
             out.blocks[out.block_count] = block
             out.block_count += 1
             PyBuffer_Release(&held.views[i])
@@ -211,8 +211,7 @@ cdef class Exchange:
         out = &connection.out
         forget_outgoing(out)
         connection.close_after = (
-            connection.close_after or door.draining.load() or door.retiring.load()
-            or door.config.idle_ns == 0
+            connection.close_after or door.draining.load() or door.config.idle_ns == 0
         )
         connection.status = status
         if not reserve_parts(out, count) or not put_head(

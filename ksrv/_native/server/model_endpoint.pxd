@@ -1,7 +1,7 @@
 """What the HTTP server needs of endpoints."""
 
 from ksrv._native.server.server cimport CDoor, Connection, Plan
-from ksrv._native.queue.request_queue cimport Entry, Queue
+from ksrv._native.queue.request_queue cimport Queue
 
 
 cdef class ModelEndpoint:
@@ -12,9 +12,6 @@ cdef class ModelEndpoint:
     cdef object route
     cdef object run
 
-
-cdef void *ksrv_plain_taken(Entry *entry) except NULL
-cdef void ksrv_plain_answered(Entry *entry, void *answer) noexcept
 
 # Pushes a fast-path request and those behind it, and runs them where a seat is lent. Needs the GIL.
 # Each of them is answered, whatever fails.

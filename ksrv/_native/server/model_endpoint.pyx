@@ -23,14 +23,13 @@ cimport numpy as cnp
 
 import numpy as np
 
-from ksrv._native.memory.buffer_pool cimport Block, ksrv_count_copy, ksrv_retain, ksrv_wrap
+from ksrv._native.memory.buffer_pool cimport Block, count_copied, ksrv_wrap, retain_block
 from ksrv._native.tensor.datatype cimport DT_BOOL, DT_BYTES, DT_INVALID, datatype_of, item_size_of
 from ksrv._native.server.server cimport CDoor, Connection, PlainEntry, PlainInput
 from ksrv._native.server.exchange cimport Exchange, ksrv_exchange, ksrv_route
 from ksrv._native.queue.request_queue cimport (
-    Entry, PUSH_LENT, PUSH_OK, Push, Queue, Ticket, ksrv_entry_release, ksrv_finish,
-    ksrv_publish, ksrv_push_some, ksrv_queue_release, ksrv_queue_retain, ksrv_return_seat,
-    ksrv_ticket_over,
+    Entry, PUSH_LENT, PUSH_OK, Push, Queue, Ticket, ksrv_ticket_over, publish, release_entry,
+    release_queue, retain_queue,
 )
 from ksrv._native.tensor.tensor cimport ksrv_tensor
 
@@ -94,7 +93,7 @@ cdef class FastTicket(Ticket):
 
 cdef object _request_of(PlainEntry *entry):
     cdef ModelEndpoint endpoint = <ModelEndpoint>entry.plan.lane
-    ksrv_retain(entry.block)
+    retain_block(entry.block)
     body = memoryview(ksrv_wrap(entry.block))
     return endpoint.route.fast_request(
         endpoint.spec,
@@ -104,14 +103,14 @@ cdef object _request_of(PlainEntry *entry):
     )
 
 
-cdef void *ksrv_plain_taken(Entry *entry) except NULL:
+cdef void *_plain_taken(Entry *entry) except NULL:
     cdef FastTicket ticket = FastTicket.__new__(FastTicket)
     ksrv_ticket_over(ticket, entry)
     Py_INCREF(ticket)
     return <void *>ticket
 
 
-cdef void ksrv_plain_answered(Entry *answered, void *answer) noexcept:
+cdef void _plain_answered(Entry *answered, void *answer) noexcept:
     cdef PlainEntry *entry = <PlainEntry *>answered
     cdef ModelEndpoint endpoint = <ModelEndpoint>entry.plan.lane
     cdef Exchange exchange = None
@@ -143,10 +142,10 @@ cdef void ksrv_serve_plain(CDoor *door, Connection *connection) noexcept:
         entries[i] = plain[i]
         # Now: once it is pushed, the timer may answer it.
         door.watch(plain[i].turn.connection, entries[i])
-    lent = ksrv_push_some(plan.queue, entries, count, plan.max_rows, results, &seat)
+    lent = plan.queue.push_some(entries, count, plan.max_rows, results, &seat)
     for i in range(count):
         if results[i] == PUSH_OK:
-            ksrv_entry_release(entries[i])
+            release_entry(entries[i])
         elif results[i] != PUSH_LENT:
             door.unwatch(plain[i].turn.connection)
             ksrv_route(endpoint, door, door.undo_plain(plain[i]), endpoint.route)
@@ -173,24 +172,24 @@ cdef void _run_lent(
         endpoint.run(seat, tickets)
     except BaseException:
         if ours:
-            ksrv_return_seat(endpoint.plan.queue, seat)
+            endpoint.plan.queue.return_seat(seat)
         for i in range(count):
             if results[i] == PUSH_LENT:
                 _fail(<PlainEntry *>entries[i])
         log.exception("a batch on the fast path failed")
     for i in range(count):
         if results[i] == PUSH_LENT:
-            ksrv_entry_release(entries[i])
+            release_entry(entries[i])
 
 
 cdef void _fail(PlainEntry *entry) noexcept:
     cdef unsigned char won = 0
     cdef Entry *only = entry
-    ksrv_finish(entry.plan.queue, &only, 1, &won)
+    entry.plan.queue.finish(&only, 1, &won)
     if won:
         entry.door.fail(entry.turn)
-        ksrv_publish(entry)
-        ksrv_entry_release(entry)
+        publish(entry)
+        release_entry(entry)
 
 
 cdef class ModelEndpoint:
@@ -225,7 +224,10 @@ cdef class ModelEndpoint:
         self.plan = new Plan()
         self.plan.lane = <void *>self
         self.inputs = []
-        self.plan.queue = ksrv_queue_retain(queue)
+        self.plan.queue = queue.queue
+        retain_queue(queue.queue)
+        self.plan.taken = _plain_taken
+        self.plan.answered = _plain_answered
         self.plan.model = spec.name.encode()
         self.plan.version = spec.version.encode()
         self.plan.max_rows = spec.max_batch_size
@@ -264,7 +266,7 @@ cdef class ModelEndpoint:
     def __dealloc__(self):
         if self.plan != NULL:
             if self.plan.queue != NULL:
-                ksrv_queue_release(self.plan.queue)
+                release_queue(self.plan.queue)
             self.plan.release()
 
     @property
@@ -304,7 +306,7 @@ def inputs(list tickets not None, lease):
     cdef vector[PlainEntry *] entries
     cdef Ticket ticket
     if len(tickets) == 1:
-        ksrv_retain(entry.block)
+        retain_block(entry.block)
         block = ksrv_wrap(entry.block)
         for i in range(plan.inputs.size()):
             _add_input(
@@ -326,7 +328,7 @@ def inputs(list tickets not None, lease):
         _copy_rows(plan, entries, block.block.data, starts)
     for i in range(plan.inputs.size()):
         _add_input(found, endpoint, i, rows, block, starts[i])
-        ksrv_count_copy(rows * plan.inputs[i].row_bytes)
+        count_copied(rows * plan.inputs[i].row_bytes)
     return found, rows
 
 
@@ -478,7 +480,7 @@ def reply(Queue queue not None, list tickets not None, list tensors not None,
         stage_count += 1
     won.resize(entries.size())
     # Nothing behind this raises: who wins a request answers it.
-    ksrv_finish(queue.queue, entries.data(), entries.size(), won.data())
+    queue.queue.finish(entries.data(), entries.size(), won.data())
     rows = 0
     for i in range(entries.size()):
         if won[i]:
@@ -486,9 +488,9 @@ def reply(Queue queue not None, list tickets not None, list tensors not None,
                 <PlainEntry *>entries[i], parts.parts, parts.count, rows, entries.size() == 1,
                 stages, stage_count
             )
-            ksrv_publish(entries[i])
+            publish(entries[i])
             result[i] = True
         rows += entries[i].rows
         if won[i]:
-            ksrv_entry_release(entries[i])
+            release_entry(entries[i])
     return result

@@ -12,14 +12,8 @@ from posix.time cimport timespec
 from ksrv._native.memory.buffer_pool cimport CBlock
 from ksrv._native.v2.infer_body cimport HeaderLimits
 from ksrv._native.tensor.datatype cimport Datatype
-from ksrv._native.memory.memory_budget cimport CMemoryBudget
-from ksrv._native.queue.request_queue cimport CQueue, Entry
+from ksrv._native.queue.request_queue cimport Answered, CQueue, Entry, Taken
 from ksrv._native.http.request_head cimport Head, HeadLimits
-
-
-# These two are called with the GIL.
-ctypedef void *(*Taken)(Entry *entry) except NULL
-ctypedef void (*Answered)(Entry *entry, void *answer) noexcept
 
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -28,24 +22,7 @@ cdef extern from "<sys/socket.h>" nogil:
         unsigned short ss_family
 
 
-cdef extern from "server/server.hpp" namespace "ksrv" nogil:
-    ctypedef GateTable const_table "const ksrv::GateTable"
-    ctypedef CReadyAnswer const_answer "const ksrv::ReadyAnswer"
-
-    cdef struct Owners:
-        Owners *next
-        void *object
-
-    const int ANSWER_BLOCKS
-
-    cdef struct Turn:
-        Connection *connection
-        uint64_t number
-
-    cdef struct Outgoing:
-        CBlock *blocks[4]
-        int block_count
-
+cdef extern from "v2/fast_request.hpp" namespace "ksrv" nogil:
     cdef struct PlainInput:
         string name
         Datatype datatype
@@ -59,6 +36,8 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         PlanRefs refs
         CQueue *queue
         void *lane
+        Taken taken
+        Answered answered
         string model
         string version
         vector[PlainInput] inputs
@@ -83,6 +62,18 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         uint8_t wanted_count
         uint8_t wanted[8]
 
+
+cdef extern from "http/connection.hpp" namespace "ksrv" nogil:
+    cdef cppclass Connection
+
+    cdef struct Turn:
+        Connection *connection
+        uint64_t number
+
+
+cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
+    cdef cppclass CDoor "ksrv::Door"
+
     cdef cppclass PlainEntry(Entry):
         Plan *plan
         CDoor *door
@@ -95,6 +86,21 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         PlainRequest request
         char *head() noexcept
         const unsigned char *body() noexcept
+
+
+cdef extern from "server/server.hpp" namespace "ksrv" nogil:
+    ctypedef GateTable const_table "const ksrv::GateTable"
+    ctypedef CReadyAnswer const_answer "const ksrv::ReadyAnswer"
+
+    cdef struct Owners:
+        Owners *next
+        void *object
+
+    const int ANSWER_BLOCKS
+
+    cdef struct Outgoing:
+        CBlock *blocks[4]
+        int block_count
 
     cdef cppclass Connection:
         uint32_t slot
@@ -128,24 +134,11 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         uint64_t room_ns
         uint64_t transfer_s
         cbool checks_callers
-        uint64_t most_requests
         cbool shared
         cbool log
         string server
 
-    cdef cppclass DoorHooks:
-        void *owner
-        void (*serve)(void *owner) noexcept
-        CMemoryBudget *budget
-        CBlock *(*lease)(size_t nbytes, int backend) noexcept
-        void (*release)(CBlock *block) noexcept
-        cbool (*turns_away)(CQueue *queue) noexcept
-        cbool (*may_lend)(CQueue *queue) noexcept
-        cbool (*push)(CQueue *queue, Entry *entry) noexcept
-        void (*release_entry)(Entry *entry) noexcept
-        cbool (*cancel)(Entry *entry) noexcept
-        Taken plain_taken
-        Answered plain_answered
+    ctypedef void (*Serve)(void *owner) noexcept
 
     cdef cppclass CReadyAnswer "ksrv::ReadyAnswer":
         uint16_t status
@@ -164,9 +157,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         Plan *plan
 
     cdef cppclass GateTable:
-        GateTable(
-            void (*release_queue)(CQueue *) noexcept, void (*release_plan)(Plan *) noexcept
-        ) except +
+        GateTable() except +
         void add(Gate gate) except +
         void sort() except +
 
@@ -202,7 +193,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         uint32_t open()
 
     cdef cppclass CDoor "ksrv::Door":
-        CDoor(const DoorConfig &config, const DoorHooks &hooks) except +
+        CDoor(const DoorConfig &config, Serve serve, void *owner) except +
         cbool listen_on(const int *listeners, size_t count) noexcept
         void run(int index) noexcept
         void stop() noexcept
@@ -238,7 +229,6 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         atomic[cbool] live
         atomic[cbool] ready
         atomic[cbool] draining
-        atomic[cbool] retiring
         atomic[uint64_t] *counters
         atomic[uint64_t] *errors
         atomic[uint64_t] open_plain

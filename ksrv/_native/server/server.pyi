@@ -28,7 +28,6 @@ class HttpServer:
         room: float = 1.0,
         transfer: int = 300,
         check: Callable[[bytes], bool] | None = None,
-        most_requests: int = 0,
         shared: bool = False,
         log: bool = False,
         server: str = "gunicorn",
@@ -45,8 +44,6 @@ class HttpServer:
         self, routes: Iterable[tuple[str, str, Queue, ReadyAnswer, ModelEndpoint | None]]
     ) -> None: ...
     def forget_endpoints(self) -> None: ...
-    @property
-    def retiring(self) -> bool: ...
     @property
     def open_connections(self) -> int: ...
     def stuck(self) -> float: ...

@@ -13,16 +13,9 @@ from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
 from libcpp.vector cimport vector
 
-from ksrv._native.memory.buffer_pool cimport ksrv_lease, ksrv_release
+from ksrv._native.queue.request_queue cimport Queue, retain_queue
 from ksrv._native.server.exchange cimport ksrv_route
-from ksrv._native.server.model_endpoint cimport (
-    ModelEndpoint, ksrv_plain_answered, ksrv_plain_taken, ksrv_serve_plain,
-)
-from ksrv._native.memory.memory_budget cimport ksrv_memory_budget
-from ksrv._native.queue.request_queue cimport (
-    CQueue, Entry, PUSH_OK, Queue, ksrv_cancel, ksrv_entry_release, ksrv_may_lend, ksrv_push,
-    ksrv_queue_release, ksrv_queue_retain, ksrv_turns_away,
-)
+from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_serve_plain
 from ksrv._native.http.request_head cimport HeadRules
 
 log = logging.getLogger(__name__)
@@ -72,26 +65,6 @@ cdef void _check(HttpServer self, Connection *connection) noexcept:
         self.door.checked(connection, admitted)
 
 
-cdef cbool _turns_away(CQueue *queue) noexcept nogil:
-    return ksrv_turns_away(queue)
-
-
-cdef cbool _may_lend(CQueue *queue) noexcept nogil:
-    return ksrv_may_lend(queue)
-
-
-cdef cbool _push(CQueue *queue, Entry *entry) noexcept nogil:
-    return ksrv_push(queue, entry, NULL) == PUSH_OK
-
-
-cdef cbool _cancel(Entry *entry) noexcept nogil:
-    return ksrv_cancel(entry)
-
-
-cdef void _release_plan(Plan *plan) noexcept nogil:
-    plan.release()
-
-
 cdef int _fill_answer(CReadyAnswer *made, tuple answer) except -1:
     made.status = answer[0]
     made.status_line = <bytes>answer[1]
@@ -129,7 +102,6 @@ cdef class HttpServer:
         transfer: Seconds behind the grace in which a body or an answer of any size must have come.
         check: Called with a head whose body has not come; whether its caller may send one. Who may
             not is handed over. None lets everybody.
-        most_requests: Answers after which `retiring` is true; 0 for no such bound.
         shared: Whether other processes accept from the same listeners; they take turns then.
         log: Whether records for an access log are kept.
         server: The `Server` header.
@@ -147,11 +119,10 @@ cdef class HttpServer:
     def __cinit__(
         self, HeadRules rules not None, handler, answers, *, int threads=2,
         uint32_t connections=1000, double head=10.0, double grace=10.0, uint64_t rate=4096,
-        double idle=75.0, double room=1.0, uint64_t transfer=300, check=None, most_requests=0,
+        double idle=75.0, double room=1.0, uint64_t transfer=300, check=None,
         bint shared=False, bint log=False, str server="gunicorn"
     ):
         cdef DoorConfig config
-        cdef DoorHooks hooks
         cdef int index = 0
         if threads < 1 or connections < 1:
             raise ValueError("an HTTP server has at least one thread and one connection")
@@ -165,27 +136,13 @@ cdef class HttpServer:
         config.room_ns = <uint64_t>(room * 1e9)
         config.transfer_s = transfer
         config.checks_callers = check is not None
-        if most_requests:
-            config.most_requests = most_requests
         config.shared = shared
         config.log = log
         config.server = server.encode("ascii")
-        hooks.owner = <void *>self
-        hooks.serve = _serve
-        hooks.budget = ksrv_memory_budget()
-        hooks.lease = ksrv_lease
-        hooks.release = ksrv_release
-        hooks.turns_away = _turns_away
-        hooks.may_lend = _may_lend
-        hooks.push = _push
-        hooks.release_entry = ksrv_entry_release
-        hooks.cancel = _cancel
-        hooks.plain_taken = ksrv_plain_taken
-        hooks.plain_answered = ksrv_plain_answered
         self.handler = handler
         self.check = check
         self.endpoints = []
-        self.door = new CDoor(config, hooks)
+        self.door = new CDoor(config, _serve, <void *>self)
         for name in READY_ANSWERS_NEEDED[:READY_ANSWERS]:  # the last one changes
             _fill_answer(&self.door.ready_answers[index], answers[name])
             index += 1
@@ -252,7 +209,7 @@ cdef class HttpServer:
             routes: For each name and version in a target (name, version, queue, answer when full,
                 endpoint for fast-path requests or None).
         """
-        cdef GateTable *table = new GateTable(ksrv_queue_release, _release_plan)
+        cdef GateTable *table = new GateTable()
         cdef shared_ptr[const_table] shared = shared_ptr[const_table](<const_table *>table)
         cdef Gate gate
         cdef ModelEndpoint endpoint
@@ -260,7 +217,8 @@ cdef class HttpServer:
             gate.name = (<str>name).encode()
             gate.version = (<str>version).encode()
             _fill_answer(&gate.full, answer)
-            gate.queue = ksrv_queue_retain(<Queue?>queue)
+            gate.queue = (<Queue?>queue).queue
+            retain_queue(gate.queue)
             gate.plan = NULL
             if endpoint is not None:
                 gate.plan = endpoint.plan
@@ -275,11 +233,6 @@ cdef class HttpServer:
     def forget_endpoints(self):
         """Let go of the endpoints that neither routes nor requests refer to."""
         self.endpoints = [endpoint for endpoint in self.endpoints if not endpoint.unused]
-
-    @property
-    def retiring(self):
-        """Whether the bound on requests was reached."""
-        return self.door.retiring.load()
 
     @property
     def open_connections(self):

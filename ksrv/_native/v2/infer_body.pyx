@@ -20,7 +20,7 @@ cimport cython
 
 import numpy as np
 
-from ksrv._native.memory.buffer_pool cimport ksrv_count_copy
+from ksrv._native.memory.buffer_pool cimport count_copied
 from ksrv._native.tensor.datatype cimport (
     DT_BOOL, DT_BYTES, DT_INVALID, Datatype, datatype_of, item_size_of,
 )
@@ -255,7 +255,7 @@ cdef object _view(
     PyObject_GetBuffer(array, &target, PyBUF_SIMPLE | PyBUF_WRITABLE)
     memcpy(target.buf, start, length)
     PyBuffer_Release(&target)
-    ksrv_count_copy(length)
+    count_copied(length)
     return array
 
 

@@ -74,10 +74,6 @@ def test_settings_that_make_a_field_matter():
     assert verdict(with_fields(b"Content-Length: 2", b"Accept-Encoding: gzip"), compressing) == (
         "not mine"
     )
-    guarded = HeadRules(body=100, authorization=True)
-    assert verdict(with_fields(b"Content-Length: 2", b"Authorization: Bearer x"), guarded) == (
-        "not mine"
-    )
     proxied = HeadRules(body=100, scheme_names=["X-FORWARDED-PROTO", "X-FORWARDED-SSL"])
     once = (b"Content-Length: 2", b"X-Forwarded-Proto: https")
     assert verdict(with_fields(*once), proxied) == "plain"

@@ -1,7 +1,5 @@
 // How batches come about: which requests leave together, and who takes them when.
 
-#pragma once
-
 #include <algorithm>
 #include <mutex>
 
@@ -9,13 +7,11 @@
 
 namespace ksrv {
 
-// ---- forming batches ------------------------------------------------------------------------
-
 // Takes entries of one group in order while they fit; the first one that does not fit fills the
 // batch. `taken` counts what the batch holds already: an empty one takes its first whatever its rows.
-inline std::size_t Queue::collect(std::uint64_t group, Entry **out, std::size_t room,
-                                  std::uint64_t rows_left, std::size_t taken,
-                                  bool *full) noexcept {
+std::size_t Queue::collect(std::uint64_t group, Entry **out, std::size_t room,
+                           std::uint64_t rows_left, std::size_t taken,
+                           bool *full) noexcept {
     std::size_t count = 0;
     *full = rows_left == 0 && taken > 0;
     for (auto item = lines_.begin(); item != lines_.end() && !*full;) {
@@ -45,8 +41,8 @@ inline std::size_t Queue::collect(std::uint64_t group, Entry **out, std::size_t 
 
 // The first group, in the order of its first request, that may leave now. Otherwise `*wake` is when
 // one may without another push.
-inline bool Queue::choose(std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t now,
-                          std::uint64_t *group, std::int64_t *wake) noexcept {
+bool Queue::choose(std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t now,
+                   std::uint64_t *group, std::int64_t *wake) noexcept {
     *wake = NEVER;
     if (queued_ == 0) return false;
     constexpr std::size_t GROUPS = 64;  // those beyond wait until one of these has left
@@ -83,8 +79,8 @@ inline bool Queue::choose(std::uint64_t max_rows, std::int64_t delay_ns, std::in
     return false;
 }
 
-inline Take Queue::take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
-                        std::uint64_t max_rows, std::int64_t delay_ns) noexcept {
+Take Queue::take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
+                 std::uint64_t max_rows, std::int64_t delay_ns) noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
     *count = 0;
     ++idle_;
@@ -113,9 +109,9 @@ inline Take Queue::take(std::size_t seat, Entry **out, std::size_t room, std::si
 }
 
 // One look for work, by an instance whose seat is its own. The caller holds the mutex.
-inline Take Queue::try_take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
-                            std::uint64_t max_rows, std::int64_t delay_ns,
-                            std::int64_t *wake) noexcept {
+Take Queue::try_take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
+                     std::uint64_t max_rows, std::int64_t delay_ns,
+                     std::int64_t *wake) noexcept {
     if (seats_[seat].nudged) {
         seats_[seat].nudged = false;
         return TAKE_NUDGED;
@@ -138,9 +134,9 @@ inline Take Queue::try_take(std::size_t seat, Entry **out, std::size_t room, std
     return TAKE_NOTHING;
 }
 
-inline Take Queue::take_ahead(Entry **out, std::size_t room, std::size_t *count,
-                              std::uint64_t max_rows, std::uint64_t rows, std::int64_t oldest_ns,
-                              std::int64_t delay_ns) noexcept {
+Take Queue::take_ahead(Entry **out, std::size_t room, std::size_t *count,
+                       std::uint64_t max_rows, std::uint64_t rows, std::int64_t oldest_ns,
+                       std::int64_t delay_ns) noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
     *count = 0;
     for (;;) {
@@ -173,14 +169,14 @@ inline Take Queue::take_ahead(Entry **out, std::size_t room, std::size_t *count,
     }
 }
 
-inline void Queue::close_open_batch(bool offer) noexcept {
+void Queue::close_open_batch(bool offer) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     assembling_ = false;
     if (offer) ++offered_;
     instances_.notify_all();  // entries of the batch's group may be waiting as well
 }
 
-inline void Queue::offer() noexcept {
+void Queue::offer() noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     ++offered_;
     wake_instance();

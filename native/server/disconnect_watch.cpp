@@ -10,29 +10,27 @@
 // well, or may read on: nobody can tell from what it sent. So it is sent an interim answer, which every
 // client of HTTP/1.1 skips; the system of one that is gone answers that with a reset.
 
-#pragma once
-
 #include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
 
-#include "server/server.hpp"
 #include "queue/request.hpp"
+#include "server/server.hpp"
 
 namespace ksrv {
 
-inline Entry *const LOOKING = reinterpret_cast<Entry *>(1);
+Entry *const LOOKING = reinterpret_cast<Entry *>(1);
 
 // Has the connection watched until it is answered or dropped. Before the entry is pushed, or with the
 // GIL where only a thread with the GIL answers.
-inline void Door::watch(Connection *connection, Entry *entry) noexcept {
+void Door::watch(Connection *connection, Entry *entry) noexcept {
     retain(entry);
     watched_.fetch_add(1, std::memory_order_relaxed);
     connection->probed = false;
     connection->waiting.store(entry, std::memory_order_release);
 }
 
-inline void Door::unwatch(Connection *connection) noexcept {
+void Door::unwatch(Connection *connection) noexcept {
     Entry *entry = connection->waiting.load(std::memory_order_acquire);
     while (entry != nullptr) {
         if (entry == LOOKING) {
@@ -40,13 +38,13 @@ inline void Door::unwatch(Connection *connection) noexcept {
             entry = connection->waiting.load(std::memory_order_acquire);
         } else if (connection->waiting.compare_exchange_weak(entry, nullptr)) {
             watched_.fetch_sub(1, std::memory_order_relaxed);
-            hooks.release_entry(entry);
+            release(entry);
             return;
         }
     }
 }
 
-inline bool Door::has_vanished(Connection *connection) noexcept {
+bool Door::has_vanished(Connection *connection) noexcept {
     static constexpr char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
     static constexpr ssize_t length = sizeof interim - 1;
     pollfd asked{connection->fd, POLLRDHUP, 0};
@@ -57,12 +55,12 @@ inline bool Door::has_vanished(Connection *connection) noexcept {
     return send(connection->fd, interim, length, MSG_NOSIGNAL | MSG_DONTWAIT) != length;
 }
 
-inline void Door::forsake(Connection *connection) noexcept {
+void Door::forsake(Connection *connection) noexcept {
     count(DOOR_VANISHED);
     drop(connection);
 }
 
-inline void Door::look_after_waiting() noexcept {
+void Door::look_after_waiting() noexcept {
     if (watched_.load(std::memory_order_relaxed) == 0) return;
     for (uint32_t slot = 0; slot < connections.used(); ++slot) {
         Connection *connection = connections.at(slot);
@@ -75,8 +73,8 @@ inline void Door::look_after_waiting() noexcept {
         connection->waiting.store(gone ? nullptr : entry, std::memory_order_release);
         if (!gone) continue;
         watched_.fetch_sub(1, std::memory_order_relaxed);
-        hooks.cancel(entry);
-        hooks.release_entry(entry);
+        cancel(entry);
+        release(entry);
     }
 }
 

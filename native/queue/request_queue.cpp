@@ -1,22 +1,4 @@
-// Bounded queues, deadlines and batch forming: one queue for each model version.
-//
-// Strategy: everything about a queue is guarded by its one mutex, which is held for a few list and
-// heap operations at a time. Waiting requests stand in one list for each priority, in order of
-// arrival. A batch takes the first request and, in the same order, those of equal group that fit.
-// All deadlines of a queue, of waiting and of running requests, stand in one heap; one timer thread
-// for the process sleeps until the earliest of all queues. A request ends once: its state leaves
-// the open ones under the mutex, and the thread that moved it answers it, after the mutex is released.
-//
-// Two kinds of threads take requests. An instance takes a batch when it is idle. An assembler takes
-// requests ahead while every instance is busy, tops its open batch up as long as they are, and then
-// offers it; the queue knows only the batch's group and hands the offer over before anything else.
-//
-// Each instance has a seat. While it is idle and nothing waits, the seat may be lent to a thread that
-// pushes a request: that thread runs it on the instance itself, and no other thread is woken.
-//
-// Nothing here throws or knows Python. `push` may find no memory and says so.
-
-#pragma once
+#include "queue/request_queue.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -24,15 +6,12 @@
 #include <new>
 
 #include "queue/deadline_timer.hpp"
-#include "queue/request.hpp"
-#include "queue/request_queue.hpp"
-#include "queue/batching.hpp"
 
 namespace ksrv {
 
 // ---- entering and leaving -------------------------------------------------------------------
 
-inline std::size_t Queue::add_seat() noexcept {
+std::size_t Queue::add_seat() noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     try {
         seats_.emplace_back();
@@ -43,14 +22,14 @@ inline std::size_t Queue::add_seat() noexcept {
 }
 
 // The entry becomes a running one without having waited. The caller holds the mutex.
-inline void Queue::run(Entry *entry, std::int64_t now) noexcept {
+void Queue::run(Entry *entry, std::int64_t now) noexcept {
     entry->started_ns = now;
     entry->in_hand = true;
     entry->state.store(STATE_RUNNING, std::memory_order_release);
 }
 
 // An idle instance's seat for the entry, which then runs. The caller holds the mutex.
-inline bool Queue::lend(Entry *entry, std::size_t *seat, std::int64_t now) noexcept {
+bool Queue::lend(Entry *entry, std::size_t *seat, std::int64_t now) noexcept {
     if (idle_ == 0 || queued_ > 0 || offered_ > 0 || assembling_) return false;
     for (std::size_t i = seats_.size(); i-- > 0;) {
         if (!seats_[i].idle || seats_[i].lent || seats_[i].nudged) continue;
@@ -64,7 +43,7 @@ inline bool Queue::lend(Entry *entry, std::size_t *seat, std::int64_t now) noexc
     return false;
 }
 
-inline void Queue::return_seat(std::size_t seat) noexcept {
+void Queue::return_seat(std::size_t seat) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     seats_[seat].lent = false;
     --lent_;
@@ -73,14 +52,14 @@ inline void Queue::return_seat(std::size_t seat) noexcept {
     if (queued_ > 0 || offered_ > 0 || closed_ || seats_[seat].nudged) instances_.notify_all();
 }
 
-inline void Queue::nudge(std::size_t seat) noexcept {
+void Queue::nudge(std::size_t seat) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     seats_[seat].nudged = true;
     instances_.notify_all();
 }
 
 // Makes the entry one of the queue's. The caller holds the mutex.
-inline Push Queue::admit(Entry *entry, Line **line, std::int64_t now) noexcept {
+Push Queue::admit(Entry *entry, Line **line, std::int64_t now) noexcept {
     if (closed_) return PUSH_CLOSED;
     if (places_ >= capacity_) return PUSH_FULL;
     try {
@@ -100,7 +79,7 @@ inline Push Queue::admit(Entry *entry, Line **line, std::int64_t now) noexcept {
 }
 
 // Puts an entry into the lines, or lends it a seat. The caller holds the mutex.
-inline Push Queue::accept(Entry *entry, std::size_t *seat, std::int64_t now) noexcept {
+Push Queue::accept(Entry *entry, std::size_t *seat, std::int64_t now) noexcept {
     Line *line = nullptr;
     const Push admitted = admit(entry, &line, now);
     if (admitted != PUSH_OK) return admitted;
@@ -120,16 +99,16 @@ inline Push Queue::accept(Entry *entry, std::size_t *seat, std::int64_t now) noe
 }
 
 // What the submitter has reserved stays the entry's when a push is refused.
-inline bool Queue::reserve(const Entry *entry) noexcept {
+bool Queue::reserve(const Entry *entry) noexcept {
     return entry->reserved ||
-           queue_budget->reserve(entry->nbytes, entry->nbytes <= MemoryBudget::SMALL_REQUEST);
+           process_budget().reserve(entry->nbytes, entry->nbytes <= MemoryBudget::SMALL_REQUEST);
 }
 
-inline void Queue::give_back(const Entry *entry) noexcept {
-    if (!entry->reserved) queue_budget->give_back(entry->nbytes);
+void Queue::give_back(const Entry *entry) noexcept {
+    if (!entry->reserved) process_budget().give_back(entry->nbytes);
 }
 
-inline Push Queue::push(Entry *entry, std::size_t *seat, bool waits) noexcept {
+Push Queue::push(Entry *entry, std::size_t *seat, bool waits) noexcept {
     const std::int64_t now = now_ns();
     if (entry->deadline_ns <= now) return PUSH_EXPIRED;
     if (!reserve(entry)) return PUSH_BYTES;
@@ -146,8 +125,8 @@ inline Push Queue::push(Entry *entry, std::size_t *seat, bool waits) noexcept {
     return pushed;
 }
 
-inline std::size_t Queue::push_some(Entry **entries, std::size_t count, std::uint64_t max_rows,
-                                    Push *results, std::size_t *seat) noexcept {
+std::size_t Queue::push_some(Entry **entries, std::size_t count, std::uint64_t max_rows,
+                             Push *results, std::size_t *seat) noexcept {
     const std::int64_t now = now_ns();
     std::int64_t soonest = NEVER;
     std::size_t lent = 0;
@@ -194,7 +173,7 @@ inline std::size_t Queue::push_some(Entry **entries, std::size_t count, std::uin
     return lent;
 }
 
-inline void Queue::unlink(Entry *entry) noexcept {
+void Queue::unlink(Entry *entry) noexcept {
     const auto found = lines_.find(level(entry));
     Line &line = found->second;
     (entry->previous != nullptr ? entry->previous->next : line.first) = entry->next;
@@ -205,7 +184,7 @@ inline void Queue::unlink(Entry *entry) noexcept {
     if (line.first == nullptr && found->first != UINT32_MAX) lines_.erase(found);
 }
 
-inline void Queue::leave_place(Entry *entry) noexcept {
+void Queue::leave_place(Entry *entry) noexcept {
     if (!entry->placed) return;
     entry->placed = false;
     --places_;
@@ -213,13 +192,13 @@ inline void Queue::leave_place(Entry *entry) noexcept {
 
 // The queue's side is done with an entry that has ended and that no batch refers to. The caller
 // still holds the mutex; releasing the entry and the queue is left to it.
-inline void Queue::let_go(Entry *entry) noexcept {
-    queue_budget->give_back(entry->nbytes);
+void Queue::let_go(Entry *entry) noexcept {
+    process_budget().give_back(entry->nbytes);
     if (--open_ == 0) empty_.notify_all();
 }
 
 // True when this call ended the entry. It is then out of the lines and the deadlines.
-inline bool Queue::end(Entry *entry, State state, std::int64_t now) noexcept {
+bool Queue::end(Entry *entry, State state, std::int64_t now) noexcept {
     const std::int32_t before = entry->state.load(std::memory_order_relaxed);
     if (before == STATE_NEW || is_final(before)) return false;
     if (before == STATE_QUEUED) unlink(entry);
@@ -233,7 +212,7 @@ inline bool Queue::end(Entry *entry, State state, std::int64_t now) noexcept {
 
 // ---- running and ending ---------------------------------------------------------------------
 
-inline void Queue::start(Entry **entries, std::size_t count, unsigned char *alive) noexcept {
+void Queue::start(Entry **entries, std::size_t count, unsigned char *alive) noexcept {
     const std::int64_t now = now_ns();
     std::size_t gone = 0;
     {
@@ -258,12 +237,12 @@ inline void Queue::start(Entry **entries, std::size_t count, unsigned char *aliv
 }
 
 // The batch does not refer to the entry any more. The caller holds the mutex.
-inline void Queue::part_with(Entry *entry) noexcept {
+void Queue::part_with(Entry *entry) noexcept {
     entry->in_hand = false;
     let_go(entry);
 }
 
-inline void Queue::release_parted(Entry **entries, std::size_t count, unsigned char *marks) noexcept {
+void Queue::release_parted(Entry **entries, std::size_t count, unsigned char *marks) noexcept {
     for (std::size_t i = 0; i < count; ++i) {
         if (marks[i] != PARTED) continue;
         marks[i] = 0;
@@ -271,7 +250,7 @@ inline void Queue::release_parted(Entry **entries, std::size_t count, unsigned c
     }
 }
 
-inline void Queue::finish(Entry **entries, std::size_t count, unsigned char *won) noexcept {
+void Queue::finish(Entry **entries, std::size_t count, unsigned char *won) noexcept {
     const std::int64_t now = now_ns();
     std::size_t gone = 0;
     {
@@ -288,7 +267,7 @@ inline void Queue::finish(Entry **entries, std::size_t count, unsigned char *won
     if (gone != 0) release_parted(entries, count, won);
 }
 
-inline bool Queue::cancel(Entry *entry) noexcept {
+bool Queue::cancel(Entry *entry) noexcept {
     bool ended = false, free_now = false;
     {
         std::lock_guard<std::mutex> guard(mutex_);
@@ -304,15 +283,13 @@ inline bool Queue::cancel(Entry *entry) noexcept {
     return true;
 }
 
-// Ends an entry as cancelled, in whichever queue it is. False when it had ended before, or was not
-// accepted by any.
-inline bool cancel(Entry *entry) noexcept {
+bool cancel(Entry *entry) noexcept {
     // `queue` is written before the first state of an accepted entry: who sees that sees the queue.
     if (entry->state.load(std::memory_order_acquire) == STATE_NEW) return false;
     return entry->queue->cancel(entry);
 }
 
-inline std::int64_t Queue::expire(std::int64_t now) noexcept {
+std::int64_t Queue::expire(std::int64_t now) noexcept {
     Entry *ended = nullptr;  // linked by `next`, which a final entry no longer needs
     std::int64_t upcoming = NEVER;
     {
@@ -343,7 +320,7 @@ inline std::int64_t Queue::expire(std::int64_t now) noexcept {
     return upcoming;
 }
 
-inline void Queue::close() noexcept {
+void Queue::close() noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     closed_ = true;
     instances_.notify_all();
@@ -351,7 +328,7 @@ inline void Queue::close() noexcept {
     if (open_ == 0) empty_.notify_all();
 }
 
-inline std::size_t Queue::take_all(Entry **out, std::size_t room) noexcept {
+std::size_t Queue::take_all(Entry **out, std::size_t room) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     std::size_t count = 0;
     while (queued_ > 0 && count < room) {
@@ -367,7 +344,7 @@ inline std::size_t Queue::take_all(Entry **out, std::size_t room) noexcept {
     return count;
 }
 
-inline bool Queue::wait_empty(std::int64_t until_ns) noexcept {
+bool Queue::wait_empty(std::int64_t until_ns) noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
     while (open_ > 0) {
         if (until_ns != NEVER && now_ns() >= until_ns) return false;
@@ -376,10 +353,45 @@ inline bool Queue::wait_empty(std::int64_t until_ns) noexcept {
     return true;
 }
 
-inline void Queue::wake_all() noexcept {
-    std::lock_guard<std::mutex> guard(mutex_);
-    instances_.notify_all();
-    assembler_.notify_all();
+// ---- deadlines ------------------------------------------------------------------------------
+
+void Queue::sift_up(std::size_t index) noexcept {
+    Entry *entry = deadlines_[index];
+    while (index > 0) {
+        const std::size_t parent = (index - 1) / 2;
+        if (deadlines_[parent]->deadline_ns <= entry->deadline_ns) break;
+        place(index, deadlines_[parent]);
+        index = parent;
+    }
+    place(index, entry);
+}
+
+void Queue::sift_down(std::size_t index) noexcept {
+    Entry *entry = deadlines_[index];
+    for (;;) {
+        std::size_t child = 2 * index + 1;
+        if (child >= deadlines_.size()) break;
+        if (child + 1 < deadlines_.size() && before(child + 1, child)) ++child;
+        if (entry->deadline_ns <= deadlines_[child]->deadline_ns) break;
+        place(index, deadlines_[child]);
+        index = child;
+    }
+    place(index, entry);
+}
+
+void Queue::forget_deadline(Entry *entry) noexcept {
+    const std::size_t index = entry->heap_index;
+    if (index == NOWHERE) return;
+    entry->heap_index = NOWHERE;
+    Entry *last = deadlines_.back();
+    deadlines_.pop_back();
+    if (last == entry) return;
+    place(index, last);
+    if (index > 0 && before(index, (index - 1) / 2)) {
+        sift_up(index);
+    } else {
+        sift_down(index);
+    }
 }
 
 }  // namespace ksrv

@@ -7,16 +7,14 @@
 // So threads beyond the I/O threads stand by: where one request has kept the serving thread for long,
 // one of them serves in its place.
 
-#pragma once
-
-#include "server/server.hpp"
 #include "base/python_call.hpp"
+#include "server/server.hpp"
 
 namespace ksrv {
 
 // Whoever finds nobody there serves. The look after leaving catches what came between the last look
 // and the leaving.
-inline void Door::serve(int index) noexcept {
+void Door::serve(int index) noexcept {
     while (to_run_.load() != 0) {
         int server = server_.load();
         if (server != NOBODY && !late(request_since_.load(), STUCK_NS)) return;
@@ -33,7 +31,7 @@ inline void Door::serve(int index) noexcept {
     }
 }
 
-inline void Door::visit_python(int index) noexcept {
+void Door::visit_python(int index) noexcept {
     const uint64_t now = door_clock();
     python_since_.store(now);
     request_since_.store(now);
@@ -42,24 +40,24 @@ inline void Door::visit_python(int index) noexcept {
         std::lock_guard<std::mutex> guard(follow_mutex_);
         follow_.notify_one();
     }
-    call_python([this] { hooks.serve(hooks.owner); });
+    call_python([this] { serve_python_(owner_); });
 }
 
 // Another thread may have taken this one's place.
-inline void Door::leave_python(int index) noexcept {
+void Door::leave_python(int index) noexcept {
     int mine = index;
     in_python_.compare_exchange_strong(mine, NOBODY);
     mine = index;
     server_.compare_exchange_strong(mine, NOBODY);
 }
 
-inline void Door::call_relief() noexcept {
+void Door::call_relief() noexcept {
     std::lock_guard<std::mutex> guard(relief_mutex_);
     relief_called_ = true;
     relief_.notify_one();
 }
 
-inline void Door::stand_by(int index) noexcept {
+void Door::stand_by(int index) noexcept {
     std::unique_lock<std::mutex> lock(relief_mutex_);
     while (!stopping_.load(std::memory_order_acquire)) {
         if (!relief_called_) {
@@ -80,7 +78,7 @@ inline void Door::stand_by(int index) noexcept {
 // Watches the leader and takes its place when it has been in Python for too long. While requests
 // come, that is a look every two milliseconds, so that entering Python costs no wake-up; else
 // the follower rests until the leader enters Python.
-inline void Door::follow(int index) noexcept {
+void Door::follow(int index) noexcept {
     const auto after = [](uint64_t ns) { return static_cast<int64_t>(door_clock() + ns); };
     std::unique_lock<std::mutex> lock(follow_mutex_);
     while (!stopping_.load(std::memory_order_acquire)) {
@@ -102,7 +100,7 @@ inline void Door::follow(int index) noexcept {
     }
 }
 
-inline Connection *Door::next_to_run() noexcept {
+Connection *Door::next_to_run() noexcept {
     request_since_.store(door_clock(), std::memory_order_relaxed);
     std::lock_guard<std::mutex> guard(run_mutex_);
     Connection *connection = run_first_;

@@ -1,7 +1,5 @@
 // Accepting connections, and what happens where there are too many.
 
-#pragma once
-
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -13,13 +11,13 @@ namespace ksrv {
 
 // Whoever switches accepting off may close the listeners when it has: from then on no thread uses their
 // descriptors' numbers, also one that holds an event from before.
-inline void Door::accept_some(uint16_t listener, uint64_t now) noexcept {
+void Door::accept_some(uint16_t listener, uint64_t now) noexcept {
     accepting_.fetch_add(1);
     if (wanted_.load()) accept_from(listener, now);
     accepting_.fetch_sub(1);
 }
 
-inline void Door::accept_from(uint16_t listener, uint64_t now) noexcept {
+void Door::accept_from(uint16_t listener, uint64_t now) noexcept {
     const int most = config.shared ? 1 : ACCEPTS;
     for (int i = 0; i < most; ++i) {
         Connection *connection = connections.take();
@@ -63,7 +61,7 @@ inline void Door::accept_from(uint16_t listener, uint64_t now) noexcept {
 // The kernel wakes the first process in a listener's queue that waits, which would always be the same one
 // while little is to do, and it would get every connection that is kept open. So whoever accepted one
 // goes to the end of the queue.
-inline void Door::step_back(uint16_t listener) noexcept {
+void Door::step_back(uint16_t listener) noexcept {
     std::lock_guard<std::mutex> guard(accept_mutex_);
     if (!watching_) return;
     if (watch_listener(listener, false) && watch_listener(listener, true)) return;
@@ -72,7 +70,7 @@ inline void Door::step_back(uint16_t listener) noexcept {
     paused_.store(true);
 }
 
-inline bool Door::watch_listeners(bool on) noexcept {
+bool Door::watch_listeners(bool on) noexcept {
     if (watching_ == on) return true;
     watching_ = on;
     bool done = true;
@@ -80,14 +78,14 @@ inline bool Door::watch_listeners(bool on) noexcept {
     return done;
 }
 
-inline bool Door::watch_listener(size_t listener, bool on) noexcept {
+bool Door::watch_listener(size_t listener, bool on) noexcept {
     epoll_event event{};
     event.events = EPOLLIN | EPOLLEXCLUSIVE;
     event.data.u64 = LISTENER_TAG | static_cast<uint32_t>(listener);
     return epoll_ctl(epoll_, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listeners_[listener], &event) == 0;
 }
 
-inline void Door::accept_enabled(bool enabled) noexcept {
+void Door::accept_enabled(bool enabled) noexcept {
     {
         std::lock_guard<std::mutex> guard(accept_mutex_);
         wanted_.store(enabled);
@@ -96,7 +94,7 @@ inline void Door::accept_enabled(bool enabled) noexcept {
     while (!enabled && accepting_.load() != 0) sched_yield();  // accepting never waits
 }
 
-inline void Door::pause_accept(uint64_t until) noexcept {
+void Door::pause_accept(uint64_t until) noexcept {
     std::lock_guard<std::mutex> guard(accept_mutex_);
     if (!paused_.load()) count(DOOR_ACCEPT_PAUSED);
     paused_until_ = until;
@@ -104,7 +102,7 @@ inline void Door::pause_accept(uint64_t until) noexcept {
     watch_listeners(false);
 }
 
-inline bool Door::somebody_waits() noexcept {
+bool Door::somebody_waits() noexcept {
     for (int fd : listeners_) {
         pollfd look{fd, POLLIN, 0};
         if (poll(&look, 1, 0) > 0 && look.revents & POLLIN) return true;
@@ -115,7 +113,7 @@ inline bool Door::somebody_waits() noexcept {
 // Closes the connection that has been idle for longest between two messages, so that connections kept
 // open for nothing keep nobody out. One whose next message is on its way is left alone. The caller is
 // counted in `accepting_`.
-inline bool Door::recycle_idle() noexcept {
+bool Door::recycle_idle() noexcept {
     if (!somebody_waits()) return false;
     uint64_t tried = 0;
     for (int i = 0; i < RECYCLE_TRIES; ++i) {
@@ -144,7 +142,7 @@ inline bool Door::recycle_idle() noexcept {
 }
 
 // At the limit of connections the first one that closes resumes; without descriptors, the time.
-inline void Door::resume_accept(uint64_t now) noexcept {
+void Door::resume_accept(uint64_t now) noexcept {
     std::lock_guard<std::mutex> guard(accept_mutex_);
     if (!paused_.load() || connections.open() >= connections.most()) return;
     if (paused_until_ != Deadlines::NONE && now < paused_until_) return;

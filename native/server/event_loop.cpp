@@ -1,7 +1,5 @@
 // The door's threads: waiting in epoll, arming, deadlines.
 
-#pragma once
-
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -11,18 +9,19 @@
 
 namespace ksrv {
 
-inline Door::Door(const DoorConfig &wanted, const DoorHooks &with)
+Door::Door(const DoorConfig &wanted, Serve serve, void *owner)
     : config(wanted),
-      hooks(with),
       connections(wanted.connections),
       deadlines(wanted.connections),
+      serve_python_(serve),
+      owner_(owner),
       threads_(new Thread[static_cast<size_t>(wanted.threads)]) {
     epoll_ = epoll_create1(EPOLL_CLOEXEC);
     wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     notify_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 }
 
-inline Door::~Door() {
+Door::~Door() {
     for (uint32_t slot = 0; slot < connections.used(); ++slot) {
         Connection *connection = connections.at(slot);
         if (connection->phase.load() == Phase::free) continue;
@@ -34,7 +33,7 @@ inline Door::~Door() {
         if (fd >= 0) close(fd);
 }
 
-inline bool Door::listen_on(const int *listeners, size_t count) noexcept {
+bool Door::listen_on(const int *listeners, size_t count) noexcept {
     if (epoll_ < 0 || wake_ < 0 || notify_ < 0 || !deadlines.made()) return false;
     try {
         listeners_.assign(listeners, listeners + count);
@@ -51,7 +50,7 @@ inline bool Door::listen_on(const int *listeners, size_t count) noexcept {
     return epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0;
 }
 
-inline void Door::run(int index) noexcept {
+void Door::run(int index) noexcept {
     if (index >= config.threads) {
         stand_by(index);
         return;
@@ -94,7 +93,7 @@ inline void Door::run(int index) noexcept {
     self.busy_since.store(0, std::memory_order_relaxed);
 }
 
-inline void Door::stop() noexcept {
+void Door::stop() noexcept {
     stopping_.store(true, std::memory_order_release);
     const uint64_t one = 1;
     while (write(wake_, &one, sizeof one) < 0 && errno == EINTR) {
@@ -107,7 +106,7 @@ inline void Door::stop() noexcept {
     relief_.notify_all();
 }
 
-inline uint64_t Door::stuck_ns() noexcept {
+uint64_t Door::stuck_ns() noexcept {
     const uint64_t now = door_clock();
     uint64_t longest = 0;
     for (int i = 0; i < config.threads; ++i) {
@@ -117,7 +116,7 @@ inline uint64_t Door::stuck_ns() noexcept {
     return longest;
 }
 
-inline void Door::notify() noexcept {
+void Door::notify() noexcept {
     const uint64_t one = 1;
     while (write(notify_, &one, sizeof one) < 0 && errno == EINTR) {
     }
@@ -126,7 +125,7 @@ inline void Door::notify() noexcept {
 // ---- arming and dropping --------------------------------------------------------------------
 
 // Gives the connection to the kernel. Its deadline must be set; it must not be touched afterwards.
-inline void Door::arm(Connection *connection, uint32_t events) noexcept {
+void Door::arm(Connection *connection, uint32_t events) noexcept {
     epoll_event event{};
     event.events = events;
     event.data.u64 = (static_cast<uint64_t>(connection->generation.load(std::memory_order_relaxed)) << 32) |
@@ -142,7 +141,7 @@ inline void Door::arm(Connection *connection, uint32_t events) noexcept {
     connection->claim.store(ARMED, std::memory_order_release);
 }
 
-inline void Door::arm_for_phase(Connection *connection, uint64_t now) noexcept {
+void Door::arm_for_phase(Connection *connection, uint64_t now) noexcept {
     const uint32_t slot = connection->slot;
     switch (connection->phase.load(std::memory_order_relaxed)) {
     case Phase::idle: {
@@ -190,18 +189,19 @@ inline void Door::arm_for_phase(Connection *connection, uint64_t now) noexcept {
 }
 
 // Gives back what the message and its answer held, but for Python's objects.
-inline void Door::let_go(Connection *connection) noexcept {
-    if (connection->block) hooks.release(connection->block);
+void Door::let_go(Connection *connection) noexcept {
+    if (connection->block) process_arena().release(connection->block);
     connection->block = nullptr;
-    for (int i = 0; i < connection->out.block_count; ++i) hooks.release(connection->out.blocks[i]);
+    for (int i = 0; i < connection->out.block_count; ++i)
+        process_arena().release(connection->out.blocks[i]);
     connection->out.block_count = 0;
     give_back(connection);
-    hooks.budget->give_back_answer(connection->answer_counted, connection->answer_room);
+    process_budget().give_back_answer(connection->answer_counted, connection->answer_room);
     connection->answer_room = AnswerRoom::none;
     forget_outgoing(&connection->out);
 }
 
-inline void Door::drop(Connection *connection) noexcept {
+void Door::drop(Connection *connection) noexcept {
     if (connection->phase.exchange(Phase::free, std::memory_order_acq_rel) == Phase::free) {
         count(DOOR_STRAY);  // a place that is given back twice would be given to two clients
         return;
@@ -224,7 +224,7 @@ inline void Door::drop(Connection *connection) noexcept {
 }
 
 // Python objects whose bytes were sent; the main thread gives them back, for this one has no GIL.
-inline void Door::bury(Owners *owners) noexcept {
+void Door::bury(Owners *owners) noexcept {
     if (!owners) return;
     Owners *last = owners;
     while (last->next) last = last->next;
@@ -235,13 +235,13 @@ inline void Door::bury(Owners *owners) noexcept {
     notify();
 }
 
-inline Owners *Door::take_buried() noexcept {
+Owners *Door::take_buried() noexcept {
     return buried_.exchange(nullptr, std::memory_order_acquire);
 }
 
 // ---- events and deadlines -------------------------------------------------------------------
 
-inline void Door::on_event(Connection *connection, uint32_t events, uint64_t now) noexcept {
+void Door::on_event(Connection *connection, uint32_t events, uint64_t now) noexcept {
     switch (connection->phase.load(std::memory_order_relaxed)) {
     case Phase::send: {
         const Sent sent = flush(connection);
@@ -266,7 +266,7 @@ inline void Door::on_event(Connection *connection, uint32_t events, uint64_t now
     }
 }
 
-inline void Door::sweep(uint64_t now) noexcept {
+void Door::sweep(uint64_t now) noexcept {
     if (paused_.load(std::memory_order_relaxed)) {
         accepting_.fetch_add(1);
         if (wanted_.load() && connections.open() >= connections.most()) recycle_idle();
@@ -285,7 +285,7 @@ inline void Door::sweep(uint64_t now) noexcept {
     });
 }
 
-inline void Door::expire(Connection *connection, uint64_t now) noexcept {
+void Door::expire(Connection *connection, uint64_t now) noexcept {
     switch (connection->phase.load(std::memory_order_relaxed)) {
     case Phase::room:
         look_for_room(connection, now);
@@ -323,7 +323,7 @@ inline void Door::expire(Connection *connection, uint64_t now) noexcept {
     }
 }
 
-inline void Door::drain() noexcept {
+void Door::drain() noexcept {
     draining.store(true, std::memory_order_release);
     const uint64_t soon = door_clock() + config.stop_idle_ns;
     for (uint32_t slot = 0; slot < connections.used(); ++slot)

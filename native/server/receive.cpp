@@ -1,7 +1,5 @@
 // How messages come in: recognise, then receive into a block, or hand the connection to gunicorn.
 
-#pragma once
-
 #include <errno.h>
 #include <sys/socket.h>
 
@@ -10,7 +8,7 @@
 namespace ksrv {
 
 // Goes on with an owned connection until it is armed, in the run queue, handed over or dropped.
-inline void Door::advance(Connection *connection, uint64_t now) noexcept {
+void Door::advance(Connection *connection, uint64_t now) noexcept {
     int messages = 0;
     bool drained = false;  // the last recv took everything there was
     for (;;) {
@@ -74,7 +72,7 @@ inline void Door::advance(Connection *connection, uint64_t now) noexcept {
                 return;
             }
             if (check_first(connection)) return;
-            if (!hooks.budget->reserve(hold, true)) {  // the app says so, with 503
+            if (!process_budget().reserve(hold, true)) {  // the app says so, with 503
                 hand_over(connection);
                 return;
             }
@@ -124,7 +122,7 @@ inline void Door::advance(Connection *connection, uint64_t now) noexcept {
 }
 
 // Has Python look at who calls, before a body is waited for. True: the connection is not the caller's.
-inline bool Door::check_first(Connection *connection) noexcept {
+bool Door::check_first(Connection *connection) noexcept {
     if (!config.checks_callers || connection->checked) return false;
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->checking = true;
@@ -133,7 +131,7 @@ inline bool Door::check_first(Connection *connection) noexcept {
     return true;
 }
 
-inline void Door::checked(Connection *connection, bool admitted) noexcept {
+void Door::checked(Connection *connection, bool admitted) noexcept {
     connection->checked = true;
     if (!admitted) {
         hand_over(connection);
@@ -145,11 +143,11 @@ inline void Door::checked(Connection *connection, bool admitted) noexcept {
 
 // Takes the block for a plain infer request and moves what came with the head into it. False: the
 // connection is not the caller's any more.
-inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
+bool Door::start_body(Connection *connection, uint64_t now) noexcept {
     const uint64_t need = connection->head.content_length;
     const size_t with_head = connection->filled - connection->head.length;
     const size_t taken = with_head < need ? with_head : static_cast<size_t>(need);
-    if (need > hooks.budget->most(need <= MemoryBudget::SMALL_REQUEST)) {  // the app says so, with 413
+    if (need > process_budget().most(need <= MemoryBudget::SMALL_REQUEST)) {  // the app says so, with 413
         hand_over(connection);
         return false;
     }
@@ -158,7 +156,7 @@ inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
     // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
     connection->body_offset =
         connection->head.has_json_length ? (0 - connection->head.json_length) & 63 : 0;
-    connection->block = hooks.lease(connection->body_offset + need, BACKEND_HEAP);
+    connection->block = process_arena().lease(connection->body_offset + need, BACKEND_HEAP);
     if (!connection->block) {
         refuse(connection, ready_answers[READY_NO_ROOM], DOOR_NO_ROOM);
         return false;
@@ -167,7 +165,7 @@ inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
     connection->ahead = connection->block->pooled_before && taken < need;
     if (!count_body(connection)) {
         connection->block->unwritten = !connection->block->pooled_before;
-        hooks.release(connection->block);
+        process_arena().release(connection->block);
         connection->block = nullptr;
         await_room(connection, now);
         return false;
@@ -185,12 +183,12 @@ inline bool Door::start_body(Connection *connection, uint64_t now) noexcept {
 
 // Counts what has come of a body and the next step of it: as much again, within bounds. A block that
 // was in use before is in memory already, so all of it is counted. False: there is no room.
-inline bool Door::count_body(Connection *connection) noexcept {
+bool Door::count_body(Connection *connection) noexcept {
     const uint64_t need = connection->head.content_length;
     const uint64_t got = connection->body_got;
     const uint64_t step = got < COUNTED_STEP ? COUNTED_STEP : got < TURN_BYTES ? got : TURN_BYTES;
     const uint64_t wanted = connection->ahead || step > need - got ? need : got + step;
-    if (!hooks.budget->reserve(wanted - connection->counted, need <= MemoryBudget::SMALL_REQUEST))
+    if (!process_budget().reserve(wanted - connection->counted, need <= MemoryBudget::SMALL_REQUEST))
         return false;
     connection->counted = wanted;
     return true;
@@ -198,21 +196,21 @@ inline bool Door::count_body(Connection *connection) noexcept {
 
 // A body that was counted before it came does not come quickly: what is missing is neither counted nor
 // kept in memory for it any longer.
-inline void Door::count_what_came(Connection *connection) noexcept {
+void Door::count_what_came(Connection *connection) noexcept {
     connection->ahead = false;
     connection->block->unwritten = true;
     Arena::give_back_behind(connection->block, connection->body_offset + connection->body_got);
-    hooks.budget->give_back(connection->counted - connection->body_got);
+    process_budget().give_back(connection->counted - connection->body_got);
     connection->counted = connection->body_got;
 }
 
-inline void Door::give_back(Connection *connection) noexcept {
-    hooks.budget->give_back(connection->counted);
+void Door::give_back(Connection *connection) noexcept {
+    process_budget().give_back(connection->counted);
     connection->counted = 0;
 }
 
 // Has the sweep look again soon; the connection is its.
-inline void Door::await_room(Connection *connection, uint64_t now) noexcept {
+void Door::await_room(Connection *connection, uint64_t now) noexcept {
     if (connection->phase.load(std::memory_order_relaxed) != Phase::room) {
         connection->room_ns = now;
         connection->phase.store(Phase::room, std::memory_order_relaxed);
@@ -226,7 +224,7 @@ inline void Door::await_room(Connection *connection, uint64_t now) noexcept {
     connection->claim.store(ARMED, std::memory_order_release);  // for the sweep alone
 }
 
-inline void Door::look_for_room(Connection *connection, uint64_t now) noexcept {
+void Door::look_for_room(Connection *connection, uint64_t now) noexcept {
     if (!connection->block) {
         if (start_body(connection, now)) advance(connection, now);
         return;
@@ -243,7 +241,7 @@ inline void Door::look_for_room(Connection *connection, uint64_t now) noexcept {
 // Answers 503 without Python where the model's queue is full. A body that is not `complete` stays
 // unread, and the connection closes behind the answer. A complete message that is plain goes into the
 // queue. True: the connection is not the caller's.
-inline bool Door::at_the_gate(Connection *connection, bool complete) noexcept {
+bool Door::at_the_gate(Connection *connection, bool complete) noexcept {
     const std::shared_ptr<const GateTable> table = gates.table();
     if (!table) return false;
     const char *head = reinterpret_cast<const char *>(connection->buffer);
@@ -251,7 +249,7 @@ inline bool Door::at_the_gate(Connection *connection, bool complete) noexcept {
         table->find(head + connection->head.name.offset, connection->head.name.length,
                     head + connection->head.version.offset, connection->head.version.length);
     if (!gate) return false;
-    if (!hooks.turns_away(gate->queue)) return complete && gate->plan && submit_plain(connection, *gate);
+    if (!gate->queue->turns_away()) return complete && gate->plan && submit_plain(connection, *gate);
     if (!complete) {
         refuse(connection, gate->full, DOOR_QUEUE_FULL);
         return true;
@@ -267,7 +265,7 @@ inline bool Door::at_the_gate(Connection *connection, bool complete) noexcept {
 
 // Receives until the body is complete or cut short, the socket is empty, or it is the others' turn. A
 // request that has come to its end then goes into its model's queue, or waits for the GIL.
-inline void Door::receive_body(Connection *connection, uint64_t now) noexcept {
+void Door::receive_body(Connection *connection, uint64_t now) noexcept {
     const size_t need = static_cast<size_t>(connection->head.content_length);
     unsigned char *const body = connection->block->data + connection->body_offset;
     size_t turn = 0;
@@ -311,14 +309,14 @@ inline void Door::receive_body(Connection *connection, uint64_t now) noexcept {
 }
 
 // The kernel wakes nobody for less than this.
-inline void Door::set_low_water(Connection *connection, int bytes) noexcept {
+void Door::set_low_water(Connection *connection, int bytes) noexcept {
     if (connection->low_water == bytes) return;
     if (setsockopt(connection->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)
         connection->low_water = bytes;
 }
 
 // The rest of a large body is waited for in large pieces, unless the peer turned out to be slow.
-inline void Door::await_more(Connection *connection, size_t left) noexcept {
+void Door::await_more(Connection *connection, size_t left) noexcept {
     if (connection->trickles || left < LOW_WATER_LEAST) {
         set_low_water(connection, 1);
     } else {
@@ -326,7 +324,7 @@ inline void Door::await_more(Connection *connection, size_t left) noexcept {
     }
 }
 
-inline void Door::queue_to_run(Connection *connection) noexcept {
+void Door::queue_to_run(Connection *connection) noexcept {
     if (!connection->plain) begin_turn(connection);
     std::lock_guard<std::mutex> guard(run_mutex_);
     connection->next = nullptr;
@@ -338,7 +336,7 @@ inline void Door::queue_to_run(Connection *connection) noexcept {
 // ---- gunicorn's side ------------------------------------------------------------------------
 
 // Everything read since the message began goes along; epoll forgets the descriptor.
-inline void Door::hand_over(Connection *connection) noexcept {
+void Door::hand_over(Connection *connection) noexcept {
     count(DOOR_HANDED);
     give_back(connection);  // who reads the body counts it
     deadlines.set(connection->slot, Deadlines::NONE);
@@ -354,7 +352,7 @@ inline void Door::hand_over(Connection *connection) noexcept {
     notify();
 }
 
-inline Connection *Door::next_handed() noexcept {
+Connection *Door::next_handed() noexcept {
     std::lock_guard<std::mutex> guard(handed_mutex_);
     Connection *connection = handed_first_;
     if (!connection) return nullptr;
@@ -365,14 +363,14 @@ inline Connection *Door::next_handed() noexcept {
 }
 
 // gunicorn has closed the connection, or keeps it for good.
-inline void Door::release_handed(uint32_t slot) noexcept {
+void Door::release_handed(uint32_t slot) noexcept {
     Connection *connection = connections.at(slot);
     if (connection && connection->phase.load(std::memory_order_acquire) == Phase::handed)
         drop(connection);
 }
 
 // Takes a connection back between two messages, to keep it or to close it.
-inline bool Door::adopt(uint32_t slot, int fd, bool keep) noexcept {
+bool Door::adopt(uint32_t slot, int fd, bool keep) noexcept {
     Connection *connection = connections.at(slot);
     if (!connection || connection->phase.load(std::memory_order_acquire) != Phase::handed) return false;
     connection->fd = fd;

@@ -1,7 +1,5 @@
 // How answers go out, and what happens to the connection behind them.
 
-#pragma once
-
 #include <errno.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
@@ -11,19 +9,19 @@
 
 namespace ksrv {
 
-inline Sent Door::flush(Connection *connection) noexcept {
+Sent Door::flush(Connection *connection) noexcept {
     return send_now(connection->fd, &connection->out);
 }
 
-inline bool Door::put_answer(Connection *connection, uint16_t status, const char *line,
-                             size_t line_length, const char *fields, size_t fields_length,
-                             const char *body, size_t body_length) noexcept {
+bool Door::put_answer(Connection *connection, uint16_t status, const char *line,
+                      size_t line_length, const char *fields, size_t fields_length,
+                      const char *body, size_t body_length) noexcept {
     Outgoing *out = &connection->out;
     forget_outgoing(out);
     if (!reserve_parts(out, 1)) return false;
     connection->status = status;
     connection->close_after = connection->close_after || draining.load(std::memory_order_relaxed) ||
-                              retiring.load(std::memory_order_relaxed) || config.idle_ns == 0;
+                              config.idle_ns == 0;
     if (!put_head(out, line, line_length, fields, fields_length, config.server.data(),
                   config.server.size(), connection->close_after, body, body_length))
         return false;
@@ -32,15 +30,15 @@ inline bool Door::put_answer(Connection *connection, uint16_t status, const char
 }
 
 // Sets up a ready-made answer; the connection closes behind it where it must.
-inline bool Door::put_ready(Connection *connection, const ReadyAnswer &made) noexcept {
+bool Door::put_ready(Connection *connection, const ReadyAnswer &made) noexcept {
     return put_answer(connection, made.status, made.status_line.data(), made.status_line.size(),
                       made.fields.data(), made.fields.size(), made.body.data(), made.body.size());
 }
 
 // Answers a message whose rest is not read, and closes.
-inline void Door::refuse(Connection *connection, const ReadyAnswer &made, DoorCounter counter) noexcept {
+void Door::refuse(Connection *connection, const ReadyAnswer &made, DoorCounter counter) noexcept {
     count(counter);
-    if (connection->block) hooks.release(connection->block);
+    if (connection->block) process_arena().release(connection->block);
     connection->block = nullptr;
     give_back(connection);
     connection->close_after = true;
@@ -51,13 +49,13 @@ inline void Door::refuse(Connection *connection, const ReadyAnswer &made, DoorCo
     answer(connection, nullptr);
 }
 
-inline Turn Door::begin_turn(Connection *connection) noexcept {
+Turn Door::begin_turn(Connection *connection) noexcept {
     const uint64_t number = (connection->turn.load(std::memory_order_relaxed) + 1) | 1;
     connection->turn.store(number, std::memory_order_release);
     return {connection, number};
 }
 
-inline Connection *Door::take_turn(const Turn &turn) noexcept {
+Connection *Door::take_turn(const Turn &turn) noexcept {
     uint64_t open = turn.number;
     if (turn.connection && (open & 1) &&
         turn.connection->turn.compare_exchange_strong(open, open + 1, std::memory_order_acq_rel))
@@ -66,18 +64,18 @@ inline Connection *Door::take_turn(const Turn &turn) noexcept {
     return nullptr;
 }
 
-inline void Door::fail(const Turn &turn) noexcept {
+void Door::fail(const Turn &turn) noexcept {
     if (Connection *connection = take_turn(turn)) answer_ready(connection, READY_FAILED);
 }
 
 // The engine's answer, from whatever thread it comes.
-inline bool Door::answer(Connection *connection, Owners *owners) noexcept {
+bool Door::answer(Connection *connection, Owners *owners) noexcept {
     unwatch(connection);
     const uint64_t now = door_clock();
     const Sent sent = flush(connection);
     if (sent == Sent::blocked) {
         if (connection->answer_room == AnswerRoom::none) {  // a small one, or an error
-            hooks.budget->take(connection->out.total);
+            process_budget().take(connection->out.total);
             connection->answer_counted = connection->out.total;
             connection->answer_room = AnswerRoom::shared;
         }
@@ -94,16 +92,16 @@ inline bool Door::answer(Connection *connection, Owners *owners) noexcept {
     return true;
 }
 
-inline bool Door::reserve_answer(Connection *connection, uint64_t nbytes) noexcept {
+bool Door::reserve_answer(Connection *connection, uint64_t nbytes) noexcept {
     give_back(connection);
     connection->answer_counted = nbytes;
-    connection->answer_room = hooks.budget->reserve_answer(nbytes);
+    connection->answer_room = process_budget().reserve_answer(nbytes);
     if (connection->answer_room != AnswerRoom::none) return true;
     count(DOOR_NO_ROOM);
     return false;
 }
 
-inline void Door::answer_ready(Connection *connection, Ready which) noexcept {
+void Door::answer_ready(Connection *connection, Ready which) noexcept {
     if (!put_ready(connection, ready_answers[which])) {
         drop(connection);
         return;
@@ -113,9 +111,8 @@ inline void Door::answer_ready(Connection *connection, Ready which) noexcept {
 
 // The answer is out: closes, or makes the connection ready for its next message. True: it is still
 // the caller's, in Phase::idle with what had come behind the message.
-inline bool Door::finish(Connection *connection, uint64_t now) noexcept {
-    const uint64_t answered = counters[DOOR_ANSWERED].fetch_add(1, std::memory_order_relaxed) + 1;
-    if (answered >= config.most_requests && !retiring.exchange(true)) notify();
+bool Door::finish(Connection *connection, uint64_t now) noexcept {
+    count(DOOR_ANSWERED);
     const int status = connection->status;
     if (status >= LEAST_ERROR && status < LEAST_ERROR + STATUSES)
         errors[status - LEAST_ERROR].fetch_add(1, std::memory_order_relaxed);
@@ -142,7 +139,7 @@ inline bool Door::finish(Connection *connection, uint64_t now) noexcept {
 
 // The bytes of all answers on this connection that the peer has taken. What the kernel has accepted
 // says little, for it buffers megabytes; what the peer has not acknowledged yet is subtracted.
-inline uint64_t Door::acknowledged(const Connection *connection) noexcept {
+uint64_t Door::acknowledged(const Connection *connection) noexcept {
     int unacknowledged = 0;
     if (ioctl(connection->fd, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged < 0) unacknowledged = 0;
     const uint64_t sent = connection->out.sent;
@@ -151,7 +148,7 @@ inline uint64_t Door::acknowledged(const Connection *connection) noexcept {
 }
 
 // The socket takes no more: the rest goes out when the peer has read.
-inline void Door::wait_for_reader(Connection *connection, uint64_t now) noexcept {
+void Door::wait_for_reader(Connection *connection, uint64_t now) noexcept {
     connection->stage_ns = now;
     connection->out.taken = acknowledged(connection);
     connection->phase.store(Phase::send, std::memory_order_relaxed);
@@ -159,7 +156,7 @@ inline void Door::wait_for_reader(Connection *connection, uint64_t now) noexcept
 }
 
 // Whether the peer has taken enough since the last look.
-inline bool Door::still_reading(Connection *connection, uint64_t now) noexcept {
+bool Door::still_reading(Connection *connection, uint64_t now) noexcept {
     const uint64_t taken = acknowledged(connection);
     const uint64_t since = taken > connection->out.taken ? taken - connection->out.taken : 0;
     const uint64_t rate = least_rate(connection->out.total);
@@ -170,7 +167,7 @@ inline bool Door::still_reading(Connection *connection, uint64_t now) noexcept {
 }
 
 // Closing while the peer still sends would reset the connection and could take the answer with it.
-inline void Door::drain_lingering(Connection *connection, uint64_t now) noexcept {
+void Door::drain_lingering(Connection *connection, uint64_t now) noexcept {
     unsigned char waste[16384];
     for (int turns = 0; turns < 16; ++turns) {
         const ssize_t got = recv(connection->fd, waste, sizeof waste, 0);
@@ -184,7 +181,7 @@ inline void Door::drain_lingering(Connection *connection, uint64_t now) noexcept
     arm_for_phase(connection, now);
 }
 
-inline void Door::record(Connection *connection, uint64_t now) noexcept {
+void Door::record(Connection *connection, uint64_t now) noexcept {
     const size_t length =
         connection->head.length < connection->filled ? connection->head.length : connection->filled;
     try {
@@ -209,7 +206,7 @@ inline void Door::record(Connection *connection, uint64_t now) noexcept {
     count(DOOR_LOST_RECORDS);
 }
 
-inline void Door::take_records(std::vector<AccessRecord> *out) {
+void Door::take_records(std::vector<AccessRecord> *out) {
     std::lock_guard<std::mutex> guard(records_mutex_);
     out->swap(records_);
     records_.clear();

@@ -1,0 +1,218 @@
+#include "json/scanner.hpp"
+
+namespace ksrv::json {
+
+namespace {
+
+int hex_value(char c) noexcept {
+    if (is_digit(c)) return c - '0';
+    const char lower = static_cast<char>(c | 0x20);
+    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
+// Reads the four digits of a \u escape; -1 when they are not there.
+long hex4(const char *at, const char *end) noexcept {
+    if (end - at < 4) return -1;
+    long value = 0;
+    for (int i = 0; i < 4; ++i) {
+        const int digit = hex_value(at[i]);
+        if (digit < 0) return -1;
+        value = value << 4 | digit;
+    }
+    return value;
+}
+
+// How many bytes are marked in a word that has nothing but high bits set.
+unsigned count_marks(std::uint64_t marks) noexcept {
+    return static_cast<unsigned>((marks >> 7) * repeat(1) >> 56);
+}
+
+}  // namespace
+
+long unicode_escape(const char **at, const char *end) noexcept {
+    const long high = hex4(*at + 1, end);
+    if (high < 0 || (high >= 0xDC00 && high <= 0xDFFF)) return -1;
+    *at += 5;
+    if (high < 0xD800 || high > 0xDBFF) return high;
+    if (end - *at < 6 || (*at)[0] != '\\' || (*at)[1] != 'u') return -1;
+    const long low = hex4(*at + 2, end);
+    if (low < 0xDC00 || low > 0xDFFF) return -1;
+    *at += 6;
+    return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
+}
+
+std::size_t decode_string(const char *at, const char *end, char *out) noexcept {
+    char *start = out;
+    while (at != end) {
+        if (*at != '\\') {
+            *out++ = *at++;
+            continue;
+        }
+        ++at;
+        if (*at != 'u') {
+            switch (*at) {
+                case 'b': *out++ = '\b'; break;
+                case 'f': *out++ = '\f'; break;
+                case 'n': *out++ = '\n'; break;
+                case 'r': *out++ = '\r'; break;
+                case 't': *out++ = '\t'; break;
+                default: *out++ = *at;
+            }
+            ++at;
+            continue;
+        }
+        const long code = unicode_escape(&at, end);
+        if (code < 0x80) {
+            *out++ = static_cast<char>(code);
+        } else if (code < 0x800) {
+            *out++ = static_cast<char>(0xC0 | code >> 6);
+            *out++ = static_cast<char>(0x80 | (code & 0x3F));
+        } else if (code < 0x10000) {
+            *out++ = static_cast<char>(0xE0 | code >> 12);
+            *out++ = static_cast<char>(0x80 | (code >> 6 & 0x3F));
+            *out++ = static_cast<char>(0x80 | (code & 0x3F));
+        } else {
+            *out++ = static_cast<char>(0xF0 | code >> 18);
+            *out++ = static_cast<char>(0x80 | (code >> 12 & 0x3F));
+            *out++ = static_cast<char>(0x80 | (code >> 6 & 0x3F));
+            *out++ = static_cast<char>(0x80 | (code & 0x3F));
+        }
+    }
+    return static_cast<std::size_t>(out - start);
+}
+
+Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept {
+    std::uint64_t objects[DEEPEST / 64] = {};  // one bit for each open level: is it an object?
+    if (deepest > DEEPEST) deepest = DEEPEST;
+    unsigned open = 0;
+    bool escaped = false, integral = false;
+    const auto key = [&]() -> Fault {
+        skip_space(c);
+        if (c.at == c.end) return END;
+        if (*c.at != '"') return SYNTAX;
+        if (const Fault fault = skip_string(c, &escaped)) return fault;
+        skip_space(c);
+        if (c.at == c.end) return END;
+        if (*c.at != ':') return SYNTAX;
+        ++c.at;
+        return OK;
+    };
+    for (;;) {
+        skip_space(c);
+        if (c.at == c.end) return END;
+        Fault fault = OK;
+        const char first = *c.at;
+        if (first == '{' || first == '[') {
+            if (depth + open >= deepest) return DEPTH;
+            const std::uint64_t bit = std::uint64_t{1} << (open % 64);
+            if (first == '{')
+                objects[open / 64] |= bit;
+            else
+                objects[open / 64] &= ~bit;
+            ++open;
+            ++c.at;
+            skip_space(c);
+            if (c.at == c.end) return END;
+            if (*c.at != (first == '{' ? '}' : ']')) {
+                if (first == '{' && (fault = key())) return fault;
+                continue;
+            }
+            ++c.at;
+            --open;
+        } else if (first == '"') {
+            fault = skip_string(c, &escaped);
+        } else if (first == 't') {
+            fault = skip_word(c, "true", 4);
+        } else if (first == 'f') {
+            fault = skip_word(c, "false", 5);
+        } else if (first == 'n') {
+            fault = skip_word(c, "null", 4);
+        } else {
+            fault = skip_number(c, &integral);
+        }
+        if (fault) return fault;
+        for (;;) {  // behind a value
+            if (open == 0) return OK;
+            const bool object = objects[(open - 1) / 64] >> ((open - 1) % 64) & 1;
+            skip_space(c);
+            if (c.at == c.end) return END;
+            const char next = *c.at;
+            if (next == ',') {
+                ++c.at;
+                if (object && (fault = key())) return fault;
+                break;
+            }
+            if (next != (object ? '}' : ']')) return SYNTAX;
+            ++c.at;
+            --open;
+        }
+    }
+}
+
+Fault skip_array(Cursor &c, unsigned depth, unsigned deepest) noexcept {
+    unsigned open = 0;
+    const char *at = c.at, *end = c.end;
+    while (at != end) {
+        if (end - at >= 8) {
+            const std::uint64_t word = load8(at);
+            const std::uint64_t marks = zero_bytes((word | repeat(0x26)) ^ repeat(0x7F)) |
+                                        zero_bytes(word ^ repeat('"'));
+            if (marks == 0) {
+                at += 8;
+                continue;
+            }
+            // Where nothing but brackets is marked, and they neither end the array nor reach the
+            // limit whatever their order, their numbers are enough.
+            const std::uint64_t opening = zero_bytes(word ^ repeat('['));
+            const std::uint64_t closing = zero_bytes(word ^ repeat(']'));
+            if (marks == (opening | closing) && count_marks(closing) < open &&
+                depth + open + count_marks(opening) <= deepest) {
+                open += count_marks(opening) - count_marks(closing);
+                at += 8;
+                continue;
+            }
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+            at += __builtin_ctzll(marks) / 8;
+#endif
+        }
+        switch (*at) {
+            case '[':
+                if (depth + ++open > deepest) {
+                    c.at = at;
+                    return DEPTH;
+                }
+                break;
+            case ']':
+                if (--open == 0) {
+                    c.at = at + 1;
+                    return OK;
+                }
+                break;
+            case '{':
+            case '}':
+                c.at = at;
+                return DATA_TYPE;
+            case '"':
+                for (++at;; ++at) {
+                    while (end - at >= 8 && (zero_bytes(load8(at) ^ repeat('"')) |
+                                             zero_bytes(load8(at) ^ repeat('\\'))) == 0)
+                        at += 8;
+                    if (at >= end) break;
+                    if (*at == '"') break;
+                    if (*at == '\\' && ++at >= end) break;
+                }
+                if (at >= end) {
+                    c.at = end;
+                    return END;
+                }
+                break;
+            default:
+                break;
+        }
+        ++at;
+    }
+    c.at = end;
+    return END;
+}
+
+}  // namespace ksrv::json

@@ -1,0 +1,285 @@
+#include "memory/buffer_pool.hpp"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <new>
+
+#include "base/clock.hpp"
+
+namespace ksrv {
+
+namespace {
+
+// ---- back ends: allocate and free memory, nothing else --------------------------------------
+
+bool heap_allocate(Block *block, std::size_t nbytes) noexcept {
+    std::size_t capacity = (nbytes + BLOCK_ALIGNMENT - 1) & ~(BLOCK_ALIGNMENT - 1);
+    if (capacity == 0) capacity = BLOCK_ALIGNMENT;
+    void *data = nullptr;
+    if (posix_memalign(&data, BLOCK_ALIGNMENT, capacity) != 0) return false;
+    block->data = static_cast<unsigned char *>(data);
+    block->capacity = capacity;
+    return true;
+}
+
+// The descriptor is sealed against growing and shrinking, so that no holder of it can make another
+// one's mapping fault, and closed on exec.
+bool memfd_allocate(Block *block, std::size_t nbytes) noexcept {
+#ifdef MFD_ALLOW_SEALING
+    const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    std::size_t capacity = (nbytes + page - 1) & ~(page - 1);
+    if (capacity == 0) capacity = page;
+    const int fd = memfd_create("ksrv-block", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) return false;
+    void *data = MAP_FAILED;
+    if (ftruncate(fd, static_cast<off_t>(capacity)) == 0 &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+        data = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) {
+        close(fd);
+        return false;
+    }
+    block->data = static_cast<unsigned char *>(data);
+    block->capacity = capacity;
+    block->fd = fd;
+    return true;
+#else
+    (void)block, (void)nbytes;
+    return false;
+#endif
+}
+
+// Maps somebody else's memfd. One that its sender can still shrink is refused: reading past the end
+// of a shrunken file is a SIGBUS. On success the block owns `fd`.
+AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes) noexcept {
+    struct stat status;
+    if (fstat(fd, &status) != 0) return ADOPT_STAT;
+    if (status.st_size < 0 || static_cast<std::uint64_t>(status.st_size) < nbytes || nbytes == 0)
+        return ADOPT_SIZE;
+#ifdef F_GET_SEALS
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK)) return ADOPT_SEALS;
+#endif
+    const std::size_t capacity = static_cast<std::size_t>(status.st_size);
+    void *data = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) return ADOPT_MAP;
+    block->data = static_cast<unsigned char *>(data);
+    block->capacity = capacity;
+    block->fd = fd;
+    block->backend = BACKEND_ADOPTED;
+    return ADOPT_OK;
+}
+
+void free_block(Block *block) noexcept {
+    if (block->backend == BACKEND_HEAP) {
+        free(block->data);
+    } else {
+        munmap(block->data, block->capacity);
+        close(block->fd);
+    }
+    delete block;
+}
+
+}  // namespace
+
+// ---- the arena ------------------------------------------------------------------------------
+
+Block *Arena::lease(std::size_t nbytes, int backend, bool fresh) noexcept {
+    if (nbytes > BLOCK_LIMIT) return nullptr;
+    Block *block = fresh ? nullptr : take(nbytes, backend);
+    if (block != nullptr) {
+        block->pooled_before = true;
+        hits_.fetch_add(1, std::memory_order_relaxed);
+    } else {
+        block = new (std::nothrow) Block;
+        if (block == nullptr) return nullptr;
+        block->backend = backend;
+        block->generation = generation_.load(std::memory_order_relaxed);
+        const bool made = backend == BACKEND_MEMFD ? memfd_allocate(block, nbytes)
+                                                   : heap_allocate(block, nbytes);
+        if (!made) {
+            delete block;
+            return nullptr;
+        }
+        misses_.fetch_add(1, std::memory_order_relaxed);
+    }
+    hand_out(block, nbytes);
+    return block;
+}
+
+Block *Arena::adopt(int fd, std::size_t nbytes, AdoptError *error) noexcept {
+    Block *block = new (std::nothrow) Block;
+    *error = ADOPT_MAP;
+    if (block == nullptr) return nullptr;
+    block->generation = generation_.load(std::memory_order_relaxed);
+    *error = nbytes > BLOCK_LIMIT ? ADOPT_SIZE : memfd_adopt(block, fd, nbytes);
+    if (*error != ADOPT_OK) {
+        delete block;
+        return nullptr;
+    }
+    hand_out(block, nbytes);
+    return block;
+}
+
+void Arena::give_back_behind(Block *block, std::size_t used) noexcept {
+    const std::uintptr_t page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(block->data);
+    const std::uintptr_t first = (start + used + page - 1) & ~(page - 1);
+    const std::uintptr_t end = (start + block->capacity) & ~(page - 1);
+    if (block->backend == BACKEND_HEAP && first < end)
+        madvise(reinterpret_cast<void *>(first), end - first, MADV_DONTNEED);
+}
+
+void Arena::release(Block *block) noexcept {
+    if (block->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    leased_blocks_.fetch_sub(1, std::memory_order_relaxed);
+    leased_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
+    const bool shared_with_parent =
+        block->generation != generation_.load(std::memory_order_relaxed);
+    if (block->backend == BACKEND_ADOPTED || block->unwritten ||
+        (block->fd >= 0 && shared_with_parent)) {
+        free_block(block);
+        return;
+    }
+    put(block);
+}
+
+std::uint64_t Arena::trim(std::uint64_t idle) noexcept {
+    const std::uint64_t now = coarse_nanoseconds();
+    std::uint64_t freed = 0;
+    for (Shard &shard : shards_) {
+        Block *doomed = nullptr;
+        {
+            std::lock_guard<std::mutex> guard(shard.lock);
+            while (shard.oldest != nullptr && now - shard.oldest->idle_since >= idle)
+                doom(shard, shard.oldest, &doomed);
+        }
+        freed += free_all(doomed);
+    }
+    return freed;
+}
+
+ArenaStatistics Arena::statistics() const noexcept {
+    return {leased_blocks_.load(), leased_bytes_.load(), pooled_blocks_.load(),
+            pooled_bytes_.load(),  cap_bytes.load(),     hits_.load(),
+            misses_.load()};
+}
+
+void Arena::before_fork() noexcept {
+    for (Shard &shard : shards_) shard.lock.lock();
+}
+
+void Arena::after_fork_in_parent() noexcept {
+    for (Shard &shard : shards_) shard.lock.unlock();
+}
+
+void Arena::after_fork_in_child() noexcept {
+    generation_.fetch_add(1, std::memory_order_relaxed);
+    for (Shard &shard : shards_) {
+        Block *doomed = nullptr;
+        for (Block *block = shard.newest, *next; block != nullptr; block = next) {
+            next = block->older;
+            if (block->fd >= 0) doom(shard, block, &doomed);
+        }
+        shard.lock.unlock();
+        free_all(doomed);
+    }
+}
+
+int Arena::own_shard() noexcept {
+    static std::atomic<unsigned> threads{0};
+    thread_local const unsigned mine = threads.fetch_add(1, std::memory_order_relaxed);
+    return static_cast<int>(mine % SHARDS);
+}
+
+Block *Arena::take(std::size_t nbytes, int backend) noexcept {
+    if (pooled_blocks_.load(std::memory_order_relaxed) == 0) return nullptr;
+    const int mine = own_shard();
+    for (int i = 0; i < SHARDS; ++i) {
+        Shard &shard = shards_[(mine + i) % SHARDS];
+        std::lock_guard<std::mutex> guard(shard.lock);
+        for (Block *block = shard.newest; block != nullptr; block = block->older) {
+            if (!fits(block, nbytes, backend)) continue;
+            unlink(shard, block);
+            return block;
+        }
+    }
+    return nullptr;
+}
+
+// The block that comes back is the warmest one: older ones make room for it.
+void Arena::put(Block *block) noexcept {
+    const std::uint64_t cap = cap_bytes.load(std::memory_order_relaxed);
+    const std::uint64_t now = coarse_nanoseconds();
+    const std::uint64_t idle = idle_nanoseconds.load(std::memory_order_relaxed);
+    if (block->capacity > cap) {
+        free_block(block);
+        return;
+    }
+    Block *doomed = nullptr;
+    Shard &shard = shards_[own_shard()];
+    {
+        std::lock_guard<std::mutex> guard(shard.lock);
+        while (shard.oldest != nullptr &&
+               (shard.blocks >= SHARD_BLOCKS || now - shard.oldest->idle_since >= idle ||
+                pooled_bytes_.load(std::memory_order_relaxed) + block->capacity > cap))
+            doom(shard, shard.oldest, &doomed);
+        if (pooled_bytes_.load(std::memory_order_relaxed) + block->capacity > cap) {
+            block->older = doomed;
+            doomed = block;
+        } else {
+            block->idle_since = now;
+            block->newer = nullptr;
+            block->older = shard.newest;
+            (shard.newest != nullptr ? shard.newest->newer : shard.oldest) = block;
+            shard.newest = block;
+            ++shard.blocks;
+            pooled_blocks_.fetch_add(1, std::memory_order_relaxed);
+            pooled_bytes_.fetch_add(block->capacity, std::memory_order_relaxed);
+        }
+    }
+    free_all(doomed);
+}
+
+void Arena::unlink(Shard &shard, Block *block) noexcept {
+    (block->newer != nullptr ? block->newer->older : shard.newest) = block->older;
+    (block->older != nullptr ? block->older->newer : shard.oldest) = block->newer;
+    block->newer = block->older = nullptr;
+    --shard.blocks;
+    pooled_blocks_.fetch_sub(1, std::memory_order_relaxed);
+    pooled_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
+}
+
+void Arena::doom(Shard &shard, Block *block, Block **doomed) noexcept {
+    unlink(shard, block);
+    block->older = *doomed;
+    *doomed = block;
+}
+
+std::uint64_t Arena::free_all(Block *doomed) noexcept {
+    std::uint64_t freed = 0;
+    while (doomed != nullptr) {
+        Block *next = doomed->older;
+        freed += doomed->capacity;
+        free_block(doomed);
+        doomed = next;
+    }
+    return freed;
+}
+
+Arena &process_arena() noexcept {
+    static Arena *arena = [] {
+        static Arena *made = new Arena;
+        pthread_atfork([] { made->before_fork(); }, [] { made->after_fork_in_parent(); },
+                       [] { made->after_fork_in_child(); });
+        return made;
+    }();
+    return *arena;
+}
+
+}  // namespace ksrv

@@ -1,0 +1,60 @@
+#include "server/fast_response.hpp"
+
+#include "base/text_writer.hpp"
+#include "v2/binary_response.hpp"
+
+namespace ksrv {
+
+namespace {
+
+constexpr std::size_t PLAIN_FIELDS_ROOM = 1024;
+
+}  // namespace
+
+void reply_plain(PlainEntry *entry, const ReplyPart *parts, int part_count, std::int64_t row,
+                 bool alone, const ReplyStage *stages, int stage_count) noexcept {
+    const Plan &plan = *entry->plan;
+    const PlainRequest &request = entry->request;
+    Door *door = entry->door;
+    Connection *connection = door->take_turn(entry->turn);
+    if (!connection) return;
+    char room[PLAIN_REPLY_ROOM], fields_room[PLAIN_FIELDS_ROOM];
+    TextWriter body(room, sizeof room), fields(fields_room, sizeof fields_room);
+    const int count = request.wanted_count ? request.wanted_count : part_count;
+    const std::int64_t rows = static_cast<std::int64_t>(entry->rows);
+    bool good = begin_reply(body, plan.model.data(), plan.model.size(), plan.version.data(),
+                            plan.version.size(),
+                            reinterpret_cast<const char *>(entry->body()) + request.id_offset,
+                            request.id_length);
+    const auto part_of = [&](int i) -> const ReplyPart & {
+        return parts[request.wanted_count ? request.wanted[i] : i];
+    };
+    for (int i = 0; i < count && good; ++i) {
+        const ReplyPart &part = part_of(i);
+        good = put_output(body, i == 0, part.name, part.name_length, part.datatype, part.datatype_length,
+                          part.shape, part.rank, alone ? -1 : rows, rows * part.row_bytes);
+    }
+    end_reply(body);
+    begin_fields(fields, body.length());
+    fields.put("server-timing: queue;dur=");
+    fields.milliseconds(static_cast<std::uint64_t>(entry->started_ns - entry->enqueued_ns));
+    for (int i = 0; i < stage_count; ++i)
+        put_stage(fields, false, stages[i].name, stages[i].length, stages[i].nanoseconds);
+    for (int i = 0; i < count; ++i) {
+        const ReplyPart &part = part_of(i);
+        body.put(reinterpret_cast<const char *>(part.data) + row * part.row_bytes,
+                 static_cast<std::size_t>(rows * part.row_bytes));
+    }
+    end_fields(fields, true, body.length());
+    static constexpr char line[] = "200 OK";
+    if (!good || body.full() || fields.full()) {
+        door->answer_ready(connection, READY_FAILED);
+    } else if (door->put_answer(connection, 200, line, sizeof line - 1, fields.text(), fields.length(),
+                                body.text(), body.length())) {
+        door->answer(connection, nullptr);
+    } else {
+        door->drop(connection);
+    }
+}
+
+}  // namespace ksrv
