@@ -13,7 +13,7 @@ import falcon
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import HandlerFailed, KsrvError, cut, quote
 from ksrv.observe.traffic import count_status
-from ksrv.server.access import Access
+from ksrv.server.credentials import Access
 from ksrv.server.http.body import Bound, read_body
 from ksrv.server.http.byte_budget import Reservation, process_budget
 from ksrv.server.http.gevent_support import choose_waiter

@@ -1,10 +1,10 @@
 # It relies on the GIL: Python objects change hands between threads, and are freed in turn.
 """Fast-path requests where Python meets them: their tickets, their batches and their answers.
 
-The HTTP server puts fast-path requests (v2/fast_request.hpp) into a model's queue by itself. Whoever takes
-them gets tickets like any other, whose request is made only when somebody looks at it. A batch of
-nothing but fast-path requests gets its arrays here, straight from the received blocks, and small
-answers are written into the connections here. Everything else about them is the general way's.
+The HTTP server puts fast-path requests (v2/fast_request.hpp) into a model's queue by itself. The
+thread that takes them gets tickets like any other, whose request is made on first use. A batch of
+fast-path requests alone gets its arrays here, straight from the received blocks, and small answers
+are written into the connections here. For the rest they go the general way.
 """
 
 import logging

@@ -1,5 +1,5 @@
 # It relies on the GIL: Python objects change hands between threads, and are freed in turn.
-"""The HTTP server as the gunicorn worker sees it: I/O threads, received requests, answers to send."""
+"""The HTTP server as gunicorn's worker sees it: I/O threads, received requests, answers to send."""
 
 import logging
 import os

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Overloaded
 from ksrv.observe.traffic import count_error
-from ksrv.server.access import Authorizer
+from ksrv.server.credentials import Authorizer
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ once their message is there. Streams stay with grpcio's server.
 
 What is used here of grpcio is the layer that its own server is written on, but it is not public.
 `DirectCalls.on` therefore looks for every name first, and where one is missing all methods are
-registered the public way (`grpc_fallback`).
+registered the public way (`fallback`).
 """
 
 import functools

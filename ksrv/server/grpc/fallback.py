@@ -1,4 +1,4 @@
-"""The unary calls on grpcio's public server, for releases that lack what `grpc_direct` is written on.
+"""The unary calls on grpcio's public server, for releases that lack what `completion_queue` is written on.
 
 Each method is registered as one that takes a stream of requests, because only of those a message is
 received when it is asked for, and so after the credentials. A thread waits for each message here.

@@ -1,7 +1,7 @@
 """ModelInfer: bytes in, bytes out, and the public way to wait for the answer.
 
 The scan and the writer take and give `bytes`, so grpcio (de)serialises nothing. Calls come from
-grpcio's completion queue (`grpc_direct`); where that cannot be had, from its sync server. There a
+grpcio's completion queue (`completion_queue`); where that cannot be had, from its sync server. There a
 pool thread waits for the answer while few requests are under way, which costs the least. When many
 are, a request is deferred: its thread leaves at once and comes back with the answer, so that the
 engine's queue, not a pool of threads, bounds what is accepted, and a full queue is told at once.

@@ -3,7 +3,7 @@
 grpcio's sync server was chosen over its aio server by measurement: with the same handler behind the
 same hand-off, aio took 1.1 to 1.5 times the CPU of sync for a small request (W1), and for 602 KB (W2)
 the two were equal within the noise. Taking unary calls from the completion queue itself
-(`grpc_direct`) took 0.44 to 0.75 times of sync's for W1 and 0.8 to 1.1 times for W2, where copying
+(`completion_queue`) took 0.44 to 0.75 times of sync's for W1 and 0.8 to 1.1 times for W2, where copying
 rules (`benchmarks/load/grpc_servers.py`, two busy cores). Deferring an answer in the public way costs 1.1
 times sync's CPU for W1, so it is for the many only (`grpc_infer`).
 `grpc` is imported when the server starts, which is after gunicorn has forked, and never before.
@@ -31,7 +31,7 @@ from ksrv.protocol.protobuf import (
     methods,
 )
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
-from ksrv.server.access import Access, Authorizer
+from ksrv.server.credentials import Access, Authorizer
 from ksrv.server.grpc.calls import (
     Check,
     Context,

@@ -28,7 +28,7 @@ from ksrv.limits import MIB, Limits, show_limit
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.chunk_framing import read_strictly
 from ksrv.server.http.expect_continue import body_stream
-from ksrv.server.http.transfer import begin_transfer
+from ksrv.server.http.transfer_rate import begin_transfer
 
 ALIGNMENT = 64
 STEP = MIB

@@ -17,7 +17,7 @@ from ksrv.protocol import rest
 from ksrv.protocol.error_texts import json_too_large
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse
-from ksrv.server.access import Access
+from ksrv.server.credentials import Access
 from ksrv.server.http.body import DIGITS, Bound, content_length, padding, read_body
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.client_watch import ThreadWaiter

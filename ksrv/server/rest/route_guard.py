@@ -16,7 +16,7 @@ from falcon.routing import CompiledRouter
 
 from ksrv.errors import HeadTooLarge, InvalidRequest, NotFound, quote
 from ksrv.limits import show_limit
-from ksrv.server.access import Access
+from ksrv.server.credentials import Access
 from ksrv.server.http.body import Environ
 from ksrv.server.http.chunk_framing import check_transfer_coding
 

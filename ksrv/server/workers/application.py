@@ -11,8 +11,8 @@ from gunicorn.app.base import BaseApplication
 from ksrv.repository.layout import Repository
 from ksrv.repository.torchserve.model_config import archive_readers
 from ksrv.server.settings import ServerSettings
+from ksrv.server.workers.gunicorn_hooks import Master
 from ksrv.server.workers.lifecycle import Service
-from ksrv.server.workers.master import Master
 
 
 class ServerApplication(BaseApplication):  # type: ignore[misc]

@@ -20,19 +20,19 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ksrv.errors import KsrvError
-from ksrv.server.access import Access
 from ksrv.server.addresses import Address
+from ksrv.server.credentials import Access
 from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.settings import ServerSettings
 from ksrv.server.shared_memory import SharedMemory, shared_memory_of
 from ksrv.server.workers.banner import print_models
+from ksrv.server.workers.configured_files import GivenFiles
 from ksrv.server.workers.repository_changes import ChangeLog, ChangeReplicator
 from ksrv.server.workers.shared_statistics import (
     PeerStatistics,
     ServerStatistics,
     StatisticsFile,
 )
-from ksrv.server.workers.startup_files import GivenFiles
 from ksrv.server.workers.stop_signals import StopSignals
 from ksrv.server.workers.worker_table import CAPACITY, State, WorkerTable
 

@@ -12,8 +12,8 @@ import falcon
 import pytest
 from falcon import inspect, testing
 
-from ksrv.server.access import Access
 from ksrv.server.app import make_app
+from ksrv.server.credentials import Access
 from ksrv.server.rest.route_guard import GuardedRouter
 from ksrv.server.settings import ServerSettings
 from ksrv.testing import Server

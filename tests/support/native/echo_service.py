@@ -18,8 +18,8 @@ import msgspec
 
 from ksrv.errors import InferenceError, NotFound, NotReady, Overloaded, quote
 from ksrv.request import InferResponse
-from ksrv.server.access import Access
 from ksrv.server.app import make_app
+from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings
 from ksrv.spec import ModelSpec
 from tests.support.native.held_gil import hold_gil

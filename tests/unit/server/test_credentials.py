@@ -1,7 +1,7 @@
 import pytest
 
 from ksrv.errors import Forbidden, Unauthenticated
-from ksrv.server.access import Access
+from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings, SettingsError
 
 HERE = {"peer": "127.0.0.1", "forwarded": False, "origin": None}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ksrv.server.access import Access
 from ksrv.server.config_properties import ConfigPropertiesError, Translated, translate
+from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings, SettingsError
 from ksrv.server.tls import Certificates, read_certificates
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ksrv.server import tls
-from ksrv.server.access import Access
 from ksrv.server.addresses import (
     Address,
     AddressError,
@@ -21,6 +20,7 @@ from ksrv.server.addresses import (
     parse_address,
     unusable,
 )
+from ksrv.server.credentials import Access
 from ksrv.server.grpc.port import reserve
 from ksrv.server.http.expect_continue import defer_continue
 from ksrv.server.http.gevent_support import exclude_threads
@@ -30,9 +30,9 @@ from ksrv.server.settings import ServerSettings, SettingsError
 from ksrv.server.shared_memory import check_shared_memory
 from ksrv.server.workers.arbiter import adopt
 from ksrv.server.workers.banner import print_addresses
+from ksrv.server.workers.configured_files import read_files
 from ksrv.server.workers.hard_exit import leave_handlers_behind
 from ksrv.server.workers.lifecycle import Service
-from ksrv.server.workers.startup_files import read_files
 from ksrv.server.workers.worker_table import State, WorkerTable
 
 log = logging.getLogger(__name__)
