@@ -146,6 +146,11 @@ class PendingBatch:
         streamed: Whether a client has got an intermediate answer.
     """
 
+    # Set by `inputs`.
+    _chunks: ChunkSender | None = None
+    _arrays: list[Array]
+    _references: dict[int, int]
+
     def __init__(
         self,
         spec: ModelSpec,
@@ -165,9 +170,6 @@ class PendingBatch:
         self.spent_ns = 0
         self.attempts = 0
         self.ran_ns = 0
-        self._chunks: ChunkSender | None = None
-        self._arrays: list[Array] = []
-        self._references: dict[int, int] = {}
 
     def add(self, tickets: Sequence[QueuedRequest]) -> None:
         """Add requests of the same group behind those that the batch has.
