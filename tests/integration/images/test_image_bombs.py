@@ -139,7 +139,11 @@ def test_scans_have_a_limit(server, model):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_pixels_have_a_limit(server, model):
-    refused(infer(server, model, files.png_claiming(3000, 3000)), 400, "image_pixels of 4000000")
+    refused(
+        infer(server, model, files.png_claiming(3000, 3000)),
+        400,
+        "limit 'image_pixels' (4000000 pixels)",
+    )
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -148,7 +152,7 @@ def test_the_pixels_of_a_request_have_a_limit(server, model):
     if model == "native":
         image = cv2.imencode(".png", np.full((800, 800, 3), 7, np.uint8))[1].tobytes()
     answer = infer(server, model, *[image] * 8)
-    refused(answer, 400, "5120000 pixels together", "request_pixels of 5000000")
+    refused(answer, 400, "5120000 pixels together", "limit 'request_pixels' (5000000 pixels)")
     assert infer(server, model, image).status_code == 200
 
 

@@ -317,7 +317,7 @@ def test_who_shows_no_token_is_not_told_which_models_are_not_ready(tmp_path):
     token = tmp_path / "tokens"
     token.write_text("secret\n")
     with Server(tmp_path / "broken", wait_ready=False, token_file=str(token)) as server:
-        wait_until(lambda: b"not ready: 1." in server.get("/v2/health/ready")[1])
+        wait_until(lambda: b'not ready: 1"}' in server.get("/v2/health/ready")[1])
         error = json.loads(server.get("/v2/health/ready")[1])["error"]
         assert "broken" not in error and "weights" not in error
         headers = {"Authorization": "Bearer secret"}
