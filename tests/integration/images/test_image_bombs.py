@@ -165,7 +165,7 @@ def test_decoded_bytes_count_among_those_in_flight(server, model):
         infer(server, model, bomb),
         413,
         f"needs {needed} bytes",
-        f"may hold {IN_FLIGHT - IN_FLIGHT // 8}",
+        f"limit 'in_flight' ({IN_FLIGHT - IN_FLIGHT // 8} bytes)",
     )
 
 

@@ -13,6 +13,7 @@ from sklearn.datasets import load_sample_images
 from tritonclient.grpc import service_pb2
 
 from ksrv.testing import Server
+from tests.support.image_oracle import opencv_arithmetic
 
 HANDLER = """
 from ksrv import BaseHandler
@@ -64,7 +65,8 @@ def files():
 
 def oracle(file):
     pixels = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_UNCHANGED).astype(np.float32)
-    resized = cv2.resize(pixels, SIDES[::-1], interpolation=cv2.INTER_LINEAR)
+    with opencv_arithmetic():
+        resized = cv2.resize(pixels, SIDES[::-1], interpolation=cv2.INTER_LINEAR)
     return resized.reshape(*SIDES, -1)
 
 
