@@ -2,11 +2,10 @@
 
 All three are libjpeg-turbo with the same settings and give the same pixels. The first two leave what is
 damaged or unusual to cv2, so that there is one opinion about every file; the first also resizes rows
-while it decodes them. KSRV_JPEG_DECODER names one of them; without it the first that is there is used.
+while it decodes them. A worker takes the decoder that the setting `jpeg_decoder` names; `auto` is the first
+that is there.
 """
 
-import functools
-import os
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
@@ -17,25 +16,50 @@ from ksrv.request import Array, Element
 
 Decoder: TypeAlias = Literal["libjpeg-turbo", "simplejpeg", "cv2"]
 
-VARIABLE = "KSRV_JPEG_DECODER"
+
+class _Process:
+    """The decoder of this process, once it was chosen or first asked for."""
+
+    decoder: Decoder | None = None
 
 
-@functools.cache
-def decoder() -> Decoder:
-    """Return the decoder that this process uses.
+_process = _Process()
 
-    Raises:
-        ValueError: The variable names a decoder that there is not.
-    """
+
+def present_decoders() -> list[Decoder]:
+    """Return the decoders that this installation has, the best one first."""
     present: list[Decoder] = ["cv2"]
     if _has_simplejpeg():
         present.insert(0, "simplejpeg")
     if native.VERSION:
         present.insert(0, "libjpeg-turbo")
-    wanted = os.environ.get(VARIABLE, "") or present[0]
+    return present
+
+
+def choose(wanted: Decoder | Literal["auto"]) -> None:
+    """Set the decoder of this process.
+
+    Args:
+        wanted: Its name; "auto" for the first that is there.
+
+    Raises:
+        ValueError: This installation does not have it.
+    """
+    present = present_decoders()
+    if wanted == "auto":
+        wanted = present[0]
     if wanted not in present:
-        raise ValueError(f"{VARIABLE} is {wanted!r}; this installation has {', '.join(present)}")
-    return wanted
+        raise ValueError(
+            f"the JPEG decoder {wanted} is not there; this installation has {', '.join(present)}"
+        )
+    _process.decoder = wanted
+
+
+def decoder() -> Decoder:
+    """Return the decoder that this process uses."""
+    if _process.decoder is None:
+        _process.decoder = present_decoders()[0]
+    return _process.decoder
 
 
 def _has_simplejpeg() -> bool:

@@ -28,8 +28,8 @@ DEFAULT_WORKER_CLASS = "ksrv.server.worker:KsrvWorker"
 """The gunicorn worker of `ksrv serve`; the one place that names it."""
 
 PREFIX = "KSRV_"
-BUILD_VARIABLES = frozenset({"KSRV_ONLY", "KSRV_SANITIZE", "KSRV_TRACE"})
-"""Read by setup.py, so they may stand in the environment of a server in development."""
+BUILD_VARIABLES = frozenset({"KSRV_SANITIZE", "KSRV_SYMBOLS", "KSRV_TRACE", "KSRV_WITHOUT"})
+"""Read by the build of the native core, so they may stand in the environment of a server in development."""
 
 CLIENT_VARIABLES = frozenset({"KSRV_URL", "KSRV_TOKEN", "KSRV_CA"})
 """Read by the commands that call a server."""
@@ -136,6 +136,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     allowed_origins: Annotated[
         tuple[str, ...], _says("Web origins whose pages may call the routes that change things.")
     ] = ()
+    jpeg_decoder: Annotated[
+        Literal["auto", "libjpeg-turbo", "simplejpeg", "cv2"],
+        _says("Decoder of JPEGs; auto takes the first of these that is installed."),
+    ] = "auto"
     retain_freed_memory: Annotated[
         bool,
         _says(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ksrv.images import jpeg
 from ksrv.server import tls
 from ksrv.server.addresses import (
     Address,
@@ -151,6 +152,7 @@ class Master:
                 check_exposure(self._grpc, "grpc", insecure=settings.insecure, credentials=guarded)
                 self.service.grpc_address, self._grpc_socket = self._reserve(self._grpc)
             check_shared_memory(settings, loopback=loopback)
+            _check_jpeg_decoder(settings)
             if not _inherits_listeners(server):
                 for bound in server.cfg.address:
                     if isinstance(bound, tuple):
@@ -233,3 +235,10 @@ class Master:
     def child_exit(self, server: Any, worker: Any) -> None:
         """Free the slot of a worker that is gone, however it went."""
         server.bury(worker.ksrv_slot)
+
+
+def _check_jpeg_decoder(settings: ServerSettings) -> None:
+    try:
+        jpeg.choose(settings.jpeg_decoder)
+    except ValueError as error:
+        raise SettingsError(f"setting 'jpeg_decoder': {error}") from error

@@ -1,6 +1,7 @@
 """The three JPEG decoders: equal pixels, and one opinion about every damaged or unusual file."""
 
 import itertools
+import os
 import subprocess
 import sys
 
@@ -177,14 +178,27 @@ def test_which_files_have_a_decoder_before_cv2(decoder):
     assert not jpeg.decodes(probe(cv2.imencode(".png", picture(8, 8))[1].tobytes()))
 
 
-def test_the_variable_names_the_decoder():
-    code = "from ksrv.images import jpeg; print(jpeg.decoder())"
-    for name, wanted in (("cv2", "cv2"), ("none", "this installation has")):
-        run = subprocess.run(
-            [sys.executable, "-c", code],
-            env={"KSRV_JPEG_DECODER": name},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert wanted in (run.stdout if name == "cv2" else run.stderr)
+def test_a_decoder_is_chosen_by_its_name(monkeypatch):
+    monkeypatch.setattr(jpeg, "_process", jpeg._Process())
+    jpeg.choose("cv2")
+    assert jpeg.decoder() == "cv2"
+    jpeg.choose("auto")
+    assert jpeg.decoder() == jpeg.present_decoders()[0]
+
+
+def test_a_decoder_that_is_not_there_ends_the_start_with_a_sentence(tmp_path):
+    """The wheel of simplejpeg is hidden from the server, not taken away."""
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "simplejpeg.py").write_text("raise ImportError('hidden')")
+    model = tmp_path / "models" / "m"
+    model.mkdir(parents=True)
+    (model / "handler.py").write_text("def handle(batch, context):\n    return {}\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "ksrv", "serve", str(tmp_path / "models"), "--http", "127.0.0.1:0",
+         "--grpc", "off", "--jpeg-decoder", "simplejpeg"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "hidden")},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert run.returncode != 0
+    assert "setting 'jpeg_decoder': the JPEG decoder simplejpeg is not there" in run.stderr
+    assert "Traceback" not in run.stderr

@@ -56,7 +56,14 @@ def test_lists_in_variables():
 
 
 def test_build_variables_are_not_settings():
-    assert resolve({}, {"KSRV_ONLY": "arena", "KSRV_SANITIZE": "1"}).origins == {}
+    build = {
+        "KSRV_SANITIZE": "1",
+        "KSRV_SYMBOLS": "1",
+        "KSRV_TRACE": "1",
+        "KSRV_WITHOUT": "libjpeg",
+    }
+    assert resolve({}, build).origins == {}
+    assert resolve({}, build).warnings == ()
     assert resolve({}, {"KSRV_URL": "http://x", "KSRV_TOKEN": "t", "KSRV_CA": "x"}).warnings == ()
 
 
