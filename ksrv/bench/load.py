@@ -13,9 +13,10 @@ import multiprocessing
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -27,10 +28,10 @@ from ksrv.client.rest import answer_of, http_request
 from ksrv.client.tensors import Array
 
 START_SECONDS = 0.2
-"""Until the first request is due, so that all threads stand."""
+"""From all senders being ready until the first request is due, so that all threads stand."""
 
-START_PROCESS_SECONDS = 3.0
-"""The same, where processes have to be started."""
+READY_SECONDS = 60.0
+"""How long processes may take to start and to make their senders."""
 
 
 @dataclass(frozen=True)
@@ -200,53 +201,100 @@ def run(
         load: The load.
         look: Called at the begin and at the end of the time that counts.
     """
-    several = load.processes > 1
-    begin = time.monotonic() + (START_PROCESS_SECONDS if several else START_SECONDS)
+    if load.processes > 1:
+        return _run_processes(where, operations, load, look)
+    with _ready_senders(where, operations, load, 0) as senders:
+        begin = time.monotonic() + START_SECONDS
+        with _watching(look, load, begin):
+            return _share(senders, load, 0, begin)
+
+
+@contextmanager
+def _watching(look: Callable[[], None] | None, load: Load, begin: float) -> Iterator[None]:
+    """Call `look` at the begin and at the end of the time that counts."""
 
     def watch(look: Callable[[], None]) -> None:
         for seconds in (load.warm_up, load.warm_up + load.seconds):
             time.sleep(max(0.0, begin + seconds - time.monotonic()))
             look()
 
-    watcher = None if look is None else threading.Thread(target=watch, args=(look,), daemon=True)
-    if watcher is not None:
-        watcher.start()
-    samples = _run_shares(where, operations, load, begin)
-    if watcher is not None:
-        watcher.join()
-    return samples
+    if look is None:
+        yield
+        return
+    watcher = threading.Thread(target=watch, args=(look,), daemon=True)
+    watcher.start()
+    yield
+    watcher.join()
 
 
-def _run_shares(where: Where, operations: Sequence[Operation], load: Load, begin: float) -> Samples:
-    if load.processes <= 1:
-        return _share(where, operations, load, 0, begin)
+def _run_processes(
+    where: Where, operations: Sequence[Operation], load: Load, look: Callable[[], None] | None
+) -> Samples:
+    """Spread a load over processes, which begin together once the last of them is ready."""
     context = multiprocessing.get_context("spawn")
-    with context.Pool(load.processes) as pool:
-        shares = [(where, operations, load, number, begin) for number in range(load.processes)]
-        samples, *others = pool.starmap(_share, shares, chunksize=1)
+    ready = context.Barrier(load.processes + 1)
+    with context.Pool(load.processes, _Meeting.join, (ready,)) as pool:
+        shares = [(where, operations, load, number) for number in range(load.processes)]
+        result = pool.starmap_async(_share_of_process, shares, chunksize=1)
+        try:
+            ready.wait(READY_SECONDS)
+        except threading.BrokenBarrierError:
+            result.get(READY_SECONDS)  # raises what kept a process from being ready
+            raise
+        with _watching(look, load, time.monotonic() + START_SECONDS):
+            samples, *others = result.get()
     for other in others:
         samples.add(other)
     return samples
 
 
-def _share(
-    where: Where, operations: Sequence[Operation], load: Load, number: int, begin: float
+class _Meeting:
+    """Where a process of the pool waits for the others."""
+
+    ready: ClassVar[Any] = None
+
+    @classmethod
+    def join(cls, ready: Any) -> None:
+        """Take the barrier over; the initializer of a process."""
+        cls.ready = ready
+
+
+def _share_of_process(
+    where: Where, operations: Sequence[Operation], load: Load, number: int
 ) -> Samples:
-    """Run the part of a load that one process does, from a time of the monotonic clock on."""
+    try:
+        with _ready_senders(where, operations, load, number) as senders:
+            _Meeting.ready.wait(READY_SECONDS)
+            return _share(senders, load, number, time.monotonic() + START_SECONDS)
+    except BaseException:
+        _Meeting.ready.abort()  # the others do not wait for this process
+        raise
+
+
+@contextmanager
+def _ready_senders(
+    where: Where, operations: Sequence[Operation], load: Load, number: int
+) -> Iterator[list[Sender]]:
+    """Make a process's senders, and keep the collector of garbage out of what is measured."""
     connections = len(range(number, load.connections, load.processes))
     make = GrpcSender if where.url.startswith("grpc") else RestSender
     senders: list[Sender] = [make(where, operations) for _ in range(connections)]
     gc.collect()
     gc.disable()
     try:
-        if load.rate is None:
-            return closed_loop(senders, load, begin)
-        share = load.rate / load.processes
-        return open_loop(senders, due_times(load, share, number), load, begin)
+        yield senders
     finally:
         gc.enable()
         for sender in senders:
             sender.close()
+
+
+def _share(senders: Sequence[Sender], load: Load, number: int, begin: float) -> Samples:
+    """Run the part of a load that one process does, from a time of the monotonic clock on."""
+    if load.rate is None:
+        return closed_loop(senders, load, begin)
+    share = load.rate / load.processes
+    return open_loop(senders, due_times(load, share, number), load, begin)
 
 
 def due_times(load: Load, rate: float, seed: int) -> Array:

@@ -1,6 +1,8 @@
 """`ksrv bench` against a real server, and its own server for --find-batching."""
 
+import gc
 import json
+import time
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from ksrv.bench.host import server_processes, usage
+from ksrv.bench.load import Load, Where, run
 from ksrv.cli.main import main
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
@@ -45,6 +48,23 @@ def test_closed_loops_over_both_protocols(server):
         assert 0 < one["latency_ms"]["p50"] <= one["latency_ms"]["p99"] <= one["latency_ms"]["max"]
         assert one["server_cores"] >= 0 and one["server_bytes"] > 1 << 20
         assert one["batch_rows"] >= 2
+
+
+@pytest.mark.parametrize("loop", [("--concurrency", 1), ("--rate", 50, "--connections", 1)])
+def test_the_time_that_counts_begins_when_all_is_ready(server, monkeypatch, loop):
+    """A process with many objects takes long to collect garbage: longer than is measured here."""
+    collect = gc.collect
+    monkeypatch.setattr(gc, "collect", lambda: (time.sleep(1.5), collect()))
+    done = bench("double", "--url", server.url, *loop, "--json", *QUICK)
+    assert done.exit_code == 0, done.output
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["requests"] > 0 and not result["unsent"]
+
+
+def test_a_process_that_cannot_begin_is_told_of_at_once():
+    where = Where("https://127.0.0.1:1", ca="/no/such/authority.pem")
+    with pytest.raises(FileNotFoundError):
+        run(where, [], Load(connections=2, processes=2, warm_up=0.1, seconds=0.1))
 
 
 def test_an_open_loop_that_asks_for_too_much_shows_it(server):
