@@ -64,6 +64,7 @@ class _Line:
         self._entries: deque[_Entry] = deque()
         self._changed = threading.Condition()
         self._answered: _Entry | None = None
+        self._beginning = False  # whether a request is with the reader, which hands it over
         self._ended = False
         self._closed = False
         self.failure: KsrvError | None = None  # why the server ended the stream
@@ -78,13 +79,23 @@ class _Line:
         self.failure = error
         self.end()
 
-    def put(self, entry: _Entry) -> bool:
-        """Append, waiting for room; False once the stream is closed."""
+    def accept(self) -> bool:
+        """Say that a request is about to begin, waiting for room; False once the stream has ended.
+
+        What was accepted is waited for by `take`: an end that comes meanwhile does not lose it.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: len(self._entries) < DEPTH or self._closed)
+            self._changed.wait_for(lambda: len(self._entries) < DEPTH or self._ended)
+            self._beginning = not self._ended
+            return self._beginning
+
+    def put(self, entry: _Entry) -> bool:
+        """Append what was accepted; False when the stream was closed meanwhile."""
+        with self._changed:
+            self._beginning = False
             if not self._closed:
                 self._entries.append(entry)
-                self._changed.notify_all()
+            self._changed.notify_all()
             return not self._closed
 
     def end(self) -> None:
@@ -93,11 +104,20 @@ class _Line:
             self._ended = True
             self._changed.notify_all()
 
+    def end_reading(self) -> None:
+        """Say that the reader hands over nothing any more, not even what it accepted."""
+        with self._changed:
+            self._beginning = False
+            self._ended = True
+            self._changed.notify_all()
+
     def take(self) -> _Entry | None:
         """Return the next entry, waiting for it; None after the last."""
         with self._changed:
             self._answered = None
-            self._changed.wait_for(lambda: bool(self._entries) or self._ended)
+            self._changed.wait_for(
+                lambda: bool(self._entries) or (self._ended and not self._beginning)
+            )
             self._answered = self._entries.popleft() if self._entries else None
             self._changed.notify_all()
             return self._answered
@@ -198,7 +218,7 @@ class StreamCalls:
         )
         try:
             for message in received:
-                if self._closing:
+                if not line.accept():
                     break
                 entry = self._begin(message, context)
                 if not line.put(entry):
@@ -207,7 +227,7 @@ class StreamCalls:
         except grpc.RpcError:
             line.close()  # the client cancelled the call, or its connection is gone
         finally:
-            line.end()
+            line.end_reading()
 
     def _begin(self, message: bytes, context: Context) -> _Entry:
         entry = _Entry()

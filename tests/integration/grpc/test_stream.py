@@ -1,6 +1,7 @@
 """ModelStreamInfer: order, errors that leave the stream open, marks, cancellation, stop."""
 
 import queue
+import threading
 
 import grpc
 import numpy as np
@@ -106,6 +107,36 @@ def test_stopping_answers_what_was_accepted_and_ends_the_stream(engine):
         with pytest.raises(grpc.RpcError) as caught:
             next(answers)
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        feed.put(None)
+        server.stop(30)
+
+
+class SlowToAccept(StandInEngine):
+    """An engine in which a request is known some time before `submit` returns."""
+
+    def __init__(self):
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def submit(self, *arguments, **options):
+        ticket = super().submit(*arguments, **options)
+        assert self.go_on.wait(30)
+        return ticket
+
+
+def test_a_stop_does_not_lose_the_request_that_is_just_being_accepted():
+    engine = SlowToAccept()
+    server = GrpcServer(engine, ServerSettings())
+    port = server.start("127.0.0.1:0")
+    with connect(f"127.0.0.1:{port}") as channel:
+        feed = queue.Queue()
+        answers = stream(channel, iter(feed.get, None))
+        feed.put(infer_request("slow", id="1"))
+        wait_until(lambda: len(engine.tickets) == 1)
+        server.begin_stop(30)
+        engine.release.set()
+        engine.go_on.set()
+        assert next(answers).infer_response.id == "1"
         feed.put(None)
         server.stop(30)
 
