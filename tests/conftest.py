@@ -1,5 +1,8 @@
 """What all tests share: how hypothesis runs them, and that long files begin first."""
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 
 from tests.support.examples import load_profile
@@ -41,3 +44,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((n for n, name in enumerate(LONG_FILES) if path.endswith(name)), 1000)
 
     items.sort(key=place)
+
+
+@pytest.fixture(autouse=True)
+def logs_restored() -> Iterator[None]:
+    """Put back what a command that ran in the tests' own process has set up as its log."""
+    loggers = logging.getLogger(), logging.getLogger("ksrv")
+    before = [(log, log.level, log.propagate, list(log.handlers)) for log in loggers]
+    yield
+    for log, level, propagate, handlers in before:
+        log.setLevel(level)
+        log.propagate = propagate
+        log.handlers[:] = handlers
