@@ -43,7 +43,10 @@ RETURNED = {
 
 class Outcome:
     def initialize(self, context):
+        import torch  # on a busy machine its first import takes longer than a request may
+
         self.state = "loaded"
+        self.torch = torch
 
     def handle(self, data, context):
         body = data[0]["body"]
@@ -60,14 +63,10 @@ class Outcome:
         return getattr(self, wanted)(data, context, body)
 
     def tensor(self, data, context, body):
-        import torch
-
-        return [torch.arange(3)] * len(data)
+        return [self.torch.arange(3)] * len(data)
 
     def return_tensor(self, data, context, body):
-        import torch
-
-        return torch.zeros(len(data))
+        return self.torch.zeros(len(data))
 
     def status(self, data, context, body):
         context.set_response_status(code=418, phrase="Teapot", idx=0)
