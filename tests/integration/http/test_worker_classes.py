@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import grpc
 import numpy as np
 import pytest
 import requests
@@ -124,6 +125,8 @@ def test_two_workers_share_both_ports(repository):
 def test_http_off_leaves_grpc_alone(repository):
     with Server(repository, http="off") as server:
         assert server.http == ""
+        with grpc.insecure_channel(server.grpc) as channel:
+            grpc.channel_ready_future(channel).result(timeout=30)  # nothing else tells of gRPC here
         with triton_grpc.InferenceServerClient(server.grpc) as client:
             assert client.is_server_ready()
     with Server(repository, grpc="off") as server:
