@@ -1,0 +1,83 @@
+"""Folders of the native core include one another one way, as native/README.md says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+CORE = {
+    "base": set(),
+    "tensor": {"base"},
+    "memory": {"base"},
+    "json": {"base", "tensor"},
+    "protobuf": {"base", "tensor"},
+    "image": {"base", "memory", "tensor"},
+    "ipc": {"base"},
+    "http": {"base", "memory"},
+    "queue": {"base", "memory"},
+    "v2": {"base", "tensor", "json"},
+    "server": {"base", "memory", "http", "queue", "v2"},
+}
+MODULES = {
+    "memory": set(),
+    "tensor": {"memory"},
+    "json": {"tensor"},
+    "protobuf": {"tensor"},
+    "image": {"memory", "tensor"},
+    "ipc": {"memory", "tensor"},
+    "http": set(),
+    "queue": set(),
+    "v2": {"memory", "tensor"},
+    "server": {"memory", "tensor", "http", "queue", "v2"},
+}
+
+INCLUDE = re.compile(r'^#include "(\w+)/', re.MULTILINE)
+IMPORT = re.compile(r"\bksrv\._native\.(\w+)")
+EXTERN = re.compile(r'extern from "(?!numpy)(\w+)/')
+
+
+def used(folder: Path, *patterns: re.Pattern[str]) -> dict[str, Path]:
+    """Return the folders that the files of one folder use, each with a file that does."""
+    return {
+        name: path
+        for path in sorted(folder.iterdir())
+        if path.suffix in (".hpp", ".cpp", ".pyx", ".pxd", ".pyi")
+        for pattern in patterns
+        for name in pattern.findall(path.read_text())
+    }
+
+
+@pytest.mark.parametrize("folder", sorted(CORE))
+def test_a_folder_of_the_core_includes_only_what_stands_below_it(folder):
+    beyond = used(ROOT / "native" / folder, INCLUDE)
+    assert {name: beyond[name] for name in beyond.keys() - CORE[folder] - {folder}} == {}
+
+
+@pytest.mark.parametrize("folder", sorted(MODULES))
+def test_compiled_modules_import_only_what_stands_below_them(folder):
+    beyond = used(ROOT / "ksrv" / "_native" / folder, IMPORT)
+    assert {name: beyond[name] for name in beyond.keys() - MODULES[folder] - {folder}} == {}
+
+
+@pytest.mark.parametrize("folder", sorted(MODULES))
+def test_compiled_modules_declare_only_what_their_folder_may_include(folder):
+    beyond = used(ROOT / "ksrv" / "_native" / folder, EXTERN)
+    assert {name: beyond[name] for name in beyond.keys() - CORE[folder] - {folder}} == {}
+
+
+def test_every_folder_has_its_arrows():
+    def folders(root: Path) -> set[str]:
+        return {
+            path.parent.name for pattern in ("*/*.hpp", "*/*.pyx") for path in root.glob(pattern)
+        }
+
+    assert folders(ROOT / "native") == set(CORE)
+    assert folders(ROOT / "ksrv" / "_native") == set(MODULES)
+
+
+def test_each_module_has_a_name_of_its_own():
+    """The one extension file has an initialiser for each module, called by the last part of its name."""
+    names = [path.stem for path in (ROOT / "ksrv" / "_native").glob("*/*.pyx")]
+    assert len(names) == len(set(names))
