@@ -26,12 +26,28 @@ public:
         if (!is_inside()) std::free(data_);
     }
 
-    void push_back(const T &value) {
-        if (size_ == capacity_) grow();
-        new (data_ + size_) T(value);
-        ++size_;
+    // Room for `count` more elements at the end, not made yet; null without memory. Earlier pointers
+    // become invalid.
+    T *extend(std::size_t count) noexcept {
+        if (count > capacity_ - size_ && !grow(size_ + count)) return nullptr;
+        T *first = data_ + size_;
+        size_ += count;
+        return first;
     }
 
+    // A fresh element at the end; null without memory.
+    T *add() noexcept {
+        T *place = extend(1);
+        return place ? new (place) T() : nullptr;
+    }
+
+    void push_back(const T &value) {
+        T *place = extend(1);
+        if (place == nullptr) throw std::bad_alloc();
+        new (place) T(value);
+    }
+
+    void clear() noexcept { size_ = 0; }
     std::size_t size() const noexcept { return size_; }
     const T *data() const noexcept { return data_; }
     T &operator[](std::size_t index) noexcept { return data_[index]; }
@@ -42,14 +58,15 @@ public:
 private:
     bool is_inside() const noexcept { return static_cast<const void *>(data_) == storage_; }
 
-    void grow() {
-        const std::size_t capacity = 2 * capacity_;
+    bool grow(std::size_t least) noexcept {
+        const std::size_t capacity = least > 2 * capacity_ ? least : 2 * capacity_;
         void *larger = std::malloc(capacity * sizeof(T));
-        if (larger == nullptr) throw std::bad_alloc();
+        if (larger == nullptr) return false;
         std::memcpy(larger, static_cast<const void *>(data_), size_ * sizeof(T));
         if (!is_inside()) std::free(data_);
         data_ = static_cast<T *>(larger);
         capacity_ = capacity;
+        return true;
     }
 
     alignas(T) unsigned char storage_[Inside * sizeof(T)];

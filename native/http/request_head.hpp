@@ -17,8 +17,8 @@ enum class Verdict : uint8_t { need_more, plain, not_mine };
 
 enum class Route : uint8_t { none, infer, live, ready };
 
-constexpr size_t SCHEME_NAMES = 8;
-constexpr size_t SCHEME_NAME_BYTES = 48;
+constexpr int SCHEME_NAMES = 8;
+constexpr int SCHEME_NAME_BYTES = 48;
 
 // gunicorn's own limits, as its parser would apply them, and the door's.
 struct HeadLimits {

@@ -32,14 +32,12 @@ struct ByteView {
     }
 };
 
-ImageFormat sniff_image(ByteView file) noexcept {
-    if (file.is(0, "\xff\xd8\xff", 3)) return IMAGE_JPEG;
-    if (file.is(0, "\x89PNG\r\n\x1a\n", 8)) return IMAGE_PNG;
-    if (file.is(0, "RIFF", 4) && file.is(8, "WEBP", 4)) return IMAGE_WEBP;
-    if (file.is(0, "GIF87a", 6) || file.is(0, "GIF89a", 6)) return IMAGE_GIF;
-    if (file.is(0, "II*\0", 4) || file.is(0, "MM\0*", 4)) return IMAGE_TIFF;
-    if (file.is(0, "BM", 2)) return IMAGE_BMP;
-    return IMAGE_UNKNOWN;
+// The formats that a header is read of.
+ImageFormat known_format(ByteView file) noexcept {
+    const ImageFormat format = image_signature(file.data, file.size);
+    if (format == IMAGE_GIF)
+        return file.is(4, "7a", 2) || file.is(4, "9a", 2) ? IMAGE_GIF : IMAGE_UNKNOWN;
+    return format <= IMAGE_GIF ? format : IMAGE_UNKNOWN;
 }
 
 // ---- TIFF structure, which EXIF uses too ----------------------------------------------------
@@ -303,7 +301,7 @@ ImageFault read_image_header(const unsigned char *data, std::size_t size,
                               ImageHeader *header) noexcept {
     const ByteView file{data, size};
     *header = ImageHeader{};
-    header->format = sniff_image(file);
+    header->format = known_format(file);
     switch (header->format) {
         case IMAGE_JPEG: return read_jpeg(file, header);
         case IMAGE_PNG: return read_png(file, header);

@@ -18,17 +18,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace ksrv {
+#include "tensor/image_signature.hpp"
 
-enum ImageFormat : int {
-    IMAGE_UNKNOWN = 0,
-    IMAGE_JPEG,
-    IMAGE_PNG,
-    IMAGE_WEBP,
-    IMAGE_BMP,
-    IMAGE_TIFF,
-    IMAGE_GIF,
-};
+namespace ksrv {
 
 enum class ImageFault : int {
     none,

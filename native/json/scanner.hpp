@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/utf8.hpp"
+
 namespace ksrv::json {
 
 enum Fault : int {
@@ -74,24 +76,6 @@ inline std::uint64_t zero_bytes(std::uint64_t word) noexcept {
 
 inline constexpr std::uint64_t repeat(unsigned char byte) noexcept {
     return 0x0101010101010101ULL * byte;
-}
-
-// The length of the UTF-8 sequence at `s`, or 0 when it is not a valid one.
-inline std::size_t utf8_sequence(const unsigned char *s, std::size_t left) noexcept {
-    const auto tail = [&](std::size_t i) { return (s[i] & 0xC0) == 0x80; };
-    if (s[0] < 0x80) return 1;
-    if (s[0] < 0xC2) return 0;
-    if (s[0] < 0xE0) return left >= 2 && tail(1) ? 2 : 0;
-    if (s[0] < 0xF0) {
-        if (left < 3 || !tail(1) || !tail(2)) return 0;
-        if (s[0] == 0xE0 && s[1] < 0xA0) return 0;  // overlong
-        if (s[0] == 0xED && s[1] > 0x9F) return 0;  // surrogates
-        return 3;
-    }
-    if (s[0] > 0xF4 || left < 4 || !tail(1) || !tail(2) || !tail(3)) return 0;
-    if (s[0] == 0xF0 && s[1] < 0x90) return 0;  // overlong
-    if (s[0] == 0xF4 && s[1] > 0x8F) return 0;  // above U+10FFFF
-    return 4;
 }
 
 // The code point of the \u escape (or pair) whose `u` is at `*at`, which is moved behind it; -1 for

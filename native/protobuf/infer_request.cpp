@@ -1,5 +1,7 @@
 #include "protobuf/infer_request.hpp"
 
+#include "base/utf8.hpp"
+
 namespace ksrv::message {
 
 namespace {
@@ -74,7 +76,7 @@ class Scanner {
     Outcome text(const Span &part) noexcept {
         request_.text += part.length;
         if (request_.text > limits_.text) return limit(TEXT, request_.text);
-        if (protobuf::is_utf8(base_ + part.offset, part.length)) return OK;
+        if (is_utf8(base_ + part.offset, part.length)) return OK;
         request_.failed_at = part.offset;
         return MALFORMED;
     }

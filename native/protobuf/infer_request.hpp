@@ -13,16 +13,14 @@
 
 #pragma once
 
-#include <new>
-
+#include "base/small_vector.hpp"
 #include "protobuf/wire_format.hpp"
+#include "tensor/datatype.hpp"
 
 namespace ksrv::message {
 
 using protobuf::Cursor;
 using protobuf::Span;
-
-constexpr std::size_t MAX_RANK = 32;
 
 enum Outcome : int {
     OK = 0,
@@ -90,50 +88,15 @@ struct Limits {
     std::size_t text = std::size_t(64) << 20;
 };
 
-// A growing array of plain records whose first few need no allocation.
-template <typename T, std::size_t Inline> class Notes {
-    static_assert(std::is_trivially_copyable_v<T>, "records are moved by memcpy");
-
-  public:
-    Notes() noexcept : items_(inline_) {}
-    ~Notes() {
-        if (items_ != inline_) std::free(items_);
-    }
-    Notes(const Notes &) = delete;
-    Notes &operator=(const Notes &) = delete;
-
-    // A fresh record at the end, or null without memory. Earlier pointers become invalid.
-    T *add() noexcept {
-        if (size_ == capacity_) {
-            const std::size_t capacity = capacity_ * 2;
-            T *grown = static_cast<T *>(std::malloc(capacity * sizeof(T)));
-            if (!grown) return nullptr;
-            std::memcpy(static_cast<void *>(grown), items_, size_ * sizeof(T));
-            if (items_ != inline_) std::free(items_);
-            items_ = grown;
-            capacity_ = capacity;
-        }
-        return new (&items_[size_++]) T();
-    }
-    const T &operator[](std::size_t i) const noexcept { return items_[i]; }
-    std::size_t size() const noexcept { return size_; }
-
-  private:
-    T inline_[Inline];
-    T *items_;
-    std::size_t size_ = 0;
-    std::size_t capacity_ = Inline;
-};
-
 struct Request {
     Span model_name;
     Span model_version;
     Span id;
-    Notes<Parameter, 4> parameters;        // the request's own
-    Notes<Parameter, 4> inner_parameters;  // those of inputs and outputs
-    Notes<Input, 2> inputs;
-    Notes<Output, 4> outputs;
-    Notes<Span, 4> raw;
+    SmallVector<Parameter, 4> parameters;        // the request's own
+    SmallVector<Parameter, 4> inner_parameters;  // those of inputs and outputs
+    SmallVector<Input, 2> inputs;
+    SmallVector<Output, 4> outputs;
+    SmallVector<Span, 4> raw;
     std::size_t text = 0;     // bytes of all names and strings
     std::size_t failed_at = 0;  // where a MALFORMED message stops making sense
     std::uint64_t counted = 0;  // the number that passed a limit

@@ -6,9 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <type_traits>
+
+#include "base/small_vector.hpp"
 
 namespace ksrv::protobuf {
 
@@ -23,45 +24,6 @@ struct Span {
 };
 
 // ---- reading ----
-
-inline bool is_utf8(const unsigned char *p, std::size_t n) noexcept {
-    std::size_t i = 0;
-    while (i < n) {
-        if (n - i >= 8) {
-            std::uint64_t word;
-            std::memcpy(&word, p + i, 8);
-            if (!(word & 0x8080808080808080ull)) {
-                i += 8;
-                continue;
-            }
-        }
-        const unsigned char c = p[i];
-        if (c < 0x80) {
-            ++i;
-            continue;
-        }
-        std::size_t more;
-        unsigned char low = 0x80, high = 0xBF;  // of the second byte
-        if (c >= 0xC2 && c <= 0xDF) {
-            more = 1;
-        } else if (c >= 0xE0 && c <= 0xEF) {
-            more = 2;
-            if (c == 0xE0) low = 0xA0;   // no overlong form
-            if (c == 0xED) high = 0x9F;  // no surrogate
-        } else if (c >= 0xF0 && c <= 0xF4) {
-            more = 3;
-            if (c == 0xF0) low = 0x90;
-            if (c == 0xF4) high = 0x8F;  // nothing above U+10FFFF
-        } else {
-            return false;
-        }
-        if (n - i <= more || p[i + 1] < low || p[i + 1] > high) return false;
-        for (std::size_t k = 2; k <= more; ++k)
-            if ((p[i + k] & 0xC0) != 0x80) return false;
-        i += more + 1;
-    }
-    return true;
-}
 
 // Walks one (sub)message; offsets are those of the whole received message.
 class Cursor {
@@ -122,41 +84,7 @@ class Cursor {
     const unsigned char *here() const noexcept { return base_ + at_; }
 
     // Steps over the value of a field that is not understood.
-    bool skip(std::uint64_t field, unsigned type) noexcept {
-        std::uint64_t open[MAX_GROUPS];
-        std::size_t depth = 0;
-        for (;;) {
-            std::uint64_t value;
-            unsigned length;
-            Span ignored;
-            bool odd;
-            switch (type) {
-            case VARINT:
-                if (!varint(&value, &length)) return false;
-                break;
-            case FIXED64:
-                if (!advance(8)) return false;
-                break;
-            case BYTES:
-                if (!span(&ignored, &odd)) return false;
-                break;
-            case FIXED32:
-                if (!advance(4)) return false;
-                break;
-            case GROUP:
-                if (depth == MAX_GROUPS) return false;
-                open[depth++] = field;
-                break;
-            case END_GROUP:
-                if (depth == 0 || open[--depth] != field) return false;
-                break;
-            default:
-                return false;
-            }
-            if (depth == 0) return true;
-            if (!tag(&field, &type, &odd)) return false;
-        }
-    }
+    bool skip(std::uint64_t field, unsigned type) noexcept;
 
   private:
     const unsigned char *base_;
@@ -165,24 +93,8 @@ class Cursor {
 };
 
 // Counts the varints in a packed field. False where the last one is cut or one has over ten bytes.
-inline bool count_varints(const unsigned char *p, std::size_t n, std::uint64_t *count,
-                          bool *odd) noexcept {
-    if (n && (p[n - 1] & 0x80)) return false;
-    std::uint64_t ends = 0;
-    for (std::size_t i = 0; i < n; ++i) ends += !(p[i] & 0x80);
-    *count = ends;
-    if (ends == n) return true;
-    unsigned run = 0;
-    for (std::size_t i = 0; i < n; ++i) {
-        if (!(p[i] & 0x80)) {
-            if (run == 9 && p[i] > 1) *odd = true;  // bits beyond the 64th
-            run = 0;
-        } else if (++run == 10) {
-            return false;
-        }
-    }
-    return true;
-}
+bool count_varints(const unsigned char *p, std::size_t n, std::uint64_t *count,
+                   bool *odd) noexcept;
 
 // Decodes packed varints, counted before, into `out`. `Wire` is the field's own type (a varint is cut
 // to its width, as protobuf does) and `Item` the tensor's. Returns `count`, or the index of the first
@@ -240,20 +152,14 @@ inline unsigned char *put_varint(unsigned char *out, std::uint64_t value) noexce
 // A growing buffer for the small fields of a response. `failed` stays set once memory ran out.
 class Writer {
   public:
-    Writer() noexcept = default;
-    ~Writer() {
-        if (data_ != inline_) std::free(data_);
-    }
-    Writer(const Writer &) = delete;
-    Writer &operator=(const Writer &) = delete;
-
-    const unsigned char *data() const noexcept { return data_; }
-    std::size_t size() const noexcept { return size_; }
+    const unsigned char *data() const noexcept { return bytes_.data(); }
+    std::size_t size() const noexcept { return bytes_.size(); }
     bool failed() const noexcept { return failed_; }
-    void clear() noexcept { size_ = 0; }
+    void clear() noexcept { bytes_.clear(); }
 
     void varint(std::uint64_t value) noexcept {
-        if (room(10)) size_ = static_cast<std::size_t>(put_varint(data_ + size_, value) - data_);
+        unsigned char text[10];
+        raw(text, static_cast<std::size_t>(put_varint(text, value) - text));
     }
     void tag(unsigned field, unsigned type) noexcept { varint(field << 3 | type); }
     void fixed64(std::uint64_t value) noexcept { raw(&value, 8); }
@@ -263,34 +169,14 @@ class Writer {
         raw(from, n);
     }
     void raw(const void *from, std::size_t n) noexcept {
-        if (n && room(n)) {
-            std::memcpy(data_ + size_, from, n);
-            size_ += n;
-        }
+        if (n == 0 || failed_) return;
+        unsigned char *room = bytes_.extend(n);
+        failed_ = room == nullptr;
+        if (room) std::memcpy(room, from, n);
     }
 
   private:
-    bool room(std::size_t n) noexcept {
-        if (failed_) return false;
-        if (n <= capacity_ - size_) return true;
-        std::size_t capacity = capacity_ * 2;
-        if (capacity < size_ + n) capacity = size_ + n;
-        auto *grown = static_cast<unsigned char *>(std::malloc(capacity));
-        if (!grown) {
-            failed_ = true;
-            return false;
-        }
-        std::memcpy(grown, data_, size_);
-        if (data_ != inline_) std::free(data_);
-        data_ = grown;
-        capacity_ = capacity;
-        return true;
-    }
-
-    unsigned char inline_[512];
-    unsigned char *data_ = inline_;
-    std::size_t size_ = 0;
-    std::size_t capacity_ = sizeof(inline_);
+    SmallVector<unsigned char, 512> bytes_;
     bool failed_ = false;
 };
 

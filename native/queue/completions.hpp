@@ -4,35 +4,16 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <new>
-#include <vector>
 
 #include "queue/request_queue.hpp"
 
 namespace ksrv {
 
-// Answered entries whose waiters this thread wakes once it has let go of the GIL.
-inline thread_local std::vector<Entry *> to_publish;
-
-inline void publish_all() noexcept {
-    for (Entry *entry : to_publish) {
-        publish(entry);
-        release(entry);
-    }
-    to_publish.clear();
-}
-inline void publish_later(Entry *entry) noexcept {
-    retain(entry);
-    try {
-        to_publish.push_back(entry);
-    } catch (const std::bad_alloc &) {
-        publish(entry);
-        release(entry);
-    }
-}
+// Wakes the waiters of an answered entry once this thread has let go of the GIL and calls `publish_all`.
+void publish_later(Entry *entry) noexcept;
+void publish_all() noexcept;
 
 // Entries that ended without the GIL and whose Python side does not know it yet.
 struct Notices {
@@ -42,37 +23,12 @@ struct Notices {
     std::atomic<bool> any{false};
     std::uint64_t wakes = 0;
 
-    void add(Entry *entry) noexcept {
-        retain(entry);
-        std::lock_guard<std::mutex> guard(mutex);
-        entry->next = first;
-        first = entry;
-        any.store(true, std::memory_order_release);
-        some.notify_one();
-    }
-    Entry *fetch() noexcept {
-        if (!any.load(std::memory_order_acquire)) return nullptr;
-        std::lock_guard<std::mutex> guard(mutex);
-        Entry *entry = first;
-        if (entry != nullptr) first = entry->next;
-        if (first == nullptr) any.store(false, std::memory_order_release);
-        if (entry != nullptr) entry->next = nullptr;
-        return entry;
-    }
-    void wait() noexcept {
-        std::unique_lock<std::mutex> lock(mutex);
-        const std::uint64_t before = wakes;
-        while (first == nullptr && wakes == before) some.wait(lock);
-    }
-    void wake() noexcept {
-        std::lock_guard<std::mutex> guard(mutex);
-        ++wakes;
-        some.notify_all();
-    }
+    void add(Entry *entry) noexcept;
+    Entry *fetch() noexcept;
+    void wait() noexcept;
+    void wake() noexcept;
 };
-inline Notices &notices() noexcept {
-    static Notices *made = new Notices;
-    return *made;
-}
+
+Notices &notices() noexcept;
 
 }  // namespace ksrv

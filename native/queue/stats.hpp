@@ -19,7 +19,7 @@ inline constexpr std::uint64_t DURATION_BOUNDS[] = {
     100000ull,     250000ull,     500000ull,      1000000ull,     2500000ull,     5000000ull,
     10000000ull,   25000000ull,   50000000ull,    100000000ull,   250000000ull,   500000000ull,
     1000000000ull, 2500000000ull, 5000000000ull, 10000000000ull, 30000000000ull};
-inline constexpr std::size_t BOUNDS = sizeof(DURATION_BOUNDS) / sizeof(DURATION_BOUNDS[0]);
+inline constexpr int BOUNDS = static_cast<int>(std::size(DURATION_BOUNDS));
 
 struct Histogram {
     std::uint64_t buckets[BOUNDS + 1] = {};
@@ -37,7 +37,7 @@ struct Histogram {
     }
 
     void absorb(const Histogram &other) noexcept {
-        for (std::size_t i = 0; i <= BOUNDS; ++i) buckets[i] += other.buckets[i];
+        for (int i = 0; i <= BOUNDS; ++i) buckets[i] += other.buckets[i];
         count += other.count;
         ns += other.ns;
     }

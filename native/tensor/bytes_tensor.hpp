@@ -46,9 +46,6 @@ inline void write_element_length(unsigned char *prefix, std::uint32_t length) no
 bool walk_prefixed(const unsigned char *data, std::size_t length, std::uint64_t count,
                    ElementFault *fault) noexcept;
 
-// The image format that the bytes begin like, or nullptr.
-const char *image_signature(const unsigned char *data, std::size_t length) noexcept;
-
 // Decides how the bytes of a BYTES tensor without a size list are to be read.
 //
 // A bare image of just the right size also passes the prefixed walk; it is told apart because it

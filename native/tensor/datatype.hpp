@@ -54,6 +54,10 @@ inline std::size_t item_size_of(Datatype datatype) noexcept {
     return datatype < 0 || datatype >= DT_COUNT ? 0 : DATATYPES[datatype].item_size;
 }
 
+// Of a shape, and of one dimension.
+inline constexpr int MAX_RANK = 32;
+inline constexpr std::int64_t MAX_DIMENSION = 2147483647;
+
 enum SizeError : int {
     SIZE_OK = 0,
     SIZE_RANK,       // more dimensions than allowed

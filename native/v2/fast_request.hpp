@@ -15,8 +15,8 @@
 
 namespace ksrv {
 
-constexpr std::size_t PLAIN_INPUTS = 4;
-constexpr std::size_t PLAIN_OUTPUTS = 8;
+constexpr int PLAIN_INPUTS = 4;
+constexpr int PLAIN_OUTPUTS = 8;
 
 struct PlainRequest {
     std::size_t id_offset = 0, id_length = 0;  // in the body

@@ -87,8 +87,8 @@ struct InferHeader {
 
 struct HeaderLimits {
     unsigned depth = 64;
-    std::size_t rank = 32;
-    std::int64_t dimension = 2147483647;
+    std::size_t rank = MAX_RANK;
+    std::int64_t dimension = MAX_DIMENSION;
     std::size_t inputs = 256;      // and outputs
     std::size_t parameters = 256;  // of one object
     std::size_t size_list = 65536;

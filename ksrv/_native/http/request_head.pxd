@@ -5,6 +5,10 @@ from libc.stdint cimport uint32_t, uint64_t
 
 
 cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
+    cdef enum:
+        SCHEME_NAMES
+        SCHEME_NAME_BYTES
+
     cdef enum class Verdict(unsigned char):
         need_more
         plain
@@ -30,7 +34,7 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         uint64_t hold
         bint compression
         size_t scheme_count
-        char scheme[8][48]
+        char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES]
 
     cdef cppclass Head:
         Route route

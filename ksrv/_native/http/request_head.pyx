@@ -44,10 +44,12 @@ cdef class HeadRules:
         self.limits.hold = hold
         self.limits.compression = compression
         names = [entry.lower().encode("ascii") for entry in scheme_names]
-        if len(names) > 8:
-            raise ValueError(f"at most 8 scheme headers are supported, not {len(names)}")
+        if len(names) > SCHEME_NAMES:
+            raise ValueError(
+                f"at most {SCHEME_NAMES} scheme headers are supported, not {len(names)}"
+            )
         for name in names:
-            if not 0 < len(name) < 48:
+            if not 0 < len(name) < SCHEME_NAME_BYTES:
                 raise ValueError(f"a scheme header's name has 1 to 47 bytes, not {len(name)}")
             memcpy(self.limits.scheme[index], <const char *>name, len(name) + 1)
             index += 1

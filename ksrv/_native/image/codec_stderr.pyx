@@ -3,9 +3,12 @@
 """Keeps the lines that image codecs print about damaged files; `codec_stderr.hpp` says how."""
 
 cdef extern from "image/codec_stderr.hpp" namespace "ksrv" nogil:
+    cdef enum:
+        NOISE_BYTES
+
     cdef cppclass Noise:
         size_t length
-        char text[200]
+        char text[NOISE_BYTES]
 
     void begin_noise()
     const Noise &end_noise()

@@ -18,7 +18,7 @@ from libcpp.string cimport string
 
 from ksrv._native.memory.buffer_pool cimport Block, count_copied
 from ksrv._native.tensor.datatype cimport (
-    DT_BYTES,
+    DIMENSION_LIMIT, RANK_LIMIT, DT_BYTES,
     DT_COUNT,
     DT_INVALID,
     SIZE_OK,
@@ -39,16 +39,12 @@ ELEMENT_VIEW_BYTES = 64 * 1024
 
 
 cdef enum:
-    MAX_RANK = 32
     DIRECT_BLOCKS = 64  # of one message; further ones are copied, because descriptors are few
     RELEASE_GIL_BYTES = 128 * 1024
 
 cdef size_t VIEW_BYTES = ELEMENT_VIEW_BYTES
 
-cdef list DTYPES = [
-    None if name == "BYTES" else numpy.dtype(_datatype.dtype_string(name))
-    for name in _datatype.NAMES
-]
+cdef tuple DTYPES = _datatype.DTYPES
 cdef tuple NAMES = _datatype.NAMES
 
 
@@ -119,8 +115,8 @@ cdef class Place:
     """A tensor's record, and where its bytes are: an array in memory order, or elements."""
 
     cdef Record record
-    cdef int64_t shape[MAX_RANK]
-    cdef uint8_t order[MAX_RANK]
+    cdef int64_t shape[RANK_LIMIT]
+    cdef uint8_t order[RANK_LIMIT]
     cdef object array
     cdef list elements
     cdef Block block
@@ -140,7 +136,7 @@ cdef Place place_of(object tensor, OwnBlocks own, bint direct):
         raise TypeError(f"tensor {tensor.name!r} has the unknown datatype {tensor.datatype!r}")
     place.record.datatype = <uint8_t>code
     if isinstance(data, list):
-        if code != DT_BYTES or len(tensor.shape) > MAX_RANK:
+        if code != DT_BYTES or len(tensor.shape) > RANK_LIMIT:
             raise TypeError(f"tensor {tensor.name!r} is {tensor.datatype} and a list of elements")
         for element in data:
             size += len(element)
@@ -170,7 +166,7 @@ cdef Place place_of(object tensor, OwnBlocks own, bint direct):
     place.array = data
     PyObject_GetBuffer(data, &view, PyBUF_STRIDED_RO)
     try:
-        if view.ndim > MAX_RANK:
+        if view.ndim > RANK_LIMIT:
             raise TypeError(f"tensor {tensor.name!r} has {view.ndim} dimensions")
         place.record.rank = <uint8_t>view.ndim
         for i in range(view.ndim):
@@ -245,15 +241,15 @@ def read(const unsigned char[::1] payload, size_t start, size_t length, size_t c
     cdef size_t left = length
     cdef size_t tail
     cdef Record record
-    cdef int64_t shape[MAX_RANK]
-    cdef uint8_t order[MAX_RANK]
+    cdef int64_t shape[RANK_LIMIT]
+    cdef uint8_t order[RANK_LIMIT]
     for _ in range(count):
         if left < sizeof(Record):
             raise ValueError("the records end too soon")
         memcpy(&record, at, sizeof(Record))
         at += sizeof(Record)
         left -= sizeof(Record)
-        if record.datatype >= DT_COUNT or record.rank > MAX_RANK or record.permuted > 1:
+        if record.datatype >= DT_COUNT or record.rank > RANK_LIMIT or record.permuted > 1:
             raise ValueError(
                 f"a tensor has the datatype number {record.datatype} and rank {record.rank}"
             )
@@ -280,8 +276,8 @@ cdef tuple read_one(
     cdef size_t width = item_size_of(<Datatype>record.datatype)
     cdef int i
     cdef tuple dimensions = tuple([shape[i] for i in range(record.rank)])
-    limits.rank = MAX_RANK
-    limits.dimension = 2147483647
+    limits.rank = RANK_LIMIT
+    limits.dimension = DIMENSION_LIMIT
     limits.bytes = 1 << 62
     if checked_nbytes(
         shape, record.rank, width if width else 1, limits, &elements, &nbytes, &where

@@ -20,7 +20,7 @@ from libc.string cimport memcpy
 
 from ksrv._native.tensor.datatype cimport (
     DT_BOOL, DT_INT8, DT_INT16, DT_INT32, DT_INT64, DT_UINT8,
-    DT_UINT16, DT_UINT32, DT_UINT64, Datatype, datatype_of,
+    DT_UINT16, DT_UINT32, DT_UINT64, Datatype, RANK_LIMIT, datatype_of,
 )
 
 cdef extern from *:
@@ -64,7 +64,7 @@ cdef extern from "protobuf/infer_request.hpp" namespace "ksrv::message" nogil:
         Span datatype
         Span contents
         Span packed
-        int64_t shape[32]
+        int64_t shape[RANK_LIMIT]
         size_t rank
         size_t first_parameter
         size_t parameters
@@ -83,19 +83,19 @@ cdef extern from "protobuf/infer_request.hpp" namespace "ksrv::message" nogil:
         size_t parameters
         size_t text
 
-    cdef cppclass ParameterNotes "ksrv::message::Notes<ksrv::message::Parameter, 4>":
+    cdef cppclass ParameterNotes "ksrv::SmallVector<ksrv::message::Parameter, 4>":
         const CParameter &operator[](size_t i)
         size_t size()
 
-    cdef cppclass InputNotes "ksrv::message::Notes<ksrv::message::Input, 2>":
+    cdef cppclass InputNotes "ksrv::SmallVector<ksrv::message::Input, 2>":
         const CInput &operator[](size_t i)
         size_t size()
 
-    cdef cppclass OutputNotes "ksrv::message::Notes<ksrv::message::Output, 4>":
+    cdef cppclass OutputNotes "ksrv::SmallVector<ksrv::message::Output, 4>":
         const COutput &operator[](size_t i)
         size_t size()
 
-    cdef cppclass SpanNotes "ksrv::message::Notes<ksrv::protobuf::Span, 4>":
+    cdef cppclass SpanNotes "ksrv::SmallVector<ksrv::protobuf::Span, 4>":
         const Span &operator[](size_t i)
         size_t size()
 
@@ -132,7 +132,6 @@ VIEW_BYTES = 65536
 cdef enum:
     VIEW_FROM = 65536
     RELEASE_FROM = 65536  # bytes from which packed values may take long enough to leave the GIL
-    RANK = 32
     BYTES_FIELD = 8
 
 # The one field of InferTensorContents that belongs to a datatype; the others have none.
@@ -446,7 +445,7 @@ def scan(
     cdef Output output
     cdef size_t i
     limits.inputs = inputs
-    limits.rank = rank if rank < RANK else <size_t>RANK
+    limits.rank = rank if rank < RANK_LIMIT else <size_t>RANK_LIMIT
     limits.parameters = parameters
     limits.text = text
     cdef size_t size = <size_t>PyBytes_GET_SIZE(message)

@@ -92,7 +92,7 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
 
     cdef cppclass CQueue "ksrv::Queue":
         CQueue(size_t capacity) except +
-        AtomicCount counters[7]
+        AtomicCount counters[COUNTERS]
         AtomicFlag may_take_ahead
         AtomicFlag may_lend
         AtomicFlag may_lend_to_waiting

@@ -9,8 +9,10 @@ from ksrv._native.queue.request_queue cimport Ticket
 
 
 cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
-    const size_t BOUNDS
-    const uint64_t DURATION_BOUNDS[17]
+    cdef enum:
+        BOUNDS
+
+    const uint64_t DURATION_BOUNDS[BOUNDS]
 
     cdef enum Stage:
         STAGE_REQUEST
@@ -23,7 +25,7 @@ cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
         STAGES
 
     cdef cppclass Histogram:
-        uint64_t buckets[18]
+        uint64_t buckets[BOUNDS + 1]
         uint64_t count
         uint64_t ns
         void add(uint64_t value)
@@ -36,7 +38,7 @@ cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
         uint64_t output_ns
 
     cdef cppclass Sums:
-        Histogram stages[7]
+        Histogram stages[STAGES]
         cpp_map[uint64_t, SizeSums] sizes
         uint64_t rows
         uint64_t batches
@@ -46,6 +48,7 @@ cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
 
 
 STAGE_NAMES = ("request", "failed", "queue", "assemble", "preprocess", "inference", "postprocess")
+assert len(STAGE_NAMES) == STAGES
 
 BOUNDS_NS = tuple([DURATION_BOUNDS[i] for i in range(BOUNDS)])
 
@@ -130,7 +133,7 @@ cdef class Tally:
         cdef dict stages = {}
         cdef dict sizes = {}
         cdef int stage
-        cdef size_t i
+        cdef int i
         cdef Histogram *one
         for stage in range(<int>STAGES):
             one = &self.sums.stages[stage]

@@ -24,8 +24,12 @@ cimport numpy as cnp
 import numpy as np
 
 from ksrv._native.memory.buffer_pool cimport Block, count_copied, ksrv_wrap, retain_block
-from ksrv._native.tensor.datatype cimport DT_BOOL, DT_BYTES, DT_INVALID, datatype_of, item_size_of
-from ksrv._native.server.server cimport CDoor, Connection, PlainEntry, PlainInput
+from ksrv._native.tensor.datatype cimport (
+    DT_BOOL, DT_BYTES, DT_INVALID, RANK_LIMIT, datatype_of, item_size_of,
+)
+from ksrv._native.server.server cimport (
+    CDoor, Connection, PLAIN_INPUTS, PLAIN_OUTPUTS, PlainEntry, PlainInput,
+)
 from ksrv._native.server.exchange cimport Exchange, ksrv_exchange, ksrv_route
 from ksrv._native.queue.request_queue cimport (
     Entry, PUSH_LENT, PUSH_OK, Push, Queue, Ticket, ksrv_ticket_over, publish, release_entry,
@@ -33,8 +37,7 @@ from ksrv._native.queue.request_queue cimport (
 )
 from ksrv._native.tensor.tensor cimport ksrv_tensor
 
-from ksrv._native.tensor.datatype import NAMES as DATATYPE_NAMES
-from ksrv._native.tensor.datatype import dtype_string
+from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES
 
 cnp.import_array()
 
@@ -71,16 +74,12 @@ cdef extern from "numpy/arrayobject.h":
     )
 
 cdef enum:
-    MAX_RANK = 32
     TOGETHER = 64             # requests that one visit pushes together
-    INPUTS = 4                # as PLAIN_INPUTS
-    OUTPUTS = 8
     STAGES = 16
     WITHOUT_GIL = 131072      # bytes of rows that are copied without the GIL
 
 cdef object ndarray = np.ndarray
-cdef list NAMES = list(DATATYPE_NAMES)
-cdef list DTYPES = [None if name == "BYTES" else np.dtype(dtype_string(name)) for name in NAMES]
+cdef tuple DTYPES = DATATYPE_DTYPES
 
 
 @cython.final
@@ -219,7 +218,7 @@ cdef class ModelEndpoint:
         cdef PlainInput declared
         cdef bytes kind
         cdef uint64_t row
-        if not 0 < len(spec.inputs) <= INPUTS or len(spec.outputs) > 255:
+        if not 0 < len(spec.inputs) <= PLAIN_INPUTS or len(spec.outputs) > 255:
             raise ValueError(f"fast-path requests do not have {len(spec.inputs)} inputs")
         self.plan = new Plan()
         self.plan.lane = <void *>self
@@ -249,8 +248,8 @@ cdef class ModelEndpoint:
                 declared.tail.push_back(size)
                 row *= <uint64_t>size
             declared.row_bytes = row
-            if declared.tail.size() >= MAX_RANK:
-                raise ValueError(f"the input {entry.name} has more than {MAX_RANK} dimensions")
+            if declared.tail.size() >= RANK_LIMIT:
+                raise ValueError(f"the input {entry.name} has more than {RANK_LIMIT} dimensions")
             self.plan.inputs.push_back(declared)
             dtype = DTYPES[<int>declared.datatype]
             self.inputs.append((entry.name, entry.datatype, dtype, tuple(entry.shape[1:])))
@@ -301,7 +300,7 @@ def inputs(list tickets not None, lease):
     cdef Block block
     cdef dict found = {}
     cdef uint64_t rows = 0, total = 0
-    cdef uint64_t starts[INPUTS]
+    cdef uint64_t starts[PLAIN_INPUTS]
     cdef size_t i
     cdef vector[PlainEntry *] entries
     cdef Ticket ticket
@@ -336,7 +335,7 @@ cdef int _add_input(
     dict found, ModelEndpoint endpoint, size_t place, uint64_t rows, Block block, uint64_t offset
 ) except -1:
     cdef PlainInput *declared = &endpoint.plan.inputs[place]
-    cdef cnp.npy_intp sizes[MAX_RANK]
+    cdef cnp.npy_intp sizes[RANK_LIMIT]
     cdef size_t i
     name, datatype, dtype, tail = <tuple>endpoint.inputs[place]
     sizes[0] = <cnp.npy_intp>rows
@@ -369,7 +368,7 @@ cdef void _copy_rows(
 
 cdef struct Parts:
     # The outputs of a batch, as memory of arrays that somebody else holds.
-    ReplyPart parts[OUTPUTS]
+    ReplyPart parts[PLAIN_OUTPUTS]
     int count
 
 
@@ -380,7 +379,7 @@ cdef bint _add_part(Parts *parts, object tensor, int64_t rows, bint alone) excep
     cdef object data = tensor.data
     cdef cnp.ndarray array
     cdef int64_t nbytes
-    if parts.count == OUTPUTS or tensor.parameters or not cnp.PyArray_CheckExact(data):
+    if parts.count == PLAIN_OUTPUTS or tensor.parameters or not cnp.PyArray_CheckExact(data):
         return False
     array = <cnp.ndarray>data
     if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):

@@ -23,6 +23,10 @@ cdef extern from "<sys/socket.h>" nogil:
 
 
 cdef extern from "v2/fast_request.hpp" namespace "ksrv" nogil:
+    cdef enum:
+        PLAIN_INPUTS
+        PLAIN_OUTPUTS
+
     cdef struct PlainInput:
         string name
         Datatype datatype
@@ -58,9 +62,9 @@ cdef extern from "v2/fast_request.hpp" namespace "ksrv" nogil:
         size_t id_offset
         size_t id_length
         uint32_t rows
-        size_t offsets[4]
+        size_t offsets[PLAIN_INPUTS]
         uint8_t wanted_count
-        uint8_t wanted[8]
+        uint8_t wanted[PLAIN_OUTPUTS]
 
 
 cdef extern from "http/connection.hpp" namespace "ksrv" nogil:
@@ -96,10 +100,11 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         Owners *next
         void *object
 
-    const int ANSWER_BLOCKS
+    cdef enum:
+        ANSWER_BLOCKS
 
     cdef struct Outgoing:
-        CBlock *blocks[4]
+        CBlock *blocks[ANSWER_BLOCKS]
         int block_count
 
     cdef cppclass Connection:

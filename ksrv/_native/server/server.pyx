@@ -31,6 +31,7 @@ COUNTERS = (
 READY_ANSWERS_NEEDED = (
     "live", "not_live", "ready", "too_slow", "no_room", "failed", "not_ready",
 )
+assert len(COUNTERS) == DOOR_COUNTERS and len(READY_ANSWERS_NEEDED) == READY_ANSWERS + 1
 
 cdef void _serve(void *owner) noexcept with gil:
     cdef HttpServer self = <HttpServer>owner

@@ -24,8 +24,15 @@ cdef extern from "tensor/bytes_tensor.hpp" namespace "ksrv" nogil:
     bint walk_prefixed(
         const unsigned char *data, size_t length, uint64_t count, ElementFault *fault
     )
-    const char *image_signature(const unsigned char *data, size_t length)
     BytesForm bytes_form(
         const unsigned char *data, size_t length, uint64_t count, bint is_image,
         ElementFault *fault
     )
+
+
+cdef extern from "tensor/image_signature.hpp" namespace "ksrv" nogil:
+    cdef enum ImageFormat:
+        pass
+
+    ImageFormat image_signature(const unsigned char *data, size_t length)
+    const char *image_format_name(ImageFormat format)

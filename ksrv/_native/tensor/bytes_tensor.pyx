@@ -127,7 +127,9 @@ cdef list _prefixed(_Received received, uint64_t count, bint as_views):
 def signature(buffer) -> str | None:
     """Return the image format that the bytes begin like ("jpeg", "png", ...), or None."""
     cdef _Received received = _Received(buffer)
-    cdef const char *found = image_signature(received.data(), received.length())
+    cdef const char *found = image_format_name(
+        image_signature(received.data(), received.length())
+    )
     return None if found == NULL else found.decode("ascii")
 
 

@@ -4,6 +4,11 @@ from libc.stdint cimport int64_t, uint64_t
 
 
 cdef extern from "tensor/datatype.hpp" namespace "ksrv" nogil:
+    cdef enum:
+        RANK_LIMIT "ksrv::MAX_RANK"
+
+    const int64_t DIMENSION_LIMIT "ksrv::MAX_DIMENSION"
+
     cdef enum Datatype:
         DT_INVALID
         DT_BOOL
@@ -39,7 +44,7 @@ cdef extern from "tensor/datatype.hpp" namespace "ksrv" nogil:
         size_t name_length
         size_t item_size
 
-    DatatypeInfo DATATYPES[14]
+    DatatypeInfo DATATYPES[DT_COUNT]
 
     Datatype datatype_of(const char *name, size_t length)
     size_t item_size_of(Datatype datatype)

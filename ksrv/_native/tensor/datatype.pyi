@@ -1,7 +1,11 @@
 from collections.abc import Sequence
+from typing import Any
+
+import numpy
 
 MAX_RANK: int
 MAX_DIMENSION: int
+DTYPES: tuple[numpy.dtype[Any] | None, ...]
 NAMES: tuple[str, ...]
 
 class ShapeError(ValueError): ...

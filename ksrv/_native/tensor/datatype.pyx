@@ -4,8 +4,10 @@
 
 from libc.stdint cimport int64_t, uint64_t
 
-MAX_RANK = 32
-MAX_DIMENSION = 2147483647
+import numpy
+
+MAX_RANK = RANK_LIMIT
+MAX_DIMENSION = DIMENSION_LIMIT
 
 cdef dict _DTYPES = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
@@ -23,6 +25,9 @@ cdef tuple _names():
 
 
 NAMES = _names()
+
+DTYPES = tuple([numpy.dtype(_DTYPES[name]) if name in _DTYPES else None for name in NAMES])
+"""The numpy dtypes in the order of NAMES; None for BYTES."""
 
 
 class ShapeError(ValueError):
@@ -76,7 +81,7 @@ def sizes(str datatype not None, shape, uint64_t limit=<uint64_t>0xFFFFFFFFFFFFF
         ShapeError: The shape has no size within the limits.
     """
     cdef Datatype dt = _lookup(datatype)
-    cdef int64_t dims[32]
+    cdef int64_t dims[RANK_LIMIT]
     cdef SizeLimits limits
     cdef uint64_t elements = 0
     cdef uint64_t nbytes = 0
@@ -85,19 +90,21 @@ def sizes(str datatype not None, shape, uint64_t limit=<uint64_t>0xFFFFFFFFFFFFF
     cdef object entry
     if dt == DT_INVALID:
         raise KeyError(datatype)
-    if len(shape) > 32:
-        raise ShapeError(f"the shape has {len(shape)} dimensions, and at most 32 are allowed")
+    if len(shape) > RANK_LIMIT:
+        raise ShapeError(
+            f"the shape has {len(shape)} dimensions, and at most {RANK_LIMIT} are allowed"
+        )
     for entry in shape:
         if type(entry) is not int:
             raise ShapeError(f"dimension {rank} is a {type(entry).__name__}, not an integer")
         if entry < 0:
             raise ShapeError(f"dimension {rank} is negative")
-        if entry > 2147483647:
-            raise ShapeError(f"dimension {rank} is above 2147483647")
+        if entry > DIMENSION_LIMIT:
+            raise ShapeError(f"dimension {rank} is above {DIMENSION_LIMIT}")
         dims[rank] = entry
         rank += 1
-    limits.rank = 32
-    limits.dimension = 2147483647
+    limits.rank = RANK_LIMIT
+    limits.dimension = DIMENSION_LIMIT
     limits.bytes = limit
     cdef size_t width = item_size_of(dt)
     cdef SizeError error = checked_nbytes(

@@ -13,6 +13,8 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint64_t
 
+from ksrv._native.tensor.datatype cimport RANK_LIMIT
+
 cdef extern from "v2/binary_response.hpp" namespace "ksrv" nogil:
     cdef cppclass TextWriter:
         const char *text()
@@ -37,10 +39,6 @@ cdef extern from "v2/binary_response.hpp" namespace "ksrv" nogil:
         TextWriter &fields, bint first, const char *stage, size_t length, uint64_t nanoseconds
     )
     void end_fields(TextWriter &fields, bint timed, uint64_t content_length)
-
-cdef enum:
-    MAX_RANK = 32
-
 
 cdef struct Words:
     const char *text
@@ -96,7 +94,7 @@ def binary_reply(response, request):
     cdef Text out
     cdef Text fields
     cdef Words model, version, id_, name, kind
-    cdef int64_t shape[MAX_RANK]
+    cdef int64_t shape[RANK_LIMIT]
     cdef int rank
     cdef Py_ssize_t nbytes
     cdef uint64_t total = 0
@@ -122,7 +120,7 @@ def binary_reply(response, request):
             return None
         rank = 0
         for size in tensor.shape:
-            if rank == MAX_RANK:
+            if rank == RANK_LIMIT:
                 return None
             shape[rank] = size
             rank += 1

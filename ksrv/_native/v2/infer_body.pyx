@@ -25,8 +25,8 @@ from ksrv._native.tensor.datatype cimport (
     DT_BOOL, DT_BYTES, DT_INVALID, Datatype, datatype_of, item_size_of,
 )
 
+from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES
 from ksrv._native.tensor.datatype import NAMES as DATATYPE_NAMES
-from ksrv._native.tensor.datatype import dtype_string
 
 cdef extern from "Python.h":
     object PyUnicode_DecodeUTF8(const char *text, Py_ssize_t size, const char *errors)
@@ -39,7 +39,7 @@ cdef object ndarray = np.ndarray
 cdef object empty = np.empty
 
 cdef list NAMES = list(DATATYPE_NAMES)
-cdef list DTYPES = [None if name == "BYTES" else np.dtype(dtype_string(name)) for name in NAMES]
+cdef tuple DTYPES = DATATYPE_DTYPES
 
 cdef dict CODES = {
     <int>HEADER_EMPTY: "empty",
