@@ -284,9 +284,9 @@ class Builder:
         return Step(source, command, depfile, before)
 
     def make(self, steps: Sequence[Step]) -> None:
-        """Run the steps that are due, several at once; the largest sources begin."""
+        """Run the steps that are due, several at once; what takes longest begins."""
         due = [step for step in steps if not step.is_done()]
-        due.sort(key=lambda step: -step.source.stat().st_size)
+        due.sort(key=effort, reverse=True)
         with ThreadPoolExecutor(self.jobs) as pool:
             running = {pool.submit(step.run): step for step in due}
             try:
@@ -311,6 +311,12 @@ class Builder:
             raise BuildFailed(f"{run.stderr}{target.name} does not link")
         fresh.replace(target)
         record.write_text(shlex.join(command))
+
+
+def effort(step: Step) -> int:
+    """Tell about how long a step takes; functions that are compiled several times take longest."""
+    text = step.source.read_bytes()
+    return len(text) * (1 + 3 * text.count(b"\nKSRV_CLONES"))
 
 
 def is_newer(target: Path, parts: Sequence[Path]) -> bool:
