@@ -93,6 +93,23 @@ class ModelStatistics:
     stages: dict[str, StageTimes] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class MetricRecord:
+    """One value on its way to the metrics page.
+
+    Attributes:
+        kind: "counter", "gauge" or "histogram".
+        unit: The unit in words, or "".
+        labels: Label names and values in order.
+    """
+
+    name: str
+    kind: str
+    unit: str
+    value: float
+    labels: tuple[tuple[str, str], ...]
+
+
 def total(
     name: str,
     version: str,

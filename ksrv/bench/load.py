@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -100,23 +100,6 @@ class Samples:
         self.seconds = max(self.seconds, other.seconds)
 
 
-class Sender(Protocol):
-    """One connection."""
-
-    def send(self, index: int) -> None:
-        """Send a request and wait for its answer.
-
-        Args:
-            index: Its number, which chooses among the requests.
-
-        Raises:
-            ClientError: There is no right answer.
-        """
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
 class RestSender:
     """A connection of HTTP.
 
@@ -185,6 +168,10 @@ class GrpcSender:
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
+
+
+Sender: TypeAlias = RestSender | GrpcSender
+"""One connection."""
 
 
 def run(

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from ksrv.client import grpc_calls
@@ -23,16 +23,6 @@ from ksrv.client.rest import answer_of, http_request
 from ksrv.client.retries import Retries
 
 _POLL_SECONDS = 0.1
-
-
-class AsyncTransport(Protocol):
-    """Carries operations to a server."""
-
-    async def call(self, operation: Operation, deadline: float) -> Document:
-        """Return the answer to an operation."""
-
-    async def close(self) -> None:
-        """Close the connections."""
 
 
 class AsyncRestTransport:
@@ -135,7 +125,9 @@ class AsyncClient:
         self._operations = Operations()
         self._retries = Retries(retries)
         kind = AsyncGrpcTransport if self.url.startswith("grpc") else AsyncRestTransport
-        self._transport: AsyncTransport = kind(self.url, token, ca, certificate)
+        self._transport: AsyncRestTransport | AsyncGrpcTransport = kind(
+            self.url, token, ca, certificate
+        )
 
     async def infer(
         self,

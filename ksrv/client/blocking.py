@@ -2,7 +2,7 @@
 
 import time
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from ksrv.client import grpc_calls
@@ -38,16 +38,6 @@ def with_scheme(url: str) -> str:
     if urlsplit(full).scheme not in SCHEMES:
         raise ValueError(f"expected a URL with one of {', '.join(SCHEMES)}, got {url!r}")
     return full
-
-
-class Transport(Protocol):
-    """Carries operations to a server."""
-
-    def call(self, operation: Operation, deadline: float) -> Document:
-        """Return the answer to an operation."""
-
-    def close(self) -> None:
-        """Close the connections."""
 
 
 class RestTransport:
@@ -149,7 +139,7 @@ class Client:
         self._operations = Operations()
         self._retries = Retries(retries)
         kind = GrpcTransport if self.url.startswith("grpc") else RestTransport
-        self._transport: Transport = kind(self.url, token, ca, certificate)
+        self._transport: RestTransport | GrpcTransport = kind(self.url, token, ca, certificate)
 
     def infer(
         self,

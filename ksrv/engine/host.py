@@ -4,9 +4,10 @@ from typing import Protocol
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Tally
-from ksrv.engine.batches.batch import PendingBatch, RowImages
+from ksrv.engine.batches.batch import PendingBatch
 from ksrv.engine.request_handle import QueuedRequest
 from ksrv.errors import Overloaded
+from ksrv.images.preparer import ImagePreparer
 from ksrv.source import ModelConfig
 from ksrv.spec import ModelSpec
 
@@ -25,7 +26,7 @@ class InstanceHost(Protocol):
     spec: ModelSpec
     queue: Queue
     config: ModelConfig
-    images: dict[str, RowImages]
+    images: dict[str, ImagePreparer]
     retry: bool
     timeout_ns: int
     run_timeout_ns: int
@@ -47,6 +48,9 @@ class InstanceHost(Protocol):
 
     def queue_full(self) -> Overloaded:
         """Return the error of a request for which the queue has no place."""
+
+    def tallies(self) -> list[Tally]:
+        """Return the counts of its parts."""
 
     def instance_lost(self, reason: str) -> None:
         """Note that an instance has ended for good."""

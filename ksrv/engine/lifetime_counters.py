@@ -1,20 +1,10 @@
 """The counts of a model version over its reloads, so that no total ever goes down."""
 
 import threading
-from typing import Protocol
 
-from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Tally
+from ksrv.engine.host import InstanceHost
 from ksrv.statistics import ModelStatistics, total
-
-
-class Counted(Protocol):
-    """One load of a model version."""
-
-    queue: Queue
-
-    def tallies(self) -> list[Tally]:
-        """Return what its parts have counted."""
 
 
 class LifetimeCounters:
@@ -24,13 +14,13 @@ class LifetimeCounters:
         first: The first load.
     """
 
-    def __init__(self, first: Counted) -> None:
+    def __init__(self, first: InstanceHost) -> None:
         self._lock = threading.Lock()
-        self._living: list[Counted] = [first]
+        self._living: list[InstanceHost] = [first]
         self._tally = Tally()
         self._counts: dict[str, int] = {}
 
-    def begin(self, load: Counted) -> None:
+    def begin(self, load: InstanceHost) -> None:
         """Count another load as well.
 
         Args:
@@ -39,7 +29,7 @@ class LifetimeCounters:
         with self._lock:
             self._living.append(load)
 
-    def end(self, load: Counted) -> None:
+    def end(self, load: InstanceHost) -> None:
         """Keep the counts of a load that has ended, and let the load go.
 
         Args:

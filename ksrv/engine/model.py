@@ -14,7 +14,7 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.stats import Tally
 from ksrv.engine import warmup
-from ksrv.engine.batches.batch import PendingBatch, RowImages
+from ksrv.engine.batches.batch import PendingBatch
 from ksrv.engine.batches.prefetch import BatchPrefetcher
 from ksrv.engine.batches.split import join
 from ksrv.engine.decode_thread import DecodeThread
@@ -35,6 +35,7 @@ from ksrv.errors import (
     PromiseBroken,
     without_paths,
 )
+from ksrv.images.preparer import ImagePreparer, decode_pool
 from ksrv.limits import show_limit
 from ksrv.request import InferRequest, InferResponse, Tensor
 from ksrv.source import ModelConfig, ModelSource
@@ -91,7 +92,7 @@ class ModelVersion:
         batching = config.batching
         self.delay_ns = int(batching.max_delay_ms * MILLISECOND) if batching else 0
         self._settings = settings
-        self.images: dict[str, RowImages] = {}
+        self.images: dict[str, ImagePreparer] = {}
         self._validator = RequestValidator(self.spec)
         self._ready: deque[PendingBatch] = deque()
         self._lost: list[str] = []
@@ -129,7 +130,7 @@ class ModelVersion:
             self.spec = specs[0]
             self.images = image_preparers(self)
             split = bool(self.config.batching and self.config.batching.split)
-            self._validator = RequestValidator(self.spec, dict(self.images), split=split)
+            self._validator = RequestValidator(self.spec, self.images, split=split)
             loaded = time.monotonic_ns()
             self.load_ns = loaded - begun
             for instance in self._instances:
@@ -508,7 +509,7 @@ class ModelVersion:
             return finished and all(ended)
 
 
-def image_preparers(model: ModelVersion) -> dict[str, RowImages]:
+def image_preparers(model: ModelVersion) -> dict[str, ImagePreparer]:
     """Return how the images of a model's inputs are prepared, by input name.
 
     Args:
@@ -517,8 +518,6 @@ def image_preparers(model: ModelVersion) -> dict[str, RowImages]:
     declared = [entry for entry in model.spec.inputs if entry.image is not None]
     if not declared:
         return {}
-    # Loads cv2, which other models do without.
-    from ksrv.images.preparer import ImagePreparer, decode_pool
 
     settings = model._settings
     pool = decode_pool(settings.usable_cores())

@@ -13,12 +13,13 @@ a group to itself, so that nobody waits for it in a batch; see `ksrv.engine.deco
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from ksrv._native.tensor import datatype
 from ksrv.errors import InvalidRequest, quote
+from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import show_limit
 from ksrv.request import CheckedImages, Element, InferRequest, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
@@ -29,13 +30,6 @@ APART = 1 << 62
 
 APART_NS = 200_000_000
 """How long that is, by the estimate of one thread: about fifty million pixels."""
-
-
-class Images(Protocol):
-    """The check of the images of one input."""
-
-    def check(self, elements: Sequence[Element], count: int) -> CheckedImages:
-        """Return the headers of `count` images and the tensor that the images become."""
 
 
 class Validated(NamedTuple):
@@ -56,7 +50,7 @@ class _Input:
     tail: tuple[Dimension, ...]
     fixed_tail: tuple[int, ...] | None  # the shape past the first dimension, where it is fixed
     dtype: np.dtype | None
-    images: Images | None
+    images: ImagePreparer | None
 
 
 class RequestValidator:
@@ -69,7 +63,11 @@ class RequestValidator:
     """
 
     def __init__(
-        self, spec: ModelSpec, images: dict[str, Images] | None = None, *, split: bool = False
+        self,
+        spec: ModelSpec,
+        images: dict[str, ImagePreparer] | None = None,
+        *,
+        split: bool = False,
     ) -> None:
         self.spec = spec
         self.split = split
@@ -283,7 +281,7 @@ class RequestValidator:
             raise InvalidRequest(f"the input {quote(missing[0])} is missing; {known}")
 
 
-def _input(spec: TensorSpec, images: dict[str, Images]) -> _Input:
+def _input(spec: TensorSpec, images: dict[str, ImagePreparer]) -> _Input:
     tail = spec.shape[1:]
     fixed = tuple(entry for entry in tail if isinstance(entry, int) and entry >= 0)
     return _Input(

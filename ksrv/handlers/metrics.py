@@ -5,26 +5,9 @@ metrics page: directly from an inline handler, over the socket from a handler's 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
-
-@dataclass(frozen=True, slots=True)
-class MetricRecord:
-    """One value on its way to the metrics page.
-
-    Attributes:
-        kind: "counter", "gauge" or "histogram".
-        unit: The unit in words, or "".
-        labels: Label names and values in order.
-    """
-
-    name: str
-    kind: str
-    unit: str
-    value: float
-    labels: tuple[tuple[str, str], ...]
-
+from ksrv.statistics import MetricRecord
 
 Emit: TypeAlias = Callable[[MetricRecord], None]
 

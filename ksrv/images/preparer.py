@@ -19,7 +19,7 @@ The rows of a picture that cannot be decoded are zeroed, so that no byte of an e
 import functools
 import os
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from ksrv._native.image.convert_pixels import Conversion
 from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.image.image_header import FORMATS, Header
 from ksrv._native.image.jpeg_decoder import resize_linear
+from ksrv._native.queue.request_queue import Ticket
 from ksrv.errors import BodyTooLarge, DeadlineExceeded, InvalidRequest, KsrvError, Overloaded
 from ksrv.images import jpeg, opencv
 from ksrv.images.decode_limits import ImageRefused, checked_header, decoder_bytes
@@ -60,13 +61,6 @@ LINEAR_TYPES: dict[str, np.dtype[np.generic] | None] = {
 _KEEP = Conversion()
 
 
-class Asked(Protocol):
-    """A request that may end while its images are decoded."""
-
-    def done(self) -> bool:
-        """Tell whether it has ended: answered, past its deadline, or given up by its client."""
-
-
 @functools.cache
 def decode_pool(cores: int = 0) -> DecodePool:
     """Return the process's decode threads: one for each core, at most eight.
@@ -84,7 +78,7 @@ class _Picture(NamedTuple):
     position: int  # among the images of its request
     element: Element
     header: Header
-    request: Asked | None = None
+    request: Ticket | None = None
 
     def ended(self) -> bool:
         """Whether the image's request has ended."""
@@ -247,7 +241,7 @@ class ImagePreparer:
         out: Array,
         first_row: int = 0,
         numbers: Sequence[int] | None = None,
-        requests: Sequence[Asked] | None = None,
+        requests: Sequence[Ticket] | None = None,
         headers: Sequence[Header] | None = None,
     ) -> list[KsrvError | None]:
         """Decode images into rows of a batch, on several threads when that pays.

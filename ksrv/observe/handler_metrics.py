@@ -11,9 +11,10 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 import msgspec
+
+from ksrv.statistics import MetricRecord
 
 log = logging.getLogger(__name__)
 
@@ -25,21 +26,6 @@ OWN_PREFIX = "ksrv_"
 _NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ODD = re.compile(r"[^A-Za-z0-9_]")
-
-
-class Record(Protocol):
-    """One value; see `ksrv.handlers.metrics.MetricRecord`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def unit(self) -> str: ...
-    @property
-    def value(self) -> float: ...
-    @property
-    def labels(self) -> tuple[tuple[str, str], ...]: ...
 
 
 class Series(msgspec.Struct):
@@ -93,7 +79,7 @@ class HandlerMetrics:
         self._series: dict[tuple[str, tuple[str, ...]], Series] = {}
         self._complained: set[str] = set()
 
-    def record(self, record: Record) -> None:
+    def record(self, record: MetricRecord) -> None:
         """Take one value.
 
         Args:
@@ -126,7 +112,7 @@ class HandlerMetrics:
                 family.series.append(series)
             _add(series, family.kind, record.value)
 
-    def _refusal(self, name: str, record: Record, labels: tuple[str, ...]) -> str:
+    def _refusal(self, name: str, record: MetricRecord, labels: tuple[str, ...]) -> str:
         if len(self._families) >= MOST_NAMES:
             return f"there are {MOST_NAMES} names already"
         if name.startswith(OWN_PREFIX):

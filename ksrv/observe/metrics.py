@@ -5,7 +5,7 @@ only from loaded models. Nothing here is on a request's path.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -32,30 +32,26 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _BOUNDS = [repr(bound / 1e9) for bound in BOUNDS_NS]
 
 
-class ServerValues(Protocol):
-    """Restarts, reloads and certificates of the whole server; times are seconds since 1970."""
+class ServerValues(NamedTuple):
+    """Restarts, reloads and certificates of the whole server; times are seconds since 1970.
 
-    @property
-    def restarts(self) -> int:
-        """How many workers ended without a signal of the master."""
+    Attributes:
+        restarts: How many workers ended without a signal of the master.
+        last_reload: When the last reload was asked for; 0 for never.
+        last_reload_successful: Whether every worker of the last reload got ready; true before the
+            first.
+        certificate_expiry: When the served certificate ends; 0 without TLS.
+    """
 
-    @property
-    def last_reload(self) -> int:
-        """When the last reload was asked for; 0 for never."""
-
-    @property
-    def last_reload_successful(self) -> bool:
-        """Whether every worker of the last reload got ready; true before the first."""
-
-    @property
-    def certificate_expiry(self) -> int:
-        """When the served certificate ends; 0 without TLS."""
+    restarts: int
+    last_reload: int
+    last_reload_successful: bool
+    certificate_expiry: int
 
 
 class Source(Protocol):
     """The statistics of a server; see `ksrv.server.workers.shared_statistics`."""
 
-    @property
     def server_values(self) -> ServerValues | None:
         """The values of the whole server; None without a master process."""
 
@@ -96,8 +92,9 @@ class StatisticsCollector(Collector):
         yield from _states(models, self._source.unserved())
         yield from _process(self._source.process_values())
         yield from _traffic(self._source.traffic())
-        if self._source.server_values is not None:
-            yield from _server(self._source.server_values)
+        server_values = self._source.server_values()
+        if server_values is not None:
+            yield from _server(server_values)
 
     def _requests(self, models: Sequence[ModelStatistics]) -> Iterator[Metric]:
         requests = CounterMetricFamily(

@@ -5,67 +5,17 @@ so that both front ends answer the same. Everything here is a pure function.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ksrv import __version__
 from ksrv.limits import Limits
 from ksrv.protocol.protobuf import message_class
 from ksrv.spec import Dimension, ImageSpec, ModelSpec, TensorSpec
+from ksrv.statistics import Duration, ModelStatistics
 
 SERVER_NAME = "ksrv"
 
 Document = dict[str, Any]
-
-
-class Duration(Protocol):
-    """How often something happened and how many nanoseconds it took together."""
-
-    @property
-    def count(self) -> int: ...
-    @property
-    def ns(self) -> int: ...
-
-
-class BatchSize(Protocol):
-    """The batches of one size."""
-
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def compute_input(self) -> Duration: ...
-    @property
-    def compute_infer(self) -> Duration: ...
-    @property
-    def compute_output(self) -> Duration: ...
-
-
-class Statistics(Protocol):
-    """The statistics of a model version since it was loaded; `last_inference_ms` is Unix time."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def last_inference_ms(self) -> int: ...
-    @property
-    def inference_count(self) -> int: ...
-    @property
-    def execution_count(self) -> int: ...
-    @property
-    def success(self) -> Duration: ...
-    @property
-    def fail(self) -> Duration: ...
-    @property
-    def queue(self) -> Duration: ...
-    @property
-    def compute_input(self) -> Duration: ...
-    @property
-    def compute_infer(self) -> Duration: ...
-    @property
-    def compute_output(self) -> Duration: ...
-    @property
-    def batches(self) -> Sequence[BatchSize]: ...
 
 
 def server_metadata(extensions: Iterable[str], version: str = "") -> Document:
@@ -196,7 +146,7 @@ def _dims(tensor: TensorSpec, batches: bool) -> list[int]:
     return shape[1:] if batches and tensor.batched else shape
 
 
-def model_statistics(statistics: Iterable[Statistics]) -> Document:
+def model_statistics(statistics: Iterable[ModelStatistics]) -> Document:
     """Describe what models have done.
 
     Args:
@@ -205,7 +155,7 @@ def model_statistics(statistics: Iterable[Statistics]) -> Document:
     return {"model_stats": [_statistics(entry) for entry in statistics]}
 
 
-def _statistics(entry: Statistics) -> Document:
+def _statistics(entry: ModelStatistics) -> Document:
     nothing = {"count": 0, "ns": 0}
     return {
         "name": entry.name,

@@ -9,7 +9,6 @@ on this machine too, so a call that carries an `Origin` is refused unless it is 
 import hashlib
 import hmac
 from pathlib import Path
-from typing import Protocol
 
 from ksrv.errors import Forbidden, Unauthenticated, quote
 from ksrv.server.addresses import is_loopback
@@ -40,33 +39,6 @@ def _matches(authorization: str | None, accepted: tuple[bytes, ...]) -> bool:
     for digest in accepted:
         found |= hmac.compare_digest(given, digest)
     return found and scheme.lower() == "bearer"
-
-
-class Authorizer(Protocol):
-    """Decides which callers may do what, on every front end; `Access` is the server's own."""
-
-    @property
-    def needs_token(self) -> bool:
-        """Whether an ordinary call needs a token."""
-
-    def check(self, authorization: str | None) -> None:
-        """Let an ordinary call pass, or raise.
-
-        Args:
-            authorization: The `Authorization` header or metadata entry, if there is one.
-        """
-
-    def check_control(
-        self, authorization: str | None, *, peer: str, forwarded: bool, origin: str | None
-    ) -> None:
-        """Let a call that changes the repository or uses shared memory pass, or raise.
-
-        Args:
-            authorization: The `Authorization` header or metadata entry, if there is one.
-            peer: The caller's IP address; "" for a unix socket.
-            forwarded: Whether a proxy forwards the call for another caller.
-            origin: The `Origin` header, if there is one.
-        """
 
 
 class Access:

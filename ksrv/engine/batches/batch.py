@@ -23,8 +23,8 @@ from ksrv._native.tensor import aliasing_check, datatype
 from ksrv.engine.batches.split import split
 from ksrv.engine.batches.streaming import ChunkSender, chunk_sender
 from ksrv.engine.request_handle import QueuedRequest
-from ksrv.engine.validation import Images
 from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.images.preparer import ImagePreparer
 from ksrv.request import (
     Array,
     BatchInputs,
@@ -40,21 +40,6 @@ from ksrv.request import (
 from ksrv.spec import ModelSpec
 
 log = logging.getLogger("ksrv.engine")
-
-
-class RowImages(Images, Protocol):
-    """What assembly asks of the images of one input."""
-
-    def prepare(
-        self,
-        elements: Sequence[Element],
-        out: Array,
-        first_row: int = 0,
-        numbers: Sequence[int] | None = None,
-        requests: Sequence[QueuedRequest] | None = None,
-        headers: Sequence[Header] | None = None,
-    ) -> list[KsrvError | None]:
-        """Decode `elements` into the rows of `out` from `first_row` on; one error for each bad one."""
 
 
 class RunnableBatch(Protocol):
@@ -154,7 +139,7 @@ class PendingBatch:
     def __init__(
         self,
         spec: ModelSpec,
-        images: dict[str, RowImages],
+        images: dict[str, ImagePreparer],
         lease: Callable[[int], Any],
         room: int = 0,
     ) -> None:

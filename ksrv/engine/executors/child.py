@@ -25,12 +25,12 @@ from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.executors import messages
 from ksrv.engine.executors.messages import LoadMessage, LogMessage, MessageType
 from ksrv.errors import HandlerFailed, KsrvError
-from ksrv.handlers.metrics import MetricRecord
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
 from ksrv.images.decode_limits import set_process_limits
 from ksrv.observe.log_text import RecordFormatter
 from ksrv.request import BatchOutputs
 from ksrv.source import ModelSource
+from ksrv.statistics import MetricRecord
 
 log = logging.getLogger("ksrv.handler")
 

@@ -19,7 +19,6 @@ from ksrv._native.ipc import tensor_descriptors as records
 from ksrv._native.ipc.channel import ChannelError, Frame
 from ksrv._native.ipc.shared_blocks import BlockError, PeerBlocks
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
-from ksrv.handlers.metrics import MetricRecord
 from ksrv.limits import Limits
 from ksrv.request import (
     BatchInputs,
@@ -31,6 +30,7 @@ from ksrv.request import (
     TorchServeCall,
 )
 from ksrv.spec import ModelSpec
+from ksrv.statistics import MetricRecord
 
 _PREFIX = struct.Struct("<II")
 """Number of tensors, bytes of their records; the JSON follows them."""

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Overloaded
 from ksrv.observe.traffic import count_error
-from ksrv.server.credentials import Authorizer
+from ksrv.server.credentials import Access
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def open_to_all(context: Context) -> None:
     """The check of health calls: everybody may ask."""
 
 
-def needs_token(authorizer: Authorizer) -> Check:
+def needs_token(authorizer: Access) -> Check:
     """Return the check of ordinary calls."""
 
     def check(context: Context) -> None:
@@ -76,7 +76,7 @@ def needs_token(authorizer: Authorizer) -> Check:
     return check
 
 
-def needs_control(authorizer: Authorizer) -> Check:
+def needs_control(authorizer: Access) -> Check:
     """Return the check of calls that change the repository."""
 
     def check(context: Context) -> None:

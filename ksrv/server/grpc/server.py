@@ -31,7 +31,7 @@ from ksrv.protocol.protobuf import (
     methods,
 )
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
-from ksrv.server.credentials import Access, Authorizer
+from ksrv.server.credentials import Access
 from ksrv.server.grpc.calls import (
     Check,
     Context,
@@ -165,7 +165,7 @@ class GrpcServer:
         engine: "Engine",
         settings: ServerSettings,
         *,
-        access: Authorizer | None = None,
+        access: Access | None = None,
         shared_memory: SharedMemory | None = None,
         budget: MemoryBudget | None = None,
         statistics: ServerStatistics | None = None,

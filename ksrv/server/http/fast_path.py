@@ -25,7 +25,7 @@ from ksrv.observe.traffic import count_refusal
 from ksrv.protocol import rest
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse
-from ksrv.server.credentials import Authorizer
+from ksrv.server.credentials import Access
 from ksrv.server.http.body import ended_early
 from ksrv.server.rest.health import unready
 from ksrv.server.rest.responses import error_headers, server_timing, status_line, usable_headers
@@ -175,7 +175,7 @@ class FastPath:
         self,
         engine: "Engine",
         limits: Limits,
-        access: Authorizer,
+        access: Access,
         *,
         nan_literals: bool = False,
         shared_memory: SharedMemoryRegistry | None = None,

@@ -19,6 +19,7 @@ from ksrv.observe.handler_metrics import Family
 from ksrv.observe.metrics import ServerValues
 from ksrv.observe.process import ProcessValues, process_values
 from ksrv.observe.traffic import Traffic, own_traffic
+from ksrv.server.workers.worker_table import WorkerTable
 from ksrv.statistics import ModelStatistics, add_counts
 
 if TYPE_CHECKING:
@@ -165,18 +166,18 @@ class ServerStatistics:
     Args:
         engine: This worker's engine.
         peers: The other workers; None for a server of one process.
-        server_values: Restarts, reloads and certificates; None without a master process.
+        table: The worker table; None without a master process.
     """
 
     def __init__(
         self,
         engine: "Engine",
         peers: PeerStatistics | None = None,
-        server_values: ServerValues | None = None,
+        table: WorkerTable | None = None,
     ) -> None:
         self._engine = engine
         self._peers = peers
-        self.server_values = server_values
+        self._table = table
 
     def _others(self) -> Iterable[tuple[WorkerStatistics, bool]]:
         return () if self._peers is None else self._peers.others()
@@ -211,6 +212,18 @@ class ServerStatistics:
     def unknown_requests(self) -> int:
         """Return how many requests named an unknown model or version."""
         return self._engine.unknown_requests + sum(one.unknown for one, _ in self._others())
+
+    def server_values(self) -> ServerValues | None:
+        """Return the values of the whole server; None without a master process."""
+        table = self._table
+        if table is None:
+            return None
+        return ServerValues(
+            table.restarts,
+            table.last_reload,
+            table.last_reload_successful,
+            table.certificate_expiry,
+        )
 
     def process_values(self) -> ProcessValues:
         """Return the bytes that the workers hold."""

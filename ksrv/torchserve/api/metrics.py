@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
-from ksrv.handlers.metrics import Emit, MetricRecord, discard
+from ksrv.handlers.metrics import Emit, discard
+from ksrv.statistics import MetricRecord
 
 logger = logging.getLogger("ksrv.torchserve.api.metrics")
 

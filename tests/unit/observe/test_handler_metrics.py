@@ -5,9 +5,9 @@ import logging
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ksrv.handlers.metrics import MetricRecord
 from ksrv.observe import handler_metrics
 from ksrv.observe.handler_metrics import HandlerMetrics
+from ksrv.statistics import MetricRecord
 
 
 def record(name="n", value=1.0, kind="counter", labels=(("k", "v"),)):

@@ -98,11 +98,11 @@ def test_counts_survive_a_reload(served):
     assert served.statistics()[0].success.count == after.success.count
 
 
-def samples(served, server_values=None):
+def samples(served, table=None):
     return {
         (sample.name, *sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(
-            exposition(ServerStatistics(served, server_values=server_values)).decode()
+            exposition(ServerStatistics(served, table=table)).decode()
         )
         for sample in family.samples
     }

@@ -13,8 +13,8 @@ from ksrv._native.memory import buffer_pool as arena
 from ksrv.engine.executors import ExecutorDied
 from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.errors import HandlerFailed, InferenceError
-from ksrv.handlers.metrics import MetricRecord
 from ksrv.request import BatchInputs, BatchRequest, Tensor
+from ksrv.statistics import MetricRecord
 from tests.support.engine.process_models import Chunks, batch_of, running, source
 
 ECHO = """
