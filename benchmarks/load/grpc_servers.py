@@ -39,7 +39,7 @@ from ksrv.protocol.protobuf import message_class
 from ksrv.request import InferRequest, InferResponse, Tensor
 from ksrv.server.grpc.calls import open_to_all
 from ksrv.server.grpc.completion_queue import DirectCalls, Unary
-from ksrv.server.grpc.unfinished_calls import Waiting
+from ksrv.server.grpc.unfinished_calls import UnfinishedCalls
 from ksrv.spec import ModelSpec
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -187,7 +187,7 @@ def serve(kind: str) -> None:
             server,
             {METHOD: Unary(open_to_all, LIMITS)},
             cast(Any, Calls(engine)),
-            Waiting(budget, head=10, rate=4096, most=1000),
+            UnfinishedCalls(budget, head=10, rate=4096, most=1000),
             budget,
             threads=16,
             most=1000,

@@ -1,19 +1,20 @@
 """Unary calls taken straight from grpcio's completion queue, without its Python server in between.
 
 grpcio's own sync server changes threads four times for a small call and wakes up some twenty times,
-which costs more than everything that ksrv does. It also keeps a thread for each message that it waits for, and
-asks for messages before the caller is authorized. So the unary calls are registered methods with
-a queue of their own: credentials are looked at first, then the message is asked for, and no thread
-waits for it (`grpc_waiting`). ModelInfer goes on from there in a way of its own. One thread at a time, the leader, waits on that queue and reads, runs and answers a call on
-the spot: a request that is lent its handler's seat never leaves its thread. Any other request is
-deferred, and other threads write the answers once the engine has them.
+which costs more than everything that ksrv does. It also keeps a thread for each message that it
+waits for, and asks for messages before the caller is authorized. So the unary calls are registered
+methods with a queue of their own: the credentials are checked first, then the message is asked for,
+and no thread waits for it (`unfinished_calls`).
 
-The leader hands over before it runs what may take long, and is replaced when it does not come back.
-More threads on one queue would cost each call another wake-up. The other unary methods go to a pool
-once their message is there. Streams stay with grpcio's server.
+One thread at a time, the leader, waits on that queue. It reads, runs and answers calls of ModelInfer
+itself: a request that finds a free instance slot never leaves this thread. Any other request is
+deferred, and other threads write the answers once the engine has them. The leader hands its role over
+before it runs a request that may take long, and is replaced when it does not come back. More threads
+on one queue would cost each call another wake-up. The other unary methods run on a pool once their
+message has arrived. Streams stay with grpcio's server.
 
-What is used here of grpcio is the layer that its own server is written on, but it is not public.
-`DirectCalls.on` therefore looks for every name first, and where one is missing all methods are
+The layer of grpcio that is used here carries grpcio's own server, but it is not public.
+`DirectCalls.on` therefore checks for every name first; if a name is missing, all methods are
 registered the public way (`fallback`).
 """
 
@@ -35,7 +36,7 @@ from ksrv.limits import Limits
 from ksrv.server.grpc.calls import Check, Context, failure_of, set_status
 from ksrv.server.grpc.infer import InferCalls
 from ksrv.server.grpc.messages import as_written, encoding_of
-from ksrv.server.grpc.unfinished_calls import SMALL, Awaited, Waiting
+from ksrv.server.grpc.unfinished_calls import SMALL, UnfinishedCall, UnfinishedCalls
 from ksrv.server.http.byte_budget import Reservation
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Unary:
     small: bool = False
 
 
-class Call(Awaited):
+class Call(UnfinishedCall):
     """One call: what is asked of a `grpc.ServicerContext`, and its answer.
 
     Args:
@@ -215,7 +216,7 @@ class DirectCalls:
         server: grpcio's core server.
         methods: The methods by their paths.
         calls: Reads and answers requests of ModelInfer.
-        waiting: The calls whose message is not there yet.
+        unfinished: The calls whose message has not arrived.
         budget: The bytes that requests may hold together.
         threads: Requests that run on the spot at a time; at least one.
         most: Calls whose message is there that are held at a time; further ones are refused.
@@ -228,7 +229,7 @@ class DirectCalls:
         server: Any,
         methods: Mapping[str, Unary],
         calls: InferCalls,
-        waiting: Waiting,
+        unfinished: UnfinishedCalls,
         budget: MemoryBudget,
         *,
         threads: int,
@@ -239,7 +240,7 @@ class DirectCalls:
         self._server = server
         self._methods = methods
         self._calls = calls
-        self._waiting = waiting
+        self._unfinished = unfinished
         self._budget = budget
         self._most = most
         self._queue = core.CompletionQueue()
@@ -270,7 +271,7 @@ class DirectCalls:
         server: Any,
         methods: Mapping[str, Unary],
         calls: InferCalls,
-        waiting: Waiting,
+        unfinished: UnfinishedCalls,
         budget: MemoryBudget,
         *,
         threads: int,
@@ -283,7 +284,7 @@ class DirectCalls:
             server: A `grpc.Server`.
             methods: The methods by their paths.
             calls: Reads and answers requests of ModelInfer.
-            waiting: The calls whose message is not there yet.
+            unfinished: The calls whose message has not arrived.
             budget: The bytes that requests may hold together.
             threads: Requests that run on the spot at a time.
             most: Calls whose message is there that are held at a time.
@@ -304,7 +305,7 @@ class DirectCalls:
             log.warning("grpcio lacks %s: ModelInfer takes the slower way", ", ".join(missing))
             return None
         return cls(
-            core, inner, methods, calls, waiting, budget, threads=threads, most=most, trims=trims
+            core, inner, methods, calls, unfinished, budget, threads=threads, most=most, trims=trims
         )
 
     def start(self) -> None:
@@ -438,17 +439,17 @@ class DirectCalls:
         except Exception as error:  # noqa: BLE001 - the client is told
             self._refuse(call, failure_of(error))
             return
-        self._waiting.begin(call, self._refuse)
+        self._unfinished.begin(call, self._refuse)
         call.receive(functools.partial(self._received, call))
 
     def _received(self, call: Call, event: Any) -> Call | None:
         message = event.batch_operations[0].message()
-        if not self._waiting.end(call, len(message or b"")):
+        if not self._unfinished.end(call, len(message or b"")):
             return None  # it was given up
         if message is None:  # it was cancelled, or ended without a request
             self._refuse(call, InvalidRequest("the call requires exactly one request message"))
             return None
-        if self._due - self._asked - len(self._waiting) > self._most and not call.small:
+        if self._due - self._asked - len(self._unfinished) > self._most and not call.small:
             self._refuse(
                 call, Overloaded("as many calls are open as this server holds at a time", "calls")
             )

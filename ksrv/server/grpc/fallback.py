@@ -14,13 +14,13 @@ from ksrv.server.grpc.calls import Context, abort, failure_of
 from ksrv.server.grpc.completion_queue import Unary
 from ksrv.server.grpc.infer import InferCalls, Permit, Send, ThreadPermits
 from ksrv.server.grpc.messages import Messages, admitted
-from ksrv.server.grpc.unfinished_calls import Waiting
+from ksrv.server.grpc.unfinished_calls import UnfinishedCalls
 
 
 def fallback(
     methods: Mapping[str, Unary],
     calls: InferCalls,
-    waiting: Waiting,
+    unfinished: UnfinishedCalls,
     budget: MemoryBudget,
     *,
     threads: int,
@@ -31,7 +31,7 @@ def fallback(
     Args:
         methods: The methods by their paths.
         calls: Reads and answers requests of ModelInfer.
-        waiting: The calls whose message is not there yet.
+        unfinished: The calls whose message has not arrived.
         budget: The bytes that requests may hold together.
         threads: Requests of ModelInfer whose thread waits for the answer.
         pool: Where requests of ModelInfer are read.
@@ -43,7 +43,7 @@ def fallback(
     ) -> bytes:
         try:
             method.check(context)
-            received = Messages(requests, context, waiting, small=method.small).only()
+            received = Messages(requests, context, unfinished, small=method.small).only()
             message, reservation = admitted(received, method.limits, budget)
         except grpc.RpcError:
             raise  # grpcio's own word that the call is over

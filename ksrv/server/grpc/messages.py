@@ -14,7 +14,7 @@ from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError
 from ksrv.limits import Limits, show_limit
 from ksrv.observe.traffic import count_refusal
 from ksrv.server.grpc.calls import Context
-from ksrv.server.grpc.unfinished_calls import Awaited, GiveUp, Waiting
+from ksrv.server.grpc.unfinished_calls import GiveUp, UnfinishedCall, UnfinishedCalls
 from ksrv.server.http.body import COMPRESSED_STEP, inflated
 from ksrv.server.http.byte_budget import Reservation
 
@@ -96,15 +96,15 @@ def as_written(message: bytes, limits: Limits, reservation: Reservation) -> byte
 
 
 class Messages(Iterator[bytes]):
-    """The messages of a call of grpcio's own server, as received, each waited for.
+    """The messages of a call of grpcio's own server, as received, waited for one by one.
 
     Args:
         source: grpcio's iterator, which blocks the thread that asks it.
         context: The call.
-        waiting: The calls that wait.
-        patience: See `Awaited`.
-        small: See `Awaited`.
-        idle: See `Awaited`.
+        unfinished: The calls whose message has not arrived.
+        begin_timeout: See `UnfinishedCall`.
+        small: See `UnfinishedCall`.
+        idle: See `UnfinishedCall`.
         give_up: Ends the call when a message does not come; cancels it if left out.
     """
 
@@ -112,17 +112,17 @@ class Messages(Iterator[bytes]):
         self,
         source: Iterator[bytes],
         context: Context,
-        waiting: Waiting,
+        unfinished: UnfinishedCalls,
         *,
-        patience: float | None = None,
+        begin_timeout: float | None = None,
         small: bool = False,
         idle: Callable[[], bool] = lambda: True,
         give_up: GiveUp | None = None,
     ) -> None:
         self._source = source
         self._context = context
-        self._waiting = waiting
-        self._patience = patience
+        self._unfinished = unfinished
+        self._begin_timeout = begin_timeout
         self._small = small
         self._idle = idle
         self._give_up = give_up or self._cancel
@@ -134,14 +134,16 @@ class Messages(Iterator[bytes]):
             StopIteration: The client sends no more.
             grpc.RpcError: The call was cancelled, by the client or because none came in time.
         """
-        wait = _Wait(self._context, self._idle, patience=self._patience, small=self._small)
+        wait = _MessageWait(
+            self._context, self._idle, begin_timeout=self._begin_timeout, small=self._small
+        )
         nbytes = 0
-        self._waiting.begin(wait, self._give_up)
+        self._unfinished.begin(wait, self._give_up)
         try:
             message = next(self._source)
             nbytes = len(message)
         finally:
-            self._waiting.end(wait, nbytes)
+            self._unfinished.end(wait, nbytes)
         return message
 
     def only(self) -> bytes:
@@ -154,12 +156,12 @@ class Messages(Iterator[bytes]):
             return message
         raise InvalidRequest("the call requires exactly one request message")
 
-    def _cancel(self, wait: Awaited, error: KsrvError) -> None:
+    def _cancel(self, wait: UnfinishedCall, error: KsrvError) -> None:
         count_refusal("grpc", error.reason)
         self._context.cancel()
 
 
-class _Wait(Awaited):
+class _MessageWait(UnfinishedCall):
     """One message of a call of grpcio's own server."""
 
     __slots__ = ("_context", "_idle")
@@ -169,17 +171,17 @@ class _Wait(Awaited):
         context: Context,
         idle: Callable[[], bool],
         *,
-        patience: float | None,
+        begin_timeout: float | None,
         small: bool,
     ) -> None:
-        super().__init__(patience=patience, small=small)
+        super().__init__(begin_timeout=begin_timeout, small=small)
         self._context = context
         self._idle = idle
 
     def peer(self) -> str:
-        """See `Awaited`."""
+        """See `UnfinishedCall`."""
         return str(self._context.peer())
 
     def idle(self) -> bool:
-        """See `Awaited`."""
+        """See `UnfinishedCall`."""
         return self._idle()

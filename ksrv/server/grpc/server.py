@@ -51,7 +51,7 @@ from ksrv.server.grpc.port import listeners, stop_listening
 from ksrv.server.grpc.reflection import reflection
 from ksrv.server.grpc.servicer import CONTROL, OPEN, Servicer
 from ksrv.server.grpc.stream import StreamCalls
-from ksrv.server.grpc.unfinished_calls import SMALL, Waiting
+from ksrv.server.grpc.unfinished_calls import SMALL, UnfinishedCalls
 from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.settings import ServerSettings
@@ -79,7 +79,7 @@ engine's queue is far shorter."""
 IDLE_CONNECTION_MS = 300_000
 """A connection without a call is closed after so long; clients open a new one for their next call."""
 
-STREAM_PATIENCE_SECONDS = 600.0
+STREAM_TIMEOUT_SECONDS = 600.0
 """A stream on which nothing is asked and nothing is under way is ended after so long."""
 
 DESCRIPTOR_SHARE = 4
@@ -179,7 +179,7 @@ class GrpcServer:
         self._small = msgspec.structs.replace(
             settings.limits, body=min(SMALL, settings.limits.body)
         )
-        self._waiting = Waiting(
+        self._unfinished = UnfinishedCalls(
             self._budget,
             head=settings.head_timeout,
             rate=settings.min_transfer_rate,
@@ -242,7 +242,7 @@ class GrpcServer:
             port = int(self._server.add_secure_port(address, credentials))
         self._server.start()
         self._listening = listeners().keys() - before.keys()
-        self._waiting.start(port)
+        self._unfinished.start(port)
         if self._direct is not None:
             self._direct.start()
         return port
@@ -283,7 +283,7 @@ class GrpcServer:
             self._stopped.wait()
             if self._direct is not None:
                 self._direct.wait(END_SECONDS)
-        self._waiting.stop()
+        self._unfinished.stop()
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
         self._pools.clear()
@@ -352,17 +352,17 @@ class GrpcServer:
         self._streams = StreamCalls(
             calls,
             self._pool("read", MAX_STREAMS),
-            self._waiting,
+            self._unfinished,
             self._budget,
             settings.limits,
-            patience=STREAM_PATIENCE_SECONDS,
+            begin_timeout=STREAM_TIMEOUT_SECONDS,
         )
         unary[f"/{INFERENCE}/ModelInfer"] = Unary(needs_token(authorizer), settings.limits)
         self._direct = DirectCalls.on(
             self._server,
             unary,
             calls,
-            self._waiting,
+            self._unfinished,
             self._budget,
             threads=settings.threads,
             most=MAX_CALLS,
@@ -372,7 +372,7 @@ class GrpcServer:
             others = fallback(
                 unary,
                 calls,
-                self._waiting,
+                self._unfinished,
                 self._budget,
                 threads=settings.threads,
                 pool=infer_pool,
@@ -396,7 +396,7 @@ class GrpcServer:
             return self._watches
 
         def watch(requests: Iterator[bytes], context: Context) -> Iterator[Any]:
-            received = Messages(requests, context, self._waiting, small=True).only()
+            received = Messages(requests, context, self._unfinished, small=True).only()
             message, reservation = admitted(received, self._small, self._budget)
             reservation.close()  # it is small, and the watch may last
             yield from health.watch(parsed(kind, message), context)
@@ -417,8 +417,10 @@ class GrpcServer:
 
         def call(requests: Iterator[bytes], context: Context) -> Iterator[Any]:
             def questions() -> Iterator[bytes]:
-                patience = STREAM_PATIENCE_SECONDS
-                for received in Messages(requests, context, self._waiting, patience=patience):
+                begin_timeout = STREAM_TIMEOUT_SECONDS
+                for received in Messages(
+                    requests, context, self._unfinished, begin_timeout=begin_timeout
+                ):
                     message, reservation = admitted(received, self._small, self._budget)
                     with reservation:
                         yield message

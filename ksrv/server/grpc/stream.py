@@ -22,7 +22,7 @@ from ksrv.request import InferRequest, InferResponse, Parameter
 from ksrv.server.grpc.calls import Context, failure_of
 from ksrv.server.grpc.infer import InferCalls, stream_error
 from ksrv.server.grpc.messages import Messages, admitted
-from ksrv.server.grpc.unfinished_calls import Awaited, Waiting
+from ksrv.server.grpc.unfinished_calls import UnfinishedCall, UnfinishedCalls
 
 if TYPE_CHECKING:
     from ksrv.engine.request_handle import RequestHandle
@@ -140,28 +140,28 @@ class StreamCalls:
     Args:
         infer: Reads requests and hands them to the engine.
         pool: Where the readers run; it must have a thread for each stream besides the calls' own.
-        waiting: The calls that wait for a message.
+        unfinished: The calls whose message has not arrived.
         budget: The bytes that requests may hold together.
         limits: Bounds on a message.
-        patience: Seconds that a stream may wait for a message while nothing is under way.
+        begin_timeout: Seconds that a stream may wait for a message while nothing is under way.
     """
 
     def __init__(
         self,
         infer: InferCalls,
         pool: ThreadPoolExecutor,
-        waiting: Waiting,
+        unfinished: UnfinishedCalls,
         budget: MemoryBudget,
         limits: Limits,
         *,
-        patience: float,
+        begin_timeout: float,
     ) -> None:
         self._infer = infer
         self._pool = pool
-        self._waiting = waiting
+        self._unfinished = unfinished
         self._budget = budget
         self._limits = limits
-        self._patience = patience
+        self._begin_timeout = begin_timeout
         self._lock = threading.Lock()
         self._lines: set[_Line] = set()
         self._closing = False
@@ -201,7 +201,7 @@ class StreamCalls:
     def _read(self, messages: Iterator[bytes], context: Context, line: _Line) -> None:
         import grpc
 
-        def give_up(wait: Awaited, error: KsrvError) -> None:
+        def give_up(wait: UnfinishedCall, error: KsrvError) -> None:
             if line.idle():
                 line.fail(error)
             else:  # what came of the message is held until the call ends
@@ -211,8 +211,8 @@ class StreamCalls:
         received = Messages(
             messages,
             context,
-            self._waiting,
-            patience=self._patience,
+            self._unfinished,
+            begin_timeout=self._begin_timeout,
             give_up=give_up,
             idle=line.idle,
         )

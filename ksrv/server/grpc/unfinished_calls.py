@@ -1,10 +1,9 @@
-"""Calls whose message is not there yet: how long they may wait, and what they hold meanwhile.
+"""Calls whose message has not arrived: how long they may wait, and the memory they hold meanwhile.
 
-grpcio shows a message once it is whole, and nothing of it before. What has come of it is known by
-its connection alone: the kernel counts the bytes that a TCP connection received, and what was not
-handed over of them is held for the calls that wait on it. That much is taken out of the budget of
-bytes in flight, ten times a second. Over a unix socket there is no such count; there only time and
-the number of calls are bounded.
+grpcio shows a message only once it is complete. How much of it has arrived, only its connection tells:
+the kernel counts the bytes that a TCP connection received, and the bytes that were not handed over
+belong to messages of unfinished calls. Ten times a second these bytes are charged to the memory
+budget. A unix socket has no such count; there only the time and the number of calls are bounded.
 """
 
 import ctypes
@@ -30,12 +29,13 @@ LONGEST_SECONDS = 300.0
 """The longest that a message may take, whatever its size; also where its bytes are not known."""
 
 SMALL = 64 * 1024
-"""Bytes of a connection above which a call that has little to say is not waited for."""
+"""A call whose message must be small is ended when its connection holds more bytes than this."""
 
 SMALL_SECONDS = 1.0
 
 CALL_BYTES = 256
-"""What a call takes on the wire besides its message, about; a count that is too low mends itself."""
+"""About how many bytes a call takes on the wire besides its message. A count that is too low is corrected
+by `_unread`."""
 
 PRUNE_SECONDS = 10.0
 
@@ -45,20 +45,20 @@ _TCP_INFO_BYTES_RECEIVED = 128
 _GONE = object()
 
 
-class Awaited:
-    """Something whose message is waited for.
+class UnfinishedCall:
+    """A call whose message has not arrived.
 
     Attributes:
         since: When the wait began, in `time.monotonic`'s seconds.
-        patience: Seconds in which the message must begin; None for the limit of ordinary calls.
+        begin_timeout: Seconds in which the message must begin; None for the limit of ordinary calls.
         small: Whether the message can only be a small one.
     """
 
-    __slots__ = ("patience", "since", "small")
+    __slots__ = ("begin_timeout", "since", "small")
 
-    def __init__(self, *, patience: float | None = None, small: bool = False) -> None:
+    def __init__(self, *, begin_timeout: float | None = None, small: bool = False) -> None:
         self.since = 0.0
-        self.patience = patience
+        self.begin_timeout = begin_timeout
         self.small = small
 
     def peer(self) -> str:
@@ -66,7 +66,7 @@ class Awaited:
         raise NotImplementedError
 
     def idle(self) -> bool:
-        """Return whether nothing but the message is waited for on this call."""
+        """Return whether the call waits for its message only, and for no answer of the engine."""
         return True
 
 
@@ -75,31 +75,31 @@ GiveUp = Callable[[Any, KsrvError], None]
 
 
 class _Connection:
-    """What is known of one connection.
+    """The received bytes of one connection.
 
     Attributes:
-        number: Its descriptor and inode; None where it has none that counts bytes.
-        taken: How many of the received bytes were handed over or are of no interest.
-        held: How many are in the budget.
-        touched: Whether there was a call since its bytes were last looked at.
+        number: Its descriptor and inode; None without a socket that counts bytes.
+        taken: How many of the received bytes were handed over, or came while no call waited.
+        held: How many are charged to the budget.
+        called: Whether there was a call since its bytes were last looked at.
     """
 
-    __slots__ = ("held", "number", "taken", "touched")
+    __slots__ = ("called", "held", "number", "taken")
 
     def __init__(self) -> None:
         self.number: tuple[int, int] | None = None
         self.taken = 0
         self.held = 0
-        self.touched = True
+        self.called = True
 
 
-class Waiting:
-    """The calls of one server that wait for their message.
+class UnfinishedCalls:
+    """The calls of one server whose messages have not arrived.
 
     Args:
         budget: The bytes that requests may hold together.
         head: Seconds in which a message must begin to arrive.
-        rate: Bytes per second that it must make from then on.
+        rate: Bytes per second at which it must arrive from then on.
         most: Calls that may wait at a time.
     """
 
@@ -108,7 +108,7 @@ class Waiting:
         self._head = head
         self._rate = rate
         self._most = most
-        self._calls: dict[Awaited, GiveUp] = {}
+        self._calls: dict[UnfinishedCall, GiveUp] = {}
         self._connections: dict[str, _Connection] = {}
         self._lock = threading.Lock()
         self._prune_at = 0.0
@@ -116,16 +116,16 @@ class Waiting:
         self._stopped = threading.Event()
 
     def start(self, port: int) -> None:
-        """Look after the calls from now on.
+        """Begin to watch the calls.
 
         Args:
             port: Where the server listens.
         """
         self._port = port
-        threading.Thread(target=self._run, name="ksrv-grpc-waiting", daemon=True).start()
+        threading.Thread(target=self._run, name="ksrv-grpc-unfinished", daemon=True).start()
 
     def stop(self) -> None:
-        """Look after nothing more, and give all bytes back."""
+        """Stop watching, and give all bytes back to the budget."""
         self._stopped.set()
         with self._lock:
             for connection in self._connections.values():
@@ -136,7 +136,7 @@ class Waiting:
         """Return how many calls wait."""
         return len(self._calls)
 
-    def begin(self, call: Awaited, give_up: GiveUp) -> None:
+    def begin(self, call: UnfinishedCall, give_up: GiveUp) -> None:
         """Begin to wait for a call's message.
 
         Args:
@@ -148,15 +148,15 @@ class Waiting:
         if len(self._calls) > self._most:
             self._make_room()
 
-    def end(self, call: Awaited, nbytes: int) -> bool:
-        """End the wait: the message is there, or none comes.
+    def end(self, call: UnfinishedCall, nbytes: int) -> bool:
+        """End the wait: the message has arrived, or the client sends none.
 
         Args:
             call: The call.
             nbytes: The bytes of the message as it was received.
 
         Returns:
-            Whether the call is still there; False once it was given up.
+            Whether the call still runs; False once it was given up.
         """
         if self._calls.pop(call, _GONE) is _GONE:
             return False
@@ -165,7 +165,7 @@ class Waiting:
             connection = self._connections.get(peer)
             if connection is None:
                 connection = self._connections[peer] = _Connection()
-            connection.touched = True
+            connection.called = True
             connection.taken += nbytes + CALL_BYTES
             if connection.held:
                 freed = min(connection.held, nbytes)
@@ -177,13 +177,13 @@ class Waiting:
         while not self._stopped.wait(SWEEP_SECONDS):
             self._sweep()
 
-    def _by_peer(self) -> dict[str, list[Awaited]]:
-        found: dict[str, list[Awaited]] = {}
+    def _by_peer(self) -> dict[str, list[UnfinishedCall]]:
+        found: dict[str, list[UnfinishedCall]] = {}
         for call in tuple(self._calls):
             found.setdefault(call.peer(), []).append(call)
         return found
 
-    def _give_up(self, call: Awaited, error: KsrvError) -> None:
+    def _give_up(self, call: UnfinishedCall, error: KsrvError) -> None:
         """End a call, unless its message came at this very moment."""
         give_up = self._calls.pop(call, None)
         if give_up is not None:
@@ -210,7 +210,7 @@ class Waiting:
         looked_at = [
             (peer, connection)
             for peer, connection in known
-            if connection.touched or peer in by_peer or connection.held
+            if connection.called or peer in by_peer or connection.held
         ]
         self._find_sockets(looked_at)
         for peer, connection in looked_at:
@@ -227,7 +227,7 @@ class Waiting:
     def _unread(self, connection: _Connection, *, waits: bool) -> int | None:
         """Return the bytes that are held for calls that wait; None where that is not known."""
         with self._lock:
-            connection.touched = False
+            connection.called = False
             if connection.number is None or (got := _received(*connection.number)) is None:
                 return None
             unread = got - connection.taken
@@ -250,12 +250,12 @@ class Waiting:
         return None
 
     def _overdue(
-        self, call: Awaited, now: float, unread: int | None, calls: int
+        self, call: UnfinishedCall, now: float, unread: int | None, calls: int
     ) -> KsrvError | None:
         waited = now - call.since
         if call.small and waited > SMALL_SECONDS and (unread or 0) > SMALL:
             return BodyTooLarge(f"the request message holds more than {SMALL} bytes")
-        allowed = self._head if call.patience is None else call.patience
+        allowed = self._head if call.begin_timeout is None else call.begin_timeout
         if unread is None:
             allowed += LONGEST_SECONDS
         else:

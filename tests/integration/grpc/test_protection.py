@@ -17,7 +17,7 @@ from ksrv.limits import MIB
 from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, methods
 from ksrv.server.grpc import server as grpc_server
 from ksrv.server.grpc.messages import encoding_of
-from ksrv.server.grpc.unfinished_calls import Awaited, Waiting
+from ksrv.server.grpc.unfinished_calls import UnfinishedCall, UnfinishedCalls
 from ksrv.testing import Server
 from tests.support.engine.engine_stand_in import StandInEngine
 from tests.support.grpc_calls import call, connect, infer_request, running, stub_infer
@@ -339,7 +339,7 @@ def test_streams_and_watches_without_a_token_take_no_place_of_others(engine, mon
 
 
 def test_an_idle_stream_is_ended(engine, monkeypatch):
-    monkeypatch.setattr(grpc_server, "STREAM_PATIENCE_SECONDS", 0.3, raising=False)
+    monkeypatch.setattr(grpc_server, "STREAM_TIMEOUT_SECONDS", 0.3, raising=False)
     with running(engine) as address, connect(address) as channel:
         feed = queue.Queue()
         answers = channel.stream_stream(STREAM)(iter(feed.get, None), timeout=60)
@@ -349,13 +349,13 @@ def test_an_idle_stream_is_ended(engine, monkeypatch):
         feed.put(None)
 
 
-class Named(Awaited):
+class Named(UnfinishedCall):
     """A call of a connection that counts no bytes."""
 
     __slots__ = ("busy",)
 
-    def __init__(self, patience):
-        super().__init__(patience=patience)
+    def __init__(self, begin_timeout):
+        super().__init__(begin_timeout=begin_timeout)
         self.busy = True
 
     def peer(self):
@@ -367,19 +367,19 @@ class Named(Awaited):
 
 def test_a_stream_is_not_idle_while_something_is_under_way(monkeypatch):
     monkeypatch.setattr("ksrv.server.grpc.unfinished_calls.LONGEST_SECONDS", 0.0)
-    waiting = Waiting(MemoryBudget(1), head=60, rate=1, most=10)
+    unfinished = UnfinishedCalls(MemoryBudget(1), head=60, rate=1, most=10)
     ended = []
-    stream = Named(patience=0.1)
-    waiting.begin(stream, lambda call, error: ended.append(error))
-    waiting.start(0)
+    stream = Named(begin_timeout=0.1)
+    unfinished.begin(stream, lambda call, error: ended.append(error))
+    unfinished.start(0)
     begun = stream.since
-    wait_until(lambda: stream.since > begun)  # its patience began anew
+    wait_until(lambda: stream.since > begun)  # its time began anew
     assert not ended
     stream.busy = False
     wait_until(lambda: ended)
-    waiting.stop()
+    unfinished.stop()
     assert type(ended[0]) is RequestTooSlow
-    assert not waiting.end(stream, 0)
+    assert not unfinished.end(stream, 0)
 
 
 # ---- connections ------------------------------------------------------------------------------
