@@ -19,7 +19,7 @@ inline std::int64_t nanoseconds_of(clockid_t clock) noexcept {
 inline std::int64_t now_ns() noexcept { return nanoseconds_of(CLOCK_MONOTONIC); }
 
 // The same for connections, which count from the start of the clock.
-inline std::uint64_t door_clock() noexcept { return static_cast<std::uint64_t>(now_ns()); }
+inline std::uint64_t unsigned_now_ns() noexcept { return static_cast<std::uint64_t>(now_ns()); }
 
 // Exact to a few milliseconds, and cheap.
 inline std::uint64_t coarse_nanoseconds() noexcept {

@@ -1,9 +1,9 @@
-// A connection of the door.
+// A connection of the HTTP server.
 //
 // Strategy: a connection belongs to exactly one side at a time. While it is ARMED the kernel holds
 // it (epoll, one-shot) and either an I/O thread with its event or the sweep with its deadline takes
 // it by one compare-and-swap; while it is OWNED only that thread touches it. Connections are never
-// freed while the door lives, so a stale event may look at one: its generation tells.
+// freed while the server lives, so a stale event may look at one: its generation tells.
 
 #pragma once
 

@@ -1,7 +1,7 @@
 // Decides whether the bytes at the start of a connection's buffer are a *plain* request head.
 //
 // Strategy: first find where the head ends (an incremental search, linear in the bytes received),
-// then judge the complete head once, strictly, against the few forms that the door serves itself.
+// then judge the complete head once, strictly, against the few forms that the HTTP server serves itself.
 // Goals: never accept what llhttp or gunicorn's Python parser would refuse or frame differently;
 // never depend on how the bytes were split over reads; never answer. It is not an HTTP parser and
 // must not become one: every other head goes to gunicorn, and refusing costs only speed.
@@ -20,7 +20,7 @@ enum class Route : uint8_t { none, infer, live, ready };
 constexpr int SCHEME_NAMES = 8;
 constexpr int SCHEME_NAME_BYTES = 48;
 
-// gunicorn's own limits, as its parser would apply them, and the door's.
+// gunicorn's own limits, as its parser would apply them, and the HTTP server's.
 struct HeadLimits {
     size_t head = 16384;          // bytes of the whole head
     size_t fields = 64;           // header fields

@@ -11,13 +11,13 @@ namespace ksrv {
 
 // Whoever switches accepting off may close the listeners when it has: from then on no thread uses their
 // descriptors' numbers, also one that holds an event from before.
-void Door::accept_some(uint16_t listener, uint64_t now) noexcept {
+void HttpServer::accept_some(uint16_t listener, uint64_t now) noexcept {
     accepting_.fetch_add(1);
     if (wanted_.load()) accept_from(listener, now);
     accepting_.fetch_sub(1);
 }
 
-void Door::accept_from(uint16_t listener, uint64_t now) noexcept {
+void HttpServer::accept_from(uint16_t listener, uint64_t now) noexcept {
     const int most = config.shared ? 1 : ACCEPTS;
     for (int i = 0; i < most; ++i) {
         Connection *connection = connections.take();
@@ -38,7 +38,7 @@ void Door::accept_from(uint16_t listener, uint64_t now) noexcept {
                 pause_accept(now + DESCRIPTOR_PAUSE_NS);
             return;
         }
-        count(DOOR_ACCEPTED);
+        count(SERVER_ACCEPTED);
         connection->fd = fd;
         connection->low_water = 1;
         connection->listener = listener;
@@ -61,16 +61,16 @@ void Door::accept_from(uint16_t listener, uint64_t now) noexcept {
 // The kernel wakes the first process in a listener's queue that waits, which would always be the same one
 // while little is to do, and it would get every connection that is kept open. So whoever accepted one
 // goes to the end of the queue.
-void Door::step_back(uint16_t listener) noexcept {
+void HttpServer::step_back(uint16_t listener) noexcept {
     std::lock_guard<std::mutex> guard(accept_mutex_);
     if (!watching_) return;
     if (watch_listener(listener, false) && watch_listener(listener, true)) return;
     watch_listeners(false);  // there is no memory: the sweep tries again
-    paused_until_ = door_clock() + DESCRIPTOR_PAUSE_NS;
+    paused_until_ = unsigned_now_ns() + DESCRIPTOR_PAUSE_NS;
     paused_.store(true);
 }
 
-bool Door::watch_listeners(bool on) noexcept {
+bool HttpServer::watch_listeners(bool on) noexcept {
     if (watching_ == on) return true;
     watching_ = on;
     bool done = true;
@@ -78,14 +78,14 @@ bool Door::watch_listeners(bool on) noexcept {
     return done;
 }
 
-bool Door::watch_listener(size_t listener, bool on) noexcept {
+bool HttpServer::watch_listener(size_t listener, bool on) noexcept {
     epoll_event event{};
     event.events = EPOLLIN | EPOLLEXCLUSIVE;
     event.data.u64 = LISTENER_TAG | static_cast<uint32_t>(listener);
     return epoll_ctl(epoll_, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listeners_[listener], &event) == 0;
 }
 
-void Door::accept_enabled(bool enabled) noexcept {
+void HttpServer::accept_enabled(bool enabled) noexcept {
     {
         std::lock_guard<std::mutex> guard(accept_mutex_);
         wanted_.store(enabled);
@@ -94,15 +94,15 @@ void Door::accept_enabled(bool enabled) noexcept {
     while (!enabled && accepting_.load() != 0) sched_yield();  // accepting never waits
 }
 
-void Door::pause_accept(uint64_t until) noexcept {
+void HttpServer::pause_accept(uint64_t until) noexcept {
     std::lock_guard<std::mutex> guard(accept_mutex_);
-    if (!paused_.load()) count(DOOR_ACCEPT_PAUSED);
+    if (!paused_.load()) count(SERVER_ACCEPT_PAUSED);
     paused_until_ = until;
     paused_.store(true);
     watch_listeners(false);
 }
 
-bool Door::somebody_waits() noexcept {
+bool HttpServer::somebody_waits() noexcept {
     for (int fd : listeners_) {
         pollfd look{fd, POLLIN, 0};
         if (poll(&look, 1, 0) > 0 && look.revents & POLLIN) return true;
@@ -113,7 +113,7 @@ bool Door::somebody_waits() noexcept {
 // Closes the connection that has been idle for longest between two messages, so that connections kept
 // open for nothing keep nobody out. One whose next message is on its way is left alone. The caller is
 // counted in `accepting_`.
-bool Door::recycle_idle() noexcept {
+bool HttpServer::recycle_idle() noexcept {
     if (!somebody_waits()) return false;
     uint64_t tried = 0;
     for (int i = 0; i < RECYCLE_TRIES; ++i) {
@@ -132,17 +132,17 @@ bool Door::recycle_idle() noexcept {
         char next;
         const bool silent = recv(oldest->fd, &next, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
         if (oldest->is_idle() && silent) {
-            count(DOOR_RECYCLED);
+            count(SERVER_RECYCLED);
             drop(oldest);
             return true;
         }
-        arm_for_phase(oldest, door_clock());
+        arm_for_phase(oldest, unsigned_now_ns());
     }
     return false;
 }
 
 // At the limit of connections the first one that closes resumes; without descriptors, the time.
-void Door::resume_accept(uint64_t now) noexcept {
+void HttpServer::resume_accept(uint64_t now) noexcept {
     std::lock_guard<std::mutex> guard(accept_mutex_);
     if (!paused_.load() || connections.open() >= connections.most()) return;
     if (paused_until_ != Deadlines::NONE && now < paused_until_) return;

@@ -23,14 +23,14 @@ Entry *const LOOKING = reinterpret_cast<Entry *>(1);
 
 // Has the connection watched until it is answered or dropped. Before the entry is pushed, or with the
 // GIL where only a thread with the GIL answers.
-void Door::watch(Connection *connection, Entry *entry) noexcept {
+void HttpServer::watch(Connection *connection, Entry *entry) noexcept {
     retain(entry);
     watched_.fetch_add(1, std::memory_order_relaxed);
     connection->probed = false;
     connection->waiting.store(entry, std::memory_order_release);
 }
 
-void Door::unwatch(Connection *connection) noexcept {
+void HttpServer::unwatch(Connection *connection) noexcept {
     Entry *entry = connection->waiting.load(std::memory_order_acquire);
     while (entry != nullptr) {
         if (entry == LOOKING) {
@@ -44,7 +44,7 @@ void Door::unwatch(Connection *connection) noexcept {
     }
 }
 
-bool Door::has_vanished(Connection *connection) noexcept {
+bool HttpServer::has_vanished(Connection *connection) noexcept {
     static constexpr char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
     static constexpr ssize_t length = sizeof interim - 1;
     pollfd asked{connection->fd, POLLRDHUP, 0};
@@ -55,12 +55,12 @@ bool Door::has_vanished(Connection *connection) noexcept {
     return send(connection->fd, interim, length, MSG_NOSIGNAL | MSG_DONTWAIT) != length;
 }
 
-void Door::forsake(Connection *connection) noexcept {
-    count(DOOR_VANISHED);
+void HttpServer::forsake(Connection *connection) noexcept {
+    count(SERVER_DISCONNECTED);
     drop(connection);
 }
 
-void Door::look_after_waiting() noexcept {
+void HttpServer::look_after_waiting() noexcept {
     if (watched_.load(std::memory_order_relaxed) == 0) return;
     for (uint32_t slot = 0; slot < connections.used(); ++slot) {
         Connection *connection = connections.at(slot);

@@ -1,4 +1,4 @@
-// The door's threads: waiting in epoll, arming, deadlines.
+// The HTTP server's threads: waiting in epoll, arming, deadlines.
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -9,7 +9,7 @@
 
 namespace ksrv {
 
-Door::Door(const DoorConfig &wanted, Serve serve, void *owner)
+HttpServer::HttpServer(const HttpServerConfig &wanted, Serve serve, void *owner)
     : config(wanted),
       connections(wanted.connections),
       deadlines(wanted.connections),
@@ -21,7 +21,7 @@ Door::Door(const DoorConfig &wanted, Serve serve, void *owner)
     notify_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 }
 
-Door::~Door() {
+HttpServer::~HttpServer() {
     for (uint32_t slot = 0; slot < connections.used(); ++slot) {
         Connection *connection = connections.at(slot);
         if (connection->phase.load() == Phase::free) continue;
@@ -33,7 +33,7 @@ Door::~Door() {
         if (fd >= 0) close(fd);
 }
 
-bool Door::listen_on(const int *listeners, size_t count) noexcept {
+bool HttpServer::listen_on(const int *listeners, size_t count) noexcept {
     if (epoll_ < 0 || wake_ < 0 || notify_ < 0 || !deadlines.made()) return false;
     try {
         listeners_.assign(listeners, listeners + count);
@@ -50,19 +50,19 @@ bool Door::listen_on(const int *listeners, size_t count) noexcept {
     return epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0;
 }
 
-void Door::run(int index) noexcept {
+void HttpServer::run(int index) noexcept {
     if (index >= config.threads) {
         stand_by(index);
         return;
     }
     Thread &self = threads_[static_cast<size_t>(index)];
     epoll_event events[EVENTS];
-    uint64_t now = door_clock();
+    uint64_t now = unsigned_now_ns();
     while (!stopping_.load(std::memory_order_acquire)) {
         self.busy_since.store(0, std::memory_order_relaxed);
         if (leader_.load(std::memory_order_acquire) != index) {
             follow(index);
-            now = door_clock();
+            now = unsigned_now_ns();
             continue;
         }
         const bool timed = connections.open() != 0 || paused_.load(std::memory_order_relaxed);
@@ -71,7 +71,7 @@ void Door::run(int index) noexcept {
         const int until_sweep = sweep_in < SWEEP_NS ? static_cast<int>(sweep_in / 1000000u) + 1 : 100;
         const int patience = waiting ? 2 : timed ? until_sweep : 1000;
         const int ready_count = epoll_wait(epoll_, events, EVENTS, patience);
-        now = door_clock();
+        now = unsigned_now_ns();
         self.busy_since.store(now, std::memory_order_relaxed);
         for (int i = 0; i < ready_count; ++i) {
             const uint32_t low = static_cast<uint32_t>(events[i].data.u64);
@@ -93,7 +93,7 @@ void Door::run(int index) noexcept {
     self.busy_since.store(0, std::memory_order_relaxed);
 }
 
-void Door::stop() noexcept {
+void HttpServer::stop() noexcept {
     stopping_.store(true, std::memory_order_release);
     const uint64_t one = 1;
     while (write(wake_, &one, sizeof one) < 0 && errno == EINTR) {
@@ -106,8 +106,8 @@ void Door::stop() noexcept {
     relief_.notify_all();
 }
 
-uint64_t Door::stuck_ns() noexcept {
-    const uint64_t now = door_clock();
+uint64_t HttpServer::stuck_ns() noexcept {
+    const uint64_t now = unsigned_now_ns();
     uint64_t longest = 0;
     for (int i = 0; i < config.threads; ++i) {
         const uint64_t since = threads_[static_cast<size_t>(i)].busy_since.load();
@@ -116,7 +116,7 @@ uint64_t Door::stuck_ns() noexcept {
     return longest;
 }
 
-void Door::notify() noexcept {
+void HttpServer::notify() noexcept {
     const uint64_t one = 1;
     while (write(notify_, &one, sizeof one) < 0 && errno == EINTR) {
     }
@@ -125,7 +125,7 @@ void Door::notify() noexcept {
 // ---- arming and dropping --------------------------------------------------------------------
 
 // Gives the connection to the kernel. Its deadline must be set; it must not be touched afterwards.
-void Door::arm(Connection *connection, uint32_t events) noexcept {
+void HttpServer::arm(Connection *connection, uint32_t events) noexcept {
     epoll_event event{};
     event.events = events;
     event.data.u64 = (static_cast<uint64_t>(connection->generation.load(std::memory_order_relaxed)) << 32) |
@@ -141,7 +141,7 @@ void Door::arm(Connection *connection, uint32_t events) noexcept {
     connection->claim.store(ARMED, std::memory_order_release);
 }
 
-void Door::arm_for_phase(Connection *connection, uint64_t now) noexcept {
+void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
     const uint32_t slot = connection->slot;
     switch (connection->phase.load(std::memory_order_relaxed)) {
     case Phase::idle: {
@@ -189,7 +189,7 @@ void Door::arm_for_phase(Connection *connection, uint64_t now) noexcept {
 }
 
 // Gives back what the message and its answer held, but for Python's objects.
-void Door::let_go(Connection *connection) noexcept {
+void HttpServer::let_go(Connection *connection) noexcept {
     if (connection->block) process_arena().release(connection->block);
     connection->block = nullptr;
     for (int i = 0; i < connection->out.block_count; ++i)
@@ -201,9 +201,9 @@ void Door::let_go(Connection *connection) noexcept {
     forget_outgoing(&connection->out);
 }
 
-void Door::drop(Connection *connection) noexcept {
+void HttpServer::drop(Connection *connection) noexcept {
     if (connection->phase.exchange(Phase::free, std::memory_order_acq_rel) == Phase::free) {
-        count(DOOR_STRAY);  // a place that is given back twice would be given to two clients
+        count(SERVER_STRAY);  // a place that is given back twice would be given to two clients
         return;
     }
     unwatch(connection);
@@ -220,11 +220,11 @@ void Door::drop(Connection *connection) noexcept {
         connection->capacity = 0;
     }
     connections.give_back(connection);
-    if (paused_.load(std::memory_order_relaxed)) resume_accept(door_clock());
+    if (paused_.load(std::memory_order_relaxed)) resume_accept(unsigned_now_ns());
 }
 
 // Python objects whose bytes were sent; the main thread gives them back, for this one has no GIL.
-void Door::bury(Owners *owners) noexcept {
+void HttpServer::bury(Owners *owners) noexcept {
     if (!owners) return;
     Owners *last = owners;
     while (last->next) last = last->next;
@@ -235,20 +235,20 @@ void Door::bury(Owners *owners) noexcept {
     notify();
 }
 
-Owners *Door::take_buried() noexcept {
+Owners *HttpServer::take_buried() noexcept {
     return buried_.exchange(nullptr, std::memory_order_acquire);
 }
 
 // ---- events and deadlines -------------------------------------------------------------------
 
-void Door::on_event(Connection *connection, uint32_t events, uint64_t now) noexcept {
+void HttpServer::on_event(Connection *connection, uint32_t events, uint64_t now) noexcept {
     switch (connection->phase.load(std::memory_order_relaxed)) {
     case Phase::send: {
         const Sent sent = flush(connection);
         if (sent == Sent::blocked) {
             arm_for_phase(connection, now);
         } else if (sent == Sent::broken) {
-            count(DOOR_VANISHED);
+            count(SERVER_DISCONNECTED);
             drop(connection);
         } else {
             bury(connection->out.owners);
@@ -266,7 +266,7 @@ void Door::on_event(Connection *connection, uint32_t events, uint64_t now) noexc
     }
 }
 
-void Door::sweep(uint64_t now) noexcept {
+void HttpServer::sweep(uint64_t now) noexcept {
     if (paused_.load(std::memory_order_relaxed)) {
         accepting_.fetch_add(1);
         if (wanted_.load() && connections.open() >= connections.most()) recycle_idle();
@@ -285,7 +285,7 @@ void Door::sweep(uint64_t now) noexcept {
     });
 }
 
-void Door::expire(Connection *connection, uint64_t now) noexcept {
+void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
     switch (connection->phase.load(std::memory_order_relaxed)) {
     case Phase::room:
         look_for_room(connection, now);
@@ -304,17 +304,17 @@ void Door::expire(Connection *connection, uint64_t now) noexcept {
         [[fallthrough]];
     case Phase::head:
     case Phase::hold:
-        refuse(connection, ready_answers[READY_TOO_SLOW], DOOR_TOO_SLOW);
+        refuse(connection, ready_answers[READY_TOO_SLOW], SERVER_TOO_SLOW);
         return;
     case Phase::idle:
-        count(DOOR_IDLE_CLOSED);
+        count(SERVER_IDLE_CLOSED);
         drop(connection);
         return;
     case Phase::send:
         if (still_reading(connection, now)) {
             arm_for_phase(connection, now);
         } else {
-            count(DOOR_TOO_SLOW);
+            count(SERVER_TOO_SLOW);
             drop(connection);
         }
         return;
@@ -323,9 +323,9 @@ void Door::expire(Connection *connection, uint64_t now) noexcept {
     }
 }
 
-void Door::drain() noexcept {
+void HttpServer::drain() noexcept {
     draining.store(true, std::memory_order_release);
-    const uint64_t soon = door_clock() + config.stop_idle_ns;
+    const uint64_t soon = unsigned_now_ns() + config.stop_idle_ns;
     for (uint32_t slot = 0; slot < connections.used(); ++slot)
         if (connections.at(slot)->phase.load(std::memory_order_relaxed) == Phase::idle)
             deadlines.lower(slot, soon);

@@ -14,31 +14,31 @@ constexpr std::uint64_t LONGEST_TIMEOUT_US = 1000000000ull * 1000000ull;
 
 void free_plain(Entry *freed) noexcept {
     PlainEntry *entry = static_cast<PlainEntry *>(freed);
-    Door *door = entry->door;
+    HttpServer *server = entry->server;
     if (entry->block) process_arena().release(entry->block);
     if (entry->reserved && !entry->queue) process_budget().give_back(entry->nbytes);
     entry->plan->release();
     entry->~PlainEntry();
     free(entry);
-    door->open_plain.fetch_sub(1, std::memory_order_release);
+    server->open_plain.fetch_sub(1, std::memory_order_release);
 }
 
 // Called by the timer's thread, or by whoever cancelled the entry; without the GIL.
 void end_plain(Entry *ended) noexcept {
     PlainEntry *entry = static_cast<PlainEntry *>(ended);
-    Connection *connection = entry->door->take_turn(entry->turn);
+    Connection *connection = entry->server->take_turn(entry->turn);
     if (!connection) return;
     if (entry->state.load(std::memory_order_acquire) == STATE_CANCELLED) {  // its client is gone
-        entry->door->forsake(connection);
+        entry->server->forsake(connection);
         return;
     }
     const std::int64_t waited = (entry->ended_ns - entry->enqueued_ns) / 1000000;
-    entry->door->answer_late(connection, *entry->plan, waited, entry->ended_in == STATE_RUNNING);
+    entry->server->answer_late(connection, *entry->plan, waited, entry->ended_in == STATE_RUNNING);
 }
 
 }  // namespace
 
-void Door::answer_late(Connection *connection, const Plan &plan, std::int64_t waited_ms,
+void HttpServer::answer_late(Connection *connection, const Plan &plan, std::int64_t waited_ms,
                        bool running) noexcept {
     char room[4096], fields_room[1024];
     TextWriter body(room, sizeof room), fields(fields_room, sizeof fields_room);
@@ -63,7 +63,7 @@ void Door::answer_late(Connection *connection, const Plan &plan, std::int64_t wa
 }
 
 // An entry over a complete message that is plain, or null. It holds the message's block then.
-PlainEntry *Door::plain_entry(Connection *connection, Plan *plan, std::uint64_t now) noexcept {
+PlainEntry *HttpServer::plain_entry(Connection *connection, Plan *plan, std::uint64_t now) noexcept {
     PlainRequest request;
     const Head &head = connection->head;
     const unsigned char *body = connection->block->data + connection->body_offset;
@@ -94,7 +94,7 @@ PlainEntry *Door::plain_entry(Connection *connection, Plan *plan, std::uint64_t 
     entry->freed = free_plain;
     entry->plan = plan;
     plan->retain();
-    entry->door = this;
+    entry->server = this;
     entry->turn = begin_turn(connection);
     entry->block = connection->block;
     connection->block = nullptr;
@@ -103,7 +103,7 @@ PlainEntry *Door::plain_entry(Connection *connection, Plan *plan, std::uint64_t 
 }
 
 // Gives the message its block back, for the general way to answer it.
-Turn Door::undo_plain(PlainEntry *entry) noexcept {
+Turn HttpServer::undo_plain(PlainEntry *entry) noexcept {
     const Turn turn = entry->turn;
     turn.connection->block = entry->block;
     turn.connection->counted = entry->nbytes;
@@ -115,10 +115,10 @@ Turn Door::undo_plain(PlainEntry *entry) noexcept {
 }
 
 // Puts a plain message into its queue, or has it wait for the GIL. True: it is on its way.
-bool Door::submit_plain(Connection *connection, const Gate &gate) noexcept {
-    PlainEntry *entry = plain_entry(connection, gate.plan, door_clock());
+bool HttpServer::submit_plain(Connection *connection, const Gate &gate) noexcept {
+    PlainEntry *entry = plain_entry(connection, gate.plan, unsigned_now_ns());
     if (!entry) return false;
-    count(DOOR_PLAIN);
+    count(SERVER_FAST_PATH);
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->phase.store(Phase::run, std::memory_order_relaxed);
     if (gate.queue->may_lend.load()) {
@@ -138,7 +138,7 @@ bool Door::submit_plain(Connection *connection, const Gate &gate) noexcept {
 
 // Takes the plain entry of a connection that `next_to_run` gave out, and those behind it that go to the
 // same model, as long as nothing else stands between them.
-std::size_t Door::take_plain(Connection *first, PlainEntry **out, std::size_t room) noexcept {
+std::size_t HttpServer::take_plain(Connection *first, PlainEntry **out, std::size_t room) noexcept {
     std::size_t count = 0;
     out[count++] = first->plain;
     first->plain = nullptr;

@@ -14,7 +14,7 @@ namespace ksrv {
 
 struct PlainEntry : Entry {
     Plan *plan = nullptr;                // held
-    Door *door = nullptr;
+    HttpServer *server = nullptr;
     Turn turn;                           // of the message
     Block *block = nullptr;              // held
     std::size_t body_offset = 0;         // in the block

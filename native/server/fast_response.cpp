@@ -15,8 +15,8 @@ void reply_plain(PlainEntry *entry, const ReplyPart *parts, int part_count, std:
                  bool alone, const ReplyStage *stages, int stage_count) noexcept {
     const Plan &plan = *entry->plan;
     const PlainRequest &request = entry->request;
-    Door *door = entry->door;
-    Connection *connection = door->take_turn(entry->turn);
+    HttpServer *server = entry->server;
+    Connection *connection = server->take_turn(entry->turn);
     if (!connection) return;
     char room[PLAIN_REPLY_ROOM], fields_room[PLAIN_FIELDS_ROOM];
     TextWriter body(room, sizeof room), fields(fields_room, sizeof fields_room);
@@ -48,12 +48,12 @@ void reply_plain(PlainEntry *entry, const ReplyPart *parts, int part_count, std:
     end_fields(fields, true, body.length());
     static constexpr char line[] = "200 OK";
     if (!good || body.full() || fields.full()) {
-        door->answer_ready(connection, READY_FAILED);
-    } else if (door->put_answer(connection, 200, line, sizeof line - 1, fields.text(), fields.length(),
+        server->answer_ready(connection, READY_FAILED);
+    } else if (server->put_answer(connection, 200, line, sizeof line - 1, fields.text(), fields.length(),
                                 body.text(), body.length())) {
-        door->answer(connection, nullptr);
+        server->answer(connection, nullptr);
     } else {
-        door->drop(connection);
+        server->drop(connection);
     }
 }
 

@@ -14,16 +14,16 @@ namespace ksrv {
 
 // Whoever finds nobody there serves. The look after leaving catches what came between the last look
 // and the leaving.
-void Door::serve(int index) noexcept {
+void HttpServer::serve(int index) noexcept {
     while (to_run_.load() != 0) {
-        int server = server_.load();
-        if (server != NOBODY && !late(request_since_.load(), STUCK_NS)) return;
+        int serving = serving_.load();
+        if (serving != NOBODY && !late(request_since_.load(), STUCK_NS)) return;
         if (config.threads > 1 && away_.load() + 1 >= config.threads) {
             call_relief();  // this thread is the last one with the sockets
             return;
         }
-        request_since_.store(door_clock());
-        if (!server_.compare_exchange_strong(server, index)) return;
+        request_since_.store(unsigned_now_ns());
+        if (!serving_.compare_exchange_strong(serving, index)) return;
         away_.fetch_add(1);
         visit_python(index);
         away_.fetch_sub(1);
@@ -31,8 +31,8 @@ void Door::serve(int index) noexcept {
     }
 }
 
-void Door::visit_python(int index) noexcept {
-    const uint64_t now = door_clock();
+void HttpServer::visit_python(int index) noexcept {
+    const uint64_t now = unsigned_now_ns();
     python_since_.store(now);
     request_since_.store(now);
     in_python_.store(index);
@@ -44,20 +44,20 @@ void Door::visit_python(int index) noexcept {
 }
 
 // Another thread may have taken this one's place.
-void Door::leave_python(int index) noexcept {
+void HttpServer::leave_python(int index) noexcept {
     int mine = index;
     in_python_.compare_exchange_strong(mine, NOBODY);
     mine = index;
-    server_.compare_exchange_strong(mine, NOBODY);
+    serving_.compare_exchange_strong(mine, NOBODY);
 }
 
-void Door::call_relief() noexcept {
+void HttpServer::call_relief() noexcept {
     std::lock_guard<std::mutex> guard(relief_mutex_);
     relief_called_ = true;
     relief_.notify_one();
 }
 
-void Door::stand_by(int index) noexcept {
+void HttpServer::stand_by(int index) noexcept {
     std::unique_lock<std::mutex> lock(relief_mutex_);
     while (!stopping_.load(std::memory_order_acquire)) {
         if (!relief_called_) {
@@ -67,7 +67,7 @@ void Door::stand_by(int index) noexcept {
         relief_called_ = false;
         lock.unlock();
         while (to_run_.load() != 0) {
-            server_.store(index);
+            serving_.store(index);
             visit_python(index);
             leave_python(index);
         }
@@ -78,8 +78,8 @@ void Door::stand_by(int index) noexcept {
 // Watches the leader and takes its place when it has been in Python for too long. While requests
 // come, that is a look every two milliseconds, so that entering Python costs no wake-up; else
 // the follower rests until the leader enters Python.
-void Door::follow(int index) noexcept {
-    const auto after = [](uint64_t ns) { return static_cast<int64_t>(door_clock() + ns); };
+void HttpServer::follow(int index) noexcept {
+    const auto after = [](uint64_t ns) { return static_cast<int64_t>(unsigned_now_ns() + ns); };
     std::unique_lock<std::mutex> lock(follow_mutex_);
     while (!stopping_.load(std::memory_order_acquire)) {
         int leader = leader_.load();
@@ -100,8 +100,8 @@ void Door::follow(int index) noexcept {
     }
 }
 
-Connection *Door::next_to_run() noexcept {
-    request_since_.store(door_clock(), std::memory_order_relaxed);
+Connection *HttpServer::next_to_run() noexcept {
+    request_since_.store(unsigned_now_ns(), std::memory_order_relaxed);
     std::lock_guard<std::mutex> guard(run_mutex_);
     Connection *connection = run_first_;
     if (!connection) return nullptr;

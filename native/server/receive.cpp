@@ -8,7 +8,7 @@
 namespace ksrv {
 
 // Goes on with an owned connection until it is armed, in the run queue, handed over or dropped.
-void Door::advance(Connection *connection, uint64_t now) noexcept {
+void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
     int messages = 0;
     bool drained = false;  // the last recv took everything there was
     for (;;) {
@@ -34,7 +34,7 @@ void Door::advance(Connection *connection, uint64_t now) noexcept {
                 if (!start_body(connection, now)) return;
                 continue;
             }
-            count(DOOR_HEALTH);
+            count(SERVER_HEALTH);
             bool put;
             if (connection->head.route == Route::live) {
                 const bool good = live.load(std::memory_order_relaxed);
@@ -122,7 +122,7 @@ void Door::advance(Connection *connection, uint64_t now) noexcept {
 }
 
 // Has Python look at who calls, before a body is waited for. True: the connection is not the caller's.
-bool Door::check_first(Connection *connection) noexcept {
+bool HttpServer::check_first(Connection *connection) noexcept {
     if (!config.checks_callers || connection->checked) return false;
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->checking = true;
@@ -131,19 +131,19 @@ bool Door::check_first(Connection *connection) noexcept {
     return true;
 }
 
-void Door::checked(Connection *connection, bool admitted) noexcept {
+void HttpServer::checked(Connection *connection, bool admitted) noexcept {
     connection->checked = true;
     if (!admitted) {
         hand_over(connection);
         return;
     }
     connection->phase.store(Phase::head, std::memory_order_relaxed);
-    advance(connection, door_clock());
+    advance(connection, unsigned_now_ns());
 }
 
 // Takes the block for a plain infer request and moves what came with the head into it. False: the
 // connection is not the caller's any more.
-bool Door::start_body(Connection *connection, uint64_t now) noexcept {
+bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
     const uint64_t need = connection->head.content_length;
     const size_t with_head = connection->filled - connection->head.length;
     const size_t taken = with_head < need ? with_head : static_cast<size_t>(need);
@@ -158,7 +158,7 @@ bool Door::start_body(Connection *connection, uint64_t now) noexcept {
         connection->head.has_json_length ? (0 - connection->head.json_length) & 63 : 0;
     connection->block = process_arena().lease(connection->body_offset + need, BACKEND_HEAP);
     if (!connection->block) {
-        refuse(connection, ready_answers[READY_NO_ROOM], DOOR_NO_ROOM);
+        refuse(connection, ready_answers[READY_NO_ROOM], SERVER_NO_ROOM);
         return false;
     }
     connection->body_got = taken;
@@ -183,7 +183,7 @@ bool Door::start_body(Connection *connection, uint64_t now) noexcept {
 
 // Counts what has come of a body and the next step of it: as much again, within bounds. A block that
 // was in use before is in memory already, so all of it is counted. False: there is no room.
-bool Door::count_body(Connection *connection) noexcept {
+bool HttpServer::count_body(Connection *connection) noexcept {
     const uint64_t need = connection->head.content_length;
     const uint64_t got = connection->body_got;
     const uint64_t step = got < COUNTED_STEP ? COUNTED_STEP : got < TURN_BYTES ? got : TURN_BYTES;
@@ -196,7 +196,7 @@ bool Door::count_body(Connection *connection) noexcept {
 
 // A body that was counted before it came does not come quickly: what is missing is neither counted nor
 // kept in memory for it any longer.
-void Door::count_what_came(Connection *connection) noexcept {
+void HttpServer::count_what_came(Connection *connection) noexcept {
     connection->ahead = false;
     connection->block->unwritten = true;
     Arena::give_back_behind(connection->block, connection->body_offset + connection->body_got);
@@ -204,18 +204,18 @@ void Door::count_what_came(Connection *connection) noexcept {
     connection->counted = connection->body_got;
 }
 
-void Door::give_back(Connection *connection) noexcept {
+void HttpServer::give_back(Connection *connection) noexcept {
     process_budget().give_back(connection->counted);
     connection->counted = 0;
 }
 
 // Has the sweep look again soon; the connection is its.
-void Door::await_room(Connection *connection, uint64_t now) noexcept {
+void HttpServer::await_room(Connection *connection, uint64_t now) noexcept {
     if (connection->phase.load(std::memory_order_relaxed) != Phase::room) {
         connection->room_ns = now;
         connection->phase.store(Phase::room, std::memory_order_relaxed);
     } else if (now - connection->room_ns >= config.room_ns) {
-        refuse(connection, ready_answers[READY_NO_ROOM], DOOR_NO_ROOM);
+        refuse(connection, ready_answers[READY_NO_ROOM], SERVER_NO_ROOM);
         return;
     }
     deadlines.set(connection->slot, now + ROOM_RETRY_NS);
@@ -224,7 +224,7 @@ void Door::await_room(Connection *connection, uint64_t now) noexcept {
     connection->claim.store(ARMED, std::memory_order_release);  // for the sweep alone
 }
 
-void Door::look_for_room(Connection *connection, uint64_t now) noexcept {
+void HttpServer::look_for_room(Connection *connection, uint64_t now) noexcept {
     if (!connection->block) {
         if (start_body(connection, now)) advance(connection, now);
         return;
@@ -241,7 +241,7 @@ void Door::look_for_room(Connection *connection, uint64_t now) noexcept {
 // Answers 503 without Python where the model's queue is full. A body that is not `complete` stays
 // unread, and the connection closes behind the answer. A complete message that is plain goes into the
 // queue. True: the connection is not the caller's.
-bool Door::at_the_gate(Connection *connection, bool complete) noexcept {
+bool HttpServer::at_the_gate(Connection *connection, bool complete) noexcept {
     const std::shared_ptr<const GateTable> table = gates.table();
     if (!table) return false;
     const char *head = reinterpret_cast<const char *>(connection->buffer);
@@ -251,10 +251,10 @@ bool Door::at_the_gate(Connection *connection, bool complete) noexcept {
     if (!gate) return false;
     if (!gate->queue->turns_away()) return complete && gate->plan && submit_plain(connection, *gate);
     if (!complete) {
-        refuse(connection, gate->full, DOOR_QUEUE_FULL);
+        refuse(connection, gate->full, SERVER_QUEUE_FULL);
         return true;
     }
-    count(DOOR_QUEUE_FULL);
+    count(SERVER_QUEUE_FULL);
     if (!put_ready(connection, gate->full)) {
         drop(connection);
     } else {
@@ -265,7 +265,7 @@ bool Door::at_the_gate(Connection *connection, bool complete) noexcept {
 
 // Receives until the body is complete or cut short, the socket is empty, or it is the others' turn. A
 // request that has come to its end then goes into its model's queue, or waits for the GIL.
-void Door::receive_body(Connection *connection, uint64_t now) noexcept {
+void HttpServer::receive_body(Connection *connection, uint64_t now) noexcept {
     const size_t need = static_cast<size_t>(connection->head.content_length);
     unsigned char *const body = connection->block->data + connection->body_offset;
     size_t turn = 0;
@@ -299,7 +299,7 @@ void Door::receive_body(Connection *connection, uint64_t now) noexcept {
         }
     }
     set_low_water(connection, 1);
-    count(DOOR_INFER);
+    count(SERVER_INFER);
     connection->ahead = false;
     connection->block->unwritten = connection->block->unwritten && connection->body_got < need;
     if (connection->body_got == need && at_the_gate(connection, true)) return;
@@ -309,14 +309,14 @@ void Door::receive_body(Connection *connection, uint64_t now) noexcept {
 }
 
 // The kernel wakes nobody for less than this.
-void Door::set_low_water(Connection *connection, int bytes) noexcept {
+void HttpServer::set_low_water(Connection *connection, int bytes) noexcept {
     if (connection->low_water == bytes) return;
     if (setsockopt(connection->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)
         connection->low_water = bytes;
 }
 
 // The rest of a large body is waited for in large pieces, unless the peer turned out to be slow.
-void Door::await_more(Connection *connection, size_t left) noexcept {
+void HttpServer::await_more(Connection *connection, size_t left) noexcept {
     if (connection->trickles || left < LOW_WATER_LEAST) {
         set_low_water(connection, 1);
     } else {
@@ -324,7 +324,7 @@ void Door::await_more(Connection *connection, size_t left) noexcept {
     }
 }
 
-void Door::queue_to_run(Connection *connection) noexcept {
+void HttpServer::queue_to_run(Connection *connection) noexcept {
     if (!connection->plain) begin_turn(connection);
     std::lock_guard<std::mutex> guard(run_mutex_);
     connection->next = nullptr;
@@ -336,8 +336,8 @@ void Door::queue_to_run(Connection *connection) noexcept {
 // ---- gunicorn's side ------------------------------------------------------------------------
 
 // Everything read since the message began goes along; epoll forgets the descriptor.
-void Door::hand_over(Connection *connection) noexcept {
-    count(DOOR_HANDED);
+void HttpServer::hand_over(Connection *connection) noexcept {
+    count(SERVER_HANDED);
     give_back(connection);  // who reads the body counts it
     deadlines.set(connection->slot, Deadlines::NONE);
     if (connection->registered) epoll_ctl(epoll_, EPOLL_CTL_DEL, connection->fd, nullptr);
@@ -352,7 +352,7 @@ void Door::hand_over(Connection *connection) noexcept {
     notify();
 }
 
-Connection *Door::next_handed() noexcept {
+Connection *HttpServer::next_handed() noexcept {
     std::lock_guard<std::mutex> guard(handed_mutex_);
     Connection *connection = handed_first_;
     if (!connection) return nullptr;
@@ -363,14 +363,14 @@ Connection *Door::next_handed() noexcept {
 }
 
 // gunicorn has closed the connection, or keeps it for good.
-void Door::release_handed(uint32_t slot) noexcept {
+void HttpServer::release_handed(uint32_t slot) noexcept {
     Connection *connection = connections.at(slot);
     if (connection && connection->phase.load(std::memory_order_acquire) == Phase::handed)
         drop(connection);
 }
 
 // Takes a connection back between two messages, to keep it or to close it.
-bool Door::adopt(uint32_t slot, int fd, bool keep) noexcept {
+bool HttpServer::adopt(uint32_t slot, int fd, bool keep) noexcept {
     Connection *connection = connections.at(slot);
     if (!connection || connection->phase.load(std::memory_order_acquire) != Phase::handed) return false;
     connection->fd = fd;
@@ -378,7 +378,7 @@ bool Door::adopt(uint32_t slot, int fd, bool keep) noexcept {
     connection->close_after = false;
     connection->touched = true;
     connection->reset_message();
-    connection->stage_ns = door_clock();
+    connection->stage_ns = unsigned_now_ns();
     if (!keep) shutdown(fd, SHUT_WR);
     connection->phase.store(keep ? Phase::idle : Phase::linger, std::memory_order_relaxed);
     arm_for_phase(connection, connection->stage_ns);

@@ -9,11 +9,11 @@
 
 namespace ksrv {
 
-Sent Door::flush(Connection *connection) noexcept {
+Sent HttpServer::flush(Connection *connection) noexcept {
     return send_now(connection->fd, &connection->out);
 }
 
-bool Door::put_answer(Connection *connection, uint16_t status, const char *line,
+bool HttpServer::put_answer(Connection *connection, uint16_t status, const char *line,
                       size_t line_length, const char *fields, size_t fields_length,
                       const char *body, size_t body_length) noexcept {
     Outgoing *out = &connection->out;
@@ -22,21 +22,21 @@ bool Door::put_answer(Connection *connection, uint16_t status, const char *line,
     connection->status = status;
     connection->close_after = connection->close_after || draining.load(std::memory_order_relaxed) ||
                               config.idle_ns == 0;
-    if (!put_head(out, line, line_length, fields, fields_length, config.server.data(),
-                  config.server.size(), connection->close_after, body, body_length))
+    if (!put_head(out, line, line_length, fields, fields_length, config.server_header.data(),
+                  config.server_header.size(), connection->close_after, body, body_length))
         return false;
     connection->answered_bytes = body_length;
     return true;
 }
 
 // Sets up a ready-made answer; the connection closes behind it where it must.
-bool Door::put_ready(Connection *connection, const ReadyAnswer &made) noexcept {
+bool HttpServer::put_ready(Connection *connection, const ReadyAnswer &made) noexcept {
     return put_answer(connection, made.status, made.status_line.data(), made.status_line.size(),
                       made.fields.data(), made.fields.size(), made.body.data(), made.body.size());
 }
 
 // Answers a message whose rest is not read, and closes.
-void Door::refuse(Connection *connection, const ReadyAnswer &made, DoorCounter counter) noexcept {
+void HttpServer::refuse(Connection *connection, const ReadyAnswer &made, ServerCounter counter) noexcept {
     count(counter);
     if (connection->block) process_arena().release(connection->block);
     connection->block = nullptr;
@@ -49,29 +49,29 @@ void Door::refuse(Connection *connection, const ReadyAnswer &made, DoorCounter c
     answer(connection, nullptr);
 }
 
-Turn Door::begin_turn(Connection *connection) noexcept {
+Turn HttpServer::begin_turn(Connection *connection) noexcept {
     const uint64_t number = (connection->turn.load(std::memory_order_relaxed) + 1) | 1;
     connection->turn.store(number, std::memory_order_release);
     return {connection, number};
 }
 
-Connection *Door::take_turn(const Turn &turn) noexcept {
+Connection *HttpServer::take_turn(const Turn &turn) noexcept {
     uint64_t open = turn.number;
     if (turn.connection && (open & 1) &&
         turn.connection->turn.compare_exchange_strong(open, open + 1, std::memory_order_acq_rel))
         return turn.connection;
-    count(DOOR_STRAY);
+    count(SERVER_STRAY);
     return nullptr;
 }
 
-void Door::fail(const Turn &turn) noexcept {
+void HttpServer::fail(const Turn &turn) noexcept {
     if (Connection *connection = take_turn(turn)) answer_ready(connection, READY_FAILED);
 }
 
 // The engine's answer, from whatever thread it comes.
-bool Door::answer(Connection *connection, Owners *owners) noexcept {
+bool HttpServer::answer(Connection *connection, Owners *owners) noexcept {
     unwatch(connection);
-    const uint64_t now = door_clock();
+    const uint64_t now = unsigned_now_ns();
     const Sent sent = flush(connection);
     if (sent == Sent::blocked) {
         if (connection->answer_room == AnswerRoom::none) {  // a small one, or an error
@@ -84,7 +84,7 @@ bool Door::answer(Connection *connection, Owners *owners) noexcept {
         return false;
     }
     if (sent == Sent::broken) {
-        count(DOOR_VANISHED);
+        count(SERVER_DISCONNECTED);
         drop(connection);
         return true;
     }
@@ -92,16 +92,16 @@ bool Door::answer(Connection *connection, Owners *owners) noexcept {
     return true;
 }
 
-bool Door::reserve_answer(Connection *connection, uint64_t nbytes) noexcept {
+bool HttpServer::reserve_answer(Connection *connection, uint64_t nbytes) noexcept {
     give_back(connection);
     connection->answer_counted = nbytes;
     connection->answer_room = process_budget().reserve_answer(nbytes);
     if (connection->answer_room != AnswerRoom::none) return true;
-    count(DOOR_NO_ROOM);
+    count(SERVER_NO_ROOM);
     return false;
 }
 
-void Door::answer_ready(Connection *connection, Ready which) noexcept {
+void HttpServer::answer_ready(Connection *connection, Ready which) noexcept {
     if (!put_ready(connection, ready_answers[which])) {
         drop(connection);
         return;
@@ -111,8 +111,8 @@ void Door::answer_ready(Connection *connection, Ready which) noexcept {
 
 // The answer is out: closes, or makes the connection ready for its next message. True: it is still
 // the caller's, in Phase::idle with what had come behind the message.
-bool Door::finish(Connection *connection, uint64_t now) noexcept {
-    count(DOOR_ANSWERED);
+bool HttpServer::finish(Connection *connection, uint64_t now) noexcept {
+    count(SERVER_ANSWERED);
     const int status = connection->status;
     if (status >= LEAST_ERROR && status < LEAST_ERROR + STATUSES)
         errors[status - LEAST_ERROR].fetch_add(1, std::memory_order_relaxed);
@@ -139,7 +139,7 @@ bool Door::finish(Connection *connection, uint64_t now) noexcept {
 
 // The bytes of all answers on this connection that the peer has taken. What the kernel has accepted
 // says little, for it buffers megabytes; what the peer has not acknowledged yet is subtracted.
-uint64_t Door::acknowledged(const Connection *connection) noexcept {
+uint64_t HttpServer::acknowledged(const Connection *connection) noexcept {
     int unacknowledged = 0;
     if (ioctl(connection->fd, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged < 0) unacknowledged = 0;
     const uint64_t sent = connection->out.sent;
@@ -148,7 +148,7 @@ uint64_t Door::acknowledged(const Connection *connection) noexcept {
 }
 
 // The socket takes no more: the rest goes out when the peer has read.
-void Door::wait_for_reader(Connection *connection, uint64_t now) noexcept {
+void HttpServer::wait_for_reader(Connection *connection, uint64_t now) noexcept {
     connection->stage_ns = now;
     connection->out.taken = acknowledged(connection);
     connection->phase.store(Phase::send, std::memory_order_relaxed);
@@ -156,7 +156,7 @@ void Door::wait_for_reader(Connection *connection, uint64_t now) noexcept {
 }
 
 // Whether the peer has taken enough since the last look.
-bool Door::still_reading(Connection *connection, uint64_t now) noexcept {
+bool HttpServer::still_reading(Connection *connection, uint64_t now) noexcept {
     const uint64_t taken = acknowledged(connection);
     const uint64_t since = taken > connection->out.taken ? taken - connection->out.taken : 0;
     const uint64_t rate = least_rate(connection->out.total);
@@ -167,7 +167,7 @@ bool Door::still_reading(Connection *connection, uint64_t now) noexcept {
 }
 
 // Closing while the peer still sends would reset the connection and could take the answer with it.
-void Door::drain_lingering(Connection *connection, uint64_t now) noexcept {
+void HttpServer::drain_lingering(Connection *connection, uint64_t now) noexcept {
     unsigned char waste[16384];
     for (int turns = 0; turns < 16; ++turns) {
         const ssize_t got = recv(connection->fd, waste, sizeof waste, 0);
@@ -181,7 +181,7 @@ void Door::drain_lingering(Connection *connection, uint64_t now) noexcept {
     arm_for_phase(connection, now);
 }
 
-void Door::record(Connection *connection, uint64_t now) noexcept {
+void HttpServer::record(Connection *connection, uint64_t now) noexcept {
     const size_t length =
         connection->head.length < connection->filled ? connection->head.length : connection->filled;
     try {
@@ -203,10 +203,10 @@ void Door::record(Connection *connection, uint64_t now) noexcept {
     } catch (const std::bad_alloc &) {
         // A line of the access log is not worth a request.
     }
-    count(DOOR_LOST_RECORDS);
+    count(SERVER_LOST_RECORDS);
 }
 
-void Door::take_records(std::vector<AccessRecord> *out) {
+void HttpServer::take_records(std::vector<AccessRecord> *out) {
     std::lock_guard<std::mutex> guard(records_mutex_);
     out->swap(records_);
     records_.clear();

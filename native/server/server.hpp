@@ -1,4 +1,4 @@
-// The door: I/O threads that own a worker's connections, without Python and without the GIL.
+// The HTTP server: I/O threads that own a worker's connections, without Python and without the GIL.
 //
 // Strategy: one thread leads: it waits in epoll and runs each connection with an event to
 // completion, so that a request meets one thread and one warm cache. Complete infer requests wait in
@@ -38,7 +38,7 @@ namespace ksrv {
 struct Entry;
 struct PlainEntry;
 
-struct DoorConfig {
+struct HttpServerConfig {
     HeadLimits limits;
     int threads = 2;
     uint32_t connections = 1000;
@@ -53,7 +53,7 @@ struct DoorConfig {
     bool checks_callers = false;          // before a body is waited for
     bool shared = false;  // whether other processes accept from the same listeners
     bool log = false;
-    std::string server = "gunicorn";
+    std::string server_header = "gunicorn";
 };
 
 // Takes requests into Python: called without the GIL, and pops the run queue until it is empty.
@@ -71,32 +71,32 @@ struct AccessRecord {
     timespec at;
 };
 
-enum DoorCounter : int {
-    DOOR_ACCEPTED,
-    DOOR_INFER,          // infer requests that took the hot route
-    DOOR_HEALTH,
-    DOOR_HANDED,
-    DOOR_ANSWERED,
-    DOOR_TOO_SLOW,
-    DOOR_NO_ROOM,
-    DOOR_QUEUE_FULL,
-    DOOR_IDLE_CLOSED,
-    DOOR_VANISHED,       // the peer went before its answer was sent
-    DOOR_ACCEPT_PAUSED,
-    DOOR_PLAIN,          // infer requests that were queued without Python
-    DOOR_RECYCLED,       // idle connections that made room for others
-    DOOR_LOST_RECORDS,   // of the access log, which was not read in time
-    DOOR_STRAY,          // second answers to a message, which were not sent: faults of this program
-    DOOR_COUNTERS,
+enum ServerCounter : int {
+    SERVER_ACCEPTED,
+    SERVER_INFER,          // infer requests that took the hot route
+    SERVER_HEALTH,
+    SERVER_HANDED,
+    SERVER_ANSWERED,
+    SERVER_TOO_SLOW,
+    SERVER_NO_ROOM,
+    SERVER_QUEUE_FULL,
+    SERVER_IDLE_CLOSED,
+    SERVER_DISCONNECTED,       // the peer went before its answer was sent
+    SERVER_ACCEPT_PAUSED,
+    SERVER_FAST_PATH,          // infer requests that were queued without Python
+    SERVER_RECYCLED,       // idle connections that made room for others
+    SERVER_LOST_RECORDS,   // of the access log, which was not read in time
+    SERVER_STRAY,          // second answers to a message, which were not sent: faults of this program
+    SERVER_COUNTERS,
 };
 
 // Statuses of answers that tell of an error: 400 to 599.
 constexpr int LEAST_ERROR = 400, STATUSES = 200;
 
-class Door {
+class HttpServer {
   public:
-    Door(const DoorConfig &config, Serve serve, void *owner);
-    ~Door();
+    HttpServer(const HttpServerConfig &config, Serve serve, void *owner);
+    ~HttpServer();
 
     // ---- set up and the threads' life (server/event_loop.cpp) ----
     bool listen_on(const int *listeners, size_t count) noexcept;
@@ -109,7 +109,7 @@ class Door {
 
     // ---- answers ----
     // Sends `connection->out`. True: it is over and `owners` are the caller's to give back; false:
-    // the socket is full, and the door keeps them. The connection is not the caller's any more.
+    // the socket is full, and the server keeps them. The connection is not the caller's any more.
     bool answer(Connection *connection, Owners *owners) noexcept;
     void answer_ready(Connection *connection, Ready which) noexcept;  // the same, ready-made
     void drop(Connection *connection) noexcept;                       // no answer: closes
@@ -155,17 +155,17 @@ class Door {
     void take_records(std::vector<AccessRecord> *out);
     int notify_fd() const noexcept { return notify_; }
 
-    DoorConfig config;
+    HttpServerConfig config;
     ReadyAnswer ready_answers[READY_ANSWERS];
     UnreadyAnswer unready;
     std::atomic<bool> live{true}, ready{false};
     std::atomic<bool> draining{false};
-    std::atomic<uint64_t> counters[DOOR_COUNTERS] = {};
+    std::atomic<uint64_t> counters[SERVER_COUNTERS] = {};
     std::atomic<uint64_t> errors[STATUSES] = {};  // answers by status, from LEAST_ERROR on
     Connections connections;
     Deadlines deadlines;
     Gates gates;
-    std::atomic<uint64_t> open_plain{0};  // entries that refer to this door
+    std::atomic<uint64_t> open_plain{0};  // entries that refer to this server
 
   private:
     static constexpr int EVENTS = 16;
@@ -192,7 +192,7 @@ class Door {
         std::atomic<uint64_t> busy_since{0};
     };
 
-    void count(DoorCounter which) noexcept {
+    void count(ServerCounter which) noexcept {
         counters[which].fetch_add(1, std::memory_order_relaxed);
     }
 
@@ -229,7 +229,7 @@ class Door {
     void stand_by(int index) noexcept;
     void follow(int index) noexcept;
     static bool late(uint64_t since, uint64_t allowed) noexcept {
-        const uint64_t now = door_clock();
+        const uint64_t now = unsigned_now_ns();
         return now > since && now - since >= allowed;
     }
 
@@ -254,7 +254,7 @@ class Door {
 
     // send.cpp
     bool put_ready(Connection *connection, const ReadyAnswer &made) noexcept;
-    void refuse(Connection *connection, const ReadyAnswer &made, DoorCounter counter) noexcept;
+    void refuse(Connection *connection, const ReadyAnswer &made, ServerCounter counter) noexcept;
     bool finish(Connection *connection, uint64_t now) noexcept;
     Sent flush(Connection *connection) noexcept;
     static uint64_t acknowledged(const Connection *connection) noexcept;
@@ -290,7 +290,7 @@ class Door {
     Connection *run_first_ = nullptr, *run_last_ = nullptr;
     std::atomic<uint32_t> to_run_{0};
     static constexpr int NOBODY = -1;
-    std::atomic<int> server_{NOBODY};          // who takes requests into Python
+    std::atomic<int> serving_{NOBODY};          // who takes requests into Python
     std::atomic<uint32_t> watched_{0};         // connections that are watched while they wait
     std::atomic<int> away_{0};                 // I/O threads that are in Python
     std::mutex relief_mutex_;

@@ -21,7 +21,7 @@ struct PlainInput {
     std::uint64_t row_bytes = 0;
 };
 
-// What a door knows of one version of a model. It is counted: the gates and each request hold it.
+// What an HTTP server knows of one version of a model. It is counted: the gates and each request hold it.
 struct Plan {
     std::atomic<long> refs{1};
     Queue *queue = nullptr;  // held by whoever made the plan

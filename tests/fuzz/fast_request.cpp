@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     if (data[1] & 2) plan.outputs = {"a", "b"};
     plan.max_rows = data[1] & 4 ? 3 : 0;
     plan.json_limit = 4096;
-    // The JSON ends on a border of 64 bytes, as the door receives it, unless bit 3 says otherwise.
+    // The JSON ends on a border of 64 bytes, as the HTTP server receives it, unless bit 3 says otherwise.
     const std::size_t lead = data[1] & 8 ? 1 : (0 - json_length) & 63;
     auto *room = static_cast<unsigned char *>(
         ::operator new(lead + length + 1, std::align_val_t(64)));

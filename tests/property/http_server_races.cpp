@@ -43,23 +43,23 @@ void require(bool condition, const char *what) {
     std::exit(1);
 }
 
-std::unique_ptr<Door> made() {
-    DoorConfig config;
+std::unique_ptr<HttpServer> made() {
+    HttpServerConfig config;
     config.connections = 4;
     process_budget().set_bound(1000);
-    return std::make_unique<Door>(config, [](void *) {}, nullptr);
+    return std::make_unique<HttpServer>(config, [](void *) {}, nullptr);
 }
 
 void check_accept() {
-    auto door = made();
+    auto server = made();
     const int listener = socket(AF_INET, SOCK_STREAM, 0);
-    require(listen(listener, 1) == 0 && door->listen_on(&listener, 1), "it does not listen");
-    door->accept_enabled(true);
-    std::thread leader([&] { door->accept_some(0, door_clock()); });
+    require(listen(listener, 1) == 0 && server->listen_on(&listener, 1), "it does not listen");
+    server->accept_enabled(true);
+    std::thread leader([&] { server->accept_some(0, unsigned_now_ns()); });
     while (!inside.load()) usleep(1000);
     std::atomic<bool> off{false};
     std::thread worker([&] {
-        door->accept_enabled(false);
+        server->accept_enabled(false);
         off.store(true);
     });
     for (int i = 0; i < 200 && !off.load(); ++i) usleep(1000);
@@ -69,25 +69,25 @@ void check_accept() {
     leader.join();
     require(!too_early, "accepting was off while a thread used the listener");
     inside.store(false);
-    door->accept_some(0, door_clock());  // by an event from before
+    server->accept_some(0, unsigned_now_ns());  // by an event from before
     require(!inside.load(), "a listener was used after accepting was off");
     close(listener);
 }
 
 void check_room() {
-    auto door = made();
+    auto server = made();
     int pair[2];
     require(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "no sockets");
-    Connection *connection = door->connections.take();
+    Connection *connection = server->connections.take();
     connection->fd = pair[0];
     connection->reserve(HEAD_BUFFER);
     connection->head.route = Route::infer;
     connection->head.content_length = 100;
     require(process_budget().reserve(1000, true), "the budget is held already");
-    require(!door->start_body(connection, door_clock()), "there was room");
+    require(!server->start_body(connection, unsigned_now_ns()), "there was room");
     require(connection->phase.load() == Phase::room, "it does not wait for room");
     require(connection->claim_for_sweep(), "the sweep cannot claim it");
-    door->arm_for_phase(connection, door_clock());  // as the sweep does with what is not due
+    server->arm_for_phase(connection, unsigned_now_ns());  // as the sweep does with what is not due
     require(connection->phase.load() == Phase::room, "it was dropped");
     require(connection->claim_for_sweep(), "the sweep will never see it again");
     connection->claim.store(ARMED);

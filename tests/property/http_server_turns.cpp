@@ -22,7 +22,7 @@ struct Client {
     int ends[2];
     Connection *connection;
 
-    explicit Client(Door &door) : connection(door.connections.take()) {
+    explicit Client(HttpServer &server) : connection(server.connections.take()) {
         check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0, "there are sockets");
         connection->fd = ends[0];
         connection->reserve(HEAD_BUFFER);
@@ -45,52 +45,52 @@ struct Client {
 }  // namespace
 
 int main() {
-    DoorConfig config;
-    Door door(config, [](void *) {}, nullptr);
-    door.ready_answers[READY_FAILED] = {500, "500 Failed", "content-length: 0\r\n", ""};
-    const auto strays = [&door] { return door.counters[DOOR_STRAY].load(); };
+    HttpServerConfig config;
+    HttpServer server(config, [](void *) {}, nullptr);
+    server.ready_answers[READY_FAILED] = {500, "500 Failed", "content-length: 0\r\n", ""};
+    const auto strays = [&server] { return server.counters[SERVER_STRAY].load(); };
 
     // One answer to one message.
-    Client one(door);
-    const Turn first = door.begin_turn(one.connection);
-    check(door.turn_of(one.connection).number == first.number, "an open turn can be looked up");
-    door.fail(first);
+    Client one(server);
+    const Turn first = server.begin_turn(one.connection);
+    check(server.turn_of(one.connection).number == first.number, "an open turn can be looked up");
+    server.fail(first);
     check(one.got("500 Failed"), "the first answer is sent");
-    door.fail(first);
+    server.fail(first);
     check(one.got_nothing() && strays() == 1, "a second one is not");
-    check(door.take_turn(Turn{}) == nullptr && strays() == 2, "no turn is nobody's");
+    check(server.take_turn(Turn{}) == nullptr && strays() == 2, "no turn is nobody's");
 
     // The next message of the same client is not answered by the turn of the one before.
     one.connection->claim.store(OWNED);
     one.connection->phase.store(Phase::run);
-    const Turn second = door.begin_turn(one.connection);
-    door.fail(first);
+    const Turn second = server.begin_turn(one.connection);
+    server.fail(first);
     check(one.got_nothing() && strays() == 3, "an answer does not go to another message");
 
     // Nor is another client who has got the place.
-    check(door.take_turn(second) == one.connection, "an open turn is taken");
-    door.drop(one.connection);
-    Client other(door);
+    check(server.take_turn(second) == one.connection, "an open turn is taken");
+    server.drop(one.connection);
+    Client other(server);
     check(other.connection == one.connection, "places are used again");
-    door.begin_turn(other.connection);
-    door.fail(first);
-    door.fail(second);
+    server.begin_turn(other.connection);
+    server.fail(first);
+    server.fail(second);
     check(other.got_nothing() && strays() == 5, "an answer does not go to another client");
 
     // A place that is given back twice is still one place.
-    door.drop(other.connection);
-    door.drop(other.connection);
-    check(strays() == 6 && door.connections.open() == 0, "a connection is dropped once");
-    Client third(door), fourth(door);
+    server.drop(other.connection);
+    server.drop(other.connection);
+    check(strays() == 6 && server.connections.open() == 0, "a connection is dropped once");
+    Client third(server), fourth(server);
     check(third.connection != fourth.connection, "two clients have two places");
 
     // Of many that answer at once one does.
     for (int round = 0; round < 2000; ++round) {
-        const Turn turn = door.begin_turn(third.connection);
+        const Turn turn = server.begin_turn(third.connection);
         std::atomic<int> took{0};
         std::thread threads[3];
         for (std::thread &thread : threads)
-            thread = std::thread([&] { took.fetch_add(door.take_turn(turn) != nullptr); });
+            thread = std::thread([&] { took.fetch_add(server.take_turn(turn) != nullptr); });
         for (std::thread &thread : threads) thread.join();
         check(took.load() == 1, "one of several takes a turn");
     }

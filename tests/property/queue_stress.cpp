@@ -69,7 +69,7 @@ void run_batch(Queue *queue, const std::vector<Entry *> &batch) {
     }
 }
 
-// Cancels entries that are shown to it before they are pushed, as a door does with those of clients
+// Cancels entries that are shown to it before they are pushed, as an HTTP server does with those of clients
 // that have gone.
 struct Watcher {
     std::atomic<Entry *> watched{nullptr};

@@ -1,11 +1,11 @@
 """Exchanges for the other compiled modules."""
 
-from ksrv._native.server.server cimport CDoor, Turn
+from ksrv._native.server.server cimport CHttpServer, Turn
 
 
 cdef class Exchange:
     cdef object owner  # keeps the HTTP server
-    cdef CDoor *door
+    cdef CHttpServer *server
     cdef Turn turn  # its connection is NULL once the exchange was answered
     cdef readonly str model
     cdef readonly str version
@@ -15,7 +15,7 @@ cdef class Exchange:
     cdef readonly bytes head
 
 
-cdef Exchange ksrv_exchange(object owner, CDoor *door, const Turn &turn)
+cdef Exchange ksrv_exchange(object owner, CHttpServer *server, const Turn &turn)
 
 # Gives a request to `handler`, as an exchange; whatever that raises, the request is answered.
-cdef void ksrv_route(object owner, CDoor *door, const Turn &turn, object handler) noexcept
+cdef void ksrv_route(object owner, CHttpServer *server, const Turn &turn, object handler) noexcept

@@ -13,7 +13,7 @@ from libc.stdlib cimport calloc, free
 
 from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_wrap, retain_block
 from ksrv._native.server.server cimport (
-    ANSWER_BLOCKS, CDoor, Connection, Outgoing, Owners, READY_FAILED, READY_NO_ROOM, Turn, add_part,
+    ANSWER_BLOCKS, CHttpServer, Connection, Outgoing, Owners, READY_FAILED, READY_NO_ROOM, Turn, add_part,
     forget_outgoing, put_head, reserve_parts,
 )
 from ksrv._native.queue.request_queue cimport Ticket
@@ -160,7 +160,7 @@ cdef class Exchange:
 
     def __dealloc__(self):
         if self.turn.connection != NULL:
-            self.door.fail(self.turn)
+            self.server.fail(self.turn)
 
     @property
     def headers(self):
@@ -183,7 +183,7 @@ cdef class Exchange:
             MemoryError: There is no memory for the answer; 500 was sent.
         """
         cdef Connection *connection
-        cdef CDoor *door = self.door
+        cdef CHttpServer *server = self.server
         cdef Outgoing *out
         cdef Held held = Held.__new__(Held)
         cdef int count = <int>len(parts)
@@ -199,27 +199,27 @@ cdef class Exchange:
             PyObject_GetBuffer(part, &held.views[held.count], PyBUF_SIMPLE)
             total += <uint64_t>held.views[held.count].len
             held.count += 1
-        connection = door.take_turn(self.turn)
+        connection = server.take_turn(self.turn)
         self.turn.connection = NULL
         if connection == NULL:
             raise RuntimeError("the message was answered before")
         self.body = None
-        if total > COUNTED and not door.reserve_answer(connection, total):
+        if total > COUNTED and not server.reserve_answer(connection, total):
             held = None
-            door.answer_ready(connection, READY_NO_ROOM)
+            server.answer_ready(connection, READY_NO_ROOM)
             return
         out = &connection.out
         forget_outgoing(out)
         connection.close_after = (
-            connection.close_after or door.draining.load() or door.config.idle_ns == 0
+            connection.close_after or server.draining.load() or server.config.idle_ns == 0
         )
         connection.status = status
         if not reserve_parts(out, count) or not put_head(
             out, PyBytes_AS_STRING(status_line), PyBytes_GET_SIZE(status_line),
             PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields),
-            door.config.server.data(), door.config.server.size(), connection.close_after,
+            server.config.server_header.data(), server.config.server_header.size(), connection.close_after,
         ):
-            door.answer_ready(connection, READY_FAILED)
+            server.answer_ready(connection, READY_FAILED)
             raise MemoryError()
         for i in range(count):
             add_part(out, held.views[i].buf, <size_t>held.views[i].len)
@@ -229,17 +229,17 @@ cdef class Exchange:
         if total > SENT_WITH_GIL:
             _hold_blocks(held, parts, out)
         if total <= SENT_WITH_GIL:
-            over = door.answer(connection, &held.node)
+            over = server.answer(connection, &held.node)
         else:
             with nogil:
-                over = door.answer(connection, &held.node)
+                over = server.answer(connection, &held.node)
         if over:
             Py_DECREF(held)
 
     def give_back_bytes(self):
         """Give the body's bytes back to the budget; from here on the queue counts the request."""
         if self.turn.connection != NULL:
-            self.door.give_back(self.turn.connection)
+            self.server.give_back(self.turn.connection)
 
     def watch(self, Ticket ticket not None):
         """Have the request cancelled if its client vanishes before it is answered.
@@ -248,27 +248,27 @@ cdef class Exchange:
             ticket: The request, queued.
         """
         if self.turn.connection != NULL:
-            self.door.watch(self.turn.connection, ticket.entry)
+            self.server.watch(self.turn.connection, ticket.entry)
 
     def fail(self):
         """Answer 500 without saying why; nothing happens when it was answered before."""
         cdef Turn turn = self.turn
         self.turn.connection = NULL
         if turn.connection != NULL:
-            self.door.fail(turn)
+            self.server.fail(turn)
 
 
 cdef str _text(const unsigned char *data, uint32_t length):
     return (<const char *>data)[:length].decode("ascii") if length else ""
 
 
-cdef Exchange ksrv_exchange(object owner, CDoor *door, const Turn &turn):
+cdef Exchange ksrv_exchange(object owner, CHttpServer *server, const Turn &turn):
     """The exchange of a message that is with the engine, which still holds its block."""
     cdef Connection *connection = turn.connection
     cdef CBlock *block
     cdef Exchange exchange = Exchange.__new__(Exchange)
     exchange.owner = owner
-    exchange.door = door
+    exchange.server = server
     exchange.model = _text(connection.buffer + connection.head.name.offset,
                            connection.head.name.length)
     exchange.version = _text(connection.buffer + connection.head.version.offset,
@@ -289,14 +289,14 @@ cdef Exchange ksrv_exchange(object owner, CDoor *door, const Turn &turn):
     return exchange
 
 
-cdef void ksrv_route(object owner, CDoor *door, const Turn &turn, object handler) noexcept:
+cdef void ksrv_route(object owner, CHttpServer *server, const Turn &turn, object handler) noexcept:
     cdef Exchange exchange = None
     try:
-        exchange = ksrv_exchange(owner, door, turn)
+        exchange = ksrv_exchange(owner, server, turn)
         handler(exchange)
     except BaseException:
         if exchange is None:
-            door.fail(turn)
+            server.fail(turn)
         else:
             exchange.fail()
         log.exception("a request on the fast path failed")

@@ -1,6 +1,6 @@
 """What the HTTP server needs of endpoints."""
 
-from ksrv._native.server.server cimport CDoor, Connection, Plan
+from ksrv._native.server.server cimport CHttpServer, Connection, Plan
 from ksrv._native.queue.request_queue cimport Queue
 
 
@@ -15,4 +15,4 @@ cdef class ModelEndpoint:
 
 # Pushes a fast-path request and those behind it, and runs them where a seat is lent. Needs the GIL.
 # Each of them is answered, whatever fails.
-cdef void ksrv_serve_plain(CDoor *door, Connection *connection) noexcept
+cdef void ksrv_serve_plain(CHttpServer *server, Connection *connection) noexcept

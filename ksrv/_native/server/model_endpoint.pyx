@@ -28,7 +28,7 @@ from ksrv._native.tensor.datatype cimport (
     DT_BOOL, DT_BYTES, DT_INVALID, RANK_LIMIT, datatype_of, item_size_of,
 )
 from ksrv._native.server.server cimport (
-    CDoor, Connection, PLAIN_INPUTS, PLAIN_OUTPUTS, PlainEntry, PlainInput,
+    CHttpServer, Connection, PLAIN_INPUTS, PLAIN_OUTPUTS, PlainEntry, PlainInput,
 )
 from ksrv._native.server.exchange cimport Exchange, ksrv_exchange, ksrv_route
 from ksrv._native.queue.request_queue cimport (
@@ -114,20 +114,20 @@ cdef void _plain_answered(Entry *answered, void *answer) noexcept:
     cdef ModelEndpoint endpoint = <ModelEndpoint>entry.plan.lane
     cdef Exchange exchange = None
     try:
-        exchange = ksrv_exchange(endpoint, entry.door, entry.turn)
+        exchange = ksrv_exchange(endpoint, entry.server, entry.turn)
         if isinstance(<object>answer, Exception):
             endpoint.route.refuse(exchange, <object>answer)
         else:
             endpoint.route.deliver(exchange, _request_of(entry), <object>answer)
     except BaseException:
         if exchange is None:
-            entry.door.fail(entry.turn)
+            entry.server.fail(entry.turn)
         else:
             exchange.fail()
         log.exception("an answer on the fast path failed")
 
 
-cdef void ksrv_serve_plain(CDoor *door, Connection *connection) noexcept:
+cdef void ksrv_serve_plain(CHttpServer *server, Connection *connection) noexcept:
     cdef Plan *plan = connection.plain.plan
     cdef ModelEndpoint endpoint = <ModelEndpoint>plan.lane
     cdef PlainEntry *plain[TOGETHER]
@@ -136,18 +136,18 @@ cdef void ksrv_serve_plain(CDoor *door, Connection *connection) noexcept:
     cdef size_t room = 1, seat = 0, count, lent, i
     if plan.max_rows:
         room = <size_t>min(plan.max_rows, <uint64_t>TOGETHER)
-    count = door.take_plain(connection, plain, room)
+    count = server.take_plain(connection, plain, room)
     for i in range(count):
         entries[i] = plain[i]
         # Now: once it is pushed, the timer may answer it.
-        door.watch(plain[i].turn.connection, entries[i])
+        server.watch(plain[i].turn.connection, entries[i])
     lent = plan.queue.push_some(entries, count, plan.max_rows, results, &seat)
     for i in range(count):
         if results[i] == PUSH_OK:
             release_entry(entries[i])
         elif results[i] != PUSH_LENT:
-            door.unwatch(plain[i].turn.connection)
-            ksrv_route(endpoint, door, door.undo_plain(plain[i]), endpoint.route)
+            server.unwatch(plain[i].turn.connection)
+            ksrv_route(endpoint, server, server.undo_plain(plain[i]), endpoint.route)
     if lent:
         _run_lent(endpoint, seat, entries, results, count)
 
@@ -186,7 +186,7 @@ cdef void _fail(PlainEntry *entry) noexcept:
     cdef Entry *only = entry
     entry.plan.queue.finish(&only, 1, &won)
     if won:
-        entry.door.fail(entry.turn)
+        entry.server.fail(entry.turn)
         publish(entry)
         release_entry(entry)
 

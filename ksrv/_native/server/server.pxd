@@ -76,11 +76,11 @@ cdef extern from "http/connection.hpp" namespace "ksrv" nogil:
 
 
 cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
-    cdef cppclass CDoor "ksrv::Door"
+    cdef cppclass CHttpServer "ksrv::HttpServer"
 
     cdef cppclass PlainEntry(Entry):
         Plan *plan
-        CDoor *door
+        CHttpServer *server
         Turn turn
         CBlock *block
         size_t body_offset
@@ -126,7 +126,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         sockaddr_storage peer
         socklen_t peer_length
 
-    cdef cppclass DoorConfig:
+    cdef cppclass HttpServerConfig:
         HeadLimits limits
         int threads
         uint32_t connections
@@ -141,7 +141,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         cbool checks_callers
         cbool shared
         cbool log
-        string server
+        string server_header
 
     ctypedef void (*Serve)(void *owner) noexcept
 
@@ -188,8 +188,8 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         READY_FAILED
         READY_ANSWERS
 
-    cdef enum DoorCounter:
-        DOOR_COUNTERS
+    cdef enum ServerCounter:
+        SERVER_COUNTERS
 
     const int LEAST_ERROR
     const int STATUSES
@@ -197,8 +197,8 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
     cdef cppclass Connections:
         uint32_t open()
 
-    cdef cppclass CDoor "ksrv::Door":
-        CDoor(const DoorConfig &config, Serve serve, void *owner) except +
+    cdef cppclass CHttpServer "ksrv::HttpServer":
+        CHttpServer(const HttpServerConfig &config, Serve serve, void *owner) except +
         cbool listen_on(const int *listeners, size_t count) noexcept
         void run(int index) noexcept
         void stop() noexcept
@@ -228,7 +228,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         Owners *take_buried() noexcept
         void take_records(vector[AccessRecord] *out) except +
         int notify_fd() noexcept
-        DoorConfig config
+        HttpServerConfig config
         CReadyAnswer *ready_answers
         UnreadyAnswer unready
         atomic[cbool] live

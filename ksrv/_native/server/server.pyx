@@ -31,21 +31,21 @@ COUNTERS = (
 READY_ANSWERS_NEEDED = (
     "live", "not_live", "ready", "too_slow", "no_room", "failed", "not_ready",
 )
-assert len(COUNTERS) == DOOR_COUNTERS and len(READY_ANSWERS_NEEDED) == READY_ANSWERS + 1
+assert len(COUNTERS) == SERVER_COUNTERS and len(READY_ANSWERS_NEEDED) == READY_ANSWERS + 1
 
 cdef void _serve(void *owner) noexcept with gil:
     cdef HttpServer self = <HttpServer>owner
     cdef Connection *connection
     while True:
-        connection = self.door.next_to_run()
+        connection = self.server.next_to_run()
         if connection == NULL:
             return
         if connection.checking:
             _check(self, connection)
         elif connection.plain != NULL:
-            ksrv_serve_plain(self.door, connection)
+            ksrv_serve_plain(self.server, connection)
         else:
-            ksrv_route(self, self.door, self.door.turn_of(connection), self.handler)
+            ksrv_route(self, self.server, self.server.turn_of(connection), self.handler)
 
 
 cdef void _check(HttpServer self, Connection *connection) noexcept:
@@ -58,12 +58,12 @@ cdef void _check(HttpServer self, Connection *connection) noexcept:
             <const char *>connection.buffer, connection.head.length
         ))
     except BaseException:
-        self.door.fail(self.door.turn_of(connection))
+        self.server.fail(self.server.turn_of(connection))
         log.exception("the look at who calls failed")
         return
     connection.close_after = connection.head.close
     with nogil:
-        self.door.checked(connection, admitted)
+        self.server.checked(connection, admitted)
 
 
 cdef int _fill_answer(CReadyAnswer *made, tuple answer) except -1:
@@ -112,7 +112,7 @@ cdef class HttpServer:
         OSError: epoll could not be set up.
     """
 
-    cdef CDoor *door
+    cdef CHttpServer *server
     cdef object handler
     cdef object check
     cdef list endpoints
@@ -123,7 +123,7 @@ cdef class HttpServer:
         double idle=75.0, double room=1.0, uint64_t transfer=300, check=None,
         bint shared=False, bint log=False, str server="gunicorn"
     ):
-        cdef DoorConfig config
+        cdef HttpServerConfig config
         cdef int index = 0
         if threads < 1 or connections < 1:
             raise ValueError("an HTTP server has at least one thread and one connection")
@@ -139,21 +139,21 @@ cdef class HttpServer:
         config.checks_callers = check is not None
         config.shared = shared
         config.log = log
-        config.server = server.encode("ascii")
+        config.server_header = server.encode("ascii")
         self.handler = handler
         self.check = check
         self.endpoints = []
-        self.door = new CDoor(config, _serve, <void *>self)
+        self.server = new CHttpServer(config, _serve, <void *>self)
         for name in READY_ANSWERS_NEEDED[:READY_ANSWERS]:  # the last one changes
-            _fill_answer(&self.door.ready_answers[index], answers[name])
+            _fill_answer(&self.server.ready_answers[index], answers[name])
             index += 1
         self._set_unready(answers["not_ready"])
 
     def __dealloc__(self):
-        if self.door != NULL and self.door.open_plain.load():
+        if self.server != NULL and self.server.open_plain.load():
             Py_INCREF(self.endpoints)  # a queue still holds requests that refer to both
         else:
-            del self.door
+            del self.server
 
     def listen(self, listeners):
         """Watch listening sockets by their descriptors; accepting begins with `accept(True)`.
@@ -162,32 +162,32 @@ cdef class HttpServer:
             OSError: epoll or an eventfd could not be set up.
         """
         cdef vector[int] fds = listeners
-        if not self.door.listen_on(fds.data(), fds.size()):
+        if not self.server.listen_on(fds.data(), fds.size()):
             raise OSError("the HTTP server's epoll instance could not be set up")
 
     def run(self, int index):
         """Be I/O thread number `index`, without the GIL, until `stop` is called."""
         with nogil:
-            self.door.run(index)
+            self.server.run(index)
 
     def stop(self):
         """Have every call of `run` return."""
-        self.door.stop()
+        self.server.stop()
 
     def accept(self, bint enabled):
         """Begin or stop accepting connections."""
         with nogil:
-            self.door.accept_enabled(enabled)
+            self.server.accept_enabled(enabled)
 
     def drain(self):
         """From now on answers close their connections, and idle ones end soon."""
-        self.door.drain()
+        self.server.drain()
 
     cdef int _set_unready(self, tuple answer) except -1:
         cdef CReadyAnswer *made = new CReadyAnswer()
         cdef shared_ptr[const_answer] shared = shared_ptr[const_answer](<const_answer *>made)
         _fill_answer(made, answer)
-        self.door.unready.replace(shared)
+        self.server.unready.replace(shared)
         return 0
 
     def set_health(self, *, bint live, bint ready, unready=None):
@@ -200,8 +200,8 @@ cdef class HttpServer:
         """
         if unready is not None:
             self._set_unready(unready)
-        self.door.live.store(live)
-        self.door.ready.store(ready)
+        self.server.live.store(live)
+        self.server.ready.store(ready)
 
     def set_routes(self, routes):
         """Say which queues requests reach, so that a full one is answered without Python.
@@ -228,7 +228,7 @@ cdef class HttpServer:
                     self.endpoints.append(endpoint)
             table.add(gate)
         table.sort()
-        self.door.gates.replace(shared)
+        self.server.gates.replace(shared)
         self.forget_endpoints()
 
     def forget_endpoints(self):
@@ -238,29 +238,29 @@ cdef class HttpServer:
     @property
     def open_connections(self):
         """Connections that are open, with those that gunicorn has."""
-        return self.door.connections.open()
+        return self.server.connections.open()
 
     def stuck(self):
         """Return for how many seconds the busiest I/O thread has not been back in epoll."""
-        return self.door.stuck_ns() / 1e9
+        return self.server.stuck_ns() / 1e9
 
     def counters(self):
         """Return what has happened so far, by name."""
-        return {name: self.door.counters[index].load() for index, name in enumerate(COUNTERS)}
+        return {name: self.server.counters[index].load() for index, name in enumerate(COUNTERS)}
 
     def errors(self):
         """Return how many answers told of an error, by status."""
         cdef dict found = {}
         cdef uint64_t count
         for index in range(STATUSES):
-            count = self.door.errors[index].load()
+            count = self.server.errors[index].load()
             if count:
                 found[LEAST_ERROR + index] = count
         return found
 
     def fileno(self):
         """Return a descriptor that becomes readable when `collect` has something to do."""
-        return self.door.notify_fd()
+        return self.server.notify_fd()
 
     def collect(self):
         """Return the connections that are to be handed over, and release sent buffers.
@@ -275,16 +275,16 @@ cdef class HttpServer:
         cdef Connection *connection
         cdef list handed = []
         try:
-            os.read(self.door.notify_fd(), 8)
+            os.read(self.server.notify_fd(), 8)
         except BlockingIOError:
             pass  # nobody notified; looking is harmless
-        owners = self.door.take_buried()
+        owners = self.server.take_buried()
         while owners != NULL:
             following = owners.next
             Py_DECREF(<object>owners.object)
             owners = following
         while True:
-            connection = self.door.next_handed()
+            connection = self.server.next_handed()
             if connection == NULL:
                 return handed
             try:
@@ -295,7 +295,7 @@ cdef class HttpServer:
                 ))
             except Exception:
                 log.exception("a connection could not be handed over")
-                self.door.release_handed(connection.slot)
+                self.server.release_handed(connection.slot)
                 continue
             connection.fd = -1
 
@@ -311,12 +311,12 @@ cdef class HttpServer:
         Raises:
             ValueError: The slot was not handed over.
         """
-        if not self.door.adopt(slot, fd, keep):
+        if not self.server.adopt(slot, fd, keep):
             raise ValueError(f"slot {slot} was not handed over")
 
     def release(self, uint32_t slot):
         """Note that gunicorn has closed a handed-over connection."""
-        self.door.release_handed(slot)
+        self.server.release_handed(slot)
 
     def records(self):
         """Return and forget what was answered since the last call, for the access log.
@@ -327,7 +327,7 @@ cdef class HttpServer:
         """
         cdef vector[AccessRecord] taken
         cdef size_t i
-        self.door.take_records(&taken)
+        self.server.take_records(&taken)
         return [
             (
                 taken[i].at.tv_sec + taken[i].at.tv_nsec / 1e9, taken[i].duration_ns / 1e9,

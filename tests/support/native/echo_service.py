@@ -2,8 +2,8 @@
 
 Run it with `gunicorn tests.support.native.echo_service:service`. What a request's parameters say
 happens to it: `sleep` (seconds), `fail` (a status), `break` (an exception), `header` (set by the
-handler). The environment's `DOOR_TEST_SETTINGS` is a JSON object of server settings, and
-`DOOR_TEST_GIL` names the pipe of a thread that keeps the GIL.
+handler). The environment's `SERVER_TEST_SETTINGS` is a JSON object of server settings, and
+`SERVER_TEST_GIL` names the pipe of a thread that keeps the GIL.
 """
 
 import json
@@ -117,7 +117,7 @@ class Service:
     """The app with what the worker looks for; the engine is made after the fork."""
 
     def __init__(self) -> None:
-        text = os.environ.get("DOOR_TEST_SETTINGS", "{}")
+        text = os.environ.get("SERVER_TEST_SETTINGS", "{}")
         self.settings = msgspec.json.decode(text, type=ServerSettings)
         self.access = Access(self.settings)
         self.shared_memory = None
@@ -129,7 +129,7 @@ class Service:
         if self._engine is None:
             self._engine = EchoEngine()
             self._app = make_app(self._engine, self.settings, access=self.access)
-            if pipe := os.environ.get("DOOR_TEST_GIL"):
+            if pipe := os.environ.get("SERVER_TEST_GIL"):
                 threading.Thread(target=hold_gil, args=(pipe,), daemon=True).start()
         return self._engine
 

@@ -60,11 +60,11 @@ class GunicornServer:
                 # A sanitizer or coverage build comes first, where there is one.
                 [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]
             ),
-            "DOOR_TEST_SETTINGS": json.dumps(settings or {}),
+            "SERVER_TEST_SETTINGS": json.dumps(settings or {}),
             "PYTHONUNBUFFERED": "1",
         }
         if gil:
-            self._environment["DOOR_TEST_GIL"] = str(gil)
+            self._environment["SERVER_TEST_GIL"] = str(gil)
 
     @property
     def log(self) -> Any:
