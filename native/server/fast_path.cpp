@@ -17,7 +17,7 @@ void free_plain(Entry *freed) noexcept {
     HttpServer *server = entry->server;
     if (entry->block) process_arena().release(entry->block);
     if (entry->reserved && !entry->queue) process_budget().give_back(entry->nbytes);
-    entry->plan->release();
+    entry->signature->release();
     entry->~PlainEntry();
     free(entry);
     server->open_plain.fetch_sub(1, std::memory_order_release);
@@ -33,20 +33,20 @@ void end_plain(Entry *ended) noexcept {
         return;
     }
     const std::int64_t waited = (entry->ended_ns - entry->enqueued_ns) / 1000000;
-    entry->server->answer_late(connection, *entry->plan, waited, entry->ended_in == STATE_RUNNING);
+    entry->server->answer_late(connection, *entry->signature, waited, entry->ended_in == STATE_RUNNING);
 }
 
 }  // namespace
 
-void HttpServer::answer_late(Connection *connection, const Plan &plan, std::int64_t waited_ms,
+void HttpServer::answer_late(Connection *connection, const ModelSignature &signature, std::int64_t waited_ms,
                        bool running) noexcept {
     char room[4096], fields_room[1024];
     TextWriter body(room, sizeof room), fields(fields_room, sizeof fields_room);
-    const std::string &rest = running ? plan.late_running : plan.late_waiting;
-    body.put(plan.late_prefix.data(), plan.late_prefix.size());
+    const std::string &rest = running ? signature.late_running : signature.late_waiting;
+    body.put(signature.late_prefix.data(), signature.late_prefix.size());
     body.number(waited_ms);
     body.put(rest.data(), rest.size());
-    fields.put(plan.late_fields.data(), plan.late_fields.size());
+    fields.put(signature.late_fields.data(), signature.late_fields.size());
     fields.put("content-length: ");
     fields.number(static_cast<std::int64_t>(body.length()));
     fields.put("\r\n");
@@ -54,7 +54,7 @@ void HttpServer::answer_late(Connection *connection, const Plan &plan, std::int6
         answer_ready(connection, READY_FAILED);
         return;
     }
-    if (put_answer(connection, 504, plan.late_status.data(), plan.late_status.size(), fields.text(),
+    if (put_answer(connection, 504, signature.late_status.data(), signature.late_status.size(), fields.text(),
                    fields.length(), body.text(), body.length())) {
         answer(connection, nullptr);
     } else {
@@ -63,12 +63,12 @@ void HttpServer::answer_late(Connection *connection, const Plan &plan, std::int6
 }
 
 // An entry over a complete message that is plain, or null. It holds the message's block then.
-PlainEntry *HttpServer::plain_entry(Connection *connection, Plan *plan, std::uint64_t now) noexcept {
+PlainEntry *HttpServer::plain_entry(Connection *connection, ModelSignature *signature, std::uint64_t now) noexcept {
     PlainRequest request;
     const Head &head = connection->head;
     const unsigned char *body = connection->block->data + connection->body_offset;
     if (!head.has_json_length ||
-        !read_plain(*plan, body, connection->body_got, head.json_length, &request))
+        !read_plain(*signature, body, connection->body_got, head.json_length, &request))
         return nullptr;
     void *room = malloc(sizeof(PlainEntry) + head.length);
     if (!room) return nullptr;
@@ -83,17 +83,17 @@ PlainEntry *HttpServer::plain_entry(Connection *connection, Plan *plan, std::uin
     entry->body_offset = connection->body_offset;
     entry->body_length = connection->body_got;
     entry->json_length = head.json_length;
-    std::uint64_t patience = static_cast<std::uint64_t>(plan->timeout_ns);
+    std::uint64_t patience = static_cast<std::uint64_t>(signature->timeout_ns);
     const std::uint64_t wanted = std::min(request.timeout_us, LONGEST_TIMEOUT_US);
     if (wanted && (!patience || wanted < patience / 1000)) patience = wanted * 1000;
     if (patience && patience < static_cast<std::uint64_t>(NEVER) - now)
         entry->deadline_ns = static_cast<std::int64_t>(now + patience);
-    entry->taken = plan->taken;
-    entry->answered = plan->answered;
+    entry->taken = signature->taken;
+    entry->answered = signature->answered;
     entry->ended = end_plain;
     entry->freed = free_plain;
-    entry->plan = plan;
-    plan->retain();
+    entry->signature = signature;
+    signature->retain();
     entry->server = this;
     entry->turn = begin_turn(connection);
     entry->block = connection->block;
@@ -115,19 +115,19 @@ Turn HttpServer::undo_plain(PlainEntry *entry) noexcept {
 }
 
 // Puts a plain message into its queue, or has it wait for the GIL. True: it is on its way.
-bool HttpServer::submit_plain(Connection *connection, const Gate &gate) noexcept {
-    PlainEntry *entry = plain_entry(connection, gate.plan, unsigned_now_ns());
+bool HttpServer::submit_plain(Connection *connection, const ModelRoute &route) noexcept {
+    PlainEntry *entry = plain_entry(connection, route.signature, unsigned_now_ns());
     if (!entry) return false;
     count(SERVER_FAST_PATH);
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->phase.store(Phase::run, std::memory_order_relaxed);
-    if (gate.queue->may_lend.load()) {
+    if (route.queue->may_lend.load()) {
         connection->plain = entry;
         queue_to_run(connection);
         return true;
     }
     watch(connection, entry);
-    if (gate.queue->push(entry) == PUSH_OK) {
+    if (route.queue->push(entry) == PUSH_OK) {
         release(entry);
         return true;
     }
@@ -142,10 +142,10 @@ std::size_t HttpServer::take_plain(Connection *first, PlainEntry **out, std::siz
     std::size_t count = 0;
     out[count++] = first->plain;
     first->plain = nullptr;
-    Plan *plan = out[0]->plan;
+    ModelSignature *signature = out[0]->signature;
     if (room <= 1) return count;
     std::lock_guard<std::mutex> guard(run_mutex_);
-    while (count < room && run_first_ && run_first_->plain && run_first_->plain->plan == plan) {
+    while (count < room && run_first_ && run_first_->plain && run_first_->plain->signature == signature) {
         Connection *connection = run_first_;
         run_first_ = connection->next;
         if (!run_first_) run_last_ = nullptr;

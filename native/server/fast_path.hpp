@@ -1,6 +1,6 @@
 // Plain requests: from the socket into the model's queue without Python, and their end at the deadline.
 //
-// Strategy: a gate that has a plan makes an entry of each plain request (v2/fast_request.hpp). Where
+// Strategy: a route that has a signature makes an entry of each plain request (v2/fast_request.hpp). Where
 // handlers are not run on I/O threads it is pushed at once; else it goes to the run queue, and whoever has
 // the GIL pushes it with the others that came meanwhile. The entry takes the message's block and a copy of its
 // head along, for the connection may be at its next message while a handler still looks at them.
@@ -13,7 +13,7 @@
 namespace ksrv {
 
 struct PlainEntry : Entry {
-    Plan *plan = nullptr;                // held
+    ModelSignature *signature = nullptr;                // held
     HttpServer *server = nullptr;
     Turn turn;                           // of the message
     Block *block = nullptr;              // held

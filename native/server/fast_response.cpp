@@ -13,7 +13,7 @@ constexpr std::size_t PLAIN_FIELDS_ROOM = 1024;
 
 void reply_plain(PlainEntry *entry, const ReplyPart *parts, int part_count, std::int64_t row,
                  bool alone, const ReplyStage *stages, int stage_count) noexcept {
-    const Plan &plan = *entry->plan;
+    const ModelSignature &signature = *entry->signature;
     const PlainRequest &request = entry->request;
     HttpServer *server = entry->server;
     Connection *connection = server->take_turn(entry->turn);
@@ -22,8 +22,8 @@ void reply_plain(PlainEntry *entry, const ReplyPart *parts, int part_count, std:
     TextWriter body(room, sizeof room), fields(fields_room, sizeof fields_room);
     const int count = request.wanted_count ? request.wanted_count : part_count;
     const std::int64_t rows = static_cast<std::int64_t>(entry->rows);
-    bool good = begin_reply(body, plan.model.data(), plan.model.size(), plan.version.data(),
-                            plan.version.size(),
+    bool good = begin_reply(body, signature.model.data(), signature.model.size(), signature.version.data(),
+                            signature.version.size(),
                             reinterpret_cast<const char *>(entry->body()) + request.id_offset,
                             request.id_length);
     const auto part_of = [&](int i) -> const ReplyPart & {

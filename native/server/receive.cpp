@@ -152,7 +152,7 @@ bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
         return false;
     }
     if (taken < need && check_first(connection)) return false;
-    if (need > config.limits.hold + connection->filled && at_the_gate(connection, false)) return false;
+    if (need > config.limits.hold + connection->filled && try_route(connection, false)) return false;
     // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
     connection->body_offset =
         connection->head.has_json_length ? (0 - connection->head.json_length) & 63 : 0;
@@ -241,21 +241,21 @@ void HttpServer::look_for_room(Connection *connection, uint64_t now) noexcept {
 // Answers 503 without Python where the model's queue is full. A body that is not `complete` stays
 // unread, and the connection closes behind the answer. A complete message that is plain goes into the
 // queue. True: the connection is not the caller's.
-bool HttpServer::at_the_gate(Connection *connection, bool complete) noexcept {
-    const std::shared_ptr<const GateTable> table = gates.table();
+bool HttpServer::try_route(Connection *connection, bool complete) noexcept {
+    const std::shared_ptr<const RouteTable> table = routes.table();
     if (!table) return false;
     const char *head = reinterpret_cast<const char *>(connection->buffer);
-    const Gate *gate =
+    const ModelRoute *route =
         table->find(head + connection->head.name.offset, connection->head.name.length,
                     head + connection->head.version.offset, connection->head.version.length);
-    if (!gate) return false;
-    if (!gate->queue->turns_away()) return complete && gate->plan && submit_plain(connection, *gate);
+    if (!route) return false;
+    if (!route->queue->turns_away()) return complete && route->signature && submit_plain(connection, *route);
     if (!complete) {
-        refuse(connection, gate->full, SERVER_QUEUE_FULL);
+        refuse(connection, route->full, SERVER_QUEUE_FULL);
         return true;
     }
     count(SERVER_QUEUE_FULL);
-    if (!put_ready(connection, gate->full)) {
+    if (!put_ready(connection, route->full)) {
         drop(connection);
     } else {
         answer(connection, nullptr);
@@ -302,7 +302,7 @@ void HttpServer::receive_body(Connection *connection, uint64_t now) noexcept {
     count(SERVER_INFER);
     connection->ahead = false;
     connection->block->unwritten = connection->block->unwritten && connection->body_got < need;
-    if (connection->body_got == need && at_the_gate(connection, true)) return;
+    if (connection->body_got == need && try_route(connection, true)) return;
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->phase.store(Phase::run, std::memory_order_relaxed);
     queue_to_run(connection);

@@ -1,6 +1,6 @@
 // Which models' queues are full, asked before a body is read and without Python.
 //
-// A gate only looks: the queue itself decides when a request is pushed. The table is replaced as a
+// A route only looks: the queue itself decides when a request is pushed. The table is replaced as a
 // whole when models come and go, and readers hold the one that they found.
 
 #pragma once
@@ -18,47 +18,47 @@
 
 namespace ksrv {
 
-struct Gate {
+struct ModelRoute {
     std::string name, version;
     Queue *queue = nullptr;  // held by the table
     ReadyAnswer full;
-    Plan *plan = nullptr;    // held by the table; null where every request goes through Python
+    ModelSignature *signature = nullptr;    // held by the table; null where every request goes through Python
 };
 
-class GateTable {
+class RouteTable {
   public:
-    GateTable() = default;
-    ~GateTable() {
-        for (Gate &gate : gates_) {
-            release(gate.queue);
-            if (gate.plan) gate.plan->release();
+    RouteTable() = default;
+    ~RouteTable() {
+        for (ModelRoute &route : routes_) {
+            release(route.queue);
+            if (route.signature) route.signature->release();
         }
     }
-    GateTable(const GateTable &) = delete;
-    GateTable &operator=(const GateTable &) = delete;
+    RouteTable(const RouteTable &) = delete;
+    RouteTable &operator=(const RouteTable &) = delete;
 
-    // Takes over the caller's references to the queue and the plan.
-    void add(Gate gate) { gates_.push_back(std::move(gate)); }
+    // Takes over the caller's references to the queue and the signature.
+    void add(ModelRoute route) { routes_.push_back(std::move(route)); }
 
     void sort() {
-        std::sort(gates_.begin(), gates_.end(), [](const Gate &a, const Gate &b) {
+        std::sort(routes_.begin(), routes_.end(), [](const ModelRoute &a, const ModelRoute &b) {
             return a.name != b.name ? a.name < b.name : a.version < b.version;
         });
     }
 
-    const Gate *find(const char *name, size_t name_length, const char *version,
+    const ModelRoute *find(const char *name, size_t name_length, const char *version,
                      size_t version_length) const noexcept {
         const auto compare = [](const std::string &text, const char *with, size_t length) {
             const int order = memcmp(text.data(), with, std::min(text.size(), length));
             return order != 0 ? order : (text.size() > length) - (text.size() < length);
         };
-        size_t low = 0, high = gates_.size();
+        size_t low = 0, high = routes_.size();
         while (low < high) {
             const size_t middle = (low + high) / 2;
-            const Gate &gate = gates_[middle];
-            int order = compare(gate.name, name, name_length);
-            if (order == 0) order = compare(gate.version, version, version_length);
-            if (order == 0) return &gate;
+            const ModelRoute &route = routes_[middle];
+            int order = compare(route.name, name, name_length);
+            if (order == 0) order = compare(route.version, version, version_length);
+            if (order == 0) return &route;
             if (order < 0) {
                 low = middle + 1;
             } else {
@@ -69,24 +69,24 @@ class GateTable {
     }
 
   private:
-    std::vector<Gate> gates_;
+    std::vector<ModelRoute> routes_;
 };
 
-class Gates {
+class Routes {
   public:
-    void replace(std::shared_ptr<const GateTable> table) noexcept {
+    void replace(std::shared_ptr<const RouteTable> table) noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
         table_.swap(table);  // the old one goes when its last reader lets go
     }
 
-    std::shared_ptr<const GateTable> table() noexcept {
+    std::shared_ptr<const RouteTable> table() noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
         return table_;
     }
 
   private:
     std::mutex mutex_;
-    std::shared_ptr<const GateTable> table_;
+    std::shared_ptr<const RouteTable> table_;
 };
 
 }  // namespace ksrv

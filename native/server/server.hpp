@@ -143,7 +143,7 @@ class HttpServer {
     Connection *next_to_run() noexcept;
     size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept;
     Turn undo_plain(PlainEntry *entry) noexcept;
-    void answer_late(Connection *connection, const Plan &plan, int64_t waited_ms,
+    void answer_late(Connection *connection, const ModelSignature &signature, int64_t waited_ms,
                      bool running) noexcept;
 
     // ---- gunicorn's side ----
@@ -164,7 +164,7 @@ class HttpServer {
     std::atomic<uint64_t> errors[STATUSES] = {};  // answers by status, from LEAST_ERROR on
     Connections connections;
     Deadlines deadlines;
-    Gates gates;
+    Routes routes;
     std::atomic<uint64_t> open_plain{0};  // entries that refer to this server
 
   private:
@@ -236,7 +236,7 @@ class HttpServer {
     // receive.cpp
     void advance(Connection *connection, uint64_t now) noexcept;
     bool start_body(Connection *connection, uint64_t now) noexcept;
-    bool at_the_gate(Connection *connection, bool complete) noexcept;
+    bool try_route(Connection *connection, bool complete) noexcept;
     void receive_body(Connection *connection, uint64_t now) noexcept;
     void queue_to_run(Connection *connection) noexcept;
     void set_low_water(Connection *connection, int bytes) noexcept;
@@ -249,8 +249,8 @@ class HttpServer {
     void count_what_came(Connection *connection) noexcept;
 
     // fast_path.cpp
-    PlainEntry *plain_entry(Connection *connection, Plan *plan, uint64_t now) noexcept;
-    bool submit_plain(Connection *connection, const Gate &gate) noexcept;
+    PlainEntry *plain_entry(Connection *connection, ModelSignature *signature, uint64_t now) noexcept;
+    bool submit_plain(Connection *connection, const ModelRoute &route) noexcept;
 
     // send.cpp
     bool put_ready(Connection *connection, const ReadyAnswer &made) noexcept;

@@ -20,7 +20,7 @@ bool plain_input(const InferHeader &header, const InputHeader &input, const Plai
            reinterpret_cast<std::uintptr_t>(body + input.offset) % item_size_of(input.datatype) == 0;
 }
 
-bool plain_outputs(const InferHeader &header, const Plan &plan, PlainRequest *request) noexcept {
+bool plain_outputs(const InferHeader &header, const ModelSignature &signature, PlainRequest *request) noexcept {
     const std::size_t count = header.outputs.size();
     if (count == 0) return header.binary_output == 1;
     if (count > PLAIN_OUTPUTS) return false;
@@ -30,10 +30,10 @@ bool plain_outputs(const InferHeader &header, const Plan &plan, PlainRequest *re
             (output.binary < 0 ? header.binary_output : output.binary) != 1)
             return false;
         std::size_t place = 0;
-        while (place < plan.outputs.size() &&
-               !output.name.is(plan.outputs[place].data(), plan.outputs[place].size()))
+        while (place < signature.outputs.size() &&
+               !output.name.is(signature.outputs[place].data(), signature.outputs[place].size()))
             ++place;
-        if (place == plan.outputs.size() || place > 255) return false;
+        if (place == signature.outputs.size() || place > 255) return false;
         request->wanted[i] = static_cast<std::uint8_t>(place);
     }
     request->wanted_count = static_cast<std::uint8_t>(count);
@@ -42,29 +42,29 @@ bool plain_outputs(const InferHeader &header, const Plan &plan, PlainRequest *re
 
 }  // namespace
 
-bool read_plain(const Plan &plan, const unsigned char *body, std::size_t body_length,
+bool read_plain(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
                 std::size_t json_length, PlainRequest *request) noexcept {
-    if (json_length == 0 || json_length >= body_length || json_length > plan.json_limit) return false;
+    if (json_length == 0 || json_length >= body_length || json_length > signature.json_limit) return false;
     InferHeader header;
     HeaderFault fault;
     const char *text = reinterpret_cast<const char *>(body);
-    if (scan_infer_header(text, json_length, plan.limits, &header, &fault) != HEADER_OK ||
+    if (scan_infer_header(text, json_length, signature.limits, &header, &fault) != HEADER_OK ||
         split_blocks(&header, json_length, body_length, &fault) != HEADER_OK ||
-        header.inputs.size() != plan.inputs.size() || header.parameters_count != 0 ||
+        header.inputs.size() != signature.inputs.size() || header.parameters_count != 0 ||
         header.priority != 0 || header.mark_final > 0)
         return false;
     std::int64_t rows = -1;
-    for (std::size_t i = 0; i < plan.inputs.size(); ++i) {
+    for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
         const InputHeader &input = header.inputs[i];
-        if (!plain_input(header, input, plan.inputs[i], body)) return false;
+        if (!plain_input(header, input, signature.inputs[i], body)) return false;
         const std::int64_t first = header.shapes[input.shape_first];
         if (rows >= 0 && rows != first) return false;
         rows = first;
         request->offsets[i] = input.offset;
     }
     if (rows < 1 || rows > INT32_MAX) return false;
-    if (plan.max_rows && static_cast<std::uint64_t>(rows) > plan.max_rows) return false;
-    if (!plain_outputs(header, plan, request)) return false;
+    if (signature.max_rows && static_cast<std::uint64_t>(rows) > signature.max_rows) return false;
+    if (!plain_outputs(header, signature, request)) return false;
     if (header.id.length) {
         if (header.id.data < text || header.id.data >= text + json_length) return false;  // unescaped
         request->id_offset = static_cast<std::size_t>(header.id.data - text);

@@ -24,11 +24,11 @@ struct PlainRequest {
     std::size_t offsets[PLAIN_INPUTS] = {};    // of the inputs, in the body
     std::uint64_t timeout_us = 0;
     std::uint8_t wanted_count = 0;             // 0: all outputs
-    std::uint8_t wanted[PLAIN_OUTPUTS] = {};   // their places in Plan::outputs
+    std::uint8_t wanted[PLAIN_OUTPUTS] = {};   // their places in ModelSignature::outputs
 };
 
 // Whether the body is a plain request; then `request` says where its parts are.
-bool read_plain(const Plan &plan, const unsigned char *body, std::size_t body_length,
+bool read_plain(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
                 std::size_t json_length, PlainRequest *request) noexcept;
 
 }  // namespace ksrv

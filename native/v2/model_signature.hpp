@@ -21,11 +21,11 @@ struct PlainInput {
     std::uint64_t row_bytes = 0;
 };
 
-// What an HTTP server knows of one version of a model. It is counted: the gates and each request hold it.
-struct Plan {
+// What an HTTP server knows of one version of a model. It is counted: the routes and each request hold it.
+struct ModelSignature {
     std::atomic<long> refs{1};
-    Queue *queue = nullptr;  // held by whoever made the plan
-    void *lane = nullptr;    // the Python object behind it, which outlives the plan's other holders
+    Queue *queue = nullptr;  // held by whoever made the signature
+    void *endpoint = nullptr;    // the Python object behind it, which outlives the signature's other holders
     // What entries of its plain requests call; see `Entry`.
     void *(*taken)(Entry *entry) = nullptr;
     void (*answered)(Entry *entry, void *answer) = nullptr;

@@ -1,6 +1,6 @@
 // libFuzzer harness of native/v2/fast_request.hpp: which requests need no Python before their handler.
 //
-// The first two bytes choose how much of the body is header, and the plan. What is accepted must lie
+// The first two bytes choose how much of the body is header, and the signature. What is accepted must lie
 // within the body, aligned and of just the size that its rows have, must ask for outputs that there are,
 // and must be a request that the reader of every route accepts as well.
 
@@ -33,12 +33,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     const std::size_t length = size - 2;
     const std::size_t tail = data[0];
     const std::size_t json_length = length - (tail < length ? tail : 0);
-    ksrv::Plan plan;
-    plan.inputs.push_back(input("x", ksrv::DT_FP32, {4}));
-    if (data[1] & 1) plan.inputs.push_back(input("y", ksrv::DT_INT64, {}));
-    if (data[1] & 2) plan.outputs = {"a", "b"};
-    plan.max_rows = data[1] & 4 ? 3 : 0;
-    plan.json_limit = 4096;
+    ksrv::ModelSignature signature;
+    signature.inputs.push_back(input("x", ksrv::DT_FP32, {4}));
+    if (data[1] & 1) signature.inputs.push_back(input("y", ksrv::DT_INT64, {}));
+    if (data[1] & 2) signature.outputs = {"a", "b"};
+    signature.max_rows = data[1] & 4 ? 3 : 0;
+    signature.json_limit = 4096;
     // The JSON ends on a border of 64 bytes, as the HTTP server receives it, unless bit 3 says otherwise.
     const std::size_t lead = data[1] & 8 ? 1 : (0 - json_length) & 63;
     auto *room = static_cast<unsigned char *>(
@@ -46,25 +46,25 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     unsigned char *body = room + lead;
     std::memcpy(body, data + 2, length);
     ksrv::PlainRequest request;
-    if (ksrv::read_plain(plan, body, length, json_length, &request)) {
+    if (ksrv::read_plain(signature, body, length, json_length, &request)) {
         ksrv::InferHeader header;
         ksrv::HeaderFault fault;
         const char *text = reinterpret_cast<const char *>(body);
-        require(ksrv::scan_infer_header(text, json_length, plan.limits, &header, &fault) ==
+        require(ksrv::scan_infer_header(text, json_length, signature.limits, &header, &fault) ==
                 ksrv::HEADER_OK);
-        require(request.rows >= 1 && (plan.max_rows == 0 || request.rows <= plan.max_rows));
+        require(request.rows >= 1 && (signature.max_rows == 0 || request.rows <= signature.max_rows));
         std::size_t end = json_length;
-        for (std::size_t i = 0; i < plan.inputs.size(); ++i) {
-            const std::size_t bytes = plan.inputs[i].row_bytes * request.rows;
+        for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
+            const std::size_t bytes = signature.inputs[i].row_bytes * request.rows;
             require(request.offsets[i] == end && bytes <= length - end);
             require(reinterpret_cast<std::uintptr_t>(body + end) %
-                        ksrv::item_size_of(plan.inputs[i].datatype) ==
+                        ksrv::item_size_of(signature.inputs[i].datatype) ==
                     0);
             end += bytes;
         }
         require(end == length && request.id_offset + request.id_length <= json_length);
         require(request.wanted_count <= ksrv::PLAIN_OUTPUTS);
-        for (int i = 0; i < request.wanted_count; ++i) require(request.wanted[i] < plan.outputs.size());
+        for (int i = 0; i < request.wanted_count; ++i) require(request.wanted[i] < signature.outputs.size());
     }
     ::operator delete(room, std::align_val_t(64));
     return 0;

@@ -1,11 +1,11 @@
 """What the HTTP server needs of endpoints."""
 
-from ksrv._native.server.server cimport CHttpServer, Connection, Plan
+from ksrv._native.server.server cimport CHttpServer, Connection, ModelSignature
 from ksrv._native.queue.request_queue cimport Queue
 
 
 cdef class ModelEndpoint:
-    cdef Plan *plan
+    cdef ModelSignature *signature
     cdef readonly Queue queue
     cdef object spec
     cdef list inputs              # for each its name, datatype, dtype and further dimensions

@@ -91,7 +91,7 @@ cdef class FastTicket(Ticket):
 
 
 cdef object _request_of(PlainEntry *entry):
-    cdef ModelEndpoint endpoint = <ModelEndpoint>entry.plan.lane
+    cdef ModelEndpoint endpoint = <ModelEndpoint>entry.signature.endpoint
     retain_block(entry.block)
     body = memoryview(ksrv_wrap(entry.block))
     return endpoint.route.fast_request(
@@ -111,7 +111,7 @@ cdef void *_plain_taken(Entry *entry) except NULL:
 
 cdef void _plain_answered(Entry *answered, void *answer) noexcept:
     cdef PlainEntry *entry = <PlainEntry *>answered
-    cdef ModelEndpoint endpoint = <ModelEndpoint>entry.plan.lane
+    cdef ModelEndpoint endpoint = <ModelEndpoint>entry.signature.endpoint
     cdef Exchange exchange = None
     try:
         exchange = ksrv_exchange(endpoint, entry.server, entry.turn)
@@ -128,20 +128,20 @@ cdef void _plain_answered(Entry *answered, void *answer) noexcept:
 
 
 cdef void ksrv_serve_plain(CHttpServer *server, Connection *connection) noexcept:
-    cdef Plan *plan = connection.plain.plan
-    cdef ModelEndpoint endpoint = <ModelEndpoint>plan.lane
+    cdef ModelSignature *signature = connection.plain.signature
+    cdef ModelEndpoint endpoint = <ModelEndpoint>signature.endpoint
     cdef PlainEntry *plain[TOGETHER]
     cdef Entry *entries[TOGETHER]
     cdef Push results[TOGETHER]
     cdef size_t room = 1, seat = 0, count, lent, i
-    if plan.max_rows:
-        room = <size_t>min(plan.max_rows, <uint64_t>TOGETHER)
+    if signature.max_rows:
+        room = <size_t>min(signature.max_rows, <uint64_t>TOGETHER)
     count = server.take_plain(connection, plain, room)
     for i in range(count):
         entries[i] = plain[i]
         # Now: once it is pushed, the timer may answer it.
         server.watch(plain[i].turn.connection, entries[i])
-    lent = plan.queue.push_some(entries, count, plan.max_rows, results, &seat)
+    lent = signature.queue.push_some(entries, count, signature.max_rows, results, &seat)
     for i in range(count):
         if results[i] == PUSH_OK:
             release_entry(entries[i])
@@ -171,7 +171,7 @@ cdef void _run_lent(
         endpoint.run(seat, tickets)
     except BaseException:
         if ours:
-            endpoint.plan.queue.return_seat(seat)
+            endpoint.signature.queue.return_seat(seat)
         for i in range(count):
             if results[i] == PUSH_LENT:
                 _fail(<PlainEntry *>entries[i])
@@ -184,7 +184,7 @@ cdef void _run_lent(
 cdef void _fail(PlainEntry *entry) noexcept:
     cdef unsigned char won = 0
     cdef Entry *only = entry
-    entry.plan.queue.finish(&only, 1, &won)
+    entry.signature.queue.finish(&only, 1, &won)
     if won:
         entry.server.fail(entry.turn)
         publish(entry)
@@ -220,19 +220,19 @@ cdef class ModelEndpoint:
         cdef uint64_t row
         if not 0 < len(spec.inputs) <= PLAIN_INPUTS or len(spec.outputs) > 255:
             raise ValueError(f"fast-path requests do not have {len(spec.inputs)} inputs")
-        self.plan = new Plan()
-        self.plan.lane = <void *>self
+        self.signature = new ModelSignature()
+        self.signature.endpoint = <void *>self
         self.inputs = []
-        self.plan.queue = queue.queue
+        self.signature.queue = queue.queue
         retain_queue(queue.queue)
-        self.plan.taken = _plain_taken
-        self.plan.answered = _plain_answered
-        self.plan.model = spec.name.encode()
-        self.plan.version = spec.version.encode()
-        self.plan.max_rows = spec.max_batch_size
-        self.plan.timeout_ns = timeout_ns
-        self.plan.json_limit = json_limit
-        self.plan.limits.depth = min(depth, 512)
+        self.signature.taken = _plain_taken
+        self.signature.answered = _plain_answered
+        self.signature.model = spec.name.encode()
+        self.signature.version = spec.version.encode()
+        self.signature.max_rows = spec.max_batch_size
+        self.signature.timeout_ns = timeout_ns
+        self.signature.json_limit = json_limit
+        self.signature.limits.depth = min(depth, 512)
         for entry in spec.inputs:
             kind = entry.datatype.encode()
             declared.name = entry.name.encode()
@@ -250,28 +250,28 @@ cdef class ModelEndpoint:
             declared.row_bytes = row
             if declared.tail.size() >= RANK_LIMIT:
                 raise ValueError(f"the input {entry.name} has more than {RANK_LIMIT} dimensions")
-            self.plan.inputs.push_back(declared)
+            self.signature.inputs.push_back(declared)
             dtype = DTYPES[<int>declared.datatype]
             self.inputs.append((entry.name, entry.datatype, dtype, tuple(entry.shape[1:])))
         for entry in spec.outputs:
-            self.plan.outputs.push_back(<bytes>entry.name.encode())
-        (self.plan.late_status, self.plan.late_fields, self.plan.late_prefix,
-         self.plan.late_waiting, self.plan.late_running) = late
+            self.signature.outputs.push_back(<bytes>entry.name.encode())
+        (self.signature.late_status, self.signature.late_fields, self.signature.late_prefix,
+         self.signature.late_waiting, self.signature.late_running) = late
         self.queue = queue
         self.spec = spec
         self.route = route
         self.run = run
 
     def __dealloc__(self):
-        if self.plan != NULL:
-            if self.plan.queue != NULL:
-                release_queue(self.plan.queue)
-            self.plan.release()
+        if self.signature != NULL:
+            if self.signature.queue != NULL:
+                release_queue(self.signature.queue)
+            self.signature.release()
 
     @property
     def unused(self):
         """Whether neither an HTTP server's routes nor a request refers to it."""
-        return self.plan.refs.load() == 1
+        return self.signature.refs.load() == 1
 
 
 def are_fast(list tickets not None) -> bool:
@@ -295,8 +295,8 @@ def inputs(list tickets not None, lease):
         The inputs by name, and how many rows they have.
     """
     cdef PlainEntry *entry = <PlainEntry *>(<Ticket>tickets[0]).entry
-    cdef Plan *plan = entry.plan
-    cdef ModelEndpoint endpoint = <ModelEndpoint>plan.lane
+    cdef ModelSignature *signature = entry.signature
+    cdef ModelEndpoint endpoint = <ModelEndpoint>signature.endpoint
     cdef Block block
     cdef dict found = {}
     cdef uint64_t rows = 0, total = 0
@@ -307,7 +307,7 @@ def inputs(list tickets not None, lease):
     if len(tickets) == 1:
         retain_block(entry.block)
         block = ksrv_wrap(entry.block)
-        for i in range(plan.inputs.size()):
+        for i in range(signature.inputs.size()):
             _add_input(
                 found, endpoint, i, entry.rows, block, entry.body_offset + entry.request.offsets[i]
             )
@@ -316,25 +316,25 @@ def inputs(list tickets not None, lease):
     for ticket in tickets:
         entries.push_back(<PlainEntry *>ticket.entry)
         rows += ticket.entry.rows
-    for i in range(plan.inputs.size()):
+    for i in range(signature.inputs.size()):
         starts[i] = total
-        total += (rows * plan.inputs[i].row_bytes + 63) & ~<uint64_t>63
+        total += (rows * signature.inputs[i].row_bytes + 63) & ~<uint64_t>63
     block = lease(total)
     if total > WITHOUT_GIL:
         with nogil:
-            _copy_rows(plan, entries, block.block.data, starts)
+            _copy_rows(signature, entries, block.block.data, starts)
     else:
-        _copy_rows(plan, entries, block.block.data, starts)
-    for i in range(plan.inputs.size()):
+        _copy_rows(signature, entries, block.block.data, starts)
+    for i in range(signature.inputs.size()):
         _add_input(found, endpoint, i, rows, block, starts[i])
-        count_copied(rows * plan.inputs[i].row_bytes)
+        count_copied(rows * signature.inputs[i].row_bytes)
     return found, rows
 
 
 cdef int _add_input(
     dict found, ModelEndpoint endpoint, size_t place, uint64_t rows, Block block, uint64_t offset
 ) except -1:
-    cdef PlainInput *declared = &endpoint.plan.inputs[place]
+    cdef PlainInput *declared = &endpoint.signature.inputs[place]
     cdef cnp.npy_intp sizes[RANK_LIMIT]
     cdef size_t i
     name, datatype, dtype, tail = <tuple>endpoint.inputs[place]
@@ -353,15 +353,15 @@ cdef int _add_input(
 
 
 cdef void _copy_rows(
-    Plan *plan, vector[PlainEntry *] &entries, unsigned char *target, uint64_t *starts
+    ModelSignature *signature, vector[PlainEntry *] &entries, unsigned char *target, uint64_t *starts
 ) noexcept nogil:
     cdef size_t i, k
     cdef uint64_t nbytes
     cdef unsigned char *at
-    for i in range(plan.inputs.size()):
+    for i in range(signature.inputs.size()):
         at = target + starts[i]
         for k in range(entries.size()):
-            nbytes = entries[k].rows * plan.inputs[i].row_bytes
+            nbytes = entries[k].rows * signature.inputs[i].row_bytes
             memcpy(at, entries[k].body() + entries[k].request.offsets[i], nbytes)
             at += nbytes
 
@@ -401,22 +401,22 @@ cdef bint _add_part(Parts *parts, object tensor, int64_t rows, bint alone) excep
     return True
 
 
-cdef bint _fits(Plan *plan, Parts *parts, list tickets) except -1:
+cdef bint _fits(ModelSignature *signature, Parts *parts, list tickets) except -1:
     """Whether the outputs are those that the model declares, and every reply fits the room."""
-    cdef size_t bound = 512 + plan.model.size() + plan.version.size()
+    cdef size_t bound = 512 + signature.model.size() + signature.version.size()
     cdef size_t most = 0
     cdef size_t tensors = 0
     cdef int i
     cdef ReplyPart *part
     cdef Ticket ticket
     cdef PlainEntry *entry
-    if plan.outputs.size() and plan.outputs.size() != <size_t>parts.count:
+    if signature.outputs.size() and signature.outputs.size() != <size_t>parts.count:
         return False
     for i in range(parts.count):
         part = &parts.parts[i]
-        if plan.outputs.size() and (
-            plan.outputs[i].size() != part.name_length
-            or plan.outputs[i].compare(0, part.name_length, part.name, part.name_length) != 0
+        if signature.outputs.size() and (
+            signature.outputs[i].size() != part.name_length
+            or signature.outputs[i].compare(0, part.name_length, part.name, part.name_length) != 0
         ):
             return False
         bound += 100 + part.name_length + 24 * <size_t>part.rank
@@ -446,7 +446,7 @@ def reply(Queue queue not None, list tickets not None, list tensors not None,
         For each ticket whether it was answered now; False where it had expired. None, and nobody is
         answered, where an answer is not of the common form or large.
     """
-    cdef Plan *plan = (<PlainEntry *>(<Ticket>tickets[0]).entry).plan
+    cdef ModelSignature *signature = (<PlainEntry *>(<Ticket>tickets[0]).entry).signature
     cdef Parts parts
     cdef ReplyStage stages[STAGES]
     cdef int stage_count = 1
@@ -467,7 +467,7 @@ def reply(Queue queue not None, list tickets not None, list tensors not None,
     for tensor in tensors:
         if not _add_part(&parts, tensor, rows, entries.size() == 1):
             return None
-    if not _fits(plan, &parts, tickets):
+    if not _fits(signature, &parts, tickets):
         return None
     stages[0].name = b"assemble"
     stages[0].length = 8

@@ -33,13 +33,13 @@ cdef extern from "v2/fast_request.hpp" namespace "ksrv" nogil:
         vector[int64_t] tail
         uint64_t row_bytes
 
-    cdef cppclass PlanRefs "std::atomic<long>":
+    cdef cppclass SignatureRefs "std::atomic<long>":
         long load() noexcept
 
-    cdef cppclass Plan:
-        PlanRefs refs
+    cdef cppclass ModelSignature:
+        SignatureRefs refs
         CQueue *queue
-        void *lane
+        void *endpoint
         Taken taken
         Answered answered
         string model
@@ -79,7 +79,7 @@ cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
     cdef cppclass CHttpServer "ksrv::HttpServer"
 
     cdef cppclass PlainEntry(Entry):
-        Plan *plan
+        ModelSignature *signature
         CHttpServer *server
         Turn turn
         CBlock *block
@@ -93,7 +93,7 @@ cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
 
 
 cdef extern from "server/server.hpp" namespace "ksrv" nogil:
-    ctypedef GateTable const_table "const ksrv::GateTable"
+    ctypedef RouteTable const_table "const ksrv::RouteTable"
     ctypedef CReadyAnswer const_answer "const ksrv::ReadyAnswer"
 
     cdef struct Owners:
@@ -154,19 +154,19 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
     cdef cppclass UnreadyAnswer:
         void replace(shared_ptr[const_answer] answer) noexcept
 
-    cdef cppclass Gate:
+    cdef cppclass ModelRoute:
         string name
         string version
         CQueue *queue
         CReadyAnswer full
-        Plan *plan
+        ModelSignature *signature
 
-    cdef cppclass GateTable:
-        GateTable() except +
-        void add(Gate gate) except +
+    cdef cppclass RouteTable:
+        RouteTable() except +
+        void add(ModelRoute route) except +
         void sort() except +
 
-    cdef cppclass Gates:
+    cdef cppclass Routes:
         void replace(shared_ptr[const_table] table) noexcept
 
     cdef cppclass AccessRecord:
@@ -238,7 +238,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         atomic[uint64_t] *errors
         atomic[uint64_t] open_plain
         Connections connections
-        Gates gates
+        Routes routes
 
     void forget_outgoing(Outgoing *out) noexcept
     cbool reserve_parts(Outgoing *out, int count) noexcept

@@ -210,25 +210,25 @@ cdef class HttpServer:
             routes: For each name and version in a target (name, version, queue, answer when full,
                 endpoint for fast-path requests or None).
         """
-        cdef GateTable *table = new GateTable()
+        cdef RouteTable *table = new RouteTable()
         cdef shared_ptr[const_table] shared = shared_ptr[const_table](<const_table *>table)
-        cdef Gate gate
+        cdef ModelRoute route
         cdef ModelEndpoint endpoint
         for name, version, queue, answer, endpoint in routes:
-            gate.name = (<str>name).encode()
-            gate.version = (<str>version).encode()
-            _fill_answer(&gate.full, answer)
-            gate.queue = (<Queue?>queue).queue
-            retain_queue(gate.queue)
-            gate.plan = NULL
+            route.name = (<str>name).encode()
+            route.version = (<str>version).encode()
+            _fill_answer(&route.full, answer)
+            route.queue = (<Queue?>queue).queue
+            retain_queue(route.queue)
+            route.signature = NULL
             if endpoint is not None:
-                gate.plan = endpoint.plan
-                endpoint.plan.retain()
+                route.signature = endpoint.signature
+                endpoint.signature.retain()
                 if endpoint not in self.endpoints:
                     self.endpoints.append(endpoint)
-            table.add(gate)
+            table.add(route)
         table.sort()
-        self.server.gates.replace(shared)
+        self.server.routes.replace(shared)
         self.forget_endpoints()
 
     def forget_endpoints(self):
