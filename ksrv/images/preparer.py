@@ -399,7 +399,7 @@ class ImagePreparer:
             self._geometry.place(pixels, placed)
             pixels = placed
         finish = self._finish[swap, channels]
-        if pixels is not slot or swap or not finish.plain:
+        if pixels is not slot or swap or not finish.keeps_values:
             finish(pixels, slot, bfloat16=self._bfloat16)
 
     def _decodes_rgb(self, header: Header) -> bool:

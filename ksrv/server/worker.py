@@ -413,9 +413,11 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         """Return what the HTTP server has counted, in the terms of all front ends."""
         assert self.http_server is not None
         counted = self.http_server.counters()
-        refused = {"queue_full": "queue_full", "bytes_in_flight": "no_room", "too_slow": "too_slow"}
         return Traffic(
-            {f"http {reason}": counted[name] for reason, name in refused.items()},
+            {
+                f"http {name}": counted[name]
+                for name in ("queue_full", "bytes_in_flight", "too_slow")
+            },
             {f"http {status}": count for status, count in self.http_server.errors().items()},
             accepted=counted["accepted"],
             recycled=counted["recycled"],

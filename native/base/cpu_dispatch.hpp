@@ -2,7 +2,7 @@
 //
 // Only glibc resolves such functions when the program starts, and only gcc builds them for C++ the
 // way used here; everywhere else, and under a sanitizer (which runs before the resolver may), the
-// macro is empty and the plain variant is used. The arithmetic is the same in all variants: the
+// macro is empty and the portable variant is used. The arithmetic is the same in all variants: the
 // build turns the contraction of a * b + c off, so results do not depend on the machine.
 
 #pragma once

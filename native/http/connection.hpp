@@ -24,15 +24,15 @@ namespace ksrv {
 
 enum class Phase : uint8_t {
     free,
-    idle,    // between messages, nothing received
-    head,    // a head is incomplete
-    hold,    // not mine: waiting for the rest of a small body before the hand-over
-    room,    // plain, but there is no room for the next of its bytes
-    body,    // receiving into the block
-    run,     // a request is with the engine; not armed
-    send,    // an answer waits for the socket
-    linger,  // answered and shut down; what still comes is thrown away
-    handed,  // gunicorn has it
+    idle,             // between messages, nothing received
+    head,             // a head is incomplete
+    buffering,        // gunicorn's: the rest of a small body comes before the handoff
+    awaiting_memory,  // the budget has no room for the next bytes of the body
+    body,             // receiving into the block
+    run,              // a request is with the engine; not armed
+    send,             // an answer waits for the socket
+    linger,           // answered and shut down; further bytes are thrown away
+    detached,         // gunicorn has it
 };
 
 enum Claim : uint8_t { OWNED, ARMING, ARMED };
@@ -41,7 +41,7 @@ constexpr size_t HEAD_BUFFER = 16384;
 constexpr size_t SHORT_LOOK = 2048;
 constexpr size_t LOW_WATER_LEAST = 65536, LOW_WATER_MOST = 524288;
 struct Entry;
-struct PlainEntry;
+struct FastRequest;
 struct Connection;
 
 // The right to answer one message, once. A thread that answers a message of the engine takes the message's
@@ -64,20 +64,20 @@ struct Connection {
     uint16_t listener = 0;
     bool registered = false;      // known to epoll
     bool close_after = false;     // the answer says Connection: close
-    std::atomic<bool> touched{false};  // has sent at least one byte
+    std::atomic<bool> saw_bytes{false};  // has sent at least one byte
     bool large = false;           // its last body was larger than the buffer
-    bool trickles = false;        // its body comes slowly
+    bool slow_body = false;        // its body comes slowly
     bool checking = false;        // in the run queue: whether its caller may send a body
     bool checked = false;         // and so it is
     bool ahead = false;           // all of its body is counted, for its block's pages are there
     int low_water = 1;            // the socket's SO_RCVLOWAT
     uint16_t status = 0;
 
-    unsigned char *buffer = nullptr;  // HEAD_BUFFER bytes, more while holding
+    unsigned char *buffer = nullptr;  // HEAD_BUFFER bytes, more while buffering
     size_t capacity = 0;
     size_t filled = 0;
     size_t searched = 0;
-    size_t hold_until = 0;        // bytes in the buffer at which a held message is complete
+    size_t message_end = 0;       // bytes of the buffer up to which the message goes
     Head head;
 
     Block *block = nullptr;
@@ -88,7 +88,7 @@ struct Connection {
     AnswerRoom answer_room = AnswerRoom::none;
     uint64_t message_ns = 0;      // when the message's first byte was seen
     uint64_t stage_ns = 0;        // when head, body or answer began: what deadlines count from
-    uint64_t room_ns = 0;         // when it began to wait for room
+    uint64_t memory_wait_ns = 0;  // when it began to wait for memory
 
     Outgoing out;
     uint64_t answered_bytes = 0;
@@ -97,8 +97,8 @@ struct Connection {
     std::atomic<Entry *> waiting{nullptr};
     bool probed = false;          // a client that may be gone has been sent an interim answer
 
-    PlainEntry *plain = nullptr;  // in the run queue: a plain request that is not in its model's yet
-    Connection *next = nullptr;   // in the run queue, the room queue or the hand-over queue
+    FastRequest *fast_request = nullptr;  // in the run queue, and not in its model's queue yet
+    Connection *next = nullptr;   // in the run queue or the handoff queue
     sockaddr_storage peer;
     socklen_t peer_length = 0;
 
@@ -116,7 +116,7 @@ struct Connection {
     // Between two messages, as far as threads that do not own it can tell.
     bool is_idle() const noexcept {
         return phase.load(std::memory_order_relaxed) == Phase::idle &&
-               touched.load(std::memory_order_relaxed);
+               saw_bytes.load(std::memory_order_relaxed);
     }
 
     bool claim_for_sweep() noexcept {
@@ -137,7 +137,7 @@ struct Connection {
         head = Head{};
         checked = false;
         searched = 0;
-        hold_until = 0;
+        message_end = 0;
         body_got = 0;
         body_offset = 0;
         status = 0;

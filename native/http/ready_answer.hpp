@@ -42,7 +42,7 @@ enum Ready : int {
     READY_NOT_LIVE,
     READY_READY,
     READY_TOO_SLOW,      // the head or the body did not come in time
-    READY_NO_ROOM,       // the bytes in flight are at their bound
+    READY_BYTES_IN_FLIGHT,       // the bytes in flight are at their bound
     READY_FAILED,        // the server's own fault
     READY_ANSWERS,
 };

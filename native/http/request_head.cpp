@@ -162,7 +162,7 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
                    Head *head) noexcept {
     *head = Head{};
     head->length = static_cast<uint32_t>(length);
-    if (length < 4 || length > limits.head) return Verdict::not_mine;
+    if (length < 4 || length > limits.head) return Verdict::gunicorn;
     const unsigned char *at = data;
     const unsigned char *const end = data + length - 2;  // the last field's CRLF is still inside
 
@@ -170,14 +170,14 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
     if (literal(at, end, "POST ")) {
         post = true;
     } else if (!literal(at, end, "GET ")) {
-        return Verdict::not_mine;
+        return Verdict::gunicorn;
     }
     const unsigned char *target = at;
     while (at < end && is(*at, TARGET)) ++at;
     const unsigned char *target_end = at;
     if (target == target_end || *target != '/' || !literal(at, end, " HTTP/1.1\r\n"))
-        return Verdict::not_mine;
-    if (static_cast<size_t>(at - data) - 2 > limits.request_line) return Verdict::not_mine;
+        return Verdict::gunicorn;
+    if (static_cast<size_t>(at - data) - 2 > limits.request_line) return Verdict::gunicorn;
     Route route = target_route(post, target, target_end, data, head);
     head->fields = static_cast<uint32_t>(at - data);
 
@@ -190,13 +190,13 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
         const unsigned char *name = at;
         while (at < end && is(*at, FIELD)) ++at;
         const size_t width = static_cast<size_t>(at - name);
-        if (width == 0 || at == end || *at != ':') return Verdict::not_mine;
+        if (width == 0 || at == end || *at != ':') return Verdict::gunicorn;
         const unsigned char *value = ++at;
         at = value_end(at, end);
         const unsigned char *stop = at;
-        if (!literal(at, end, "\r\n")) return Verdict::not_mine;
+        if (!literal(at, end, "\r\n")) return Verdict::gunicorn;
         if (++count > limits.fields || static_cast<size_t>(at - name) > limits.field_size)
-            return Verdict::not_mine;
+            return Verdict::gunicorn;
 
         const unsigned char *text = value;
         if (text < stop && *text == ' ') ++text;  // numbers take one blank at most, before them
@@ -204,39 +204,39 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
         case 'a':
             if (named(name, width, "accept-encoding") &&
                 (limits.compression || has_quality(value, stop)))
-                return Verdict::not_mine;
+                return Verdict::gunicorn;
             break;
         case 'c':
             if (named(name, width, "content-length")) {
                 if (content_length || !number(text, static_cast<size_t>(stop - text), &body))
-                    return Verdict::not_mine;
+                    return Verdict::gunicorn;
                 content_length = true;
             } else if (named(name, width, "content-type")) {
-                if (content_type) return Verdict::not_mine;
+                if (content_type) return Verdict::gunicorn;
                 content_type = true;
             } else if (named(name, width, "connection")) {
                 close = single_word(value, stop, "close");
                 if (connection || !(close || single_word(value, stop, "keep-alive")))
-                    return Verdict::not_mine;
+                    return Verdict::gunicorn;
                 connection = true;
             } else if (named(name, width, "content-encoding")) {
-                return Verdict::not_mine;
+                return Verdict::gunicorn;
             }
             break;
         case 'e':
-            if (named(name, width, "expect")) return Verdict::not_mine;
+            if (named(name, width, "expect")) return Verdict::gunicorn;
             break;
         case 'h':
             if (named(name, width, "host")) {
-                if (host) return Verdict::not_mine;
+                if (host) return Verdict::gunicorn;
                 host = true;
             } else if (prefixed(name, width, "http2-")) {
-                return Verdict::not_mine;
+                return Verdict::gunicorn;
             }
             break;
         case 'i':
             if (named(name, width, "inference-header-content-length")) {
-                if (has_json) return Verdict::not_mine;
+                if (has_json) return Verdict::gunicorn;
                 has_json = true;
                 if (!number(text, static_cast<size_t>(stop - text), &json)) {
                     json = 0;  // malformed: the slow route says what is wrong
@@ -245,15 +245,15 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
             }
             break;
         case 'p':
-            if (prefixed(name, width, "proxy-")) return Verdict::not_mine;
+            if (prefixed(name, width, "proxy-")) return Verdict::gunicorn;
             break;
         case 't':
             if (named(name, width, "te") || named(name, width, "trailer") ||
                 prefixed(name, width, "transfer-"))
-                return Verdict::not_mine;
+                return Verdict::gunicorn;
             break;
         case 'u':
-            if (named(name, width, "upgrade")) return Verdict::not_mine;
+            if (named(name, width, "upgrade")) return Verdict::gunicorn;
             break;
         default:
             break;
@@ -261,39 +261,39 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
         for (size_t i = 0; i < limits.scheme_count; ++i)
             if (strlen(limits.scheme[i]) == width && same_name(name, limits.scheme[i], width) &&
                 ++scheme_seen > 1)
-                return Verdict::not_mine;
+                return Verdict::gunicorn;
     }
-    if (!host) return Verdict::not_mine;
+    if (!host) return Verdict::gunicorn;
 
     head->close = close;
     if (route == Route::infer && (has_json ? json : body) > limits.json)
-        return Verdict::not_mine;  // refused unread
+        return Verdict::gunicorn;  // refused unread
     if (route == Route::infer) {
         if (content_length && body > 0 && body <= limits.body && (!has_json || (json > 0 && json <= body))) {
             head->route = route;
             head->content_length = body;
             head->json_length = has_json ? json : 0;
             head->has_json_length = has_json;
-            return Verdict::plain;
+            return Verdict::native;
         }
     } else if (route != Route::none && !content_length) {
         head->route = route;
-        return Verdict::plain;
+        return Verdict::native;
     }
-    if (body <= limits.hold && body <= limits.body) head->hold = body;
-    return Verdict::not_mine;
+    if (body <= limits.buffered_body && body <= limits.body) head->buffered_body = body;
+    return Verdict::gunicorn;
 }
 
-Verdict recognise(const unsigned char *data, size_t filled, size_t *searched,
+Verdict classify_head(const unsigned char *data, size_t filled, size_t *searched,
                   const HeadLimits &limits, Head *head) noexcept {
     size_t length = 0;
     switch (find_head_end(data, *searched, filled, limits.head, &length)) {
     case Ending::open:
         *searched = filled;
-        return Verdict::need_more;
+        return Verdict::incomplete;
     case Ending::never:
         *head = Head{};
-        return Verdict::not_mine;
+        return Verdict::gunicorn;
     case Ending::found:
         break;
     }

@@ -1,4 +1,4 @@
-// Decides whether the bytes at the start of a connection's buffer are a *plain* request head.
+// Decides whether the native server serves the message whose head begins a connection's buffer.
 //
 // Strategy: first find where the head ends (an incremental search, linear in the bytes received),
 // then judge the complete head once, strictly, against the few forms that the HTTP server serves itself.
@@ -13,7 +13,8 @@
 
 namespace ksrv {
 
-enum class Verdict : uint8_t { need_more, plain, not_mine };
+// `native`: served here; `gunicorn`: every other head.
+enum class Verdict : uint8_t { incomplete, native, gunicorn };
 
 enum class Route : uint8_t { none, infer, live, ready };
 
@@ -28,7 +29,7 @@ struct HeadLimits {
     size_t field_size = 8190;     // bytes of one field, with CRLF
     uint64_t body = 0;            // the greatest Content-Length
     uint64_t json = UINT64_MAX;   // bytes of it that may be JSON
-    uint64_t hold = 65536;        // bodies up to this are received before a hand-over
+    uint64_t buffered_body = 65536;  // bodies up to this are received before a handoff
     bool compression = false;     // answers may be compressed: Accept-Encoding matters
     size_t scheme_count = 0;      // gunicorn's secure_scheme_headers, in lower case
     char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES] = {};
@@ -48,8 +49,8 @@ struct Head {
     uint64_t content_length = 0;
     uint64_t json_length = 0;     // Inference-Header-Content-Length
     bool has_json_length = false;
-    bool close = false;           // plain, and the connection ends with the answer
-    uint64_t hold = 0;            // not mine, but framed plainly: body bytes worth waiting for
+    bool close = false;           // native, and the connection ends with the answer
+    uint64_t buffered_body = 0;   // gunicorn's: body bytes that are received before the handoff
 };
 
 enum class Ending : uint8_t { open, found, never };
@@ -65,7 +66,7 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
 
 // The verdict on what a connection has received since its last message. `searched` remembers how
 // far the search for the end of the head has come; start a message with 0.
-Verdict recognise(const unsigned char *data, size_t filled, size_t *searched,
+Verdict classify_head(const unsigned char *data, size_t filled, size_t *searched,
                   const HeadLimits &limits, Head *head) noexcept;
 
 }  // namespace ksrv

@@ -4,7 +4,7 @@
 // Strategy: rows go through a buffer that stays in the first-level cache: load (any source type, any
 // channel order) to float or double, compute, store (any datatype, rounded to nearest even and
 // saturated). The one conversion that matters most, 8-bit to FP32, has direct loops without the
-// buffer. All loops are plain and left to the compiler's vectoriser; see base/cpu_dispatch.hpp.
+// buffer. All loops are scalar and left to the compiler's vectoriser; see base/cpu_dispatch.hpp.
 //
 // `fast` is x * a + b with a = 1 / (scale * std) and b = -mean / std, rounded once to float.
 // `exact` is ((x / scale) - mean) / std, each step rounded to float: what numpy, torch and

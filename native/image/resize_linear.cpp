@@ -22,7 +22,7 @@ RowMemory &memory() noexcept {
 }
 
 template <typename Sample>
-void resize_width_plain(const Sample *row, std::size_t channels, const std::uint32_t *offsets,
+void resize_width_portable(const Sample *row, std::size_t channels, const std::uint32_t *offsets,
                         const float *weights, std::size_t begin, std::size_t end, std::size_t last,
                         float *out) noexcept {
     for (std::size_t x = begin; x < end; ++x) {
@@ -121,7 +121,7 @@ bool LinearResize::prepare() noexcept {
 void LinearResize::resize_width(const std::uint8_t *pixels, float *out) const noexcept {
     const std::size_t last = (job_.width - 1) * job_.channels;
     if (sample_ == PIXEL_U16) {
-        resize_width_plain(reinterpret_cast<const std::uint16_t *>(pixels), job_.channels, offsets_,
+        resize_width_portable(reinterpret_cast<const std::uint16_t *>(pixels), job_.channels, offsets_,
                            weights_, 0, job_.out_width, last, out);
         return;
     }
@@ -132,7 +132,7 @@ void LinearResize::resize_width(const std::uint8_t *pixels, float *out) const no
         resize_width_rgb(pixels, offsets_, weights_, done, out);
     }
 #endif
-    resize_width_plain(pixels, job_.channels, offsets_, weights_, done, job_.out_width, last, out);
+    resize_width_portable(pixels, job_.channels, offsets_, weights_, done, job_.out_width, last, out);
 }
 
 void LinearResize::emit(std::size_t row, const float *upper, const float *lower, float weight) noexcept {

@@ -44,7 +44,7 @@ void HttpServer::accept_from(uint16_t listener, uint64_t now) noexcept {
         connection->listener = listener;
         connection->registered = false;
         connection->close_after = connection->large = false;
-        connection->touched.store(false, std::memory_order_relaxed);
+        connection->saw_bytes.store(false, std::memory_order_relaxed);
         connection->filled = 0;
         connection->block = nullptr;
         connection->reset_message();
@@ -55,13 +55,13 @@ void HttpServer::accept_from(uint16_t listener, uint64_t now) noexcept {
         connection->phase.store(Phase::idle, std::memory_order_release);
         advance(connection, now);
     }
-    if (config.shared) step_back(listener);
+    if (config.shared) requeue_listener(listener);
 }
 
 // The kernel wakes the first process in a listener's queue that waits, which would always be the same one
 // while little is to do, and it would get every connection that is kept open. So whoever accepted one
 // goes to the end of the queue.
-void HttpServer::step_back(uint16_t listener) noexcept {
+void HttpServer::requeue_listener(uint16_t listener) noexcept {
     std::lock_guard<std::mutex> guard(accept_mutex_);
     if (!watching_) return;
     if (watch_listener(listener, false) && watch_listener(listener, true)) return;
@@ -102,7 +102,7 @@ void HttpServer::pause_accept(uint64_t until) noexcept {
     watch_listeners(false);
 }
 
-bool HttpServer::somebody_waits() noexcept {
+bool HttpServer::client_waits() noexcept {
     for (int fd : listeners_) {
         pollfd look{fd, POLLIN, 0};
         if (poll(&look, 1, 0) > 0 && look.revents & POLLIN) return true;
@@ -114,7 +114,7 @@ bool HttpServer::somebody_waits() noexcept {
 // open for nothing keep nobody out. One whose next message is on its way is left alone. The caller is
 // counted in `accepting_`.
 bool HttpServer::recycle_idle() noexcept {
-    if (!somebody_waits()) return false;
+    if (!client_waits()) return false;
     uint64_t tried = 0;
     for (int i = 0; i < RECYCLE_TRIES; ++i) {
         Connection *oldest = nullptr;

@@ -44,7 +44,7 @@ void HttpServer::unwatch(Connection *connection) noexcept {
     }
 }
 
-bool HttpServer::has_vanished(Connection *connection) noexcept {
+bool HttpServer::is_disconnected(Connection *connection) noexcept {
     static constexpr char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
     static constexpr ssize_t length = sizeof interim - 1;
     pollfd asked{connection->fd, POLLRDHUP, 0};
@@ -55,12 +55,12 @@ bool HttpServer::has_vanished(Connection *connection) noexcept {
     return send(connection->fd, interim, length, MSG_NOSIGNAL | MSG_DONTWAIT) != length;
 }
 
-void HttpServer::forsake(Connection *connection) noexcept {
+void HttpServer::close_disconnected(Connection *connection) noexcept {
     count(SERVER_DISCONNECTED);
     drop(connection);
 }
 
-void HttpServer::look_after_waiting() noexcept {
+void HttpServer::cancel_disconnected() noexcept {
     if (watched_.load(std::memory_order_relaxed) == 0) return;
     for (uint32_t slot = 0; slot < connections.used(); ++slot) {
         Connection *connection = connections.at(slot);
@@ -69,7 +69,7 @@ void HttpServer::look_after_waiting() noexcept {
         if (!connection->waiting.compare_exchange_strong(entry, LOOKING)) continue;
         // One that no queue has accepted yet cannot be cancelled: the next look is early enough.
         const bool gone =
-            entry->state.load(std::memory_order_acquire) != STATE_NEW && has_vanished(connection);
+            entry->state.load(std::memory_order_acquire) != STATE_NEW && is_disconnected(connection);
         connection->waiting.store(gone ? nullptr : entry, std::memory_order_release);
         if (!gone) continue;
         watched_.fetch_sub(1, std::memory_order_relaxed);

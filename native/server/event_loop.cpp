@@ -27,7 +27,7 @@ HttpServer::~HttpServer() {
         if (connection->phase.load() == Phase::free) continue;
         unwatch(connection);
         if (connection->fd >= 0) close(connection->fd);
-        let_go(connection);
+        release_buffers(connection);
     }
     for (int fd : {epoll_, wake_, notify_})
         if (fd >= 0) close(fd);
@@ -69,8 +69,8 @@ void HttpServer::run(int index) noexcept {
         const bool waiting = to_run_.load(std::memory_order_relaxed) != 0;  // for Python
         const uint64_t sweep_in = next_sweep_.load(std::memory_order_relaxed) - now;
         const int until_sweep = sweep_in < SWEEP_NS ? static_cast<int>(sweep_in / 1000000u) + 1 : 100;
-        const int patience = waiting ? 2 : timed ? until_sweep : 1000;
-        const int ready_count = epoll_wait(epoll_, events, EVENTS, patience);
+        const int timeout = waiting ? 2 : timed ? until_sweep : 1000;
+        const int ready_count = epoll_wait(epoll_, events, EVENTS, timeout);
         now = unsigned_now_ns();
         self.busy_since.store(now, std::memory_order_relaxed);
         for (int i = 0; i < ready_count; ++i) {
@@ -124,7 +124,7 @@ void HttpServer::notify() noexcept {
 
 // ---- arming and dropping --------------------------------------------------------------------
 
-// Gives the connection to the kernel. Its deadline must be set; it must not be touched afterwards.
+// Gives the connection to the kernel. Its deadline must be set; it must not be saw_bytes afterwards.
 void HttpServer::arm(Connection *connection, uint32_t events) noexcept {
     epoll_event event{};
     event.events = events;
@@ -146,11 +146,11 @@ void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
     switch (connection->phase.load(std::memory_order_relaxed)) {
     case Phase::idle: {
         const bool stopping = draining.load(std::memory_order_relaxed);
-        const uint64_t patience = !connection->touched ? config.head_ns
+        const uint64_t timeout = !connection->saw_bytes ? config.head_ns
                                   : stopping && config.stop_idle_ns < config.idle_ns
                                       ? config.stop_idle_ns
                                       : config.idle_ns;
-        deadlines.set(slot, now + patience);
+        deadlines.set(slot, now + timeout);
         arm(connection, READING);
         return;
     }
@@ -161,8 +161,8 @@ void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
         arm(connection, unread ? READING | EPOLLOUT : READING);
         return;
     }
-    case Phase::hold:
-        deadlines.set(slot, rate_deadline(connection->stage_ns, connection->filled, connection->hold_until));
+    case Phase::buffering:
+        deadlines.set(slot, rate_deadline(connection->stage_ns, connection->filled, connection->message_end));
         arm(connection, READING);
         return;
     case Phase::body:
@@ -172,7 +172,7 @@ void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
                                                 connection->head.content_length));
         arm(connection, READING);
         return;
-    case Phase::room:  // the sweep meant an earlier deadline
+    case Phase::awaiting_memory:  // the sweep meant an earlier deadline
         connection->claim.store(ARMED, std::memory_order_release);
         return;
     case Phase::send:
@@ -189,7 +189,7 @@ void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
 }
 
 // Gives back what the message and its answer held, but for Python's objects.
-void HttpServer::let_go(Connection *connection) noexcept {
+void HttpServer::release_buffers(Connection *connection) noexcept {
     if (connection->block) process_arena().release(connection->block);
     connection->block = nullptr;
     for (int i = 0; i < connection->out.block_count; ++i)
@@ -211,8 +211,8 @@ void HttpServer::drop(Connection *connection) noexcept {
     if (connection->fd >= 0) close(connection->fd);
     connection->fd = -1;
     connection->registered = false;
-    let_go(connection);
-    bury(connection->out.owners);
+    release_buffers(connection);
+    defer_decref(connection->out.owners);
     connection->out.owners = nullptr;
     if (connection->capacity > HEAD_BUFFER) {
         free(connection->buffer);
@@ -224,19 +224,19 @@ void HttpServer::drop(Connection *connection) noexcept {
 }
 
 // Python objects whose bytes were sent; the main thread gives them back, for this one has no GIL.
-void HttpServer::bury(Owners *owners) noexcept {
+void HttpServer::defer_decref(Owners *owners) noexcept {
     if (!owners) return;
     Owners *last = owners;
     while (last->next) last = last->next;
-    Owners *seen = buried_.load(std::memory_order_relaxed);
+    Owners *seen = deferred_decrefs_.load(std::memory_order_relaxed);
     do {
         last->next = seen;
-    } while (!buried_.compare_exchange_weak(seen, owners, std::memory_order_release));
+    } while (!deferred_decrefs_.compare_exchange_weak(seen, owners, std::memory_order_release));
     notify();
 }
 
-Owners *HttpServer::take_buried() noexcept {
-    return buried_.exchange(nullptr, std::memory_order_acquire);
+Owners *HttpServer::take_deferred_decrefs() noexcept {
+    return deferred_decrefs_.exchange(nullptr, std::memory_order_acquire);
 }
 
 // ---- events and deadlines -------------------------------------------------------------------
@@ -251,7 +251,7 @@ void HttpServer::on_event(Connection *connection, uint32_t events, uint64_t now)
             count(SERVER_DISCONNECTED);
             drop(connection);
         } else {
-            bury(connection->out.owners);
+            defer_decref(connection->out.owners);
             connection->out.owners = nullptr;
             if (finish(connection, now)) advance(connection, now);
         }
@@ -273,7 +273,7 @@ void HttpServer::sweep(uint64_t now) noexcept {
         accepting_.fetch_sub(1);
         resume_accept(now);
     }
-    look_after_waiting();
+    cancel_disconnected();
     deadlines.sweep(connections.used(), now, [this, now](uint32_t slot) {
         Connection *connection = connections.at(slot);
         if (!connection || !connection->claim_for_sweep()) return;
@@ -287,23 +287,23 @@ void HttpServer::sweep(uint64_t now) noexcept {
 
 void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
     switch (connection->phase.load(std::memory_order_relaxed)) {
-    case Phase::room:
-        look_for_room(connection, now);
+    case Phase::awaiting_memory:
+        retry_memory(connection, now);
         return;
     case Phase::body:
         if (connection->ahead) {
-            count_what_came(connection);
+            uncount_missing(connection);
             receive_body(connection, now);
             return;
         }
         if (connection->low_water > 1) {  // what has come below the mark counts as well
-            connection->trickles = true;
+            connection->slow_body = true;
             receive_body(connection, now);
             return;
         }
         [[fallthrough]];
     case Phase::head:
-    case Phase::hold:
+    case Phase::buffering:
         refuse(connection, ready_answers[READY_TOO_SLOW], SERVER_TOO_SLOW);
         return;
     case Phase::idle:

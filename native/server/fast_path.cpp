@@ -12,24 +12,24 @@ namespace {
 // About thirty years; more would not fit a clock. `ksrv.protocol.parameters` has the same bound.
 constexpr std::uint64_t LONGEST_TIMEOUT_US = 1000000000ull * 1000000ull;
 
-void free_plain(Entry *freed) noexcept {
-    PlainEntry *entry = static_cast<PlainEntry *>(freed);
+void free_fast_request(Entry *freed) noexcept {
+    FastRequest *entry = static_cast<FastRequest *>(freed);
     HttpServer *server = entry->server;
     if (entry->block) process_arena().release(entry->block);
     if (entry->reserved && !entry->queue) process_budget().give_back(entry->nbytes);
     entry->signature->release();
-    entry->~PlainEntry();
+    entry->~FastRequest();
     free(entry);
-    server->open_plain.fetch_sub(1, std::memory_order_release);
+    server->open_fast_requests.fetch_sub(1, std::memory_order_release);
 }
 
 // Called by the timer's thread, or by whoever cancelled the entry; without the GIL.
-void end_plain(Entry *ended) noexcept {
-    PlainEntry *entry = static_cast<PlainEntry *>(ended);
+void end_fast_request(Entry *ended) noexcept {
+    FastRequest *entry = static_cast<FastRequest *>(ended);
     Connection *connection = entry->server->take_turn(entry->turn);
     if (!connection) return;
     if (entry->state.load(std::memory_order_acquire) == STATE_CANCELLED) {  // its client is gone
-        entry->server->forsake(connection);
+        entry->server->close_disconnected(connection);
         return;
     }
     const std::int64_t waited = (entry->ended_ns - entry->enqueued_ns) / 1000000;
@@ -62,17 +62,18 @@ void HttpServer::answer_late(Connection *connection, const ModelSignature &signa
     }
 }
 
-// An entry over a complete message that is plain, or null. It holds the message's block then.
-PlainEntry *HttpServer::plain_entry(Connection *connection, ModelSignature *signature, std::uint64_t now) noexcept {
-    PlainRequest request;
+// Makes a fast-path request of a complete message, which loses its block to it; null where the message is
+// not of that kind.
+FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignature *signature, std::uint64_t now) noexcept {
+    FastRequestLayout request;
     const Head &head = connection->head;
     const unsigned char *body = connection->block->data + connection->body_offset;
     if (!head.has_json_length ||
-        !read_plain(*signature, body, connection->body_got, head.json_length, &request))
+        !read_fast_request(*signature, body, connection->body_got, head.json_length, &request))
         return nullptr;
-    void *room = malloc(sizeof(PlainEntry) + head.length);
+    void *room = malloc(sizeof(FastRequest) + head.length);
     if (!room) return nullptr;
-    PlainEntry *entry = new (room) PlainEntry;
+    FastRequest *entry = new (room) FastRequest;
     memcpy(entry->head(), connection->buffer, head.length);
     entry->head_length = head.length;
     entry->request = request;
@@ -83,27 +84,27 @@ PlainEntry *HttpServer::plain_entry(Connection *connection, ModelSignature *sign
     entry->body_offset = connection->body_offset;
     entry->body_length = connection->body_got;
     entry->json_length = head.json_length;
-    std::uint64_t patience = static_cast<std::uint64_t>(signature->timeout_ns);
+    std::uint64_t timeout = static_cast<std::uint64_t>(signature->timeout_ns);
     const std::uint64_t wanted = std::min(request.timeout_us, LONGEST_TIMEOUT_US);
-    if (wanted && (!patience || wanted < patience / 1000)) patience = wanted * 1000;
-    if (patience && patience < static_cast<std::uint64_t>(NEVER) - now)
-        entry->deadline_ns = static_cast<std::int64_t>(now + patience);
+    if (wanted && (!timeout || wanted < timeout / 1000)) timeout = wanted * 1000;
+    if (timeout && timeout < static_cast<std::uint64_t>(NEVER) - now)
+        entry->deadline_ns = static_cast<std::int64_t>(now + timeout);
     entry->taken = signature->taken;
     entry->answered = signature->answered;
-    entry->ended = end_plain;
-    entry->freed = free_plain;
+    entry->ended = end_fast_request;
+    entry->freed = free_fast_request;
     entry->signature = signature;
     signature->retain();
     entry->server = this;
     entry->turn = begin_turn(connection);
     entry->block = connection->block;
     connection->block = nullptr;
-    open_plain.fetch_add(1, std::memory_order_relaxed);
+    open_fast_requests.fetch_add(1, std::memory_order_relaxed);
     return entry;
 }
 
 // Gives the message its block back, for the general way to answer it.
-Turn HttpServer::undo_plain(PlainEntry *entry) noexcept {
+Turn HttpServer::undo_fast_request(FastRequest *entry) noexcept {
     const Turn turn = entry->turn;
     turn.connection->block = entry->block;
     turn.connection->counted = entry->nbytes;
@@ -114,15 +115,16 @@ Turn HttpServer::undo_plain(PlainEntry *entry) noexcept {
     return turn;
 }
 
-// Puts a plain message into its queue, or has it wait for the GIL. True: it is on its way.
-bool HttpServer::submit_plain(Connection *connection, const ModelRoute &route) noexcept {
-    PlainEntry *entry = plain_entry(connection, route.signature, unsigned_now_ns());
+// Puts a complete message into its model's queue, or has it wait for the GIL. False: it is no fast-path
+// request, or the queue refuses it.
+bool HttpServer::submit_fast_request(Connection *connection, const ModelRoute &route) noexcept {
+    FastRequest *entry = make_fast_request(connection, route.signature, unsigned_now_ns());
     if (!entry) return false;
     count(SERVER_FAST_PATH);
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->phase.store(Phase::run, std::memory_order_relaxed);
     if (route.queue->may_lend.load()) {
-        connection->plain = entry;
+        connection->fast_request = entry;
         queue_to_run(connection);
         return true;
     }
@@ -132,27 +134,27 @@ bool HttpServer::submit_plain(Connection *connection, const ModelRoute &route) n
         return true;
     }
     unwatch(connection);
-    undo_plain(entry);
+    undo_fast_request(entry);
     return false;
 }
 
-// Takes the plain entry of a connection that `next_to_run` gave out, and those behind it that go to the
-// same model, as long as nothing else stands between them.
-std::size_t HttpServer::take_plain(Connection *first, PlainEntry **out, std::size_t room) noexcept {
+// Takes the fast-path request of a connection that `next_to_run` gave out, and the requests behind it in
+// the run queue up to the first that goes to another model.
+std::size_t HttpServer::take_fast_requests(Connection *first, FastRequest **out, std::size_t room) noexcept {
     std::size_t count = 0;
-    out[count++] = first->plain;
-    first->plain = nullptr;
+    out[count++] = first->fast_request;
+    first->fast_request = nullptr;
     ModelSignature *signature = out[0]->signature;
     if (room <= 1) return count;
     std::lock_guard<std::mutex> guard(run_mutex_);
-    while (count < room && run_first_ && run_first_->plain && run_first_->plain->signature == signature) {
+    while (count < room && run_first_ && run_first_->fast_request && run_first_->fast_request->signature == signature) {
         Connection *connection = run_first_;
         run_first_ = connection->next;
         if (!run_first_) run_last_ = nullptr;
         connection->next = nullptr;
         to_run_.fetch_sub(1, std::memory_order_relaxed);
-        out[count++] = connection->plain;
-        connection->plain = nullptr;
+        out[count++] = connection->fast_request;
+        connection->fast_request = nullptr;
     }
     return count;
 }

@@ -7,18 +7,18 @@ namespace ksrv {
 
 namespace {
 
-constexpr std::size_t PLAIN_FIELDS_ROOM = 1024;
+constexpr std::size_t FAST_RESPONSE_FIELDS_BYTES = 1024;
 
 }  // namespace
 
-void reply_plain(PlainEntry *entry, const ReplyPart *parts, int part_count, std::int64_t row,
+void send_fast_response(FastRequest *entry, const ReplyPart *parts, int part_count, std::int64_t row,
                  bool alone, const ReplyStage *stages, int stage_count) noexcept {
     const ModelSignature &signature = *entry->signature;
-    const PlainRequest &request = entry->request;
+    const FastRequestLayout &request = entry->request;
     HttpServer *server = entry->server;
     Connection *connection = server->take_turn(entry->turn);
     if (!connection) return;
-    char room[PLAIN_REPLY_ROOM], fields_room[PLAIN_FIELDS_ROOM];
+    char room[FAST_RESPONSE_BYTES], fields_room[FAST_RESPONSE_FIELDS_BYTES];
     TextWriter body(room, sizeof room), fields(fields_room, sizeof fields_room);
     const int count = request.wanted_count ? request.wanted_count : part_count;
     const std::int64_t rows = static_cast<std::int64_t>(entry->rows);

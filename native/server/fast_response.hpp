@@ -1,4 +1,4 @@
-// The answer to a plain request, written into its connection in one piece: head, JSON and tensors.
+// The answer to a fast-path request, written into its connection in one piece: head, JSON and tensors.
 
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace ksrv {
 
-constexpr std::size_t PLAIN_REPLY_ROOM = 16384;    // JSON and tensors of one answer
-constexpr std::size_t PLAIN_REPLY_TENSORS = 8192;  // of that, tensors
+constexpr std::size_t FAST_RESPONSE_BYTES = 16384;    // JSON and tensors of one answer
+constexpr std::size_t FAST_RESPONSE_TENSOR_BYTES = 8192;  // of that, tensors
 
 // One output of a whole batch.
 struct ReplyPart {
@@ -27,7 +27,7 @@ struct ReplyStage {
 
 // Answers with the rows of a batch that begin at `row`; the only request of a batch gets its outputs in
 // the shapes that they have.
-void reply_plain(PlainEntry *entry, const ReplyPart *parts, int part_count, std::int64_t row,
+void send_fast_response(FastRequest *entry, const ReplyPart *parts, int part_count, std::int64_t row,
                  bool alone, const ReplyStage *stages, int stage_count) noexcept;
 
 }  // namespace ksrv

@@ -1,4 +1,4 @@
-// How messages come in: recognise, then receive into a block, or hand the connection to gunicorn.
+// How messages come in: classify the head, then receive into a block, or hand the connection to gunicorn.
 
 #include <errno.h>
 #include <sys/socket.h>
@@ -17,18 +17,18 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             receive_body(connection, now);
             return;
         }
-        const bool holding = phase == Phase::hold;
-        Verdict verdict = Verdict::need_more;
-        if (holding) {
-            if (connection->filled >= connection->hold_until) {
-                hand_over(connection);
+        const bool buffering = phase == Phase::buffering;
+        Verdict verdict = Verdict::incomplete;
+        if (buffering) {
+            if (connection->filled >= connection->message_end) {
+                hand_off(connection);
                 return;
             }
         } else if (connection->filled) {
-            verdict = recognise(connection->buffer, connection->filled, &connection->searched,
+            verdict = classify_head(connection->buffer, connection->filled, &connection->searched,
                                 config.limits, &connection->head);
         }
-        if (verdict == Verdict::plain) {
+        if (verdict == Verdict::native) {
             if (connection->head.close) connection->close_after = true;
             if (connection->head.route == Route::infer) {
                 if (!start_body(connection, now)) return;
@@ -64,21 +64,21 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             }
             continue;
         }
-        if (verdict == Verdict::not_mine) {
-            const uint64_t hold = connection->head.hold;
-            connection->hold_until = connection->head.length + hold;
-            if (hold == 0 || connection->filled >= connection->hold_until) {
-                hand_over(connection);
+        if (verdict == Verdict::gunicorn) {
+            const uint64_t body = connection->head.buffered_body;
+            connection->message_end = connection->head.length + body;
+            if (body == 0 || connection->filled >= connection->message_end) {
+                hand_off(connection);
                 return;
             }
             if (check_first(connection)) return;
-            if (!process_budget().reserve(hold, true)) {  // the app says so, with 503
-                hand_over(connection);
+            if (!process_budget().reserve(body, true)) {  // the app says so, with 503
+                hand_off(connection);
                 return;
             }
-            connection->counted = hold;
+            connection->counted = body;
             connection->stage_ns = now;
-            connection->phase.store(Phase::hold, std::memory_order_relaxed);
+            connection->phase.store(Phase::buffering, std::memory_order_relaxed);
             continue;
         }
         if (drained) {
@@ -87,7 +87,7 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
         }
         // Behind a large body, a short look for the next head leaves less to be moved into the block.
         const size_t room = connection->large && connection->filled < SHORT_LOOK ? SHORT_LOOK : HEAD_BUFFER;
-        const size_t wanted = holding ? connection->hold_until : room;
+        const size_t wanted = buffering ? connection->message_end : room;
         if (!connection->reserve(wanted < HEAD_BUFFER ? HEAD_BUFFER : wanted)) {
             drop(connection);
             return;
@@ -104,8 +104,8 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             return;
         }
         if (got == 0) {  // an unfinished message of a peer that will send no more
-            if (holding) {
-                hand_over(connection);
+            if (buffering) {
+                hand_off(connection);
             } else {
                 drop(connection);
             }
@@ -114,7 +114,7 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
         if (phase == Phase::idle) {
             connection->phase.store(Phase::head, std::memory_order_relaxed);
             connection->message_ns = now;
-            connection->touched = true;
+            connection->saw_bytes = true;
         }
         connection->filled += static_cast<size_t>(got);
         drained = static_cast<size_t>(got) < space;
@@ -134,31 +134,31 @@ bool HttpServer::check_first(Connection *connection) noexcept {
 void HttpServer::checked(Connection *connection, bool admitted) noexcept {
     connection->checked = true;
     if (!admitted) {
-        hand_over(connection);
+        hand_off(connection);
         return;
     }
     connection->phase.store(Phase::head, std::memory_order_relaxed);
     advance(connection, unsigned_now_ns());
 }
 
-// Takes the block for a plain infer request and moves what came with the head into it. False: the
+// Takes the block for an infer request's body and moves the bytes that came with the head into it. False: the
 // connection is not the caller's any more.
 bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
     const uint64_t need = connection->head.content_length;
     const size_t with_head = connection->filled - connection->head.length;
     const size_t taken = with_head < need ? with_head : static_cast<size_t>(need);
     if (need > process_budget().most(need <= MemoryBudget::SMALL_REQUEST)) {  // the app says so, with 413
-        hand_over(connection);
+        hand_off(connection);
         return false;
     }
     if (taken < need && check_first(connection)) return false;
-    if (need > config.limits.hold + connection->filled && try_route(connection, false)) return false;
+    if (need > config.limits.buffered_body + connection->filled && try_route(connection, false)) return false;
     // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
     connection->body_offset =
         connection->head.has_json_length ? (0 - connection->head.json_length) & 63 : 0;
     connection->block = process_arena().lease(connection->body_offset + need, BACKEND_HEAP);
     if (!connection->block) {
-        refuse(connection, ready_answers[READY_NO_ROOM], SERVER_NO_ROOM);
+        refuse(connection, ready_answers[READY_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
         return false;
     }
     connection->body_got = taken;
@@ -167,15 +167,15 @@ bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
         connection->block->unwritten = !connection->block->pooled_before;
         process_arena().release(connection->block);
         connection->block = nullptr;
-        await_room(connection, now);
+        await_memory(connection, now);
         return false;
     }
     connection->block->unwritten = !connection->block->pooled_before && taken < need;
     memcpy(connection->block->data + connection->body_offset,
            connection->buffer + connection->head.length, taken);
     connection->large = need > HEAD_BUFFER;
-    connection->trickles = false;
-    connection->hold_until = connection->head.length + taken;  // to be consumed when answered
+    connection->slow_body = false;
+    connection->message_end = connection->head.length + taken;  // to be consumed when answered
     connection->stage_ns = now;
     connection->phase.store(Phase::body, std::memory_order_relaxed);
     return true;
@@ -196,7 +196,7 @@ bool HttpServer::count_body(Connection *connection) noexcept {
 
 // A body that was counted before it came does not come quickly: what is missing is neither counted nor
 // kept in memory for it any longer.
-void HttpServer::count_what_came(Connection *connection) noexcept {
+void HttpServer::uncount_missing(Connection *connection) noexcept {
     connection->ahead = false;
     connection->block->unwritten = true;
     Arena::give_back_behind(connection->block, connection->body_offset + connection->body_got);
@@ -210,37 +210,37 @@ void HttpServer::give_back(Connection *connection) noexcept {
 }
 
 // Has the sweep look again soon; the connection is its.
-void HttpServer::await_room(Connection *connection, uint64_t now) noexcept {
-    if (connection->phase.load(std::memory_order_relaxed) != Phase::room) {
-        connection->room_ns = now;
-        connection->phase.store(Phase::room, std::memory_order_relaxed);
-    } else if (now - connection->room_ns >= config.room_ns) {
-        refuse(connection, ready_answers[READY_NO_ROOM], SERVER_NO_ROOM);
+void HttpServer::await_memory(Connection *connection, uint64_t now) noexcept {
+    if (connection->phase.load(std::memory_order_relaxed) != Phase::awaiting_memory) {
+        connection->memory_wait_ns = now;
+        connection->phase.store(Phase::awaiting_memory, std::memory_order_relaxed);
+    } else if (now - connection->memory_wait_ns >= config.memory_wait_ns) {
+        refuse(connection, ready_answers[READY_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
         return;
     }
-    deadlines.set(connection->slot, now + ROOM_RETRY_NS);
-    if (next_sweep_.load(std::memory_order_relaxed) > now + ROOM_RETRY_NS)
-        next_sweep_.store(now + ROOM_RETRY_NS, std::memory_order_relaxed);
+    deadlines.set(connection->slot, now + MEMORY_RETRY_NS);
+    if (next_sweep_.load(std::memory_order_relaxed) > now + MEMORY_RETRY_NS)
+        next_sweep_.store(now + MEMORY_RETRY_NS, std::memory_order_relaxed);
     connection->claim.store(ARMED, std::memory_order_release);  // for the sweep alone
 }
 
-void HttpServer::look_for_room(Connection *connection, uint64_t now) noexcept {
+void HttpServer::retry_memory(Connection *connection, uint64_t now) noexcept {
     if (!connection->block) {
         if (start_body(connection, now)) advance(connection, now);
         return;
     }
     if (!count_body(connection)) {
-        await_room(connection, now);
+        await_memory(connection, now);
         return;
     }
-    connection->stage_ns += now - connection->room_ns;  // the peer could do nothing meanwhile
+    connection->stage_ns += now - connection->memory_wait_ns;  // the peer could do nothing meanwhile
     connection->phase.store(Phase::body, std::memory_order_relaxed);
     receive_body(connection, now);
 }
 
 // Answers 503 without Python where the model's queue is full. A body that is not `complete` stays
-// unread, and the connection closes behind the answer. A complete message that is plain goes into the
-// queue. True: the connection is not the caller's.
+// unread, and the connection closes behind the answer. A complete fast-path request goes into
+// the queue. True: the connection is not the caller's.
 bool HttpServer::try_route(Connection *connection, bool complete) noexcept {
     const std::shared_ptr<const RouteTable> table = routes.table();
     if (!table) return false;
@@ -249,7 +249,7 @@ bool HttpServer::try_route(Connection *connection, bool complete) noexcept {
         table->find(head + connection->head.name.offset, connection->head.name.length,
                     head + connection->head.version.offset, connection->head.version.length);
     if (!route) return false;
-    if (!route->queue->turns_away()) return complete && route->signature && submit_plain(connection, *route);
+    if (!route->queue->turns_away()) return complete && route->signature && submit_fast_request(connection, *route);
     if (!complete) {
         refuse(connection, route->full, SERVER_QUEUE_FULL);
         return true;
@@ -271,7 +271,7 @@ void HttpServer::receive_body(Connection *connection, uint64_t now) noexcept {
     size_t turn = 0;
     while (connection->body_got < need) {
         if (connection->counted == connection->body_got && !count_body(connection)) {
-            await_room(connection, now);
+            await_memory(connection, now);
             return;
         }
         const size_t left = static_cast<size_t>(connection->counted) - connection->body_got;
@@ -317,7 +317,7 @@ void HttpServer::set_low_water(Connection *connection, int bytes) noexcept {
 
 // The rest of a large body is waited for in large pieces, unless the peer turned out to be slow.
 void HttpServer::await_more(Connection *connection, size_t left) noexcept {
-    if (connection->trickles || left < LOW_WATER_LEAST) {
+    if (connection->slow_body || left < LOW_WATER_LEAST) {
         set_low_water(connection, 1);
     } else {
         set_low_water(connection, static_cast<int>(left < LOW_WATER_MOST ? left : LOW_WATER_MOST));
@@ -325,7 +325,7 @@ void HttpServer::await_more(Connection *connection, size_t left) noexcept {
 }
 
 void HttpServer::queue_to_run(Connection *connection) noexcept {
-    if (!connection->plain) begin_turn(connection);
+    if (!connection->fast_request) begin_turn(connection);
     std::lock_guard<std::mutex> guard(run_mutex_);
     connection->next = nullptr;
     (run_last_ ? run_last_->next : run_first_) = connection;
@@ -336,47 +336,47 @@ void HttpServer::queue_to_run(Connection *connection) noexcept {
 // ---- gunicorn's side ------------------------------------------------------------------------
 
 // Everything read since the message began goes along; epoll forgets the descriptor.
-void HttpServer::hand_over(Connection *connection) noexcept {
-    count(SERVER_HANDED);
+void HttpServer::hand_off(Connection *connection) noexcept {
+    count(SERVER_HANDOFFS);
     give_back(connection);  // who reads the body counts it
     deadlines.set(connection->slot, Deadlines::NONE);
     if (connection->registered) epoll_ctl(epoll_, EPOLL_CTL_DEL, connection->fd, nullptr);
     connection->registered = false;
-    connection->phase.store(Phase::handed, std::memory_order_release);
+    connection->phase.store(Phase::detached, std::memory_order_release);
     {
-        std::lock_guard<std::mutex> guard(handed_mutex_);
+        std::lock_guard<std::mutex> guard(handoff_mutex_);
         connection->next = nullptr;
-        (handed_last_ ? handed_last_->next : handed_first_) = connection;
-        handed_last_ = connection;
+        (handoff_last_ ? handoff_last_->next : handoff_first_) = connection;
+        handoff_last_ = connection;
     }
     notify();
 }
 
-Connection *HttpServer::next_handed() noexcept {
-    std::lock_guard<std::mutex> guard(handed_mutex_);
-    Connection *connection = handed_first_;
+Connection *HttpServer::next_handoff() noexcept {
+    std::lock_guard<std::mutex> guard(handoff_mutex_);
+    Connection *connection = handoff_first_;
     if (!connection) return nullptr;
-    handed_first_ = connection->next;
-    if (!handed_first_) handed_last_ = nullptr;
+    handoff_first_ = connection->next;
+    if (!handoff_first_) handoff_last_ = nullptr;
     connection->next = nullptr;
     return connection;
 }
 
 // gunicorn has closed the connection, or keeps it for good.
-void HttpServer::release_handed(uint32_t slot) noexcept {
+void HttpServer::release_detached(uint32_t slot) noexcept {
     Connection *connection = connections.at(slot);
-    if (connection && connection->phase.load(std::memory_order_acquire) == Phase::handed)
+    if (connection && connection->phase.load(std::memory_order_acquire) == Phase::detached)
         drop(connection);
 }
 
 // Takes a connection back between two messages, to keep it or to close it.
 bool HttpServer::adopt(uint32_t slot, int fd, bool keep) noexcept {
     Connection *connection = connections.at(slot);
-    if (!connection || connection->phase.load(std::memory_order_acquire) != Phase::handed) return false;
+    if (!connection || connection->phase.load(std::memory_order_acquire) != Phase::detached) return false;
     connection->fd = fd;
     connection->filled = 0;
     connection->close_after = false;
-    connection->touched = true;
+    connection->saw_bytes = true;
     connection->reset_message();
     connection->stage_ns = unsigned_now_ns();
     if (!keep) shutdown(fd, SHUT_WR);

@@ -97,7 +97,7 @@ bool HttpServer::reserve_answer(Connection *connection, uint64_t nbytes) noexcep
     connection->answer_counted = nbytes;
     connection->answer_room = process_budget().reserve_answer(nbytes);
     if (connection->answer_room != AnswerRoom::none) return true;
-    count(SERVER_NO_ROOM);
+    count(SERVER_BYTES_IN_FLIGHT);
     return false;
 }
 
@@ -117,7 +117,7 @@ bool HttpServer::finish(Connection *connection, uint64_t now) noexcept {
     if (status >= LEAST_ERROR && status < LEAST_ERROR + STATUSES)
         errors[status - LEAST_ERROR].fetch_add(1, std::memory_order_relaxed);
     if (config.log) record(connection, now);
-    let_go(connection);
+    release_buffers(connection);
     if (connection->close_after) {
         shutdown(connection->fd, SHUT_WR);
         connection->filled = 0;
@@ -127,7 +127,7 @@ bool HttpServer::finish(Connection *connection, uint64_t now) noexcept {
         return false;
     }
     const bool infer = connection->head.route == Route::infer;
-    connection->consume(infer ? connection->hold_until : connection->head.length);
+    connection->consume(infer ? connection->message_end : connection->head.length);
     connection->reset_message();
     connection->phase.store(Phase::idle, std::memory_order_relaxed);
     if (connection->filled) {  // the next message was sent without waiting for this answer

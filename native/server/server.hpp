@@ -4,7 +4,7 @@
 // completion, so that a request meets one thread and one warm cache. Complete infer requests wait in
 // the run queue; the leader takes them into Python itself. If it does not come back soon, because a
 // Python thread hogs the GIL or a handler takes its time, one of the followers takes the lead and
-// stays with the sockets. What is not plain goes to gunicorn.
+// stays with the sockets. A message that is not served here goes to gunicorn.
 //
 // http/connection.hpp is what a connection is, receive.cpp how messages come in, send.cpp how answers go
 // out, route_table.hpp which queues are full, fast_path.cpp the requests that need no Python before their
@@ -36,7 +36,7 @@
 namespace ksrv {
 
 struct Entry;
-struct PlainEntry;
+struct FastRequest;
 
 struct HttpServerConfig {
     HeadLimits limits;
@@ -49,7 +49,7 @@ struct HttpServerConfig {
     uint64_t idle_ns = 75000000000u;      // between messages; 0: every answer closes
     uint64_t stop_idle_ns = 2000000000u;  // the same while draining
     uint64_t linger_ns = 2000000000u;     // for the peer to take an answer that closes
-    uint64_t room_ns = 1000000000u;       // waiting for bytes in flight, before 503
+    uint64_t memory_wait_ns = 1000000000u;       // waiting for bytes in flight, before 503
     bool checks_callers = false;          // before a body is waited for
     bool shared = false;  // whether other processes accept from the same listeners
     bool log = false;
@@ -75,10 +75,10 @@ enum ServerCounter : int {
     SERVER_ACCEPTED,
     SERVER_INFER,          // infer requests that took the hot route
     SERVER_HEALTH,
-    SERVER_HANDED,
+    SERVER_HANDOFFS,
     SERVER_ANSWERED,
     SERVER_TOO_SLOW,
-    SERVER_NO_ROOM,
+    SERVER_BYTES_IN_FLIGHT,
     SERVER_QUEUE_FULL,
     SERVER_IDLE_CLOSED,
     SERVER_DISCONNECTED,       // the peer went before its answer was sent
@@ -113,7 +113,7 @@ class HttpServer {
     bool answer(Connection *connection, Owners *owners) noexcept;
     void answer_ready(Connection *connection, Ready which) noexcept;  // the same, ready-made
     void drop(Connection *connection) noexcept;                       // no answer: closes
-    void forsake(Connection *connection) noexcept;  // the same for a client that is gone
+    void close_disconnected(Connection *connection) noexcept;  // the same for a client that is gone
 
     // The bytes of a message go back to the budget: it was answered, or its queue counts it.
     void give_back(Connection *connection) noexcept;
@@ -141,17 +141,17 @@ class HttpServer {
     void watch(Connection *connection, Entry *entry) noexcept;  // disconnect_watch.cpp
     void unwatch(Connection *connection) noexcept;
     Connection *next_to_run() noexcept;
-    size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept;
-    Turn undo_plain(PlainEntry *entry) noexcept;
+    size_t take_fast_requests(Connection *first, FastRequest **out, size_t room) noexcept;
+    Turn undo_fast_request(FastRequest *entry) noexcept;
     void answer_late(Connection *connection, const ModelSignature &signature, int64_t waited_ms,
                      bool running) noexcept;
 
     // ---- gunicorn's side ----
-    Connection *next_handed() noexcept;
+    Connection *next_handoff() noexcept;
     bool adopt(uint32_t slot, int fd, bool keep) noexcept;
-    void release_handed(uint32_t slot) noexcept;
+    void release_detached(uint32_t slot) noexcept;
 
-    Owners *take_buried() noexcept;
+    Owners *take_deferred_decrefs() noexcept;
     void take_records(std::vector<AccessRecord> *out);
     int notify_fd() const noexcept { return notify_; }
 
@@ -165,7 +165,7 @@ class HttpServer {
     Connections connections;
     Deadlines deadlines;
     Routes routes;
-    std::atomic<uint64_t> open_plain{0};  // entries that refer to this server
+    std::atomic<uint64_t> open_fast_requests{0};  // entries that refer to this server
 
   private:
     static constexpr int EVENTS = 16;
@@ -178,7 +178,7 @@ class HttpServer {
     static constexpr uint64_t VISIT_NS = 2000000u;
     static constexpr uint64_t STUCK_NS = 20000000u;  // another one serves when one request takes so long
     static constexpr uint64_t WATCHED_NS = 20000000u;  // since Python was last entered
-    static constexpr uint64_t ROOM_RETRY_NS = 20000000u;
+    static constexpr uint64_t MEMORY_RETRY_NS = 20000000u;
     static constexpr size_t COUNTED_STEP = 65536;      // of a body, before it comes
     static constexpr uint64_t AHEAD_NS = 1000000000u;  // that a body may be counted before it comes
     static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
@@ -200,8 +200,8 @@ class HttpServer {
     void accept_some(uint16_t listener, uint64_t now) noexcept;
     void accept_from(uint16_t listener, uint64_t now) noexcept;
     bool recycle_idle() noexcept;
-    bool somebody_waits() noexcept;
-    void step_back(uint16_t listener) noexcept;
+    bool client_waits() noexcept;
+    void requeue_listener(uint16_t listener) noexcept;
     void pause_accept(uint64_t until) noexcept;
     void resume_accept(uint64_t now) noexcept;
     bool watch_listeners(bool on) noexcept;
@@ -213,13 +213,13 @@ class HttpServer {
     void expire(Connection *connection, uint64_t now) noexcept;
     void arm(Connection *connection, uint32_t events) noexcept;
     void arm_for_phase(Connection *connection, uint64_t now) noexcept;
-    void let_go(Connection *connection) noexcept;
+    void release_buffers(Connection *connection) noexcept;
     void notify() noexcept;
-    void bury(Owners *owners) noexcept;
+    void defer_decref(Owners *owners) noexcept;
 
     // disconnect_watch.cpp
-    bool has_vanished(Connection *connection) noexcept;
-    void look_after_waiting() noexcept;
+    bool is_disconnected(Connection *connection) noexcept;
+    void cancel_disconnected() noexcept;
 
     // python_dispatch.cpp
     void serve(int index) noexcept;
@@ -241,16 +241,16 @@ class HttpServer {
     void queue_to_run(Connection *connection) noexcept;
     void set_low_water(Connection *connection, int bytes) noexcept;
     void await_more(Connection *connection, size_t left) noexcept;
-    void hand_over(Connection *connection) noexcept;
+    void hand_off(Connection *connection) noexcept;
     bool check_first(Connection *connection) noexcept;
     bool count_body(Connection *connection) noexcept;
-    void await_room(Connection *connection, uint64_t now) noexcept;
-    void look_for_room(Connection *connection, uint64_t now) noexcept;
-    void count_what_came(Connection *connection) noexcept;
+    void await_memory(Connection *connection, uint64_t now) noexcept;
+    void retry_memory(Connection *connection, uint64_t now) noexcept;
+    void uncount_missing(Connection *connection) noexcept;
 
     // fast_path.cpp
-    PlainEntry *plain_entry(Connection *connection, ModelSignature *signature, uint64_t now) noexcept;
-    bool submit_plain(Connection *connection, const ModelRoute &route) noexcept;
+    FastRequest *make_fast_request(Connection *connection, ModelSignature *signature, uint64_t now) noexcept;
+    bool submit_fast_request(Connection *connection, const ModelRoute &route) noexcept;
 
     // send.cpp
     bool put_ready(Connection *connection, const ReadyAnswer &made) noexcept;
@@ -305,9 +305,9 @@ class HttpServer {
     MonotonicCondition follow_;
     std::atomic<int> resting_{0};              // followers that sleep until they are woken
 
-    std::mutex handed_mutex_;
-    Connection *handed_first_ = nullptr, *handed_last_ = nullptr;
-    std::atomic<Owners *> buried_{nullptr};
+    std::mutex handoff_mutex_;
+    Connection *handoff_first_ = nullptr, *handoff_last_ = nullptr;
+    std::atomic<Owners *> deferred_decrefs_{nullptr};
 
     std::mutex records_mutex_;
     std::vector<AccessRecord> records_;

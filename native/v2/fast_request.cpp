@@ -7,7 +7,7 @@ namespace ksrv {
 
 namespace {
 
-bool plain_input(const InferHeader &header, const InputHeader &input, const PlainInput &declared,
+bool fast_input(const InferHeader &header, const InputHeader &input, const InputSignature &declared,
                  const unsigned char *body) noexcept {
     if (input.has_data || input.shared.given || input.parameters_count != 0 ||
         input.datatype != declared.datatype || input.size_form == SIZE_LIST ||
@@ -20,10 +20,10 @@ bool plain_input(const InferHeader &header, const InputHeader &input, const Plai
            reinterpret_cast<std::uintptr_t>(body + input.offset) % item_size_of(input.datatype) == 0;
 }
 
-bool plain_outputs(const InferHeader &header, const ModelSignature &signature, PlainRequest *request) noexcept {
+bool fast_outputs(const InferHeader &header, const ModelSignature &signature, FastRequestLayout *request) noexcept {
     const std::size_t count = header.outputs.size();
     if (count == 0) return header.binary_output == 1;
-    if (count > PLAIN_OUTPUTS) return false;
+    if (count > FAST_OUTPUTS) return false;
     for (std::size_t i = 0; i < count; ++i) {
         const OutputHeader &output = header.outputs[i];
         if (output.classification != 0 || output.shared.given || output.parameters_count != 0 ||
@@ -42,8 +42,8 @@ bool plain_outputs(const InferHeader &header, const ModelSignature &signature, P
 
 }  // namespace
 
-bool read_plain(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
-                std::size_t json_length, PlainRequest *request) noexcept {
+bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
+                std::size_t json_length, FastRequestLayout *request) noexcept {
     if (json_length == 0 || json_length >= body_length || json_length > signature.json_limit) return false;
     InferHeader header;
     HeaderFault fault;
@@ -56,7 +56,7 @@ bool read_plain(const ModelSignature &signature, const unsigned char *body, std:
     std::int64_t rows = -1;
     for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
         const InputHeader &input = header.inputs[i];
-        if (!plain_input(header, input, signature.inputs[i], body)) return false;
+        if (!fast_input(header, input, signature.inputs[i], body)) return false;
         const std::int64_t first = header.shapes[input.shape_first];
         if (rows >= 0 && rows != first) return false;
         rows = first;
@@ -64,7 +64,7 @@ bool read_plain(const ModelSignature &signature, const unsigned char *body, std:
     }
     if (rows < 1 || rows > INT32_MAX) return false;
     if (signature.max_rows && static_cast<std::uint64_t>(rows) > signature.max_rows) return false;
-    if (!plain_outputs(header, signature, request)) return false;
+    if (!fast_outputs(header, signature, request)) return false;
     if (header.id.length) {
         if (header.id.data < text || header.id.data >= text + json_length) return false;  // unescaped
         request->id_offset = static_cast<std::size_t>(header.id.data - text);

@@ -1,4 +1,4 @@
-// What the native server knows of one version of a model.
+// The declared inputs and outputs of a model, as the native server checks them.
 
 #pragma once
 
@@ -14,23 +14,23 @@ namespace ksrv {
 class Queue;
 struct Entry;
 
-struct PlainInput {
+struct InputSignature {
     std::string name;
     Datatype datatype = DT_INVALID;
     std::vector<std::int64_t> tail;  // the dimensions behind the first, all of them fixed
     std::uint64_t row_bytes = 0;
 };
 
-// What an HTTP server knows of one version of a model. It is counted: the routes and each request hold it.
+// One version of a model as the HTTP server knows it. Counted: the routes and each request hold it.
 struct ModelSignature {
     std::atomic<long> refs{1};
-    Queue *queue = nullptr;  // held by whoever made the signature
-    void *endpoint = nullptr;    // the Python object behind it, which outlives the signature's other holders
-    // What entries of its plain requests call; see `Entry`.
+    Queue *queue = nullptr;     // held by the endpoint
+    void *endpoint = nullptr;   // the Python object that made it, which outlives its other holders
+    // Called for its fast-path requests; see `Entry`.
     void *(*taken)(Entry *entry) = nullptr;
     void (*answered)(Entry *entry, void *answer) = nullptr;
     std::string model, version;
-    std::vector<PlainInput> inputs;
+    std::vector<InputSignature> inputs;
     std::vector<std::string> outputs;  // none where the model declares none
     std::uint64_t max_rows = 0;        // of a batch; 0: requests are not joined
     std::int64_t timeout_ns = 0;       // 0: none

@@ -16,8 +16,8 @@ void require(bool condition) {
     if (!condition) std::abort();
 }
 
-ksrv::PlainInput input(const char *name, ksrv::Datatype datatype, std::vector<std::int64_t> tail) {
-    ksrv::PlainInput made;
+ksrv::InputSignature input(const char *name, ksrv::Datatype datatype, std::vector<std::int64_t> tail) {
+    ksrv::InputSignature made;
     made.name = name;
     made.datatype = datatype;
     made.row_bytes = ksrv::item_size_of(datatype);
@@ -45,8 +45,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         ::operator new(lead + length + 1, std::align_val_t(64)));
     unsigned char *body = room + lead;
     std::memcpy(body, data + 2, length);
-    ksrv::PlainRequest request;
-    if (ksrv::read_plain(signature, body, length, json_length, &request)) {
+    ksrv::FastRequestLayout request;
+    if (ksrv::read_fast_request(signature, body, length, json_length, &request)) {
         ksrv::InferHeader header;
         ksrv::HeaderFault fault;
         const char *text = reinterpret_cast<const char *>(body);
@@ -63,7 +63,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
             end += bytes;
         }
         require(end == length && request.id_offset + request.id_length <= json_length);
-        require(request.wanted_count <= ksrv::PLAIN_OUTPUTS);
+        require(request.wanted_count <= ksrv::FAST_OUTPUTS);
         for (int i = 0; i < request.wanted_count; ++i) require(request.wanted[i] < signature.outputs.size());
     }
     ::operator delete(room, std::align_val_t(64));

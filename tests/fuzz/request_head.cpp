@@ -96,17 +96,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     ksrv::Head whole, cut;
     std::size_t searched = 0;
     const ksrv::Verdict at_once =
-        ksrv::recognise(all.data(), all.size(), &searched, limits, &whole);
-    require(at_once != ksrv::Verdict::need_more || searched <= all.size());
-    ksrv::Verdict verdict = ksrv::Verdict::need_more;
+        ksrv::classify_head(all.data(), all.size(), &searched, limits, &whole);
+    require(at_once != ksrv::Verdict::incomplete || searched <= all.size());
+    ksrv::Verdict verdict = ksrv::Verdict::incomplete;
     searched = 0;
-    for (std::size_t filled = 0; filled < all.size() && verdict == ksrv::Verdict::need_more;) {
+    for (std::size_t filled = 0; filled < all.size() && verdict == ksrv::Verdict::incomplete;) {
         filled = filled + step < all.size() ? filled + step : all.size();
         const std::vector<unsigned char> read(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(filled));
-        verdict = ksrv::recognise(read.data(), read.size(), &searched, limits, &cut);
+        verdict = ksrv::classify_head(read.data(), read.size(), &searched, limits, &cut);
     }
     require(verdict == at_once);
-    if (at_once != ksrv::Verdict::plain) return 0;
+    if (at_once != ksrv::Verdict::native) return 0;
     require(cut.length == whole.length && cut.content_length == whole.content_length);
     require(cut.route == whole.route && cut.json_length == whole.json_length);
     const std::string head(reinterpret_cast<const char *>(all.data()), whole.length);

@@ -1,4 +1,4 @@
-"""Request heads that several tests share: plain ones, and the hostile corpus that nobody may accept."""
+"""Request heads that several tests share: those of the native server, and the hostile corpus that no server may accept."""
 
 INFER = (
     b"POST /v2/models/add/infer HTTP/1.1\r\n"
@@ -18,7 +18,7 @@ LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n"
 CLOSING = INFER.replace(b"keep-alive", b"close")
 PROBE = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: Close\t\r\n\r\n")  # as Kubernetes sends it
-PLAIN = {
+NATIVE = {
     "infer": INFER,
     "versioned": VERSIONED,
     "live": LIVE,

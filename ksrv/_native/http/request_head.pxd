@@ -10,9 +10,9 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         SCHEME_NAME_BYTES
 
     cdef enum class Verdict(unsigned char):
-        need_more
-        plain
-        not_mine
+        incomplete
+        native
+        gunicorn
 
     cdef enum class Route(unsigned char):
         none
@@ -31,7 +31,7 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         size_t field_size
         uint64_t body
         uint64_t json
-        uint64_t hold
+        uint64_t buffered_body
         bint compression
         size_t scheme_count
         char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES]
@@ -46,9 +46,9 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         uint64_t json_length
         bint has_json_length
         bint close
-        uint64_t hold
+        uint64_t buffered_body
 
-    Verdict recognise(
+    Verdict classify "ksrv::classify_head"(
         const unsigned char *data, size_t filled, size_t *searched,
         const HeadLimits &limits, Head *head
     ) noexcept

@@ -14,12 +14,12 @@ class HeadRules:
         fields: int = 64,
         request_line: int = 4094,
         field_size: int = 8190,
-        hold: int = 65536,
+        buffered_body: int = 65536,
         compression: bool = False,
         scheme_names: Sequence[str] = (),
     ) -> None: ...
 
-class Recognition:
+class HeadVerdict:
     verdict: str
     route: str
     name: str
@@ -27,8 +27,8 @@ class Recognition:
     length: int
     content_length: int
     json_length: int | None
-    hold: int
+    buffered_body: int
 
 def classify_head(
     data: bytes | bytearray | memoryview, rules: HeadRules, pieces: Iterable[int] = ()
-) -> Recognition: ...
+) -> HeadVerdict: ...

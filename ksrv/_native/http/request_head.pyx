@@ -5,12 +5,12 @@
 from libc.stddef cimport size_t
 from libc.string cimport memcpy
 
-VERDICTS = ("need more", "plain", "not mine")
+VERDICTS = ("incomplete", "native", "gunicorn")
 ROUTES = ("none", "infer", "live", "ready")
 
 
 cdef class HeadRules:
-    """Which heads are plain: the limits of gunicorn's parser and of the HTTP server.
+    """Which heads the native server takes: the limits of gunicorn's parser and of the HTTP server.
 
     Args:
         body: The greatest Content-Length that the fast path takes.
@@ -19,7 +19,7 @@ cdef class HeadRules:
         fields: Header fields.
         request_line: Bytes of the request line without its line end.
         field_size: Bytes of one header field with its line end.
-        hold: Bodies up to this size are received before a message is handed over.
+        buffered_body: Bodies up to this size are received before a handoff to gunicorn.
         compression: Whether answers may be compressed, so that Accept-Encoding matters.
         scheme_names: gunicorn's `secure_scheme_headers`; at most one of them may occur.
 
@@ -29,8 +29,7 @@ cdef class HeadRules:
 
     def __init__(
         self, *, body, json=None, size_t head=16384, size_t fields=64, size_t request_line=4094,
-        size_t field_size=8190, hold=65536, bint compression=False,
-        scheme_names=()
+        size_t field_size=8190, buffered_body=65536, bint compression=False, scheme_names=()
     ):
         cdef bytes name
         cdef size_t index = 0
@@ -41,7 +40,7 @@ cdef class HeadRules:
         self.limits.fields = fields
         self.limits.request_line = request_line
         self.limits.field_size = field_size
-        self.limits.hold = hold
+        self.limits.buffered_body = buffered_body
         self.limits.compression = compression
         names = [entry.lower().encode("ascii") for entry in scheme_names]
         if len(names) > SCHEME_NAMES:
@@ -56,19 +55,20 @@ cdef class HeadRules:
         self.limits.scheme_count = index
 
 
-cdef class Recognition:
-    """What was said about the bytes at the start of a message.
+cdef class HeadVerdict:
+    """The verdict on the bytes at the start of a message.
 
     Attributes:
-        verdict: "need more", "plain" or "not mine".
-        route: "infer", "live" or "ready" of a plain head, else "none".
+        verdict: "native" for a head that the native server takes, "gunicorn" for every other
+            one, or "incomplete".
+        route: "infer", "live" or "ready" of a native head, else "none".
         name: The model's name in the target.
         version: The version in the target, or "".
         length: Bytes of the head with its empty line; 0 while it was not found.
         content_length: Bytes of the body that follow.
         json_length: The Inference-Header-Content-Length, or None.
-        close: Whether the connection of a plain message ends with its answer.
-        hold: Body bytes that are worth receiving before a hand-over.
+        close: Whether the connection of a native message ends with its answer.
+        buffered_body: Body bytes that are received before a handoff to gunicorn.
     """
 
     cdef readonly str verdict
@@ -79,26 +79,26 @@ cdef class Recognition:
     cdef readonly object content_length
     cdef readonly object json_length
     cdef readonly bint close
-    cdef readonly object hold
+    cdef readonly object buffered_body
 
 
-cdef Recognition _recognition(Verdict verdict, const Head &head, const unsigned char *data):
-    cdef Recognition said = Recognition.__new__(Recognition)
-    said.name = said.version = ""
-    said.verdict = VERDICTS[<Py_ssize_t>verdict]
-    said.route = ROUTES[<Py_ssize_t>head.route]
+cdef HeadVerdict _verdict(Verdict verdict, const Head &head, const unsigned char *data):
+    cdef HeadVerdict seen = HeadVerdict.__new__(HeadVerdict)
+    seen.name = seen.version = ""
+    seen.verdict = VERDICTS[<Py_ssize_t>verdict]
+    seen.route = ROUTES[<Py_ssize_t>head.route]
     if head.name.length:
-        said.name = data[head.name.offset:head.name.offset + head.name.length].decode("ascii")
+        seen.name = data[head.name.offset:head.name.offset + head.name.length].decode("ascii")
     if head.version.length:
-        said.version = data[
+        seen.version = data[
             head.version.offset:head.version.offset + head.version.length
         ].decode("ascii")
-    said.length = head.length
-    said.content_length = head.content_length
-    said.json_length = head.json_length if head.has_json_length else None
-    said.close = head.close
-    said.hold = head.hold
-    return said
+    seen.length = head.length
+    seen.content_length = head.content_length
+    seen.json_length = head.json_length if head.has_json_length else None
+    seen.close = head.close
+    seen.buffered_body = head.buffered_body
+    return seen
 
 
 def classify_head(const unsigned char[::1] data not None, HeadRules rules not None, pieces=()):
@@ -106,25 +106,25 @@ def classify_head(const unsigned char[::1] data not None, HeadRules rules not No
 
     Args:
         data: Everything received since the message began.
-        rules: What is plain.
+        rules: Which heads the native server takes.
         pieces: Sizes of earlier reads: the bytes are judged after each of them, as a connection
-            would, until the verdict is no longer "need more".
+            would, until the verdict is no longer "incomplete".
 
     Returns:
-        The `Recognition`.
+        The `HeadVerdict`.
     """
     cdef Head head
     cdef size_t searched = 0
     cdef size_t filled = 0
     cdef size_t total = data.shape[0]
     cdef const unsigned char *start = NULL
-    cdef Verdict verdict = Verdict.need_more
+    cdef Verdict verdict = Verdict.incomplete
     if total == 0:
-        return _recognition(Verdict.need_more, head, start)
+        return _verdict(Verdict.incomplete, head, start)
     start = &data[0]
     for piece in (*pieces, total):
         filled = min(total, filled + <size_t>piece)
-        verdict = recognise(start, filled, &searched, rules.limits, &head)
-        if verdict != Verdict.need_more:
+        verdict = classify(start, filled, &searched, rules.limits, &head)
+        if verdict != Verdict.incomplete:
             break
-    return _recognition(verdict, head, start)
+    return _verdict(verdict, head, start)

@@ -145,7 +145,7 @@ cdef class Conversion:
         return values[i] if i < len(values) else default
 
     @property
-    def plain(self):
+    def keeps_values(self):
         """Whether values stay as they are, apart from the datatype and the channels' order."""
         return self.coefficients.arithmetic == ARITHMETIC_NONE
 

@@ -13,7 +13,7 @@ from libc.stdlib cimport calloc, free
 
 from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_wrap, retain_block
 from ksrv._native.server.server cimport (
-    ANSWER_BLOCKS, CHttpServer, Connection, Outgoing, Owners, READY_FAILED, READY_NO_ROOM, Turn, add_part,
+    ANSWER_BLOCKS, CHttpServer, Connection, Outgoing, Owners, READY_FAILED, READY_BYTES_IN_FLIGHT, Turn, add_part,
     forget_outgoing, put_head, reserve_parts,
 )
 from ksrv._native.queue.request_queue cimport Ticket
@@ -206,7 +206,7 @@ cdef class Exchange:
         self.body = None
         if total > COUNTED and not server.reserve_answer(connection, total):
             held = None
-            server.answer_ready(connection, READY_NO_ROOM)
+            server.answer_ready(connection, READY_BYTES_IN_FLIGHT)
             return
         out = &connection.out
         forget_outgoing(out)

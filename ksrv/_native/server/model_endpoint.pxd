@@ -15,4 +15,4 @@ cdef class ModelEndpoint:
 
 # Pushes a fast-path request and those behind it, and runs them where a seat is lent. Needs the GIL.
 # Each of them is answered, whatever fails.
-cdef void ksrv_serve_plain(CHttpServer *server, Connection *connection) noexcept
+cdef void ksrv_serve_fast_requests(CHttpServer *server, Connection *connection) noexcept

@@ -28,7 +28,7 @@ from ksrv._native.tensor.datatype cimport (
     DT_BOOL, DT_BYTES, DT_INVALID, RANK_LIMIT, datatype_of, item_size_of,
 )
 from ksrv._native.server.server cimport (
-    CHttpServer, Connection, PLAIN_INPUTS, PLAIN_OUTPUTS, PlainEntry, PlainInput,
+    CHttpServer, Connection, FAST_INPUTS, FAST_OUTPUTS, FastRequest, InputSignature,
 )
 from ksrv._native.server.exchange cimport Exchange, ksrv_exchange, ksrv_route
 from ksrv._native.queue.request_queue cimport (
@@ -44,8 +44,8 @@ cnp.import_array()
 log = logging.getLogger(__name__)
 
 cdef extern from "server/fast_response.hpp" namespace "ksrv" nogil:
-    const size_t PLAIN_REPLY_ROOM
-    const size_t PLAIN_REPLY_TENSORS
+    const size_t FAST_RESPONSE_BYTES
+    const size_t FAST_RESPONSE_TENSOR_BYTES
 
     cdef struct ReplyPart:
         const char *name
@@ -62,8 +62,8 @@ cdef extern from "server/fast_response.hpp" namespace "ksrv" nogil:
         size_t length
         uint64_t nanoseconds
 
-    void reply_plain(
-        PlainEntry *entry, const ReplyPart *parts, int part_count, int64_t row, cbool alone,
+    void send_fast_response(
+        FastRequest *entry, const ReplyPart *parts, int part_count, int64_t row, cbool alone,
         const ReplyStage *stages, int stage_count
     ) noexcept
 
@@ -87,10 +87,10 @@ cdef class FastTicket(Ticket):
     """The ticket of a fast-path request."""
 
     cdef object _make_request(self):
-        return _request_of(<PlainEntry *>self.entry)
+        return _request_of(<FastRequest *>self.entry)
 
 
-cdef object _request_of(PlainEntry *entry):
+cdef object _request_of(FastRequest *entry):
     cdef ModelEndpoint endpoint = <ModelEndpoint>entry.signature.endpoint
     retain_block(entry.block)
     body = memoryview(ksrv_wrap(entry.block))
@@ -102,15 +102,15 @@ cdef object _request_of(PlainEntry *entry):
     )
 
 
-cdef void *_plain_taken(Entry *entry) except NULL:
+cdef void *_fast_request_taken(Entry *entry) except NULL:
     cdef FastTicket ticket = FastTicket.__new__(FastTicket)
     ksrv_ticket_over(ticket, entry)
     Py_INCREF(ticket)
     return <void *>ticket
 
 
-cdef void _plain_answered(Entry *answered, void *answer) noexcept:
-    cdef PlainEntry *entry = <PlainEntry *>answered
+cdef void _fast_request_answered(Entry *answered, void *answer) noexcept:
+    cdef FastRequest *entry = <FastRequest *>answered
     cdef ModelEndpoint endpoint = <ModelEndpoint>entry.signature.endpoint
     cdef Exchange exchange = None
     try:
@@ -127,27 +127,27 @@ cdef void _plain_answered(Entry *answered, void *answer) noexcept:
         log.exception("an answer on the fast path failed")
 
 
-cdef void ksrv_serve_plain(CHttpServer *server, Connection *connection) noexcept:
-    cdef ModelSignature *signature = connection.plain.signature
+cdef void ksrv_serve_fast_requests(CHttpServer *server, Connection *connection) noexcept:
+    cdef ModelSignature *signature = connection.fast_request.signature
     cdef ModelEndpoint endpoint = <ModelEndpoint>signature.endpoint
-    cdef PlainEntry *plain[TOGETHER]
+    cdef FastRequest *fast[TOGETHER]
     cdef Entry *entries[TOGETHER]
     cdef Push results[TOGETHER]
     cdef size_t room = 1, seat = 0, count, lent, i
     if signature.max_rows:
         room = <size_t>min(signature.max_rows, <uint64_t>TOGETHER)
-    count = server.take_plain(connection, plain, room)
+    count = server.take_fast_requests(connection, fast, room)
     for i in range(count):
-        entries[i] = plain[i]
+        entries[i] = fast[i]
         # Now: once it is pushed, the timer may answer it.
-        server.watch(plain[i].turn.connection, entries[i])
+        server.watch(fast[i].turn.connection, entries[i])
     lent = signature.queue.push_some(entries, count, signature.max_rows, results, &seat)
     for i in range(count):
         if results[i] == PUSH_OK:
             release_entry(entries[i])
         elif results[i] != PUSH_LENT:
-            server.unwatch(plain[i].turn.connection)
-            ksrv_route(endpoint, server, server.undo_plain(plain[i]), endpoint.route)
+            server.unwatch(fast[i].turn.connection)
+            ksrv_route(endpoint, server, server.undo_fast_request(fast[i]), endpoint.route)
     if lent:
         _run_lent(endpoint, seat, entries, results, count)
 
@@ -174,14 +174,14 @@ cdef void _run_lent(
             endpoint.signature.queue.return_seat(seat)
         for i in range(count):
             if results[i] == PUSH_LENT:
-                _fail(<PlainEntry *>entries[i])
+                _fail(<FastRequest *>entries[i])
         log.exception("a batch on the fast path failed")
     for i in range(count):
         if results[i] == PUSH_LENT:
             release_entry(entries[i])
 
 
-cdef void _fail(PlainEntry *entry) noexcept:
+cdef void _fail(FastRequest *entry) noexcept:
     cdef unsigned char won = 0
     cdef Entry *only = entry
     entry.signature.queue.finish(&only, 1, &won)
@@ -215,18 +215,18 @@ cdef class ModelEndpoint:
         self, Queue queue not None, spec not None, *, int64_t timeout_ns, route, run, tuple late,
         size_t json_limit, unsigned depth
     ):
-        cdef PlainInput declared
+        cdef InputSignature declared
         cdef bytes kind
         cdef uint64_t row
-        if not 0 < len(spec.inputs) <= PLAIN_INPUTS or len(spec.outputs) > 255:
+        if not 0 < len(spec.inputs) <= FAST_INPUTS or len(spec.outputs) > 255:
             raise ValueError(f"fast-path requests do not have {len(spec.inputs)} inputs")
         self.signature = new ModelSignature()
         self.signature.endpoint = <void *>self
         self.inputs = []
         self.signature.queue = queue.queue
         retain_queue(queue.queue)
-        self.signature.taken = _plain_taken
-        self.signature.answered = _plain_answered
+        self.signature.taken = _fast_request_taken
+        self.signature.answered = _fast_request_answered
         self.signature.model = spec.name.encode()
         self.signature.version = spec.version.encode()
         self.signature.max_rows = spec.max_batch_size
@@ -294,15 +294,15 @@ def inputs(list tickets not None, lease):
     Returns:
         The inputs by name, and how many rows they have.
     """
-    cdef PlainEntry *entry = <PlainEntry *>(<Ticket>tickets[0]).entry
+    cdef FastRequest *entry = <FastRequest *>(<Ticket>tickets[0]).entry
     cdef ModelSignature *signature = entry.signature
     cdef ModelEndpoint endpoint = <ModelEndpoint>signature.endpoint
     cdef Block block
     cdef dict found = {}
     cdef uint64_t rows = 0, total = 0
-    cdef uint64_t starts[PLAIN_INPUTS]
+    cdef uint64_t starts[FAST_INPUTS]
     cdef size_t i
-    cdef vector[PlainEntry *] entries
+    cdef vector[FastRequest *] entries
     cdef Ticket ticket
     if len(tickets) == 1:
         retain_block(entry.block)
@@ -314,7 +314,7 @@ def inputs(list tickets not None, lease):
         return found, entry.rows
     entries.reserve(len(tickets))
     for ticket in tickets:
-        entries.push_back(<PlainEntry *>ticket.entry)
+        entries.push_back(<FastRequest *>ticket.entry)
         rows += ticket.entry.rows
     for i in range(signature.inputs.size()):
         starts[i] = total
@@ -334,7 +334,7 @@ def inputs(list tickets not None, lease):
 cdef int _add_input(
     dict found, ModelEndpoint endpoint, size_t place, uint64_t rows, Block block, uint64_t offset
 ) except -1:
-    cdef PlainInput *declared = &endpoint.signature.inputs[place]
+    cdef InputSignature *declared = &endpoint.signature.inputs[place]
     cdef cnp.npy_intp sizes[RANK_LIMIT]
     cdef size_t i
     name, datatype, dtype, tail = <tuple>endpoint.inputs[place]
@@ -353,7 +353,7 @@ cdef int _add_input(
 
 
 cdef void _copy_rows(
-    ModelSignature *signature, vector[PlainEntry *] &entries, unsigned char *target, uint64_t *starts
+    ModelSignature *signature, vector[FastRequest *] &entries, unsigned char *target, uint64_t *starts
 ) noexcept nogil:
     cdef size_t i, k
     cdef uint64_t nbytes
@@ -368,7 +368,7 @@ cdef void _copy_rows(
 
 cdef struct Parts:
     # The outputs of a batch, as memory of arrays that somebody else holds.
-    ReplyPart parts[PLAIN_OUTPUTS]
+    ReplyPart parts[FAST_OUTPUTS]
     int count
 
 
@@ -379,7 +379,7 @@ cdef bint _add_part(Parts *parts, object tensor, int64_t rows, bint alone) excep
     cdef object data = tensor.data
     cdef cnp.ndarray array
     cdef int64_t nbytes
-    if parts.count == PLAIN_OUTPUTS or tensor.parameters or not cnp.PyArray_CheckExact(data):
+    if parts.count == FAST_OUTPUTS or tensor.parameters or not cnp.PyArray_CheckExact(data):
         return False
     array = <cnp.ndarray>data
     if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):
@@ -409,7 +409,7 @@ cdef bint _fits(ModelSignature *signature, Parts *parts, list tickets) except -1
     cdef int i
     cdef ReplyPart *part
     cdef Ticket ticket
-    cdef PlainEntry *entry
+    cdef FastRequest *entry
     if signature.outputs.size() and signature.outputs.size() != <size_t>parts.count:
         return False
     for i in range(parts.count):
@@ -422,11 +422,11 @@ cdef bint _fits(ModelSignature *signature, Parts *parts, list tickets) except -1
         bound += 100 + part.name_length + 24 * <size_t>part.rank
         tensors += <size_t>part.row_bytes
     for ticket in tickets:
-        entry = <PlainEntry *>ticket.entry
+        entry = <FastRequest *>ticket.entry
         most = max(most, entry.request.id_length + entry.rows * tensors)
-        if entry.rows * tensors > PLAIN_REPLY_TENSORS:
+        if entry.rows * tensors > FAST_RESPONSE_TENSOR_BYTES:
             return False
-    return bound + most <= PLAIN_REPLY_ROOM
+    return bound + most <= FAST_RESPONSE_BYTES
 
 
 def reply(Queue queue not None, list tickets not None, list tensors not None,
@@ -446,7 +446,7 @@ def reply(Queue queue not None, list tickets not None, list tensors not None,
         For each ticket whether it was answered now; False where it had expired. None, and nobody is
         answered, where an answer is not of the common form or large.
     """
-    cdef ModelSignature *signature = (<PlainEntry *>(<Ticket>tickets[0]).entry).signature
+    cdef ModelSignature *signature = (<FastRequest *>(<Ticket>tickets[0]).entry).signature
     cdef Parts parts
     cdef ReplyStage stages[STAGES]
     cdef int stage_count = 1
@@ -483,8 +483,8 @@ def reply(Queue queue not None, list tickets not None, list tensors not None,
     rows = 0
     for i in range(entries.size()):
         if won[i]:
-            reply_plain(
-                <PlainEntry *>entries[i], parts.parts, parts.count, rows, entries.size() == 1,
+            send_fast_response(
+                <FastRequest *>entries[i], parts.parts, parts.count, rows, entries.size() == 1,
                 stages, stage_count
             )
             publish(entries[i])

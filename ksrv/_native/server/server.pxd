@@ -24,10 +24,10 @@ cdef extern from "<sys/socket.h>" nogil:
 
 cdef extern from "v2/fast_request.hpp" namespace "ksrv" nogil:
     cdef enum:
-        PLAIN_INPUTS
-        PLAIN_OUTPUTS
+        FAST_INPUTS
+        FAST_OUTPUTS
 
-    cdef struct PlainInput:
+    cdef struct InputSignature:
         string name
         Datatype datatype
         vector[int64_t] tail
@@ -44,7 +44,7 @@ cdef extern from "v2/fast_request.hpp" namespace "ksrv" nogil:
         Answered answered
         string model
         string version
-        vector[PlainInput] inputs
+        vector[InputSignature] inputs
         vector[string] outputs
         uint64_t max_rows
         int64_t timeout_ns
@@ -58,13 +58,13 @@ cdef extern from "v2/fast_request.hpp" namespace "ksrv" nogil:
         void retain() noexcept
         void release() noexcept
 
-    cdef struct PlainRequest:
+    cdef struct FastRequestLayout:
         size_t id_offset
         size_t id_length
         uint32_t rows
-        size_t offsets[PLAIN_INPUTS]
+        size_t offsets[FAST_INPUTS]
         uint8_t wanted_count
-        uint8_t wanted[PLAIN_OUTPUTS]
+        uint8_t wanted[FAST_OUTPUTS]
 
 
 cdef extern from "http/connection.hpp" namespace "ksrv" nogil:
@@ -78,7 +78,7 @@ cdef extern from "http/connection.hpp" namespace "ksrv" nogil:
 cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
     cdef cppclass CHttpServer "ksrv::HttpServer"
 
-    cdef cppclass PlainEntry(Entry):
+    cdef cppclass FastRequest(Entry):
         ModelSignature *signature
         CHttpServer *server
         Turn turn
@@ -87,7 +87,7 @@ cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
         size_t body_length
         size_t json_length
         size_t head_length
-        PlainRequest request
+        FastRequestLayout request
         char *head() noexcept
         const unsigned char *body() noexcept
 
@@ -121,7 +121,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         uint64_t answered_bytes
         Head head
         CBlock *block
-        PlainEntry *plain
+        FastRequest *fast_request
         Outgoing out
         sockaddr_storage peer
         socklen_t peer_length
@@ -136,7 +136,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         uint64_t idle_ns
         uint64_t stop_idle_ns
         uint64_t linger_ns
-        uint64_t room_ns
+        uint64_t memory_wait_ns
         uint64_t transfer_s
         cbool checks_callers
         cbool shared
@@ -184,7 +184,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         READY_NOT_LIVE
         READY_READY
         READY_TOO_SLOW
-        READY_NO_ROOM
+        READY_BYTES_IN_FLIGHT
         READY_FAILED
         READY_ANSWERS
 
@@ -216,16 +216,16 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         void checked(Connection *connection, cbool admitted) noexcept
         void unwatch(Connection *connection) noexcept
         Connection *next_to_run() noexcept
-        size_t take_plain(Connection *first, PlainEntry **out, size_t room) noexcept
-        Turn undo_plain(PlainEntry *entry) noexcept
+        size_t take_fast_requests(Connection *first, FastRequest **out, size_t room) noexcept
+        Turn undo_fast_request(FastRequest *entry) noexcept
         cbool put_answer(
             Connection *connection, uint16_t status, const char *line, size_t line_length,
             const char *fields, size_t fields_length, const char *body, size_t body_length
         ) noexcept
-        Connection *next_handed() noexcept
+        Connection *next_handoff() noexcept
         cbool adopt(uint32_t slot, int fd, cbool keep) noexcept
-        void release_handed(uint32_t slot) noexcept
-        Owners *take_buried() noexcept
+        void release_detached(uint32_t slot) noexcept
+        Owners *take_deferred_decrefs() noexcept
         void take_records(vector[AccessRecord] *out) except +
         int notify_fd() noexcept
         HttpServerConfig config
@@ -236,7 +236,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         atomic[cbool] draining
         atomic[uint64_t] *counters
         atomic[uint64_t] *errors
-        atomic[uint64_t] open_plain
+        atomic[uint64_t] open_fast_requests
         Connections connections
         Routes routes
 

@@ -25,7 +25,7 @@ class HttpServer:
         grace: float = 10.0,
         rate: int = 4096,
         idle: float = 75.0,
-        room: float = 1.0,
+        memory_wait: float = 1.0,
         transfer: int = 300,
         check: Callable[[bytes], bool] | None = None,
         shared: bool = False,

@@ -15,7 +15,7 @@ from libcpp.vector cimport vector
 
 from ksrv._native.queue.request_queue cimport Queue, retain_queue
 from ksrv._native.server.exchange cimport ksrv_route
-from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_serve_plain
+from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_serve_fast_requests
 from ksrv._native.http.request_head cimport HeadRules
 
 log = logging.getLogger(__name__)
@@ -24,12 +24,13 @@ ReadyAnswer = tuple
 Address = tuple | str
 
 COUNTERS = (
-    "accepted", "infer", "health", "handed", "answered", "too_slow", "no_room", "queue_full",
+    "accepted", "infer", "health", "handoffs", "answered", "too_slow", "bytes_in_flight",
+    "queue_full",
     "idle_closed", "disconnected", "accept_paused", "fast_path", "recycled", "lost_records",
     "stray",
 )
 READY_ANSWERS_NEEDED = (
-    "live", "not_live", "ready", "too_slow", "no_room", "failed", "not_ready",
+    "live", "not_live", "ready", "too_slow", "bytes_in_flight", "failed", "not_ready",
 )
 assert len(COUNTERS) == SERVER_COUNTERS and len(READY_ANSWERS_NEEDED) == READY_ANSWERS + 1
 
@@ -42,8 +43,8 @@ cdef void _serve(void *owner) noexcept with gil:
             return
         if connection.checking:
             _check(self, connection)
-        elif connection.plain != NULL:
-            ksrv_serve_plain(self.server, connection)
+        elif connection.fast_request != NULL:
+            ksrv_serve_fast_requests(self.server, connection)
         else:
             ksrv_route(self, self.server, self.server.turn_of(connection), self.handler)
 
@@ -90,7 +91,7 @@ cdef class HttpServer:
     """The I/O threads of one worker and the connections that they own.
 
     Args:
-        rules: Which heads are plain.
+        rules: Which heads the native server takes.
         handler: Called with an `Exchange` for each infer request; it must not wait.
         answers: The ready-made answers by name: status, header lines and body.
         threads: I/O threads; each is a call of `run`.
@@ -99,10 +100,10 @@ cdef class HttpServer:
         grace: Seconds before the least rate of bodies and answers counts.
         rate: Bytes per second that a body or an answer must make after that.
         idle: Seconds between two messages; 0 closes behind every answer.
-        room: Seconds that a request waits for bytes in flight.
+        memory_wait: Seconds that a request waits for bytes in flight.
         transfer: Seconds behind the grace in which a body or an answer of any size must have come.
-        check: Called with a head whose body has not come; whether its caller may send one. Who may
-            not is handed over. None lets everybody.
+        check: Called with a head whose body has not come; whether its caller may send one. The
+            connection of a caller who may not goes to gunicorn. None admits every caller.
         shared: Whether other processes accept from the same listeners; they take turns then.
         log: Whether records for an access log are kept.
         server: The `Server` header.
@@ -120,8 +121,8 @@ cdef class HttpServer:
     def __cinit__(
         self, HeadRules rules not None, handler, answers, *, int threads=2,
         uint32_t connections=1000, double head=10.0, double grace=10.0, uint64_t rate=4096,
-        double idle=75.0, double room=1.0, uint64_t transfer=300, check=None,
-        bint shared=False, bint log=False, str server="gunicorn"
+        double idle=75.0, double memory_wait=1.0, uint64_t transfer=300,
+        check=None, bint shared=False, bint log=False, str server="gunicorn"
     ):
         cdef HttpServerConfig config
         cdef int index = 0
@@ -134,7 +135,7 @@ cdef class HttpServer:
         config.grace_ns = <uint64_t>(grace * 1e9)
         config.rate = rate
         config.idle_ns = <uint64_t>(idle * 1e9)
-        config.room_ns = <uint64_t>(room * 1e9)
+        config.memory_wait_ns = <uint64_t>(memory_wait * 1e9)
         config.transfer_s = transfer
         config.checks_callers = check is not None
         config.shared = shared
@@ -150,7 +151,7 @@ cdef class HttpServer:
         self._set_unready(answers["not_ready"])
 
     def __dealloc__(self):
-        if self.server != NULL and self.server.open_plain.load():
+        if self.server != NULL and self.server.open_fast_requests.load():
             Py_INCREF(self.endpoints)  # a queue still holds requests that refer to both
         else:
             del self.server
@@ -263,7 +264,7 @@ cdef class HttpServer:
         return self.server.notify_fd()
 
     def collect(self):
-        """Return the connections that are to be handed over, and release sent buffers.
+        """Return the connections that go to gunicorn, and release sent buffers.
 
         A connection that cannot be described, because there is no memory, is closed.
 
@@ -273,29 +274,29 @@ cdef class HttpServer:
         cdef Owners *owners
         cdef Owners *following
         cdef Connection *connection
-        cdef list handed = []
+        cdef list handoffs = []
         try:
             os.read(self.server.notify_fd(), 8)
         except BlockingIOError:
             pass  # nobody notified; looking is harmless
-        owners = self.server.take_buried()
+        owners = self.server.take_deferred_decrefs()
         while owners != NULL:
             following = owners.next
             Py_DECREF(<object>owners.object)
             owners = following
         while True:
-            connection = self.server.next_handed()
+            connection = self.server.next_handoff()
             if connection == NULL:
-                return handed
+                return handoffs
             try:
-                handed.append((
+                handoffs.append((
                     connection.slot, connection.fd, connection.listener,
                     _address(&connection.peer, connection.peer_length),
                     PyBytes_FromStringAndSize(<const char *>connection.buffer, connection.filled),
                 ))
             except Exception:
-                log.exception("a connection could not be handed over")
-                self.server.release_handed(connection.slot)
+                log.exception("a connection could not be handed over to gunicorn")
+                self.server.release_detached(connection.slot)
                 continue
             connection.fd = -1
 
@@ -309,14 +310,14 @@ cdef class HttpServer:
                 taken the answer.
 
         Raises:
-            ValueError: The slot was not handed over.
+            ValueError: gunicorn does not have the slot's connection.
         """
         if not self.server.adopt(slot, fd, keep):
-            raise ValueError(f"slot {slot} was not handed over")
+            raise ValueError(f"the connection of slot {slot} was not handed over to gunicorn")
 
     def release(self, uint32_t slot):
         """Note that gunicorn has closed a handed-over connection."""
-        self.server.release_handed(slot)
+        self.server.release_detached(slot)
 
     def records(self):
         """Return and forget what was answered since the last call, for the access log.

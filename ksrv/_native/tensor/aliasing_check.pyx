@@ -4,7 +4,7 @@
 An answer may be sent from where the handler left it only where no other object holds the array or
 anything it is a view of. Such a chain runs from an array over its bases to the object that owns the
 memory. How the batch's own inputs were referred to before the handler ran is known (`counts`); so a
-handler that answers with its input, and keeps nothing, is recognised as well.
+handler that answers with its input, and keeps nothing, is found as well.
 
 Memory of `bytes` never changes. An owner of a kind that is not known here is
 taken for shared, and so is a torch tensor over a batch's input: its own reference to the input

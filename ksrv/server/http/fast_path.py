@@ -103,7 +103,7 @@ def ready_answers(limits: Limits) -> dict[str, ReadyAnswer]:
                 "the request did not arrive in time; it is given up and may be sent again"
             )
         ),
-        "no_room": render_error(
+        "bytes_in_flight": render_error(
             Overloaded(
                 "requests and answers in flight have reached the "
                 + (

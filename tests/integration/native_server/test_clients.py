@@ -148,13 +148,13 @@ def recorder():
 
 
 @pytest.mark.parametrize("send", CLIENTS.values(), ids=CLIENTS)
-def test_the_recorded_head_is_plain(send):
+def test_the_recorded_head_is_native(send):
     with recorder() as (address, heads, thread):
         with pytest.raises(Exception):  # noqa: B017  (each client says in its own way that nobody answered)
             send(address)
         thread.join()
     said = classify_head(heads[0], RULES)
-    assert said.verdict == "plain", heads[0]
+    assert said.verdict == "native", heads[0]
     assert said.name == "add"
 
 
@@ -164,7 +164,7 @@ def test_the_client_is_served_on_the_hot_route(http_server, send):
     send("{}:{}".format(*http_server.address))
     after = http_server.counters()
     assert after["infer"] == before["infer"] + 1
-    assert after["handed"] == before["handed"] + 1  # the first look at the counters
+    assert after["handoffs"] == before["handoffs"] + 1  # the first look at the counters
 
 
 def test_urllib_closes_and_is_served_on_the_hot_route(http_server):
@@ -176,7 +176,7 @@ def test_urllib_closes_and_is_served_on_the_hot_route(http_server):
         assert answer.status == 200
     after = http_server.counters()
     assert after["infer"] == before["infer"] + 1
-    assert after["handed"] == before["handed"] + 1  # the first look at the counters
+    assert after["handoffs"] == before["handoffs"] + 1  # the first look at the counters
 
 
 def test_curl_expects_for_large_bodies_and_is_left_to_gunicorn(http_server):

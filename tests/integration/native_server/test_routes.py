@@ -112,7 +112,7 @@ def test_health_answers_the_same(http_server, request_):
 
 @pytest.mark.parametrize("request_", [infer(16), LIVE, READY], ids=["infer", "live", "ready"])
 def test_messages_that_close_are_answered_the_same(http_server, request_):
-    before = http_server.counters()["handed"]
+    before = http_server.counters()["handoffs"]
     closing = request_.replace(b"Host: x", b"Host: x\r\nConnection: close")
     answers = []
     for message in (closing, closing.replace(b"Host: x", b"Host: x\r\n" + SLOWLY.encode())):
@@ -122,7 +122,7 @@ def test_messages_that_close_are_answered_the_same(http_server, request_):
     assert answers[0] == answers[1]
     assert answers[0].count(b"HTTP/1.1 200 OK") == 1
     assert (
-        http_server.counters()["handed"] == before + 2
+        http_server.counters()["handoffs"] == before + 2
     )  # one of the two, and this look at the counters
 
 

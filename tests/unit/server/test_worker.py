@@ -132,7 +132,7 @@ def test_another_app_and_a_mounted_one_leave_the_http_server_away(monkeypatch):
 
 def plain(cfg, head=16384, body=1000):
     rules = worker.head_rules(cfg, body=body, head=head)
-    return classify_head(INFER, rules).verdict == "plain"
+    return classify_head(INFER, rules).verdict == "native"
 
 
 def test_gunicorns_limits_bound_what_is_plain():

@@ -43,7 +43,7 @@ def stored(computed, dtype):
 @pytest.mark.parametrize("planar", [False, True])
 def test_plain_conversions(source, target, planar):
     convert = pixels.Conversion()
-    assert convert.plain
+    assert convert.keeps_values
     for channels, width in itertools.product((1, 2, 3, 4), (1, 5, 47, 129, 400)):
         picture = values(source, (3, width, channels))
         shape = (channels, 3, width) if planar else picture.shape
@@ -62,7 +62,7 @@ def test_arithmetic(source, target, planar, exact):
     for channels, height, width in ((1, 2, 77), (3, 4, 61), (3, 1, 1), (4, 3, 130)):
         mean, std = MEAN[:channels], STD[:channels]
         convert = pixels.Conversion(scale=255, mean=mean, std=std, exact=exact)
-        assert not convert.plain
+        assert not convert.keeps_values
         picture = values(source, (height, width, channels))
         out = np.empty((channels, height, width) if planar else picture.shape, target)
         convert(picture, out, planar=planar)

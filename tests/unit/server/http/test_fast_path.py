@@ -66,7 +66,7 @@ def engine(models):
 
 
 @pytest.fixture(scope="module")
-def plain(engine):
+def fast(engine):
     with opened(engine) as http_server:
         yield http_server
 
@@ -141,8 +141,8 @@ GENERAL = {
 }
 
 
-def both(plain, general, data):
-    (http_server, address), (other, elsewhere) = plain, general
+def both(fast, general, data):
+    (http_server, address), (other, elsewhere) = fast, general
     before, others = http_server.counters()["fast_path"], other.counters()["fast_path"]
     fast, slow = ask(address, data), ask(elsewhere, data)
     assert stripped(fast[0]) == stripped(slow[0])
@@ -152,19 +152,19 @@ def both(plain, general, data):
 
 
 @pytest.mark.parametrize("data", PLAIN.values(), ids=PLAIN)
-def test_plain_requests_are_answered_as_all_others_are(plain, general, data):
-    assert both(plain, general, data) == 1
+def test_fast_path_requests_are_answered_as_all_others_are(fast, general, data):
+    assert both(fast, general, data) == 1
 
 
 @pytest.mark.parametrize("data", GENERAL.values(), ids=GENERAL)
-def test_what_is_not_plain_goes_the_general_way(plain, general, data):
-    assert both(plain, general, data) == 0
+def test_other_requests_go_the_general_way(fast, general, data):
+    assert both(fast, general, data) == 0
 
 
-def test_an_input_that_does_not_lie_aligned_is_not_plain(tmp_path):
+def test_an_input_that_does_not_lie_aligned_leaves_the_fast_path(tmp_path):
     uneven = serving(tmp_path / "uneven", UNEVEN, UNEVEN_YAML)
     with uneven as engine, opened(engine) as (http_server, address):
-        for rows, plain_ones in ((1, 0), (8, 1)):
+        for rows, fast_ones in ((1, 0), (8, 1)):
             text = json.dumps(
                 {
                     "inputs": [
@@ -183,15 +183,15 @@ def test_an_input_that_does_not_lie_aligned_is_not_plain(tmp_path):
             before = http_server.counters()["fast_path"]
             _, answer = ask(address, head.encode() + body)
             assert answer.endswith(struct.pack("<d", 3.5) * rows)
-            assert http_server.counters()["fast_path"] - before == plain_ones
+            assert http_server.counters()["fast_path"] - before == fast_ones
 
 
 @pytest.mark.parametrize("model", ["shown", "shown-joined"])
 @pytest.mark.parametrize("rows", [1, 5])
-def test_a_handler_gets_the_arrays_that_it_gets_of_others(plain, general, model, rows):
+def test_a_handler_gets_the_arrays_that_it_gets_of_others(fast, general, model, rows):
     arrays = {"a": np.ones((rows, 2, 1, 3), "<f4"), "b": np.ones(rows, "<i8")}
-    assert both(plain, general, message(model, arrays)) == 1
-    _, answer = ask(plain[1], message(model, arrays))
+    assert both(fast, general, message(model, arrays)) == 1
+    _, answer = ask(fast[1], message(model, arrays))
     (length,) = struct.unpack_from("<I", answer, answer.rindex(b"}]}") + 3)
     shown = json.loads(answer[answer.rindex(b"}]}") + 7 :][:length])
     assert shown["a"] == [
@@ -213,9 +213,9 @@ def payload(head, body):
 
 
 @pytest.mark.parametrize("model", ["one", "joined", "waits", "apart"])
-def test_every_client_gets_its_own_rows(plain, engine, model):
+def test_every_client_gets_its_own_rows(fast, engine, model):
     """Fast-path requests, general ones and the engine's own callers share the batches."""
-    _, address = plain
+    _, address = fast
     problems = []
 
     def over_rest(number, **more):
@@ -254,8 +254,8 @@ def test_every_client_gets_its_own_rows(plain, engine, model):
     assert problems == []
 
 
-def test_one_bad_row_of_a_joined_batch_fails_its_request_alone(plain):
-    _, address = plain
+def test_one_bad_row_of_a_joined_batch_fails_its_request_alone(fast):
+    _, address = fast
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(8)]
         for number, client in enumerate(clients):
@@ -267,9 +267,9 @@ def test_one_bad_row_of_a_joined_batch_fails_its_request_alone(plain):
         assert payload(*answers[number])[1].tolist() == [[-9, number, 8, 0]]
 
 
-def test_a_request_is_answered_at_its_deadline_and_its_connection_lives_on(plain, general, models):
+def test_a_request_is_answered_at_its_deadline_and_its_connection_lives_on(fast, general, models):
     answers = []
-    for _, address in (plain, general):
+    for _, address in (fast, general):
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(2)]
             with Hold(models / "hurried") as hold:
@@ -291,8 +291,8 @@ def test_a_request_is_answered_at_its_deadline_and_its_connection_lives_on(plain
         assert json.loads(fast[1])["error"]
 
 
-def test_a_clients_timeout_is_its_deadline(plain, models):
-    _, address = plain
+def test_a_clients_timeout_is_its_deadline(fast, models):
+    _, address = fast
     parameters = {"binary_data_output": True, "timeout": 50_000}
     with Hold(models / "one") as hold:
         passed = None
@@ -303,8 +303,8 @@ def test_a_clients_timeout_is_its_deadline(plain, models):
         assert 50 <= int(passed[1]) < 30_000  # the model's is a minute
 
 
-def test_a_full_queue_refuses_plain_requests_like_others(plain, general, models):
-    _, address = plain
+def test_a_full_queue_refuses_fast_path_requests_like_others(fast, general, models):
+    _, address = fast
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(56)]
         with Hold(models / "one") as hold:
@@ -323,16 +323,16 @@ def test_a_full_queue_refuses_plain_requests_like_others(plain, general, models)
     assert b"retry-after: 1" in refused[0]
 
 
-def test_an_answer_survives_what_the_handler_does_to_its_memory_later(plain):
-    _, address = plain
+def test_an_answer_survives_what_the_handler_does_to_its_memory_later(fast):
+    _, address = fast
     first = ask(address, message("one", {"x": row(-8, 1, 2, 3)}))
     second = ask(address, message("one", {"x": row(-8, 4, 5, 6)}))
     assert payload(*first)[1].tolist() == [[-8, 1, 2, 3]]
     assert payload(*second)[1].tolist() == [[-8, 4, 5, 6]]
 
 
-def test_pipelined_requests_are_answered_in_order(plain):
-    _, address = plain
+def test_pipelined_requests_are_answered_in_order(fast):
+    _, address = fast
     with socket.create_connection(address, 20) as client:
         client.sendall(b"".join(message("joined", {"x": row(n)}) for n in range(20)))
         rest = b""

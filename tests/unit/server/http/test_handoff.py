@@ -96,9 +96,9 @@ def test_one_connection_that_cannot_be_taken_costs_no_other(monkeypatch, broken)
     ):
         slow = Worker(http_server, socket.AF_INET)
         client.sendall(other)
-        wait_until(lambda: http_server.counters()["handed"] == 1)
+        wait_until(lambda: http_server.counters()["handoffs"] == 1)
         second.sendall(other)
-        wait_until(lambda: http_server.counters()["handed"] == 2)
+        wait_until(lambda: http_server.counters()["handoffs"] == 2)
         slow._collect(None)
         assert client.recv(1) == b""
         assert len(taken) == slow.nr_conns == http_server.open_connections == 1

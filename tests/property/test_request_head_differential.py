@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ksrv._native.http.request_head import HeadRules, classify_head
 from tests.support.examples import examples
-from tests.support.http_heads import CLOSING, HOSTILE, INFER, LIVE, PLAIN, PROBE, READY, VERSIONED
+from tests.support.http_heads import CLOSING, HOSTILE, INFER, LIVE, NATIVE, PROBE, READY, VERSIONED
 
 SCHEME_NAMES = tuple(Config().secure_scheme_headers)
 RULES = HeadRules(body=4096, scheme_names=SCHEME_NAMES)
@@ -105,7 +105,7 @@ def assert_gunicorn_agrees(head, said, peer=("127.0.0.1", 1)):
 def assert_agreement(data):
     """Check the property on `data`; tell whether the request-head classifier accepted it."""
     said = classify_head(data, RULES)
-    if said.verdict != "plain":
+    if said.verdict != "native":
         return False
     head = data[: said.length]
     assert_llhttp_agrees(head, said)
@@ -114,8 +114,8 @@ def assert_agreement(data):
     return True
 
 
-@pytest.mark.parametrize("head", PLAIN.values(), ids=PLAIN)
-def test_plain_heads(head):
+@pytest.mark.parametrize("head", NATIVE.values(), ids=NATIVE)
+def test_native_heads(head):
     assert assert_agreement(head)
 
 
@@ -134,7 +134,7 @@ def test_every_byte_replaced_removed_and_doubled(head):
             changed = head[:at] + bytes([byte]) + head[at + 1 :]
             said = classify_head(changed, RULES)
             # llhttp and gunicorn are slow: they judge a sample of the harmless letters.
-            if said.verdict == "plain" and (byte % 16 == at % 16 or byte < 0x30):
+            if said.verdict == "native" and (byte % 16 == at % 16 or byte < 0x30):
                 accepted += assert_agreement(changed)
     assert accepted > len(head)
 
@@ -189,8 +189,8 @@ def test_grammar_made_heads(head):
 
 @st.composite
 def mutated_head(draw):
-    plain = [INFER, VERSIONED, LIVE, CLOSING, PROBE]
-    data = bytearray(draw(st.sampled_from([*plain, *HOSTILE.values()])))
+    native = [INFER, VERSIONED, LIVE, CLOSING, PROBE]
+    data = bytearray(draw(st.sampled_from([*native, *HOSTILE.values()])))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(data)))
         size = draw(st.integers(0, 3))
