@@ -64,7 +64,8 @@ void HttpServer::answer_late(Connection *connection, const ModelSignature &signa
 
 // Makes a fast-path request of a complete message, which loses its block to it; null where the message is
 // not of that kind.
-FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignature *signature, std::uint64_t now) noexcept {
+FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignature *signature,
+                                           std::uint64_t now) noexcept {
     FastRequestLayout request;
     const Head &head = connection->head;
     const unsigned char *body = connection->block->data + connection->body_offset;
@@ -147,7 +148,8 @@ std::size_t HttpServer::take_fast_requests(Connection *first, FastRequest **out,
     ModelSignature *signature = out[0]->signature;
     if (room <= 1) return count;
     std::lock_guard<std::mutex> guard(run_mutex_);
-    while (count < room && run_first_ && run_first_->fast_request && run_first_->fast_request->signature == signature) {
+    while (count < room && run_first_ && run_first_->fast_request &&
+           run_first_->fast_request->signature == signature) {
         Connection *connection = run_first_;
         run_first_ = connection->next;
         if (!run_first_) run_last_ = nullptr;

@@ -13,8 +13,8 @@ from libc.stdlib cimport calloc, free
 
 from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_wrap, retain_block
 from ksrv._native.server.server cimport (
-    ANSWER_BLOCKS, CHttpServer, Connection, Outgoing, Owners, READY_FAILED, READY_BYTES_IN_FLIGHT, Turn, add_part,
-    forget_outgoing, put_head, reserve_parts,
+    ANSWER_BLOCKS, CHttpServer, Connection, Outgoing, Owners, READY_BYTES_IN_FLIGHT, READY_FAILED,
+    Turn, add_part, forget_outgoing, put_head, reserve_parts,
 )
 from ksrv._native.queue.request_queue cimport Ticket
 
@@ -217,7 +217,8 @@ cdef class Exchange:
         if not reserve_parts(out, count) or not put_head(
             out, PyBytes_AS_STRING(status_line), PyBytes_GET_SIZE(status_line),
             PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields),
-            server.config.server_header.data(), server.config.server_header.size(), connection.close_after,
+            server.config.server_header.data(), server.config.server_header.size(),
+            connection.close_after,
         ):
             server.answer_ready(connection, READY_FAILED)
             raise MemoryError()

@@ -353,7 +353,8 @@ cdef int _add_input(
 
 
 cdef void _copy_rows(
-    ModelSignature *signature, vector[FastRequest *] &entries, unsigned char *target, uint64_t *starts
+    ModelSignature *signature, vector[FastRequest *] &entries, unsigned char *target,
+    uint64_t *starts
 ) noexcept nogil:
     cdef size_t i, k
     cdef uint64_t nbytes
