@@ -52,7 +52,7 @@ test: $(VENV)/.built ## every test but the slow ones
 test-slow: $(VENV)/.built ## the soak tests, minutes each, and properties with all their examples
 	$(BIN)/python -m pytest -m slow --timeout 1800
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m 'not slow' --timeout 1800 tests/property \
-		tests/integration/clients/test_random_requests.py
+		tests/integration/clients/test_random_requests.py tests/integration/clients/test_mutated_requests.py
 
 KSERVE_VENV ?= .venv-kserve
 

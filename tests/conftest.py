@@ -1,13 +1,22 @@
 """What all tests share: how hypothesis runs them, and that long files begin first."""
 
+import gc
 import logging
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.examples import load_profile
 
 load_profile()
+
+# Hundreds of processes that tests start import the same modules: compiling them again for each
+# takes a minute and more of a run.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Files of half a minute and more on one core. Several processes share the suite a file at a time: a
 # long file that begins last is waited for by all.
@@ -35,6 +44,9 @@ LONG_FILES = (
     "property/test_config_property.py",
 )
 
+missing = [name for name in LONG_FILES if not (Path(__file__).parent / name).exists()]
+assert not missing, f"LONG_FILES in tests/conftest.py names files that are not there: {missing}"
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the long files first; the order within a file stays."""
@@ -44,6 +56,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((n for n, name in enumerate(LONG_FILES) if path.endswith(name)), 1000)
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what the imports have made out of collections: some tests collect after every step."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

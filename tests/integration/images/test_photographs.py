@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import requests
 import tritonclient.grpc as triton
-from sklearn.datasets import load_sample_images
 from tritonclient.grpc import service_pb2
 
 from ksrv.testing import Server
@@ -50,6 +49,8 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def files():
+    from sklearn.datasets import load_sample_images
+
     china, flower = (
         cv2.cvtColor(image, cv2.COLOR_RGB2BGR) for image in load_sample_images().images
     )

@@ -108,12 +108,20 @@ ORDERS = [(INT,), (INT, INT, INT), (TERM, INT), (INT, TERM), (QUIT, INT), (TERM,
 """What reaches the whole process group; a terminal's Ctrl-C is the first."""
 
 
-@pytest.mark.parametrize("attempt", range(20))
+@pytest.mark.parametrize(
+    "attempt",
+    [pytest.param(n, marks=[pytest.mark.slow] if n >= len(ORDERS) else []) for n in range(20)],
+)
 def test_a_stop_ends_whatever_signals_come(tmp_path, attempt):
     write_double(tmp_path)
     order = ORDERS[attempt % len(ORDERS)]
     with (
-        Server(tmp_path, workers=1 + attempt % 2, grpc="off", drain_delay=0.2) as server,
+        Server(
+            tmp_path,
+            workers=1 + (attempt + attempt // len(ORDERS)) % 2,
+            grpc="off",
+            drain_delay=0.2,
+        ) as server,
         Traffic(server) as traffic,
     ):
         wait_until(lambda: next(traffic.answered) > 200)

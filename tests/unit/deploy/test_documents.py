@@ -1,6 +1,7 @@
 """What docs/ says to operators: messages that ksrv has, settings that there are, links that lead on."""
 
 import ast
+import functools
 import re
 
 import pytest
@@ -18,6 +19,7 @@ OTHER_FLAGS = {"--build", "--read-only", "--tmpfs", "--from-file", "--build-arg"
                "--no-deps", "--cpuset-cpus", "--now", "--rm", "--require-hashes", "--print-config", "--format", "--user"}  # fmt: skip
 
 
+@functools.cache
 def texts():
     """Return every piece of text that is written down in ksrv's sources."""
     found = set()

@@ -5,7 +5,6 @@ import itertools
 import cv2
 import numpy as np
 import pytest
-from sklearn.datasets import load_sample_image
 
 from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.memory import buffer_pool as arena
@@ -53,6 +52,8 @@ def same(got, wanted, exact=True):
 @pytest.mark.parametrize("name", ["china.jpg", "flower.jpg"])
 @pytest.mark.parametrize("form", [".jpg", ".png"])
 def test_photographs_equal_the_plain_sequence(name, form):
+    from sklearn.datasets import load_sample_image
+
     photograph = load_sample_image(name)[:, :, ::-1]
     data = cv2.imencode(form, photograph)[1].tobytes()
     decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
