@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from ksrv.handlers.loggers import disown, own
@@ -177,6 +177,10 @@ class _Loader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         module.__dict__["__builtins__"] = self._names
         super().exec_module(module)
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile the source: bytecode kept beside it may be older within the same second."""
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 class _Finder:

@@ -23,3 +23,13 @@ def test_modules_are_forgotten_while_another_thread_imports(tmp_path, monkeypatc
     monkeypatch.setattr(model_imports, "_within", importing)
     modules.close()
     assert imported and loaded.__name__ not in sys.modules
+
+
+def test_a_file_that_was_just_written_again_is_read_again(tmp_path):
+    """Bytecode that Python keeps tells versions of one length apart by the second only."""
+    for answer in (41, 42):
+        (tmp_path / "handler.py").write_text(f"answer = {answer}\n")
+        modules = ModelImporter("m", (tmp_path, tmp_path))
+        assert modules.load(tmp_path / "handler.py").answer == answer
+        modules.close()
+    assert not (tmp_path / "__pycache__").exists()
