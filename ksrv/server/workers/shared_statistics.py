@@ -87,6 +87,9 @@ class StatisticsFile:
         Args:
             slot: The slot.
         """
+        first = os.pread(self._file, _HEADER.size, self._offset(slot, 1))
+        if not any(first):
+            return None
         for _ in range(_TRIES):  # its worker may write both copies while this one reads
             if copies := self._copies(slot):
                 return msgspec.json.decode(max(copies)[1], type=WorkerStatistics)
