@@ -81,6 +81,19 @@ class TorchServeCall:
     describe: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TorchServeAnswer:
+    """The head of an answer on one of TorchServe's own routes.
+
+    Attributes:
+        content_type: The content type that fits the handler's item.
+        status: The status line that the handler set, "404 Not Found"; "" where it set none.
+    """
+
+    content_type: str = ""
+    status: str = ""
+
+
 @dataclass(slots=True)
 class InferRequest:
     """One inference request, parsed but not yet checked against its model.
@@ -128,6 +141,7 @@ class InferResponse:
         outputs: The outputs in the order they are answered.
         timings: Nanoseconds by stage name (queue, assemble, preprocess, inference, postprocess).
         headers: Response headers that the handler set for this request.
+        torchserve: The head of the answer to a request over TorchServe's own routes, else None.
     """
 
     model_name: str
@@ -137,6 +151,7 @@ class InferResponse:
     parameters: Parameters = field(default_factory=dict)
     timings: Mapping[str, int] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    torchserve: TorchServeAnswer | None = None
 
 
 @dataclass(slots=True)
@@ -223,6 +238,7 @@ class BatchOutputs:
         exclusive: Whether the holders of these arrays alone can reach their memory, so that
             they may be sent from where they lie.
         only: The requests that an intermediate answer is for; None for all of them.
+        torchserve: The heads of answers on TorchServe's own routes, by request index.
     """
 
     tensors: list[Tensor]
@@ -232,6 +248,7 @@ class BatchOutputs:
     parameters: dict[int, dict[str, Parameter]] = field(default_factory=dict)
     exclusive: bool = False
     only: frozenset[int] | None = None
+    torchserve: dict[int, TorchServeAnswer] = field(default_factory=dict)
 
 
 def single_request(tensors: Sequence[Tensor], rows: int, request: InferRequest) -> BatchInputs:

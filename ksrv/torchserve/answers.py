@@ -12,14 +12,12 @@ from typing import Any
 
 import orjson
 
-from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.request import Element
 from ksrv.torchserve.api.util import PredictionException
 
 OUTPUT = "output"
 PREDICTION_FAILED = "Prediction failed"
 OUT_OF_RESOURCES = "Out of resources"
-
 
 STAGES = ("preprocess", "inference", "postprocess", "explain_handle")
 
@@ -83,7 +81,7 @@ def torchserve_item(item: Any) -> tuple[bytes, str]:
         raise _unsupported(item) from None
 
 
-def wire_element(item: Any) -> Element:
+def kserve_element(item: Any) -> Element:
     """Return an item as an element of the BYTES output over KServe v2.
 
     Raises:
@@ -99,33 +97,6 @@ def wire_element(item: Any) -> Element:
         return orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
     except TypeError:
         raise _unsupported(item) from None
-
-
-def failure_of(error: BaseException, torchserve: bool, model: str) -> KsrvError:
-    """Return the answer to a request whose handler failed.
-
-    Args:
-        error: The exception.
-        torchserve: Whether the request came over one of TorchServe's routes.
-        model: The model's name, for the text of KServe v2.
-    """
-    if _is_prediction_exception(error):
-        status = error.error_code if 400 <= error.error_code <= 599 else 500  # type: ignore[attr-defined]
-        if torchserve and status == 413:
-            status = 507
-        return InferenceError(str(error.message), status)  # type: ignore[attr-defined]
-    if isinstance(error, MemoryError) or "CUDA" in str(error):
-        return InferenceError(OUT_OF_RESOURCES, 507 if torchserve else 503)
-    if torchserve:
-        text = error.shown if isinstance(error, AnswerError) else PREDICTION_FAILED
-        return InferenceError(text, 503)
-    if isinstance(error, AnswerError):
-        return HandlerFailed(f"the handler of the model {model} failed: {error}")
-    stage = stage_of(error)
-    where = f" in {stage}" if stage else ""
-    return HandlerFailed(
-        f"the handler of the model {model} failed{where} with {type(error).__name__}"
-    )
 
 
 def stage_of(error: BaseException) -> str:
@@ -146,6 +117,12 @@ def stage_of(error: BaseException) -> str:
     return ""
 
 
+def is_prediction_exception(error: BaseException) -> bool:
+    """Whether an error is ksrv's PredictionException, or that of an installed torchserve."""
+    installed = getattr(sys.modules.get("ts.utils.util"), "PredictionException", ())
+    return isinstance(error, (PredictionException, installed))
+
+
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
@@ -155,12 +132,6 @@ def _unsupported(item: Any) -> AnswerError:
         "Unsupported model output data type.",
         f"JSON cannot express an item of the type {type(item).__name__}",
     )
-
-
-def _is_prediction_exception(error: BaseException) -> bool:
-    """Whether an error is ksrv's PredictionException, or that of an installed torchserve."""
-    installed = getattr(sys.modules.get("ts.utils.util"), "PredictionException", ())
-    return isinstance(error, (PredictionException, installed))
 
 
 def _is_tensor(item: Any) -> bool:

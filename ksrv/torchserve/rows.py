@@ -9,22 +9,12 @@ What such a route says beside the HTTP headers, the content types of the parts a
 """
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ksrv.datatypes import widen_bfloat16
 from ksrv.request import Array, BatchInputs, BatchRequest, Element, Tensor
-from ksrv.torchserve.api.context import RequestHeaders
-
-MODES = frozenset({"explain", "describe", "url_path"})
-"""Keys of the handler's request headers that the route decides, never a client's header."""
-
-
-def is_torchserve(request: BatchRequest) -> bool:
-    """Tell whether the request came over one of TorchServe's own routes."""
-    return request.torchserve is not None
 
 
 def is_description(inputs: BatchInputs) -> bool:
@@ -39,24 +29,20 @@ def described(answer: bytes) -> Any:
     return {} if document is None else document
 
 
-def torchserve_rows(inputs: BatchInputs, *, decode: bool = True) -> list[dict[str, Any]]:
-    """Return the rows of a batch of requests over TorchServe's routes, one for each.
+def torchserve_row(inputs: BatchInputs, request: BatchRequest, decode: bool) -> dict[str, Any]:
+    """Return the row of a request over one of TorchServe's routes: its parts by name.
 
     Args:
         inputs: The batch.
+        request: The request.
         decode: Whether JSON and text are decoded.
     """
-    return [_parts(inputs.tensors, request, decode) for request in inputs.requests]
-
-
-def _parts(tensors: Mapping[str, Tensor], request: BatchRequest, decode: bool) -> dict[str, Any]:
-    row = {}
     call = request.torchserve
     kinds = call.content_types if decode and call is not None else {}
-    for name, tensor in tensors.items():
-        kind = kinds.get(name, "")
-        row[name] = decoded_part(tensor.data[request.rows.start], kind)
-    return row
+    return {
+        name: decoded_part(tensor.data[request.rows.start], kinds.get(name, ""))
+        for name, tensor in inputs.tensors.items()
+    }
 
 
 def decoded_part(value: Element, content_type: str) -> Any:
@@ -72,7 +58,7 @@ def decoded_part(value: Element, content_type: str) -> Any:
     """
     raw = bytearray(value)
     try:
-        if _media_type(content_type) == "application/json":
+        if media_type(content_type) == "application/json":
             return json.loads(raw)
         if content_type.startswith("text"):
             return raw.decode("utf-8")
@@ -81,11 +67,12 @@ def decoded_part(value: Element, content_type: str) -> Any:
     return raw
 
 
-def _media_type(content_type: str) -> str:
+def media_type(content_type: str) -> str:
+    """Return a content type without its parameters."""
     return content_type.partition(";")[0].strip()
 
 
-def wire_rows(inputs: BatchInputs) -> list[tuple[int, Any]]:
+def kserve_rows(inputs: BatchInputs) -> list[tuple[int, Any]]:
     """Return the rows of a batch of requests over KServe v2, each with the request that owns it.
 
     A request whose tensors share no first dimension is one row of its own.
@@ -131,7 +118,7 @@ def _numbers(array: Array, kind: str) -> Array:
     return widen_bfloat16(array) if kind == "BF16" else array
 
 
-def wire_document(inputs: BatchInputs) -> dict[str, Any]:
+def kserve_document(inputs: BatchInputs) -> dict[str, Any]:
     """Return a request over KServe v2 as the JSON document that the `kservev2` envelope reads.
 
     Args:
@@ -139,7 +126,7 @@ def wire_document(inputs: BatchInputs) -> dict[str, Any]:
     """
     request = inputs.requests[0]
     document: dict[str, Any] = {
-        "inputs": [_wire_input(tensor) for tensor in inputs.tensors.values()]
+        "inputs": [_kserve_input(tensor) for tensor in inputs.tensors.values()]
     }
     if request.id:
         document["id"] = request.id
@@ -148,7 +135,7 @@ def wire_document(inputs: BatchInputs) -> dict[str, Any]:
     return document
 
 
-def _wire_input(tensor: Tensor) -> dict[str, Any]:
+def _kserve_input(tensor: Tensor) -> dict[str, Any]:
     if isinstance(tensor.data, np.ndarray):
         data: list[Any] = _numbers(tensor.data, tensor.datatype).ravel().tolist()
     else:
@@ -168,31 +155,3 @@ def _text(element: Element) -> str | bytearray:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
         return raw
-
-
-def request_headers(
-    request: BatchRequest, parts: Mapping[str, Tensor], explain: bool
-) -> dict[str, Any]:
-    """Return what `context.get_all_request_header` shows for a request.
-
-    Args:
-        request: The request.
-        parts: The tensors of the batch; over TorchServe's routes the parts of every request.
-        explain: Whether the batch is to be explained.
-    """
-    headers = request.headers
-    shown = RequestHeaders()
-    call = request.torchserve
-    if call is not None:
-        for name in parts:
-            shown[name] = {"content-type": _media_type(call.content_types.get(name, ""))}
-        if call.explain is not None:
-            shown["explain"] = call.explain
-    else:
-        shown |= {"body": {"content-type": ""}, "explain": str(explain)}
-    for name, value in headers.items():
-        if name.lower() not in MODES:
-            shown[name] = value
-    if call is not None and call.url_path is not None:
-        shown["url_path"] = call.url_path
-    return shown

@@ -1,8 +1,8 @@
 """Drives a handler written for TorchServe, as `ksrv.handlers.runner.Runner` drives ksrv's own.
 
 The handler sees the context, the rows and the return rule that it was written for; the engine sees
-the same batches in and out as from any other handler. A batch holds requests of one dialect only:
-TorchServe's own routes, or KServe v2.
+the same batches in and out as from any other handler. `ksrv.torchserve.dialects` has the differences
+between requests over TorchServe's own routes and over KServe v2.
 """
 
 import logging
@@ -13,29 +13,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ksrv.errors import HandlerFailed, InferenceError, quote
+from ksrv.errors import HandlerFailed, quote
 from ksrv.handlers.device import choose_device
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.handlers.model_imports import error_location
 from ksrv.handlers.runner import HandlerLoadError
-from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Emitter, Tensor
+from ksrv.request import BatchInputs, BatchOutputs, Emitter, Tensor
 from ksrv.source import KSERVE_V2, ModelSource
 from ksrv.spec import ModelSpec, TensorSpec
 from ksrv.torchserve import answers, rows
 from ksrv.torchserve.api import streaming
-from ksrv.torchserve.api.context import DEFAULT_STATUS, Context, RequestProcessor
-from ksrv.torchserve.api.envelopes import BARE_ENVELOPES, find_envelope
+from ksrv.torchserve.api.context import Context, RequestProcessor
+from ksrv.torchserve.api.envelopes import find_envelope
 from ksrv.torchserve.api.frames import read_answers
 from ksrv.torchserve.api.metrics import Metrics
-from ksrv.torchserve.entry import Entry, find_entry
+from ksrv.torchserve.dialects import (
+    Dialect,
+    KServeDialect,
+    KServeEnvelopeDialect,
+    TorchServeDialect,
+)
+from ksrv.torchserve.entry import find_entry
 from ksrv.torchserve.shims import torchvision, ts
-from ksrv.torchserve.wire_outputs import wire_tensors
 
 log = logging.getLogger("ksrv.torchserve")
 
-STATUS = ":status"
-CONTENT_TYPE = ":content-type"
-STREAMED = "ts_stream_next"
 UNDECLARED_INPUT = TensorSpec("data", "BYTES", (-1,))
 UNDECLARED_OUTPUT = TensorSpec(answers.OUTPUT, "BYTES", (-1,))
 
@@ -62,8 +64,8 @@ class TorchServeRunner:
         self._instance = instance
         self._threads = threads
         self._emit = emit
-        self._bare: Entry | None = None
-        self._enveloped: Entry | None = None
+        self._torchserve: TorchServeDialect | None = None
+        self._kserve: KServeDialect | None = None
         self._service: Any = None
         self._context: Context | None = None
         self._archive: dict[str, Any] = {}
@@ -95,11 +97,10 @@ class TorchServeRunner:
                 torch.set_num_threads(self._threads)
             self._context = self._make_context(config.device)
             handler = self._archive["manifest"]["model"]["handler"]
-            self._bare, self._service = find_entry(handler, folder, self._context)
-            self._enveloped = self._bare
+            bare, self._service = find_entry(handler, folder, self._context)
+            enveloped = bare
             if self._envelope:
-                envelope = find_envelope(self._envelope, folder)
-                self._enveloped = envelope(self._bare).handle
+                enveloped = find_envelope(self._envelope, folder)(bare).handle
         except BaseException as error:
             log.error("the model %s cannot be loaded", self.source.name, exc_info=error)
             text = " ".join(str(error).split())
@@ -107,6 +108,10 @@ class TorchServeRunner:
                 f"the model {self.source.name} cannot be loaded: {type(error).__name__}: {text}"
                 f"{error_location(folder, error)}"
             ) from error
+        name, decode = self.source.name, self._archive.get("decode", True)
+        self._torchserve = TorchServeDialect(name, bare, enveloped, decode=decode)
+        kserve = KServeEnvelopeDialect if self._envelope == KSERVE_V2 else KServeDialect
+        self._kserve = kserve(name, bare, enveloped, envelope=self._envelope)
         return self._spec()
 
     def _make_context(self, wanted: str) -> Context:
@@ -147,136 +152,47 @@ class TorchServeRunner:
         Raises:
             KsrvError: The whole batch failed.
         """
-        if self._context is None or self._bare is None or self._enveloped is None:
+        of_torchserve = inputs.requests[0].torchserve is not None
+        dialect = self._torchserve if of_torchserve else self._kserve
+        if self._context is None or dialect is None:
             raise HandlerFailed(f"the model {self.source.name} is not loaded")
         if rows.is_description(inputs):
             return self._description()
-        over_torchserve = rows.is_torchserve(inputs.requests[0])
-        entry, owners, data, expected = self._call(inputs, over_torchserve)
-        self._begin(inputs, owners)
-        self._context.rows_are_requests = entry is self._bare
+        entry, data, owners = dialect.call(inputs)
+        self._begin(inputs, owners, dialect)
+        self._context.rows_are_requests = entry is dialect.bare
         start = time.perf_counter_ns()
         try:
-            items = answers.checked_items(entry(data, self._context), expected)
+            items = answers.checked_items(entry(data, self._context), len(data))
         except SystemExit:  # it ends the handler's process, where it has one, as with TorchServe
             raise
         except BaseException as error:  # noqa: BLE001  a handler may raise anything
-            return self._failed(error, inputs, over_torchserve)
+            return self._failed(error, inputs, dialect)
         taken = time.perf_counter_ns() - start
         assert self._context.metrics is not None
         self._context.metrics.add_time("PredictionTime", round(taken / 1e6, 2))
-        if self._envelope == KSERVE_V2 and not over_torchserve:
-            outputs = self._typed(items[0])
-        else:
-            outputs = self._answer(items, owners, inputs, over_torchserve)
+        outputs = dialect.outputs(items, owners, self._context)
         outputs.timings = {"inference": taken}
         return outputs
 
-    def _call(
-        self, inputs: BatchInputs, over_torchserve: bool
-    ) -> tuple[Entry, list[int], list[Any], int]:
-        """Return the entry point, the request that owns each row, the rows, and how many items."""
-        assert self._bare is not None
-        assert self._enveloped is not None
-        if over_torchserve:
-            data: list[Any] = rows.torchserve_rows(inputs, decode=self._archive.get("decode", True))
-            return self._enveloped, list(range(len(data))), data, len(data)
-        if self._envelope == KSERVE_V2:
-            if len(inputs.requests) != 1:
-                raise HandlerFailed(
-                    f"requests to the model {self.source.name}, which has the {KSERVE_V2} envelope,"
-                    f" cannot be joined: leave out its batching"
-                )
-            return self._enveloped, [0], [{"body": rows.wire_document(inputs)}], 1
-        owned = rows.wire_rows(inputs)
-        owners = [index for index, _ in owned]
-        if self._envelope in BARE_ENVELOPES:
-            # The tensor's rows are the instances that these envelopes unwrap from JSON.
-            return self._bare, owners, [value for _, value in owned], len(owned)
-        return self._enveloped, owners, [{"body": value} for _, value in owned], len(owned)
-
-    def _begin(self, inputs: BatchInputs, owners: list[int]) -> None:
+    def _begin(self, inputs: BatchInputs, owners: list[int], dialect: Dialect) -> None:
         context = self._context
         assert context is not None
         requests = inputs.requests
         ids = _distinct([request.id for request in requests])
         context.request_ids = {row: ids[index] for row, index in enumerate(owners)}
         context.request_processor = [
-            RequestProcessor(rows.request_headers(requests[index], inputs.tensors, inputs.explain))
-            for index in owners
+            RequestProcessor(dialect.request_headers(requests[index], inputs)) for index in owners
         ]
         if context.metrics is not None:
             context.metrics.request_ids = context.request_ids
         emit = inputs.emit if len(owners) == inputs.rows else None
-        context.cl_socket = _Chunks(context, emit, owners, rows.is_torchserve(requests[0]))
+        context.cl_socket = _Chunks(context, emit, owners, dialect)
 
-    def _answer(
-        self, items: list[Any], owners: list[int], inputs: BatchInputs, over_torchserve: bool
-    ) -> BatchOutputs:
-        elements: list[Element] = []
-        outputs = BatchOutputs([])
-        for row, (index, item) in enumerate(zip(owners, items, strict=True)):
-            element: Element = b""
-            try:
-                self._raise_failure_of(row, inputs.requests[index])
-                if over_torchserve:
-                    element, kind = answers.torchserve_item(item)
-                    outputs.headers[index] = {CONTENT_TYPE: kind}
-                else:
-                    element = answers.wire_element(item)
-            except BaseException as error:  # noqa: BLE001  a row may have failed with anything
-                outputs.failures[index] = answers.failure_of(
-                    error, over_torchserve, self.source.name
-                )
-            elements.append(element)
-            self._apply_status(row, index, element, over_torchserve, outputs)
-        outputs.tensors = [Tensor(answers.OUTPUT, "BYTES", (len(elements),), elements)]
-        return outputs
-
-    def _raise_failure_of(self, row: int, request: BatchRequest) -> None:
-        assert self._context is not None
-        failure = self._context.request_processor[row].failure
-        if failure is not None:
-            name = self.source.name
-            log.error(
-                "the model %s failed the request %s", name, quote(request.id), exc_info=failure
-            )
-            raise failure
-
-    def _apply_status(
-        self, row: int, index: int, element: Element, over_torchserve: bool, outputs: BatchOutputs
-    ) -> None:
-        context = self._context
-        assert context is not None
-        headers = {
-            str(name): str(value)
-            for name, value in context.get_response_headers(row).items()
-            if name != STREAMED  # the real torchserve's mark of a chunk
-        }
-        code, phrase = context.get_response_status(row)
-        if over_torchserve and code != DEFAULT_STATUS:
-            headers[STATUS] = f"{code} {phrase or ''}".rstrip()
-        elif code >= 400:
-            text = bytes(element).decode("utf-8", "replace")
-            outputs.failures.setdefault(index, InferenceError(text, min(code, 599)))
-        if headers:
-            outputs.headers[index] = outputs.headers.get(index, {}) | headers
-
-    def _typed(self, item: Any) -> BatchOutputs:
-        context = self._context
-        assert context is not None
-        outputs = BatchOutputs(wire_tensors(item, self.source.name))
-        headers = {str(name): str(v) for name, v in context.get_response_headers(0).items()}
-        if headers:
-            outputs.headers[0] = headers
-        return outputs
-
-    def _failed(
-        self, error: BaseException, inputs: BatchInputs, over_torchserve: bool
-    ) -> BatchOutputs:
+    def _failed(self, error: BaseException, inputs: BatchInputs, dialect: Dialect) -> BatchOutputs:
         ids = ", ".join(quote(request.id) for request in inputs.requests[:8])
         log.error("the model %s failed; requests: %s", self.source.name, ids, exc_info=error)
-        failure = answers.failure_of(error, over_torchserve, self.source.name)
+        failure = dialect.failure(error)
         return BatchOutputs([], dict.fromkeys(range(len(inputs.requests)), failure))
 
     def _description(self) -> BatchOutputs:
@@ -291,7 +207,7 @@ class TorchServeRunner:
 
     def close(self) -> None:
         """Let the handler go."""
-        self._bare = self._enveloped = self._service = self._context = None
+        self._torchserve = self._kserve = self._service = self._context = None
 
 
 class _Chunks:
@@ -301,32 +217,22 @@ class _Chunks:
         context: The handler's context, which knows the ids of the rows.
         emit: Takes chunks for the requests of the batch; None where no client streams.
         owners: The request that owns each row.
-        over_torchserve: Whether the requests came over TorchServe's routes.
+        dialect: The dialect of the requests.
     """
 
     def __init__(
-        self, context: Context, emit: Emitter | None, owners: Sequence[int], over_torchserve: bool
+        self, context: Context, emit: Emitter | None, owners: Sequence[int], dialect: Dialect
     ) -> None:
         self._context = context
         self._emit = emit
         self._owners = owners
-        self._over_torchserve = over_torchserve
+        self._dialect = dialect
 
     def send(self, items: Mapping[int, Any]) -> None:
         """Send one chunk to the request of each row that has an item."""
         if self._emit is None:
             return
-        elements: list[Element] = [b""] * len(self._owners)
-        headers: dict[int, dict[str, str]] = {}
-        for row, item in items.items():
-            if self._over_torchserve:
-                elements[row], kind = answers.torchserve_item(item)
-                headers[self._owners[row]] = {CONTENT_TYPE: kind}
-            else:
-                elements[row] = answers.wire_element(item)
-        tensor = Tensor(answers.OUTPUT, "BYTES", (len(elements),), elements)
-        only = frozenset(self._owners[row] for row in items)
-        self._emit(BatchOutputs([tensor], headers=headers, only=only))
+        self._emit(self._dialect.chunk(items, self._owners))
 
     def sendall(self, frame: bytes | bytearray) -> None:
         """Send what the real torchserve's `send_intermediate_predict_response` has framed."""

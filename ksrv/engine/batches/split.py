@@ -7,6 +7,7 @@ array every time, or keeps one, never changes an answer that is being sent.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -106,6 +107,7 @@ def _response(
         outputs.parameters.get(place, {}),
         {"queue": ticket.started_ns - ticket.enqueued_ns, **timings},
         outputs.headers.get(place, {}),
+        outputs.torchserve.get(place),
     )
 
 
@@ -149,12 +151,4 @@ def join(responses: list[InferResponse]) -> InferResponse:
         else:
             elements = [element for part in parts for element in part.data]
             tensors.append(Tensor(like.name, like.datatype, shape, elements, like.parameters))
-    return InferResponse(
-        first.model_name,
-        first.model_version,
-        first.id,
-        tensors,
-        first.parameters,
-        first.timings,
-        first.headers,
-    )
+    return replace(first, outputs=tensors)

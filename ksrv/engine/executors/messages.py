@@ -27,6 +27,7 @@ from ksrv.request import (
     Emitter,
     Parameter,
     Tensor,
+    TorchServeAnswer,
     TorchServeCall,
 )
 from ksrv.spec import ModelSpec
@@ -123,6 +124,7 @@ class AnswerMessage(msgspec.Struct, omit_defaults=True):
     parameters: dict[int, dict[str, Parameter]] = {}
     tensor_parameters: dict[int, dict[str, Parameter]] = {}
     only: list[int] | None = None
+    torchserve: dict[int, TorchServeAnswer] = {}
 
 
 class ListeningMessage(msgspec.Struct):
@@ -324,6 +326,7 @@ def pack_answer(outputs: BatchOutputs, written: bytes) -> tuple[bytes, bool]:
         parameters=outputs.parameters,
         tensor_parameters=_tensor_parameters(outputs.tensors),
         only=None if outputs.only is None else sorted(outputs.only),
+        torchserve=outputs.torchserve,
     )
     text, lenient = dump(note, [*note.parameters.values(), *note.tensor_parameters.values()])
     return _join(len(note.names), written, text), lenient
@@ -342,7 +345,8 @@ def unpack_answer(frame: Frame, peer: PeerBlocks, requests: int) -> BatchOutputs
     """
     found, text = _split(frame, peer)
     note = load(AnswerMessage, text, frame.lenient)
-    for index in (*note.failures, *note.headers, *note.parameters, *(note.only or ())):
+    named = (*note.failures, *note.headers, *note.parameters, *note.torchserve)
+    for index in (*named, *(note.only or ())):
         if not 0 <= index < requests:
             raise ChannelError(f"the answer speaks of request {index} of {requests}")
     return BatchOutputs(
@@ -353,6 +357,7 @@ def unpack_answer(frame: Frame, peer: PeerBlocks, requests: int) -> BatchOutputs
         parameters=note.parameters,
         exclusive=True,
         only=None if note.only is None else frozenset(note.only),
+        torchserve=note.torchserve,
     )
 
 

@@ -91,6 +91,9 @@ class InferCalls:
         hides_credentials: Whether the `authorization` entry is kept from handlers.
         pool: Where deferred requests are answered.
         regions_of: Gives the shared memory that a call may name; None where that is off.
+
+    Attributes:
+        submit: `Engine.submit`.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class InferCalls:
         regions_of: Callable[[Context], SharedMemoryRegistry | None] = lambda context: None,
     ) -> None:
         self._engine = engine
+        self.submit = engine.submit
         self._limits = limits
         self._hides_credentials = hides_credentials
         self._pool = pool
@@ -138,29 +142,6 @@ class InferCalls:
         request.target = target
         request.deadline_ns = earlier(request.deadline_ns, deadline_of(context))
         return request
-
-    def submit(
-        self,
-        request: InferRequest,
-        callback: "Callable[[RequestHandle], None] | None" = None,
-        *,
-        allow_inline: bool = False,
-        caller_blocks: bool = False,
-    ) -> "RequestHandle":
-        """Hand a request to the engine.
-
-        Args:
-            request: The request.
-            callback: Called with the ticket once the request has ended.
-            allow_inline: See `Engine.submit`.
-            caller_blocks: See `Engine.submit`.
-
-        Raises:
-            KsrvError: It is not accepted.
-        """
-        return self._engine.submit(
-            request, callback, allow_inline=allow_inline, caller_blocks=caller_blocks
-        )
 
     def infer(  # noqa: RET503 - abort raises
         self, permit: Permit, message: bytes, context: Context

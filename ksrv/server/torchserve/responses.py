@@ -16,7 +16,7 @@ import falcon
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
-from ksrv.request import InferRequest, InferResponse
+from ksrv.request import InferRequest, InferResponse, TorchServeAnswer
 from ksrv.server.http.client_watch import LOOK_NS, ClientConnection, ThreadWaiter
 from ksrv.server.rest.responses import send_parts, status_line, usable_headers
 from ksrv.server.torchserve.errors import INVALID_KEY, JSON, TorchServeError, render
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from ksrv.engine.request_handle import RequestHandle
 
 log = logging.getLogger(__name__)
-
-STATUS = ":status"
-CONTENT_TYPE = ":content-type"
-"""Pseudo-headers of an answer; see `ksrv.torchserve.runner`."""
 
 STREAMED = "ts_stream_next"
 FINISHED_HEADERS = {
@@ -149,6 +145,10 @@ def _item(response: InferResponse) -> bytes | memoryview:
     return data[0]
 
 
+def _head(response: InferResponse) -> TorchServeAnswer:
+    return response.torchserve or TorchServeAnswer()
+
+
 def send_stream(resp: falcon.Response, exchange: Exchange, chunk: InferResponse) -> None:
     """Answer with a chunked body.
 
@@ -158,7 +158,7 @@ def send_stream(resp: falcon.Response, exchange: Exchange, chunk: InferResponse)
         chunk: The first chunk, which is there already.
     """
     resp.status = status_line(HTTPStatus.OK)
-    resp.content_type = chunk.headers.get(CONTENT_TYPE, falcon.MEDIA_TEXT)
+    resp.content_type = _head(chunk).content_type or falcon.MEDIA_TEXT
     resp.set_header(STREAMED, "true")
     resp.stream = exchange.stream(chunk)
 
@@ -178,9 +178,9 @@ def send_answer(
         Overloaded: The budget has no room for it.
     """
     headers = dict(response.headers)
-    status = headers.pop(STATUS, "")
-    resp.status = _status(status)
-    resp.content_type = headers.pop(CONTENT_TYPE, falcon.MEDIA_TEXT)
+    head = _head(response)
+    resp.status = _status(head.status)
+    resp.content_type = head.content_type or falcon.MEDIA_TEXT
     for name in list(headers):
         if name.lower() == "content-type":
             usable = usable_headers({"x": headers.pop(name)})

@@ -31,6 +31,7 @@ from ksrv.torchserve import rows
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
+    from ksrv.engine.model import ModelVersion
 
 PLATFORM = "torchserve"
 KSERVE_PATHS = ("/v2", "/v1", "/metrics")
@@ -118,25 +119,26 @@ class TorchServeRoutes:
         for kind, tell_others in others.items():
             app.add_error_handler(kind, handler(tell_others))
 
-    def check(self, name: str, version: str) -> None:
-        """Say what is wrong with a model's name or version before its request's body is read.
+    def find(self, name: str, version: str) -> "ModelVersion":
+        """Return the archive's version that takes a request.
 
         Raises:
             TorchServeError: There is no such archive.
             KsrvError: It does not serve now.
         """
         try:
-            spec = self.engine.spec(name, version)
+            model = self.engine.find(name, version)
         except NotFound:
             if not version or not any(state.name == name for state in self.engine.index()):
                 raise errors.model_not_found(name) from None
             raise errors.version_not_found(name, version) from None
-        if spec.platform != PLATFORM:
+        if model.spec.platform != PLATFORM:
             text = f"{name} is no TorchServe archive: POST /v2/models/{name}/infer serves it"
             raise TorchServeError(400, "BadRequestException", text)
-        if any(entry.image is not None for entry in spec.inputs):
+        if any(entry.image is not None for entry in model.spec.inputs):
             text = f"{name} declares image inputs: POST /v2/models/{name}/infer serves it"
             raise TorchServeError(400, "BadRequestException", text)
+        return model
 
     def run(
         self,
@@ -163,8 +165,7 @@ class TorchServeRoutes:
         request_id = str(uuid.uuid4())
         answers.prepare(resp, request_id)
         try:
-            if name:
-                self.check(name, version)
+            target = self.find(name, version) if name else None  # told before the body is read
             with Reservation(self._budget) as reservation:
                 body = read_body(
                     req.env,
@@ -174,9 +175,9 @@ class TorchServeRoutes:
                     on_read=req.context.mark_reading,
                 )
                 parts = read_parts(body, req.content_type, query)
-                if not name:
+                if target is None:
                     name = self._named_by(parts)
-                    self.check(name, version)
+                    target = self.find(name, version)
                 request = InferRequest(
                     name,
                     version,
@@ -190,6 +191,7 @@ class TorchServeRoutes:
                     torchserve=replace(
                         call, content_types={part.name: part.content_type for part in parts}
                     ),
+                    target=target,
                 )
                 reservation.close()  # from here on the queue counts the request
                 self._answer(request, req.env, resp)
@@ -217,14 +219,17 @@ class TorchServeRoutes:
                 return bytes(part.value).decode("utf-8", "replace")
         raise TorchServeError(400, "BadRequestException", "Parameter model_name is required.")
 
-    def describe(self, name: str, version: str) -> Any:
-        """Return the handler's own description of its model.
+    def describe(self, model: "ModelVersion") -> Any:
+        """Return a handler's own description of its model.
 
         Raises:
             KsrvError: The handler failed.
         """
         call = TorchServeCall(describe=True)
-        request = InferRequest(name, version, str(uuid.uuid4()), torchserve=call)
+        spec = model.spec
+        request = InferRequest(
+            spec.name, spec.version, str(uuid.uuid4()), torchserve=call, target=model
+        )
         exchange = answers.Exchange(self.engine, request, self._waiter)
         while exchange.first() is not None:
             pass  # chunks are no part of a description
@@ -288,15 +293,14 @@ class DescribeResource(_Resource):
         answers.prepare(resp, str(uuid.uuid4()))
         every = version == "all"
         try:
-            routes.check(name, "" if every else version)
-            spec = routes.engine.spec(name, "" if every else version)
+            models = [routes.find(name, "" if every else version)]
+            if every:
+                models = [one for one in routes.engine.loaded() if one.spec.name == name]
             listed = []
-            for model in routes.engine.loaded():
-                if model.spec.name != name or not (every or model.spec.version == spec.version):
-                    continue
+            for model in models:
                 document = description(model)
                 if req.get_param("customized", default="").lower() == "true":
-                    document["customizedMetadata"] = routes.describe(name, model.spec.version)
+                    document["customizedMetadata"] = routes.describe(model)
                 listed.append(document)
             answers.send_document(resp, listed)
         except TorchServeError as error:

@@ -10,7 +10,7 @@ from ksrv.errors import HandlerFailed
 from ksrv.request import Element, Tensor
 
 
-def wire_tensors(answer: Any, model: str) -> list[Tensor]:
+def kserve_tensors(answer: Any, model: str) -> list[Tensor]:
     """Return the outputs of one answer.
 
     Args:
