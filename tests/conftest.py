@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,29 @@ def pytest_collection_finish() -> None:
     """Leave what the imports have made out of collections: some tests collect after every step."""
     gc.collect()
     gc.freeze()
+
+
+SHARED = {
+    "tests/integration/torchserve/test_wire.py": (
+        "tests/integration/torchserve/test_handler_behaviours.py"
+    ),
+}
+"""Files of which one process runs the tests with those of another file: both use its server."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute the tests by file, and files that share an expensive server together."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return SHARED.get(file, file)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True)

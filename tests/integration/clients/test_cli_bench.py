@@ -9,6 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from ksrv.bench import batching
 from ksrv.bench.host import server_processes, usage
 from ksrv.bench.load import Load, Where, run
 from ksrv.cli.main import main
@@ -119,6 +120,15 @@ def test_the_servers_processes_are_found_by_its_port(server):
     assert used.cpu > 0 and used.memory > 1 << 20
 
 
+@pytest.fixture
+def few_trials(monkeypatch):
+    """A search of one step in each direction."""
+    monkeypatch.setattr(batching, "CONNECTIONS", (1, 4))
+    monkeypatch.setattr(batching, "MOST_BATCH", 2)
+    monkeypatch.setattr(batching, "DELAYS_MS", (1,))
+
+
+@pytest.mark.usefixtures("few_trials")
 def test_the_best_settings_are_found_and_are_a_section_of_model_yaml(tmp_path):
     folder = write_double(tmp_path)
     before = (folder / "model.yaml").read_text()
@@ -130,6 +140,7 @@ def test_the_best_settings_are_found_and_are_a_section_of_model_yaml(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["double"]
 
 
+@pytest.mark.usefixtures("few_trials")
 def test_a_goal_that_cannot_be_reached_is_told(tmp_path):
     folder = write_slow(tmp_path, seconds=0.3)
     done = bench(folder, "--find-batching", "--goal", 1, "--trial-seconds", 0.4, "--json")

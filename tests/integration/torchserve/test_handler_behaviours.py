@@ -68,6 +68,11 @@ def test_b04_compiled_model_and_unknown_backend(served):
     assert "the model stays eager: unknown backend 'nope'" in served.log
 
 
+def test_highest_version_serves_requests_that_name_none(served):
+    assert predict(served, "eager", ONE_TO_FOUR).json()["y"] == ANSWER  # 2.0, the highest
+    assert predict(served, "eager", ONE_TO_FOUR).json()["class"] == "OptimizedModule"
+
+
 def settle(server):
     """Wait until every model has been loaded or has failed."""
     deadline = time.monotonic() + 200

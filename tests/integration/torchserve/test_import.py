@@ -254,11 +254,6 @@ def test_archives_of_one_name_are_its_versions_in_order(tmp_path):
     assert list(entry.versions) == ["9.0.b", "9.1", "10.0"]
 
 
-def test_highest_version_serves_requests_that_name_none(served):
-    assert predict(served, "eager", ONE_TO_FOUR).json()["y"] == ANSWER  # 2.0, the highest
-    assert predict(served, "eager", ONE_TO_FOUR).json()["class"] == "OptimizedModule"
-
-
 def test_the_certificate_of_a_config_properties_is_served(tmp_path, model_files):
     store = tmp_path / "store"
     store.mkdir()
