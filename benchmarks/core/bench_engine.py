@@ -1,6 +1,6 @@
 """What the engine adds to one request, in CPU time of the process: one client, a trivial handler.
 
-`runner` drives the handler alone. `lent` is how the HTTP server submits once the handler has proven quick and
+`runner` drives the handler alone. `claimed` is how the HTTP server submits once the handler has proven quick and
 runs on the thread that asks; `thread` is `Engine.infer`, which hands a request with a deadline to the
 instance's own thread. The process executor's CPU is that of the server's process only; its wall time
 is in `bench_process`.
@@ -94,7 +94,7 @@ def test_infer(benchmark: Any, served: Any) -> None:
 
 
 @cpu
-@pytest.mark.parametrize("served", [pytest.param(("inline", SMALL, {}), id="lent")], indirect=True)
+@pytest.mark.parametrize("served", [pytest.param(("inline", SMALL, {}), id="claimed")], indirect=True)
 def test_submit(benchmark: Any, served: Any) -> None:
     one = request_of()
 
@@ -103,5 +103,5 @@ def test_submit(benchmark: Any, served: Any) -> None:
 
     for _ in range(1200):
         infer()
-    assert served.loaded()[0].queue.may_lend, "the handler has not proven quick"
+    assert served.loaded()[0].queue.inline_for_all, "the handler has not proven quick"
     benchmark.pedantic(infer, rounds=50, iterations=200, warmup_rounds=1)

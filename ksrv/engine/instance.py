@@ -5,7 +5,7 @@ may keep state for its thread. A batch whose executor dies is offered to whichev
 first; this one starts its executor anew, at the pace that the executor sets.
 
 Two changes of thread cost more than a small handler. So once a handler has proven quick, a thread
-that submits a request while nothing else waits may be lent the instance's seat and run the request
+that submits a request while nothing else waits may claim the instance's slot and run the request
 itself (`run_inline`). Slow runs end that. A thread that would only wait for its request needs no
 proof where the executor keeps deadlines by itself; a thread of the HTTP server has others to serve.
 """
@@ -36,7 +36,7 @@ MOST_JOINED = 1024
 QUICK_NS = 1_000_000
 STALL_NS = 50_000_000
 INLINE_CREDIT = 1000
-"""So many quick runs let a seat be lent; one that is not quick takes back fifty, a stall takes all."""
+"""So many quick runs let threads claim a slot; one that is not quick takes back fifty, a stall takes all."""
 MAX_INLINE_CREDIT = 2 * INLINE_CREDIT
 MAX_REGROUP_DELAY_NS = 2_000_000
 MIN_REGROUP_DELAY_NS = 100_000
@@ -55,7 +55,7 @@ def instances_left() -> int:
     """Return how many instances of this process have a thread that has not ended.
 
     Once all models are closed these are the ones whose handler has not come back, on their own thread
-    or on one that was lent their seat.
+    or on one that claimed their slot.
     """
     return sum(isinstance(thread, InstanceThread) for thread in threading.enumerate())
 
@@ -80,7 +80,7 @@ class Instance:
         self._host = host
         self.number = number
         self._executor = executor
-        self._seat = host.queue.add_seat()
+        self._slot = host.queue.add_slot()
         self._go = threading.Event()
         self._warm_up: Callable[[Instance], None] | None = None
         self._closing = False
@@ -149,7 +149,7 @@ class Instance:
 
     @property
     def keeps_deadlines(self) -> bool:
-        """Whether a lent run returns at its deadline."""
+        """Whether an inline run returns at its deadline."""
         return self._executor.keeps_deadlines
 
     def execute(self, batch: BatchInputs, deadline_ns: int | None = None) -> BatchOutputs:
@@ -203,12 +203,12 @@ class Instance:
         queue = host.queue
         most = host.spec.max_batch_size
         room = MOST_JOINED if most else 1
-        take, seat, delay = queue.take, self._seat, host.delay_ns
+        take, slot, delay = queue.take, self._slot, host.delay_ns
         if host.runs_inline:
             self._allow_inline(False)
         regroup_delay = 0
         while True:
-            taken = take(seat, room, most, delay or regroup_delay)
+            taken = take(slot, room, most, delay or regroup_delay)
             if taken is None:
                 if host.wait_apart():
                     continue  # what was decoded there has been offered
@@ -228,7 +228,7 @@ class Instance:
                 break
 
     def run_inline(self, tickets: list[QueuedRequest]) -> None:
-        """Run requests on the thread that submitted them, which was lent this instance's seat.
+        """Run requests on the thread that submitted them, which claimed this instance's slot.
 
         Args:
             tickets: The requests. They may still be open afterwards: a death of the executor lets
@@ -244,8 +244,8 @@ class Instance:
                     self._run(batch, True)
         finally:
             if not self._executor.alive:
-                queue.nudge(self._seat)
-            queue.return_seat(self._seat)
+                queue.nudge(self._slot)
+            queue.return_slot(self._slot)
 
     # ---- a batch ----------------------------------------------------------------------------
 
@@ -269,16 +269,16 @@ class Instance:
             return None
         return batch if batch.tickets else None
 
-    def _run(self, batch: RunnableBatch, lent: bool) -> None:
-        """Run a batch and answer its requests; on a lent seat their waiters are woken at once."""
+    def _run(self, batch: RunnableBatch, inline: bool) -> None:
+        """Run a batch and answer its requests; on a claimed slot their waiters are woken at once."""
         tickets = batch.tickets
         try:
-            # A batch on a lent seat is counted as running since it was pushed.
-            alive = tickets if lent else self._host.queue.start(tickets)
+            # A batch on a claimed slot is counted as running since it was pushed.
+            alive = tickets if inline else self._host.queue.start(tickets)
             if len(alive) != len(tickets):
                 batch.keep(alive)
             if alive:
-                self._execute(batch, later=not lent)
+                self._execute(batch, later=not inline)
         except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
             self._fail(tickets, error)
 
@@ -343,11 +343,11 @@ class Instance:
             queue.may_take_ahead = ran_ns >= AHEAD_NS
 
     def _allow_inline(self, quick: bool) -> None:
-        """Set to whom the queue runs_inline seats."""
+        """Set which threads may claim a slot of the queue."""
         host, queue = self._host, self._host.queue
-        queue.may_lend_to_waiting = quick or self._executor.keeps_deadlines
+        queue.inline_for_blocked = quick or self._executor.keeps_deadlines
         # One thread enters Python for all that the HTTP server receives: it would use instances in turn.
-        queue.may_lend = quick and host.config.instances == 1
+        queue.inline_for_all = quick and host.config.instances == 1
 
     # ---- deaths -----------------------------------------------------------------------------
 
@@ -379,7 +379,7 @@ class Instance:
 
     def _note_death(self, _reason: str) -> None:
         self._deaths += 1
-        self._host.queue.nudge(self._seat)
+        self._host.queue.nudge(self._slot)
 
     def _revive(self) -> bool:
         """Start the executor anew after a death and warm it up; False when that is given up."""

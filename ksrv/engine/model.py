@@ -252,7 +252,7 @@ class ModelVersion:
             ticket.add_done_callback(callback)
         caller_blocks = caller_blocks and self._may_keep(ticket)
         if allow_inline or caller_blocks:
-            pushed = self.queue.push_or_borrow(ticket, caller_blocks)
+            pushed = self.queue.push_inline(ticket, caller_blocks)
         else:
             pushed = self.queue.push(ticket)
         if pushed < 0:
@@ -289,14 +289,14 @@ class ModelVersion:
         """
         return self._bounded or ticket.deadline_ns == native.NO_DEADLINE
 
-    def run_inline(self, seat: int, tickets: list[QueuedRequest]) -> None:
-        """Run requests on the calling thread, which was lent an instance's seat for them.
+    def run_inline(self, slot: int, tickets: list[QueuedRequest]) -> None:
+        """Run requests on the calling thread, which claimed an instance's slot for them.
 
         Args:
-            seat: The seat's number.
+            slot: The slot's number.
             tickets: Requests that may be joined.
         """
-        self._instances[seat].run_inline(tickets)
+        self._instances[slot].run_inline(tickets)
 
     def _validated(self, request: InferRequest) -> QueuedRequest | SplitRequest:
         """Return the ticket of a request that fits the model; one of parts is queued already."""

@@ -79,20 +79,20 @@ bool Queue::choose(std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t n
     return false;
 }
 
-Take Queue::take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
+Take Queue::take(std::size_t slot, Entry **out, std::size_t room, std::size_t *count,
                  std::uint64_t max_rows, std::int64_t delay_ns) noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
     *count = 0;
     ++idle_;
-    seats_[seat].idle = true;
+    slots_[slot].idle = true;
     if (assembling_) assembler_.notify_one();
     for (;;) {
         std::int64_t wake = NEVER;
-        if (!seats_[seat].lent) {
-            const Take taken = try_take(seat, out, room, count, max_rows, delay_ns, &wake);
+        if (!slots_[slot].claimed) {
+            const Take taken = try_take(slot, out, room, count, max_rows, delay_ns, &wake);
             if (taken != TAKE_NOTHING) {
                 --idle_;
-                seats_[seat].idle = false;
+                slots_[slot].idle = false;
                 // More may be there for another instance, or for the assembler.
                 if (queued_ > 0 || offered_ > 0) {
                     if (idle_ > 0) {
@@ -108,12 +108,12 @@ Take Queue::take(std::size_t seat, Entry **out, std::size_t room, std::size_t *c
     }
 }
 
-// One look for work, by an instance whose seat is its own. The caller holds the mutex.
-Take Queue::try_take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
+// One look for work, by an instance whose slot is its own. The caller holds the mutex.
+Take Queue::try_take(std::size_t slot, Entry **out, std::size_t room, std::size_t *count,
                      std::uint64_t max_rows, std::int64_t delay_ns,
                      std::int64_t *wake) noexcept {
-    if (seats_[seat].nudged) {
-        seats_[seat].nudged = false;
+    if (slots_[slot].nudged) {
+        slots_[slot].nudged = false;
         return TAKE_NUDGED;
     }
     if (offered_ > 0) {

@@ -11,14 +11,14 @@ namespace ksrv {
 
 // ---- entering and leaving -------------------------------------------------------------------
 
-std::size_t Queue::add_seat() noexcept {
+std::size_t Queue::add_slot() noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     try {
-        seats_.emplace_back();
+        slots_.emplace_back();
     } catch (const std::bad_alloc &) {
         return SIZE_MAX;
     }
-    return seats_.size() - 1;
+    return slots_.size() - 1;
 }
 
 // The entry becomes a running one without having waited. The caller holds the mutex.
@@ -28,33 +28,33 @@ void Queue::run(Entry *entry, std::int64_t now) noexcept {
     entry->state.store(STATE_RUNNING, std::memory_order_release);
 }
 
-// An idle instance's seat for the entry, which then runs. The caller holds the mutex.
-bool Queue::lend(Entry *entry, std::size_t *seat, std::int64_t now) noexcept {
+// An idle instance's slot for the entry, which then runs. The caller holds the mutex.
+bool Queue::claim_slot(Entry *entry, std::size_t *slot, std::int64_t now) noexcept {
     if (idle_ == 0 || queued_ > 0 || offered_ > 0 || assembling_) return false;
-    for (std::size_t i = seats_.size(); i-- > 0;) {
-        if (!seats_[i].idle || seats_[i].lent || seats_[i].nudged) continue;
-        seats_[i].lent = true;
-        ++lent_;
+    for (std::size_t i = slots_.size(); i-- > 0;) {
+        if (!slots_[i].idle || slots_[i].claimed || slots_[i].nudged) continue;
+        slots_[i].claimed = true;
+        ++claimed_;
         --idle_;
         run(entry, now);
-        *seat = i;
+        *slot = i;
         return true;
     }
     return false;
 }
 
-void Queue::return_seat(std::size_t seat) noexcept {
+void Queue::return_slot(std::size_t slot) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
-    seats_[seat].lent = false;
-    --lent_;
+    slots_[slot].claimed = false;
+    --claimed_;
     ++idle_;
     if (assembling_) assembler_.notify_one();
-    if (queued_ > 0 || offered_ > 0 || closed_ || seats_[seat].nudged) instances_.notify_all();
+    if (queued_ > 0 || offered_ > 0 || closed_ || slots_[slot].nudged) instances_.notify_all();
 }
 
-void Queue::nudge(std::size_t seat) noexcept {
+void Queue::nudge(std::size_t slot) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
-    seats_[seat].nudged = true;
+    slots_[slot].nudged = true;
     instances_.notify_all();
 }
 
@@ -78,12 +78,12 @@ Push Queue::admit(Entry *entry, Line **line, std::int64_t now) noexcept {
     return PUSH_OK;
 }
 
-// Puts an entry into the lines, or lends it a seat. The caller holds the mutex.
-Push Queue::accept(Entry *entry, std::size_t *seat, std::int64_t now) noexcept {
+// Puts an entry into the lines, or claims a slot for it. The caller holds the mutex.
+Push Queue::accept(Entry *entry, std::size_t *slot, std::int64_t now) noexcept {
     Line *line = nullptr;
     const Push admitted = admit(entry, &line, now);
     if (admitted != PUSH_OK) return admitted;
-    if (seat != nullptr && lend(entry, seat, now)) return PUSH_LENT;
+    if (slot != nullptr && claim_slot(entry, slot, now)) return PUSH_INLINE;
     entry->previous = line->last;
     entry->next = nullptr;
     (line->last != nullptr ? line->last->next : line->first) = entry;
@@ -108,16 +108,16 @@ void Queue::give_back(const Entry *entry) noexcept {
     if (!entry->reserved) process_budget().give_back(entry->nbytes);
 }
 
-Push Queue::push(Entry *entry, std::size_t *seat, bool waits) noexcept {
+Push Queue::push(Entry *entry, std::size_t *slot, bool caller_blocks) noexcept {
     const std::int64_t now = now_ns();
     if (entry->deadline_ns <= now) return PUSH_EXPIRED;
     if (!reserve(entry)) return PUSH_BYTES;
     Push pushed;
     {
         std::lock_guard<std::mutex> guard(mutex_);
-        pushed = accept(entry, lends(waits) ? seat : nullptr, now);
+        pushed = accept(entry, runs_inline(caller_blocks) ? slot : nullptr, now);
     }
-    if (pushed == PUSH_OK || pushed == PUSH_LENT) {
+    if (pushed == PUSH_OK || pushed == PUSH_INLINE) {
         if (entry->deadline_ns != NEVER) process_timer().expect(entry->deadline_ns);
     } else {
         give_back(entry);
@@ -126,10 +126,10 @@ Push Queue::push(Entry *entry, std::size_t *seat, bool waits) noexcept {
 }
 
 std::size_t Queue::push_some(Entry **entries, std::size_t count, std::uint64_t max_rows,
-                             Push *results, std::size_t *seat) noexcept {
+                             Push *results, std::size_t *slot) noexcept {
     const std::int64_t now = now_ns();
     std::int64_t soonest = NEVER;
-    std::size_t lent = 0;
+    std::size_t inlined = 0;
     std::uint64_t rows = 0;
     for (std::size_t i = 0; i < count; ++i) {
         results[i] = PUSH_OK;
@@ -144,33 +144,33 @@ std::size_t Queue::push_some(Entry **entries, std::size_t count, std::uint64_t m
         for (std::size_t i = 0; i < count; ++i) {
             Entry *entry = entries[i];
             if (results[i] != PUSH_OK) continue;
-            // The batch on the lent seat grows as one that an instance takes would.
-            if (lent > 0 && queued_ == 0 && entry->group == entries[0]->group &&
+            // The batch on the claimed slot grows as an instance's batch would.
+            if (inlined > 0 && queued_ == 0 && entry->group == entries[0]->group &&
                 rows + entry->rows <= max_rows) {
                 Line *line = nullptr;
                 results[i] = admit(entry, &line, now);
                 if (results[i] == PUSH_OK) {
                     run(entry, now);
-                    results[i] = PUSH_LENT;
+                    results[i] = PUSH_INLINE;
                 }
             } else {
-                results[i] = accept(entry, lends(false) && i == 0 ? seat : nullptr, now);
+                results[i] = accept(entry, runs_inline(false) && i == 0 ? slot : nullptr, now);
             }
-            if (results[i] == PUSH_LENT) {
-                ++lent;
+            if (results[i] == PUSH_INLINE) {
+                ++inlined;
                 rows += entry->rows;
             }
-            if (results[i] == PUSH_LENT || results[i] == PUSH_OK)
+            if (results[i] == PUSH_INLINE || results[i] == PUSH_OK)
                 soonest = std::min(soonest, entry->deadline_ns);
         }
     }
     if (soonest != NEVER) process_timer().expect(soonest);
     for (std::size_t i = 0; i < count; ++i) {
-        const bool kept = results[i] == PUSH_OK || results[i] == PUSH_LENT;
+        const bool kept = results[i] == PUSH_OK || results[i] == PUSH_INLINE;
         const bool reserved = results[i] != PUSH_EXPIRED && results[i] != PUSH_BYTES;
         if (!kept && reserved) give_back(entries[i]);
     }
-    return lent;
+    return inlined;
 }
 
 void Queue::unlink(Entry *entry) noexcept {

@@ -11,8 +11,8 @@
 // requests ahead while every instance is busy, tops its open batch up as long as they are, and then
 // offers it; the queue knows only the batch's group and hands the offer over before anything else.
 //
-// Each instance has a seat. While it is idle and nothing waits, the seat may be lent to a thread that
-// pushes a request: that thread runs it on the instance itself, and no other thread is woken.
+// Each instance has a slot. While the instance is idle and nothing waits, a thread that pushes a request may
+// claim the slot: it then runs the request on the instance itself, and no other thread is woken.
 //
 // Nothing here throws or knows Python. `push` may find no memory and says so.
 
@@ -36,7 +36,7 @@ enum Push : int {
     PUSH_CLOSED,   // the version no longer accepts; look for its successor
     PUSH_EXPIRED,  // the deadline had passed already
     PUSH_MEMORY,
-    PUSH_LENT,     // nothing waits and an instance is idle: the caller runs the request on it
+    PUSH_INLINE,     // nothing waits and an instance is idle: the caller runs the request on it
 };
 
 enum Take : int {
@@ -66,11 +66,11 @@ class Queue {
     std::atomic<std::uint64_t> counters[COUNTERS] = {};
     std::atomic<long> refs{1};
     std::atomic<bool> may_take_ahead{false};
-    std::atomic<bool> may_lend{false};             // to any thread
-    std::atomic<bool> may_lend_to_waiting{false};  // to those that only wait for their request
+    std::atomic<bool> inline_for_all{false};      // any thread may claim a slot
+    std::atomic<bool> inline_for_blocked{false};  // threads may that only wait for their request
 
-    // Makes a seat for an instance; SIZE_MAX when there is no memory.
-    std::size_t add_seat() noexcept;
+    // Makes a slot for an instance; SIZE_MAX when there is no memory.
+    std::size_t add_slot() noexcept;
 
     // Counts a request that `push` refused, where that is the last word. The others do not count: who
     // is refused there is asked for once more, the general way.
@@ -82,22 +82,22 @@ class Queue {
     }
 
     // Accepts the entry, or says why not. An accepted entry is held by the queue as well. With
-    // `seat`, an idle instance's seat may be lent: the entry then runs already. `waits` tells that
+    // `slot`, an idle instance's slot may be claimed: the entry then runs already. `caller_blocks` tells that
     // the caller has nothing else to do until the request has ended.
-    Push push(Entry *entry, std::size_t *seat = nullptr, bool waits = false) noexcept;
+    Push push(Entry *entry, std::size_t *slot = nullptr, bool caller_blocks = false) noexcept;
 
-    // Accepts entries that arrived together, each with its own result. Where an idle instance's seat may
-    // be lent to the first, those behind it that fit into its batch run with it. Returns how many do.
+    // Accepts entries that arrived together, each with its own result. Where the first may claim an
+    // idle instance's slot, those behind it that fit into its batch run with it. Returns how many do.
     std::size_t push_some(Entry **entries, std::size_t count, std::uint64_t max_rows, Push *results,
-                          std::size_t *seat) noexcept;
+                          std::size_t *slot) noexcept;
 
     // Takes a batch for an idle instance; blocks. At most `room` entries and `max_rows` rows, but
     // one entry always. `delay_ns` is how long the oldest of a batch waits for a full one.
-    Take take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
+    Take take(std::size_t slot, Entry **out, std::size_t room, std::size_t *count,
               std::uint64_t max_rows, std::int64_t delay_ns) noexcept;
 
-    // Has `take` return on the instance's own thread, once its seat is not lent.
-    void nudge(std::size_t seat) noexcept;
+    // Has `take` return on the instance's own thread, once its slot is not claimed.
+    void nudge(std::size_t slot) noexcept;
 
     // The assembler's turn; blocks. `rows` are those already in its open batch (0: none is open)
     // and `oldest_ns` is when the oldest of them arrived.
@@ -119,8 +119,8 @@ class Queue {
     // changes nothing about entries that were.
     void finish(Entry **entries, std::size_t count, unsigned char *won) noexcept;
 
-    // Ends the lending of a seat.
-    void return_seat(std::size_t seat) noexcept;
+    // Ends the claim of a slot.
+    void return_slot(std::size_t slot) noexcept;
 
     // Ends one entry that is still open, as cancelled. False when it had ended before.
     bool cancel(Entry *entry) noexcept;
@@ -154,9 +154,9 @@ class Queue {
     struct Line {
         Entry *first = nullptr, *last = nullptr;
     };
-    struct Seat {
+    struct Slot {
         bool idle = false;  // its instance's thread is inside `take`
-        bool lent = false;
+        bool claimed = false;  // by a thread that runs a request on it
         bool nudged = false;
     };
     struct Group {
@@ -174,24 +174,24 @@ class Queue {
         return entry->priority == 0 ? UINT32_MAX : entry->priority;
     }
 
-    // A thread that sleeps on a lent seat would swallow a wake-up meant for another one.
+    // A thread that sleeps on a claimed slot would swallow a wake-up meant for another one.
     void wake_instance() noexcept {
-        if (lent_ > 0) {
+        if (claimed_ > 0) {
             instances_.notify_all();
         } else {
             instances_.notify_one();
         }
     }
-    bool lends(bool waits) const noexcept {
-        return may_lend.load(std::memory_order_relaxed) ||
-               (waits && may_lend_to_waiting.load(std::memory_order_relaxed));
+    bool runs_inline(bool caller_blocks) const noexcept {
+        return inline_for_all.load(std::memory_order_relaxed) ||
+               (caller_blocks && inline_for_blocked.load(std::memory_order_relaxed));
     }
     static bool reserve(const Entry *entry) noexcept;
     static void give_back(const Entry *entry) noexcept;
-    Push accept(Entry *entry, std::size_t *seat, std::int64_t now) noexcept;
+    Push accept(Entry *entry, std::size_t *slot, std::int64_t now) noexcept;
     Push admit(Entry *entry, Line **line, std::int64_t now) noexcept;
     void run(Entry *entry, std::int64_t now) noexcept;
-    bool lend(Entry *entry, std::size_t *seat, std::int64_t now) noexcept;
+    bool claim_slot(Entry *entry, std::size_t *slot, std::int64_t now) noexcept;
     void unlink(Entry *entry) noexcept;
     void leave_place(Entry *entry) noexcept;
     void let_go(Entry *entry) noexcept;
@@ -216,7 +216,7 @@ class Queue {
     void sift_down(std::size_t index) noexcept;
     void forget_deadline(Entry *entry) noexcept;
 
-    Take try_take(std::size_t seat, Entry **out, std::size_t room, std::size_t *count,
+    Take try_take(std::size_t slot, Entry **out, std::size_t room, std::size_t *count,
                   std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t *wake) noexcept;
 
     static void wait_until(MonotonicCondition &condition, std::unique_lock<std::mutex> &lock,
@@ -236,9 +236,9 @@ class Queue {
     std::size_t queued_ = 0;   // in the lines
     std::size_t places_ = 0;   // queued, or taken and not yet running
     std::size_t open_ = 0;     // accepted, and still held by the queue or a batch
-    std::size_t idle_ = 0;     // instances inside `take` whose seats are not lent
-    std::size_t lent_ = 0;
-    std::vector<Seat> seats_;
+    std::size_t idle_ = 0;     // instances inside `take` whose slots are not claimed
+    std::size_t claimed_ = 0;
+    std::vector<Slot> slots_;
     std::size_t offered_ = 0;
     bool closed_ = false;
     bool assembling_ = false;

@@ -124,7 +124,7 @@ bool HttpServer::submit_fast_request(Connection *connection, const ModelRoute &r
     count(SERVER_FAST_PATH);
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->phase.store(Phase::run, std::memory_order_relaxed);
-    if (route.queue->may_lend.load()) {
+    if (route.queue->inline_for_all.load()) {
         connection->fast_request = entry;
         queue_to_run(connection);
         return true;

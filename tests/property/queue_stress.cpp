@@ -1,6 +1,6 @@
 // Drives native/queue/ from many threads at once, without Python, for the sanitizers.
 //
-// Producers push, cancel and wait; instances take, run and are lent; an assembler works ahead; the
+// Producers push, cancel and wait; instances take, run and have their slots claimed; an assembler works ahead; the
 // timer expires; a watcher cancels what may not even be pushed yet; batches are finished a second time.
 // Every entry must end exactly once and be freed. Exits 1, or aborts, when not.
 
@@ -108,12 +108,12 @@ struct Offers {
     }
 };
 
-void instance(Queue *queue, std::size_t seat, std::int64_t delay, Offers *offers) {
-    std::mt19937 random(static_cast<unsigned>(seat));
+void instance(Queue *queue, std::size_t slot, std::int64_t delay, Offers *offers) {
+    std::mt19937 random(static_cast<unsigned>(slot));
     for (;;) {
         Entry *out[ROOM];
         std::size_t count = 0;
-        const Take taken = queue->take(seat, out, ROOM, &count, MOST_ROWS, delay);
+        const Take taken = queue->take(slot, out, ROOM, &count, MOST_ROWS, delay);
         if (taken == TAKE_CLOSED) return;
         std::vector<Entry *> batch(out, out + count);
         if (taken == TAKE_OFFER) batch = offers->get();
@@ -157,25 +157,25 @@ Entry *make_entry(std::mt19937 &random) {
     return entry;
 }
 
-// What arrived together: the first ones may run on a lent seat, as one batch.
+// What arrived together: the first ones may run on a claimed slot, as one batch.
 void push_together(Queue *queue, std::mt19937 &random) {
-    std::vector<Entry *> entries, lent;
+    std::vector<Entry *> entries, inlined;
     for (std::size_t n = 1 + random() % 6; n > 0; --n) entries.push_back(make_entry(random));
     std::vector<Push> results(entries.size());
-    std::size_t seat = 0;
+    std::size_t slot = 0;
     const std::size_t count =
-        queue->push_some(entries.data(), entries.size(), MOST_ROWS, results.data(), &seat);
+        queue->push_some(entries.data(), entries.size(), MOST_ROWS, results.data(), &slot);
     std::uint64_t rows = 0;
     for (std::size_t i = 0; i < entries.size(); ++i) {
-        if (results[i] != PUSH_LENT) continue;
-        lent.push_back(entries[i]);
+        if (results[i] != PUSH_INLINE) continue;
+        inlined.push_back(entries[i]);
         rows += entries[i]->rows;
-        if (entries[i]->group != lent[0]->group) std::abort();
+        if (entries[i]->group != inlined[0]->group) std::abort();
     }
-    if (lent.size() != count || rows > MOST_ROWS) std::abort();
+    if (inlined.size() != count || rows > MOST_ROWS) std::abort();
     if (count > 0) {
-        run_batch(queue, lent);
-        queue->return_seat(seat);
+        run_batch(queue, inlined);
+        queue->return_slot(slot);
     }
     for (Entry *entry : entries) release(entry);
 }
@@ -189,11 +189,11 @@ void producer(Queue *queue, unsigned seed, Watcher *watcher) {
         }
         Entry *entry = make_entry(random);
         if (random() % 3 == 0) watcher->watch(entry);
-        std::size_t seat = 0;
-        const Push pushed = queue->push(entry, random() % 2 ? &seat : nullptr);
-        if (pushed == PUSH_LENT) {
+        std::size_t slot = 0;
+        const Push pushed = queue->push(entry, random() % 2 ? &slot : nullptr);
+        if (pushed == PUSH_INLINE) {
             run_batch(queue, {entry});
-            queue->return_seat(seat);
+            queue->return_slot(slot);
         } else if (pushed == PUSH_OK) {
             if (random() % 5 == 0) {
                 queue->cancel(entry);
@@ -211,13 +211,13 @@ bool round_of(unsigned number) {
     Queue *queue = new Queue(64);
     process_timer().watch(queue);
     queue->may_take_ahead = true;
-    queue->may_lend = number % 2 == 1;
+    queue->inline_for_all = number % 2 == 1;
     const std::int64_t delay = number % 3 == 2 ? 200000 : 0;
     Offers offers;
     std::vector<std::thread> takers, makers;
     Watcher watcher;
     std::thread watching([&watcher] { watcher.run(); });
-    for (std::size_t n = 0; n < INSTANCES; ++n) queue->add_seat();
+    for (std::size_t n = 0; n < INSTANCES; ++n) queue->add_slot();
     for (std::size_t n = 0; n < INSTANCES; ++n)
         takers.emplace_back(instance, queue, n, delay, &offers);
     takers.emplace_back(assembler, queue, delay, &offers);

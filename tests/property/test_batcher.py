@@ -33,13 +33,13 @@ class Instance(threading.Thread):
         self.queue, self.room, self.most, self.delay_ns = queue, room, most, delay_ns
         self.work_s = work_s
         self.offered = offered
-        self.seat = queue.add_seat()
+        self.slot = queue.add_slot()
         self.faults = []
         self.ran = []
 
     def run(self):
         while True:
-            taken = self.queue.take(self.seat, self.room, self.most, self.delay_ns)
+            taken = self.queue.take(self.slot, self.room, self.most, self.delay_ns)
             if taken is None:
                 break
             self.batch(self.offered.pop(0) if taken is True else taken, True)
@@ -101,7 +101,7 @@ arrivals = st.lists(
             "pause_ms": st.sampled_from([0, 0, 0, 0.2, 1]),
             "fails": st.booleans(),
             "cancel": st.sampled_from([False, False, False, True]),
-            "lent": st.booleans(),
+            "inline": st.booleans(),
         }
     ),
     min_size=1,
@@ -126,7 +126,7 @@ def test_every_request_ends_exactly_once(
 ):
     queue = native.Queue(capacity, "property")
     queue.may_take_ahead = ahead
-    queue.may_lend = delay_ms == 0
+    queue.inline_for_all = delay_ms == 0
     delay_ns = int(delay_ms * MILLISECOND)
     offered = []
     workers = [
@@ -152,11 +152,11 @@ def test_every_request_ends_exactly_once(
                 100,
             )
             ticket.add_done_callback(lambda ticket, number=number: ended.append(number))
-            pushed = queue.push_or_borrow(ticket) if one["lent"] else queue.push(ticket)
+            pushed = queue.push_inline(ticket) if one["inline"] else queue.push(ticket)
             if pushed < 0:
-                seat = -1 - pushed
-                workers[seat].batch([ticket], False)
-                queue.return_seat(seat)
+                slot = -1 - pushed
+                workers[slot].batch([ticket], False)
+                queue.return_slot(slot)
             if pushed <= native.OK:
                 accepted[number] = ticket
                 if one["cancel"]:
@@ -215,7 +215,7 @@ def test_priorities_come_first_and_arrival_decides_among_equals():
     tickets = [native.Ticket(n, 1, 0, p) for n, p in enumerate([0, 0, 2, 1, 2, 0, 1])]
     for ticket in tickets:
         assert queue.push(ticket) == native.OK
-    taken = queue.take(queue.add_seat(), 100, 100)
+    taken = queue.take(queue.add_slot(), 100, 100)
     assert [ticket.request for ticket in taken] == [3, 6, 2, 4, 0, 1, 5]
     queue.finish(taken, [None] * 7)
 
@@ -224,10 +224,10 @@ def test_a_request_that_does_not_fit_closes_the_batch():
     queue = native.Queue(100, "fit")
     for rows in (2, 3, 1):
         queue.push(native.Ticket(rows, rows, 0))
-    seat = queue.add_seat()
-    first = queue.take(seat, 100, 4)
+    slot = queue.add_slot()
+    first = queue.take(slot, 100, 4)
     assert [ticket.request for ticket in first] == [2]
-    second = queue.take(seat, 100, 4)
+    second = queue.take(slot, 100, 4)
     assert [ticket.request for ticket in second] == [3, 1]
     queue.finish(first + second, [None] * 3)
 
@@ -237,22 +237,22 @@ def test_a_full_group_leaves_before_an_older_one_that_still_waits():
     queue.push(native.Ticket("a", 1, 0))
     for _ in range(2):
         queue.push(native.Ticket("b", 1, 1))
-    seat = queue.add_seat()
-    taken = queue.take(seat, 100, 2, 60_000 * MILLISECOND)
+    slot = queue.add_slot()
+    taken = queue.take(slot, 100, 2, 60_000 * MILLISECOND)
     assert [ticket.request for ticket in taken] == ["b", "b"]
     queue.finish(taken, [None] * 2)
     queue.close()
-    left = queue.take(seat, 100, 2, 60_000 * MILLISECOND)
+    left = queue.take(slot, 100, 2, 60_000 * MILLISECOND)
     assert [ticket.request for ticket in left] == ["a"]
     queue.finish(left, [None])
-    assert queue.take(seat, 100, 2) is None
+    assert queue.take(slot, 100, 2) is None
 
 
 def test_the_oldest_request_waits_no_longer_than_the_delay():
     queue = native.Queue(100, "delay")
     ticket = native.Ticket("a", 1, 0)
     queue.push(ticket)
-    taken = queue.take(queue.add_seat(), 100, 8, 30 * MILLISECOND)
+    taken = queue.take(queue.add_slot(), 100, 8, 30 * MILLISECOND)
     queue.start(taken)
     assert ticket.started_ns - ticket.enqueued_ns >= 30 * MILLISECOND
     queue.finish(taken, [None])
@@ -287,7 +287,7 @@ def test_a_callback_that_raises_keeps_no_other_from_its_answer(monkeypatch):
         ticket.add_done_callback(lambda ticket: 1 / 0)
         ticket.add_done_callback(lambda ticket: ended.append(ticket.request))
         queue.push(ticket)
-    taken = queue.take(queue.add_seat(), 100, 100)
+    taken = queue.take(queue.add_slot(), 100, 100)
     assert queue.finish(taken, ["a", "b", "c"]) == [True] * 3
     assert [ticket.answer for ticket in tickets] == ["a", "b", "c"]
     assert ended == [0, 1, 2] and seen == [ZeroDivisionError] * 3

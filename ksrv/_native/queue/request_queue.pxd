@@ -33,7 +33,7 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
         PUSH_CLOSED
         PUSH_EXPIRED
         PUSH_MEMORY
-        PUSH_LENT
+        PUSH_INLINE
 
     cdef enum Take:
         TAKE_ENTRIES
@@ -94,17 +94,17 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
         CQueue(size_t capacity) except +
         AtomicCount counters[COUNTERS]
         AtomicFlag may_take_ahead
-        AtomicFlag may_lend
-        AtomicFlag may_lend_to_waiting
-        size_t add_seat() noexcept
-        Push push(Entry *entry, size_t *seat) noexcept
-        Push push(Entry *entry, size_t *seat, bint waits) noexcept
+        AtomicFlag inline_for_all
+        AtomicFlag inline_for_blocked
+        size_t add_slot() noexcept
+        Push push(Entry *entry, size_t *slot) noexcept
+        Push push(Entry *entry, size_t *slot, bint caller_blocks) noexcept
         size_t push_some(Entry **entries, size_t count, uint64_t max_rows, Push *results,
-                         size_t *seat) noexcept
-        Take take(size_t seat, Entry **out, size_t room, size_t *count, uint64_t max_rows,
+                         size_t *slot) noexcept
+        Take take(size_t slot, Entry **out, size_t room, size_t *count, uint64_t max_rows,
                   int64_t delay_ns) noexcept
-        void nudge(size_t seat) noexcept
-        void return_seat(size_t seat) noexcept
+        void nudge(size_t slot) noexcept
+        void return_slot(size_t slot) noexcept
         Take take_ahead(Entry **out, size_t room, size_t *count, uint64_t max_rows, uint64_t rows,
                         int64_t oldest_ns, int64_t delay_ns) noexcept
         void close_open_batch(bint offer) noexcept

@@ -301,31 +301,31 @@ cdef class Queue:
             Py_DECREF(ticket)
         return <int>pushed
 
-    def push_and_join(self, Ticket ticket not None, bint may_lend=False) -> int:
+    def push_and_join(self, Ticket ticket not None, bint allow_inline=False) -> int:
         """Push a ticket and, where it is accepted, sleep until it has ended.
 
-        As `push` and `join`, with the GIL released once for both. Where an idle instance's seat is
-        lent, the caller runs the ticket on that instance, finishes it and calls `return_seat`.
+        As `push` and `join`, with the GIL released once for both. Where an idle instance's slot is
+        claimed, the caller runs the ticket on that instance, finishes it and calls `return_slot`.
 
         Args:
             ticket: A new ticket.
-            may_lend: Whether the caller can run the request itself.
+            allow_inline: Whether the caller can run the request itself.
 
         Returns:
-            As `push`; or -1 - n when seat n was lent.
+            As `push`; or -1 - n when slot n was claimed.
         """
         cdef Push pushed
-        cdef size_t seat = 0
+        cdef size_t slot = 0
         cdef Waited waited = WAIT_DONE
         if ticket.entry.state.load() != STATE_NEW:
             raise ValueError("a ticket is pushed once")
         Py_INCREF(ticket)
-        if may_lend and (self.queue.may_lend.load() or self.queue.may_lend_to_waiting.load()):
-            # Where it is lent nobody is woken, so that nobody waits for the GIL.
-            pushed = self.queue.push(ticket.entry, &seat, True)
-            if pushed == PUSH_LENT:
+        if allow_inline and (self.queue.inline_for_all.load() or self.queue.inline_for_blocked.load()):
+            # With a claimed slot no thread is woken, so no thread waits for the GIL.
+            pushed = self.queue.push(ticket.entry, &slot, True)
+            if pushed == PUSH_INLINE:
                 Py_DECREF(ticket)  # the caller's own reference is the batch's
-                return -1 - <int>seat
+                return -1 - <int>slot
         else:
             with nogil:
                 pushed = self.queue.push(ticket.entry, NULL)
@@ -340,45 +340,45 @@ cdef class Queue:
         ticket.join()
         return <int>pushed
 
-    def push_or_borrow(self, Ticket ticket not None, bint waits=False) -> int:
-        """As `push`, but an idle instance's seat may be lent (see `push_and_join`).
+    def push_inline(self, Ticket ticket not None, bint caller_blocks=False) -> int:
+        """As `push`, but an idle instance's slot may be claimed (see `push_and_join`).
 
         Args:
             ticket: A new ticket.
-            waits: Whether the caller would only wait for the ticket, so that `may_lend_to_waiting`
+            caller_blocks: Whether the caller would only wait for the ticket, so that `inline_for_blocked`
                 is enough.
         """
         cdef Push pushed
-        cdef size_t seat = 0
+        cdef size_t slot = 0
         if ticket.entry.state.load() != STATE_NEW:
             raise ValueError("a ticket is pushed once")
         Py_INCREF(ticket)
-        pushed = self.queue.push(ticket.entry, &seat, waits)
+        pushed = self.queue.push(ticket.entry, &slot, caller_blocks)
         if pushed != PUSH_OK:
             self.queue.refused(pushed)
             Py_DECREF(ticket)
-        return -1 - <int>seat if pushed == PUSH_LENT else <int>pushed
+        return -1 - <int>slot if pushed == PUSH_INLINE else <int>pushed
 
-    def return_seat(self, size_t seat) -> None:
-        """Give a lent seat back to its instance."""
-        self.queue.return_seat(seat)
+    def return_slot(self, size_t slot) -> None:
+        """Give a claimed slot back to its instance."""
+        self.queue.return_slot(slot)
 
-    def nudge(self, size_t seat) -> None:
+    def nudge(self, size_t slot) -> None:
         """Have `take` return no tickets on the thread of an instance, once it is idle."""
-        self.queue.nudge(seat)
+        self.queue.nudge(slot)
 
-    def add_seat(self) -> int:
-        """Return the number of a new seat; each instance has one."""
-        cdef size_t seat = self.queue.add_seat()
-        if seat == <size_t>-1:
+    def add_slot(self) -> int:
+        """Return the number of a new slot; each instance has one."""
+        cdef size_t slot = self.queue.add_slot()
+        if slot == <size_t>-1:
             raise MemoryError
-        return seat
+        return slot
 
-    def take(self, size_t seat, size_t room, uint64_t max_rows, int64_t delay_ns=0):
+    def take(self, size_t slot, size_t room, uint64_t max_rows, int64_t delay_ns=0):
         """Wait for work as an idle instance.
 
         Args:
-            seat: The instance's.
+            slot: The instance's.
             room: The most requests that one batch joins.
             max_rows: The most rows of a batch; one request is taken whatever its rows.
             delay_ns: How long the oldest request of a batch waits for a full one.
@@ -393,7 +393,7 @@ cdef class Queue:
         entries.resize(room)
         with nogil:
             publish_all()
-            taken = self.queue.take(seat, entries.data(), room, &count, max_rows, delay_ns)
+            taken = self.queue.take(slot, entries.data(), room, &count, max_rows, delay_ns)
         if taken == TAKE_OFFER:
             return True
         if taken == TAKE_CLOSED:
@@ -548,22 +548,22 @@ cdef class Queue:
         self.queue.may_take_ahead.store(value)
 
     @property
-    def may_lend(self):
-        """Whether a seat may be lent to any thread that pushes a request: the handler is quick."""
-        return self.queue.may_lend.load()
+    def inline_for_all(self):
+        """Whether any thread that pushes a request may claim a slot: the handler is quick."""
+        return self.queue.inline_for_all.load()
 
-    @may_lend.setter
-    def may_lend(self, bint value):
-        self.queue.may_lend.store(value)
+    @inline_for_all.setter
+    def inline_for_all(self, bint value):
+        self.queue.inline_for_all.store(value)
 
     @property
-    def may_lend_to_waiting(self):
-        """Whether seats may be lent to threads that would only wait for their request."""
-        return self.queue.may_lend_to_waiting.load()
+    def inline_for_blocked(self):
+        """Whether a thread that would only wait for its request may claim a slot."""
+        return self.queue.inline_for_blocked.load()
 
-    @may_lend_to_waiting.setter
-    def may_lend_to_waiting(self, bint value):
-        self.queue.may_lend_to_waiting.store(value)
+    @inline_for_blocked.setter
+    def inline_for_blocked(self, bint value):
+        self.queue.inline_for_blocked.store(value)
 
     @property
     def waiting(self):

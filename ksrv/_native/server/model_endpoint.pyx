@@ -32,7 +32,7 @@ from ksrv._native.server.server cimport (
 )
 from ksrv._native.server.exchange cimport Exchange, ksrv_exchange, ksrv_route
 from ksrv._native.queue.request_queue cimport (
-    Entry, PUSH_LENT, PUSH_OK, Push, Queue, Ticket, ksrv_ticket_over, publish, release_entry,
+    Entry, PUSH_INLINE, PUSH_OK, Push, Queue, Ticket, ksrv_ticket_over, publish, release_entry,
     release_queue, retain_queue,
 )
 from ksrv._native.tensor.tensor cimport ksrv_tensor
@@ -133,7 +133,7 @@ cdef void ksrv_serve_fast_requests(CHttpServer *server, Connection *connection) 
     cdef FastRequest *fast[TOGETHER]
     cdef Entry *entries[TOGETHER]
     cdef Push results[TOGETHER]
-    cdef size_t room = 1, seat = 0, count, lent, i
+    cdef size_t room = 1, slot = 0, count, inlined, i
     if signature.max_rows:
         room = <size_t>min(signature.max_rows, <uint64_t>TOGETHER)
     count = server.take_fast_requests(connection, fast, room)
@@ -141,21 +141,21 @@ cdef void ksrv_serve_fast_requests(CHttpServer *server, Connection *connection) 
         entries[i] = fast[i]
         # Now: once it is pushed, the timer may answer it.
         server.watch(fast[i].turn.connection, entries[i])
-    lent = signature.queue.push_some(entries, count, signature.max_rows, results, &seat)
+    inlined = signature.queue.push_some(entries, count, signature.max_rows, results, &slot)
     for i in range(count):
         if results[i] == PUSH_OK:
             release_entry(entries[i])
-        elif results[i] != PUSH_LENT:
+        elif results[i] != PUSH_INLINE:
             server.unwatch(fast[i].turn.connection)
             ksrv_route(endpoint, server, server.undo_fast_request(fast[i]), endpoint.route)
-    if lent:
-        _run_lent(endpoint, seat, entries, results, count)
+    if inlined:
+        _run_inline(endpoint, slot, entries, results, count)
 
 
-cdef void _run_lent(
-    ModelEndpoint endpoint, size_t seat, Entry **entries, Push *results, size_t count
+cdef void _run_inline(
+    ModelEndpoint endpoint, size_t slot, Entry **entries, Push *results, size_t count
 ) noexcept:
-    """Run the entries that were lent a seat. Whoever pushed them ends them, whatever fails."""
+    """Run the requests that claimed a slot. This thread pushed them and ends them, whatever fails."""
     cdef FastTicket ticket
     cdef list tickets
     cdef bint ours = True
@@ -163,21 +163,21 @@ cdef void _run_lent(
     try:
         tickets = []
         for i in range(count):
-            if results[i] == PUSH_LENT:
+            if results[i] == PUSH_INLINE:
                 ticket = FastTicket.__new__(FastTicket)
                 ksrv_ticket_over(ticket, entries[i])
                 tickets.append(ticket)
-        ours = False  # the seat is the instance's to return
-        endpoint.run(seat, tickets)
+        ours = False  # the slot is the instance's to return
+        endpoint.run(slot, tickets)
     except BaseException:
         if ours:
-            endpoint.signature.queue.return_seat(seat)
+            endpoint.signature.queue.return_slot(slot)
         for i in range(count):
-            if results[i] == PUSH_LENT:
+            if results[i] == PUSH_INLINE:
                 _fail(<FastRequest *>entries[i])
         log.exception("a batch on the fast path failed")
     for i in range(count):
-        if results[i] == PUSH_LENT:
+        if results[i] == PUSH_INLINE:
             release_entry(entries[i])
 
 
@@ -200,7 +200,7 @@ cdef class ModelEndpoint:
         timeout_ns: How long a request may take; 0 for ever.
         route: Makes the requests that somebody looks at, and gives the answers of the general form:
             see `ksrv.server.http.fast_path.FastPath`.
-        run: Called with the number of a lent seat and the tickets to be run on it.
+        run: Called with the number of a claimed slot and the tickets to be run on it.
         late: The answer past the deadline: status line, header lines but for the length, and the
             body in three parts: up to the milliseconds, behind them for a request that waited, and
             for one that a handler had.

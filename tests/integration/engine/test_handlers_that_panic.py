@@ -132,7 +132,7 @@ class Served:
             assert status in (200, 504), found  # a busy machine may be late
             if status == 200 and found[2] == 1:
                 return
-            assert time.monotonic() < give_up, "no seat was lent"
+            assert time.monotonic() < give_up, "no slot was claimed"
 
     def outlive_deadlines(self):
         """Return when deadlines like those of all requests before have passed, and were acted on."""

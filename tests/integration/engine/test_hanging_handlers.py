@@ -72,7 +72,7 @@ class Served:
             assert answer.status_code in (200, 504), answer.text  # a busy machine may be late
             if answer.ok and answer.json()["outputs"][0]["data"] == [1.0]:
                 return
-            assert time.monotonic() < give_up, "no seat was lent to the HTTP server"
+            assert time.monotonic() < give_up, "the HTTP server claimed no slot"
 
     @contextmanager
     def hanging(self, *models: str) -> Iterator[None]:

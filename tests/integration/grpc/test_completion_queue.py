@@ -22,8 +22,8 @@ ADD = infer_request("add", ("x", "FP32", [1, 4]), raw=[ROW.tobytes()], id="7")
 ADDED = (ROW + 1).tobytes()
 
 
-class LendingEngine(StandInEngine):
-    """Runs requests on the thread that submits them, as an engine does that lends a seat.
+class InlineEngine(StandInEngine):
+    """Runs requests on the thread that submits them, as an engine does whose slot is free.
 
     A request to the model "slow" hangs there, and is ended at its deadline by another thread.
     """
@@ -49,7 +49,7 @@ class LendingEngine(StandInEngine):
 
 @pytest.fixture
 def engine():
-    return LendingEngine()
+    return InlineEngine()
 
 
 def test_this_release_of_grpcio_has_what_the_direct_way_needs(engine):
@@ -75,7 +75,7 @@ def test_another_release_of_grpcio_serves_the_public_way_and_the_log_says_so(
     assert f"grpcio lacks {lacking}: ModelInfer takes the slower way" in caplog.text
 
 
-def test_a_lent_request_is_run_and_answered_on_the_thread_that_leads(engine):
+def test_an_inline_request_is_run_and_answered_on_the_thread_that_leads(engine):
     with running(engine) as address, connect(address) as channel:
         for _ in range(20):
             assert stub_infer(channel)(ADD, timeout=20).raw_output_contents == [ADDED]

@@ -1,4 +1,4 @@
-"""Instances: lent seats, assembling ahead, deaths of executors, and whose memory an answer is."""
+"""Instances: claimed slots, assembling ahead, deaths of executors, and whose memory an answer is."""
 
 import asyncio
 import threading
@@ -36,7 +36,7 @@ def gate():
     event.set()
 
 
-# ---- lent seats -------------------------------------------------------------------------------
+# ---- claimed slots ----------------------------------------------------------------------------
 
 
 def test_a_quick_handler_comes_to_run_on_the_thread_that_asks(monkeypatch):
@@ -62,7 +62,7 @@ def test_a_quick_handler_comes_to_run_on_the_thread_that_asks(monkeypatch):
     served.close()
 
 
-def test_requests_that_come_while_a_seat_is_lent_are_served_after_it(gate):
+def test_requests_that_come_while_a_slot_is_claimed_are_served_after_it(gate):
     entered = []
 
     def run(batch):
@@ -72,7 +72,7 @@ def test_requests_that_come_while_a_seat_is_lent_are_served_after_it(gate):
         return batch.tensors["x"].data
 
     served = engine(source(batch=8, timeout_ms=0), run=run)
-    queue_of(served).may_lend = True
+    queue_of(served).inline_for_all = True
     slow = threading.Thread(target=lambda: served.infer(request(id="slow")))
     wait_until(lambda: queue_of(served).idle == 1)
     slow.start()
@@ -88,7 +88,7 @@ def test_requests_that_come_while_a_seat_is_lent_are_served_after_it(gate):
 
 def test_a_submitted_request_may_run_at_once_and_its_callback_comes():
     served = engine()
-    queue_of(served).may_lend = True
+    queue_of(served).inline_for_all = True
     wait_until(lambda: queue_of(served).idle == 1)
     ended = []
     ticket = served.submit(request(), ended.append, allow_inline=True)
@@ -388,8 +388,8 @@ def test_an_executor_that_raises_anything_fails_its_batch_alone(kind, batch):
 
     served = engine(source(batch=batch), run=run)
     wait_until(lambda: queue_of(served).idle == 1)
-    for lends in (False, True):
-        queue_of(served).may_lend = lends
+    for runs_inline in (False, True):
+        queue_of(served).inline_for_all = runs_inline
         for _ in range(2):
             with pytest.raises(HandlerFailed, match=kind.__name__):
                 served.submit(request(id="bad"), allow_inline=True).wait()

@@ -71,7 +71,7 @@ def test_a_signal_handler_runs_while_a_ticket_is_waited_for(alarm):
             time.sleep(0.001)
         queue.finish(queue.take(0, 1, 1), ["answer"])
 
-    queue.add_seat()
+    queue.add_slot()
     thread = threading.Thread(target=finish)
     thread.start()
     assert ticket.join() and ticket.answer == "answer"
@@ -102,7 +102,7 @@ def test_tickets_are_made_and_pushed_once():
     with pytest.raises(TypeError, match="made once"):
         ticket.__init__("b", 1, 0)
     assert queue.push(ticket) == native.OK
-    for call in (queue.push, queue.push_and_join, queue.push_or_borrow):
+    for call in (queue.push, queue.push_and_join, queue.push_inline):
         with pytest.raises(ValueError, match="pushed once"):
             call(ticket)
     assert queue.take_all() == [ticket]
@@ -134,29 +134,29 @@ def test_a_queue_says_what_it_holds():
 
 def test_a_nudge_wakes_an_instance_without_work():
     queue = native.Queue(2)
-    seat = queue.add_seat()
+    slot = queue.add_slot()
     found = []
-    thread = threading.Thread(target=lambda: found.append(queue.take(seat, 1, 1)))
+    thread = threading.Thread(target=lambda: found.append(queue.take(slot, 1, 1)))
     thread.start()
     while queue.idle == 0:
         time.sleep(0.001)
-    queue.nudge(seat)
+    queue.nudge(slot)
     thread.join(60)
     assert found == [[]]
 
 
-def test_a_seat_is_lent_to_a_caller_that_may_wait_for_others():
+def test_a_caller_that_may_wait_for_others_claims_a_slot():
     queue = native.Queue(2)
-    queue.may_lend = True
-    seat = queue.add_seat()
-    thread = threading.Thread(target=lambda: queue.take(seat, 1, 1))
+    queue.inline_for_all = True
+    slot = queue.add_slot()
+    thread = threading.Thread(target=lambda: queue.take(slot, 1, 1))
     thread.start()
     while queue.idle == 0:
         time.sleep(0.001)
     ticket = native.Ticket("a", 1, 0)
-    assert queue.push_or_borrow(ticket) == -1 - seat
+    assert queue.push_inline(ticket) == -1 - slot
     assert queue.finish([ticket], ["mine"]) == [True] and ticket.join(0)
-    queue.return_seat(seat)
+    queue.return_slot(slot)
     queue.close()
     thread.join(60)
     assert not thread.is_alive() and ticket.answer == "mine"
@@ -213,10 +213,10 @@ assert expires()
 
 def test_a_callback_added_before_the_waiters_are_woken_is_called():
     queue = native.Queue(4)
-    seat = queue.add_seat()
+    slot = queue.add_slot()
     ticket = native.Ticket("request", 1, 1)
     assert queue.push(ticket) == native.OK
-    queue.finish(queue.start(queue.take(seat, 1, 0)), ["answer"], True)
+    queue.finish(queue.start(queue.take(slot, 1, 0)), ["answer"], True)
     seen = []
     ticket.add_done_callback(lambda ended: seen.append((ended.done(), ended.answer)))
     assert seen == [(True, "answer")]
@@ -226,13 +226,13 @@ def test_a_callback_added_before_the_waiters_are_woken_is_called():
 
 def test_a_batch_that_is_finished_twice_is_answered_once():
     queue = native.Queue(10)
-    seat = queue.add_seat()
+    slot = queue.add_slot()
     for count in (3, 1):
         tickets = [native.Ticket(str(number), 1, 0, nbytes=10) for number in range(count)]
         late = native.Ticket("late", 1, 0, nbytes=10)
         for ticket in (*tickets, late):
             assert queue.push(ticket) == native.OK
-        batch = queue.take(seat, 10, 10)
+        batch = queue.take(slot, 10, 10)
         assert late.cancel()
         assert queue.finish(batch[:1], ["first"]) == [True]
         assert queue.finish(batch, ["second"] * len(batch)) == [False, *[True] * (count - 1), False]

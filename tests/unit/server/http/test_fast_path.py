@@ -372,15 +372,15 @@ class Panic(BaseException):
 
 
 @pytest.fixture
-def lent(tmp_path):
-    """An engine, its model, whose seat is lent, and the address of an HTTP server."""
+def inlined(tmp_path):
+    """An engine, its model, whose slot is claimed, and the address of an HTTP server."""
     with (
         serving(tmp_path / "one", ONE, ONE_YAML) as engine,
         opened(engine) as (http_server, address),
     ):
         (model,) = {model for _, _, model in engine.routable_models()}
         wait_until(lambda: model.queue.idle == 1)
-        model.queue.may_lend = True
+        model.queue.inline_for_all = True
         yield engine, model, address
         assert http_server.counters()["stray"] == 0
 
@@ -394,8 +394,8 @@ def fail(*_, **__):
     [("_run", "_fail"), ("_execute",), ("_batch_of",)],
     ids=["everything", "the batch", "assembling"],
 )
-def test_whoever_pushed_requests_ends_them_whatever_the_engine_does(lent, monkeypatch, broken):
-    _, model, address = lent
+def test_whoever_pushed_requests_ends_them_whatever_the_engine_does(inlined, monkeypatch, broken):
+    _, model, address = inlined
     with socket.create_connection(address, 20) as client:
         for name in broken:
             monkeypatch.setattr(Instance, name, fail)
@@ -421,10 +421,10 @@ class BrokenTally:
         pass
 
 
-@pytest.mark.parametrize("is_lent", [True, False])
-def test_what_fails_behind_an_answer_answers_nobody_again(lent, monkeypatch, is_lent):
-    _, model, address = lent
-    model.queue.may_lend = is_lent
+@pytest.mark.parametrize("is_inline", [True, False])
+def test_what_fails_behind_an_answer_answers_nobody_again(inlined, monkeypatch, is_inline):
+    _, model, address = inlined
+    model.queue.inline_for_all = is_inline
     instance = model._instances[0]
     with socket.create_connection(address, 20) as client:
         for x in (A, row(-8, 1)):  # the second is answered from its own memory
