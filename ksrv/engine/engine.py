@@ -100,7 +100,7 @@ class Engine:
             RepositoryError: A path of the repository holds no models (only with `wait`).
         """
         PROCESS.bound = self.settings.bytes_in_flight()
-        self._run(self._heed_notices, "ksrv-notices")
+        self._run(self._run_completions, "ksrv-completions")
         self._run(self._give_memory_back, "ksrv-memory")
         if wait:
             self._load_all(unloaded)
@@ -124,7 +124,7 @@ class Engine:
         self._models.close(timeout)
         for thread in self._threads:
             while thread.is_alive():
-                native.wake_notices()
+                native.wake_completions()
                 thread.join(0.02)
 
     def _load_all(self, unloaded: Collection[str]) -> None:
@@ -136,10 +136,10 @@ class Engine:
         self._threads.append(thread)
         thread.start()
 
-    def _heed_notices(self) -> None:
+    def _run_completions(self) -> None:
         while not self._closing.is_set():
             try:
-                native.wait_notices()
+                native.wait_completions()
             except Exception:
                 log.exception("a callback of a request that ended failed")
 

@@ -213,7 +213,7 @@ class Instance:
                 if host.wait_apart():
                     continue  # what was decoded there has been offered
                 break
-            if taken is not True and taken and taken[0].group >= APART:
+            if taken is not True and taken and taken[0].batch_key >= APART:
                 host.decode_apart(taken)
                 continue
             batch = host.take_ready() if taken is True else self._batch_of(taken)
@@ -236,7 +236,7 @@ class Instance:
         """
         queue = self._host.queue
         try:
-            if tickets[0].group >= APART:
+            if tickets[0].batch_key >= APART:
                 self._host.decode_apart(tickets)
             else:
                 batch = self._batch_of(tickets)
@@ -339,8 +339,8 @@ class Instance:
                 self._allow_inline(True)
             elif credit < INLINE_CREDIT // 2 <= before:
                 self._allow_inline(False)
-        if queue.may_take_ahead != (ran_ns >= AHEAD_NS):
-            queue.may_take_ahead = ran_ns >= AHEAD_NS
+        if queue.may_prefetch != (ran_ns >= AHEAD_NS):
+            queue.may_prefetch = ran_ns >= AHEAD_NS
 
     def _allow_inline(self, quick: bool) -> None:
         """Set which threads may claim a slot of the queue."""

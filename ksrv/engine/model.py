@@ -188,11 +188,11 @@ class ModelVersion:
 
     def _run_sizes(self, instance: Instance, request: InferRequest) -> None:
         """Run a request on an instance, at every batch size that will be used."""
-        rows, group = self._validator.validate(request)
+        rows, batch_key = self._validator.validate(request)
         counts = {max(1, size // max(rows, 1)) for size in warmup.sizes(self.spec)}
         for count in sorted(counts):
             batch = instance.new_batch()
-            batch.add([QueuedRequest(request, rows, group) for _ in range(count)])
+            batch.add([QueuedRequest(request, rows, batch_key) for _ in range(count)])
             errors = [error for _, error in batch.failed]
             if not errors:
                 deadline = time.monotonic_ns() + self.timeout_ns if self.timeout_ns else None
@@ -301,18 +301,18 @@ class ModelVersion:
     def _validated(self, request: InferRequest) -> QueuedRequest | SplitRequest:
         """Return the ticket of a request that fits the model; one of parts is queued already."""
         try:
-            rows, group = self._validator.validate(request)
+            rows, batch_key = self._validator.validate(request)
         except KsrvError:
             self.queue.count_invalid()
             raise
         most = self.spec.max_batch_size
         if most and rows > most:
-            return self._submit_parts(request, rows, group)
+            return self._submit_parts(request, rows, batch_key)
         return QueuedRequest(
-            request, rows, group, request.priority, self._deadline(request), _nbytes(request)
+            request, rows, batch_key, request.priority, self._deadline(request), _nbytes(request)
         )
 
-    def _submit_parts(self, request: InferRequest, rows: int, group: int) -> SplitRequest:
+    def _submit_parts(self, request: InferRequest, rows: int, batch_key: int) -> SplitRequest:
         most = self.spec.max_batch_size
         deadline = self._deadline(request)
         parts: list[QueuedRequest] = []
@@ -320,7 +320,7 @@ class ModelVersion:
             end = min(start + most, rows)
             part = _part(request, start, end)
             ticket = QueuedRequest(
-                part, end - start, group, request.priority, deadline, _nbytes(part)
+                part, end - start, batch_key, request.priority, deadline, _nbytes(part)
             )
             pushed = self.queue.push(ticket)
             if pushed != native.OK:
@@ -391,7 +391,7 @@ class ModelVersion:
     def requeue(self, batch: PendingBatch) -> None:
         """See `InstanceHost.requeue`."""
         self._ready.append(batch)
-        self.queue.offer()
+        self.queue.requeue()
 
     def publish_open(self, batch: PendingBatch) -> None:
         """See `InstanceHost.publish_open`."""

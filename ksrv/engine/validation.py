@@ -4,10 +4,10 @@ What passes here can be batched and run without another look: names, datatypes, 
 rows and the wanted outputs all fit the model's description. A refusal names the tensor and both of
 the values that disagree.
 
-Requests of equal group can be joined: their inputs have the same names, datatypes and shapes past
+Requests of equal batch key can be joined: their inputs have the same names, datatypes and shapes past
 the first dimension, and they ask for the same mode. Groups are numbers that are handed out here, so
 that no client can make two different shapes look equal. A request whose images take long to decode has
-a group to itself, so that nobody waits for it in a batch; see `ksrv.engine.decode_thread`.
+a batch key to itself, so that no other request waits for it in a batch; see `ksrv.engine.decode_thread`.
 """
 
 import itertools
@@ -94,7 +94,7 @@ class RequestValidator:
             request: The parsed request.
 
         Returns:
-            Its rows and its group.
+            Its rows and its batch key.
 
         Raises:
             InvalidRequest: The client can mend it.
@@ -247,12 +247,12 @@ class RequestValidator:
         if not self._joins or (self._one_group and not request.torchserve):
             return int(request.explain)
         key = (tuple(shapes), request.explain, request.torchserve is not None)
-        group = self._groups.get(key)
-        if group is None:
+        batch_key = self._groups.get(key)
+        if batch_key is None:
             if len(self._groups) >= KNOWN_GROUPS:
                 self._groups = {}  # numbers are never used again, so nothing is joined wrongly
-            group = self._groups.setdefault(key, next(self._next_group))
-        return group
+            batch_key = self._groups.setdefault(key, next(self._next_group))
+        return batch_key
 
     def _check_outputs(self, request: InferRequest) -> None:
         names = set()

@@ -1,4 +1,4 @@
-// How batches come about: which requests leave together, and who takes them when.
+// How batches are formed: which requests leave together, when, and to which thread.
 
 #include <algorithm>
 #include <mutex>
@@ -7,9 +7,9 @@
 
 namespace ksrv {
 
-// Takes entries of one group in order while they fit; the first one that does not fit fills the
-// batch. `taken` counts what the batch holds already: an empty one takes its first whatever its rows.
-std::size_t Queue::collect(std::uint64_t group, Entry **out, std::size_t room,
+// Takes entries of one batch key in order while they fit; the first entry that does not fit fills the batch.
+// `taken` counts the entries that the batch has already: an empty batch takes its first whatever its rows.
+std::size_t Queue::collect(std::uint64_t batch_key, Entry **out, std::size_t room,
                            std::uint64_t rows_left, std::size_t taken,
                            bool *full) noexcept {
     std::size_t count = 0;
@@ -19,7 +19,7 @@ std::size_t Queue::collect(std::uint64_t group, Entry **out, std::size_t room,
         ++item;  // unlinking the last entry of a line may erase it
         for (Entry *entry = line.first, *next; entry != nullptr; entry = next) {
             next = entry->next;
-            if (entry->group != group) continue;
+            if (entry->batch_key != batch_key) continue;
             if (count == room || (entry->rows > rows_left && taken + count > 0)) {
                 *full = true;
                 break;
@@ -39,29 +39,29 @@ std::size_t Queue::collect(std::uint64_t group, Entry **out, std::size_t room,
     return count;
 }
 
-// The first group, in the order of its first request, that may leave now. Otherwise `*wake` is when
-// one may without another push.
+// Finds the first batch key, in the order of its first request, whose requests may leave now. Otherwise
+// `*wake` is when the next may without another push.
 bool Queue::choose(std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t now,
-                   std::uint64_t *group, std::int64_t *wake) noexcept {
+                   std::uint64_t *batch_key, std::int64_t *wake) noexcept {
     *wake = NEVER;
     if (queued_ == 0) return false;
-    constexpr std::size_t GROUPS = 64;  // those beyond wait until one of these has left
+    constexpr std::size_t GROUPS = 64;  // further keys wait until one of these has left
     Group groups[GROUPS];
     std::size_t found = 0;
     for (auto &item : lines_) {
         for (Entry *entry = item.second.first; entry != nullptr; entry = entry->next) {
-            if (assembling_ && entry->group == assembling_group_) continue;
+            if (prefetching_ && entry->batch_key == prefetched_key_) continue;
             if (delay_ns == 0 || closed_) {
-                *group = entry->group;
+                *batch_key = entry->batch_key;
                 return true;
             }
             Group *mine = std::find_if(groups, groups + found, [entry](const Group &other) {
-                return other.key == entry->group;
+                return other.key == entry->batch_key;
             });
             if (mine == groups + found) {
                 if (found == GROUPS) continue;
                 ++found;
-                *mine = {entry->group, 0, entry->enqueued_ns, false};
+                *mine = {entry->batch_key, 0, entry->enqueued_ns, false};
             }
             if (mine->full) continue;
             mine->oldest_ns = std::min(mine->oldest_ns, entry->enqueued_ns);
@@ -71,7 +71,7 @@ bool Queue::choose(std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t n
     }
     for (Group *mine = groups; mine != groups + found; ++mine) {
         if (mine->full || now - mine->oldest_ns >= delay_ns) {
-            *group = mine->key;
+            *batch_key = mine->key;
             return true;
         }
         *wake = std::min(*wake, mine->oldest_ns + delay_ns);
@@ -85,7 +85,7 @@ Take Queue::take(std::size_t slot, Entry **out, std::size_t room, std::size_t *c
     *count = 0;
     ++idle_;
     slots_[slot].idle = true;
-    if (assembling_) assembler_.notify_one();
+    if (prefetching_) prefetcher_.notify_one();
     for (;;) {
         std::int64_t wake = NEVER;
         if (!slots_[slot].claimed) {
@@ -93,12 +93,12 @@ Take Queue::take(std::size_t slot, Entry **out, std::size_t room, std::size_t *c
             if (taken != TAKE_NOTHING) {
                 --idle_;
                 slots_[slot].idle = false;
-                // More may be there for another instance, or for the assembler.
-                if (queued_ > 0 || offered_ > 0) {
+                // More may be there for another instance, or for the prefetcher.
+                if (queued_ > 0 || ready_batches_ > 0) {
                     if (idle_ > 0) {
                         wake_instance();
-                    } else if (may_take_ahead.load(std::memory_order_relaxed)) {
-                        assembler_.notify_one();
+                    } else if (may_prefetch.load(std::memory_order_relaxed)) {
+                        prefetcher_.notify_one();
                     }
                 }
                 return taken;
@@ -116,69 +116,69 @@ Take Queue::try_take(std::size_t slot, Entry **out, std::size_t room, std::size_
         slots_[slot].nudged = false;
         return TAKE_NUDGED;
     }
-    if (offered_ > 0) {
-        --offered_;
-        return TAKE_OFFER;
+    if (ready_batches_ > 0) {
+        --ready_batches_;
+        return TAKE_READY_BATCH;
     }
-    std::uint64_t group = 0;
-    if (choose(max_rows, delay_ns, delay_ns > 0 ? now_ns() : 0, &group, wake)) {
+    std::uint64_t batch_key = 0;
+    if (choose(max_rows, delay_ns, delay_ns > 0 ? now_ns() : 0, &batch_key, wake)) {
         bool full = false;
-        *count = collect(group, out, room, max_rows, 0, &full);
-        return TAKE_ENTRIES;
+        *count = collect(batch_key, out, room, max_rows, 0, &full);
+        return TAKE_REQUESTS;
     }
-    if (closed_ && queued_ == 0 && !assembling_) {
+    if (closed_ && queued_ == 0 && !prefetching_) {
         instances_.notify_all();
-        assembler_.notify_all();
+        prefetcher_.notify_all();
         return TAKE_CLOSED;
     }
     return TAKE_NOTHING;
 }
 
-Take Queue::take_ahead(Entry **out, std::size_t room, std::size_t *count,
+Take Queue::prefetch(Entry **out, std::size_t room, std::size_t *count,
                        std::uint64_t max_rows, std::uint64_t rows, std::int64_t oldest_ns,
                        std::int64_t delay_ns) noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
     *count = 0;
     for (;;) {
         std::int64_t wake = NEVER;
-        if (!assembling_) {
-            if (idle_ == 0 && queued_ > 0 && offered_ == 0 &&
-                may_take_ahead.load(std::memory_order_relaxed)) {
+        if (!prefetching_) {
+            if (idle_ == 0 && queued_ > 0 && ready_batches_ == 0 &&
+                may_prefetch.load(std::memory_order_relaxed)) {
                 Entry *leader = nullptr;
                 for (auto &item : lines_)
                     if ((leader = item.second.first) != nullptr) break;
-                assembling_ = true;
-                assembling_group_ = leader->group;
+                prefetching_ = true;
+                prefetched_key_ = leader->batch_key;
                 bool full = false;
-                *count = collect(leader->group, out, room, max_rows, 0, &full);
-                return TAKE_ENTRIES;
+                *count = collect(leader->batch_key, out, room, max_rows, 0, &full);
+                return TAKE_REQUESTS;
             }
             if (closed_ && queued_ == 0) return TAKE_CLOSED;
         } else {
             bool full = rows >= max_rows;
             if (!full) {
-                *count = collect(assembling_group_, out, room, max_rows - rows, 1, &full);
-                if (*count > 0) return TAKE_ENTRIES;
+                *count = collect(prefetched_key_, out, room, max_rows - rows, 1, &full);
+                if (*count > 0) return TAKE_REQUESTS;
             }
             const std::int64_t ripe = oldest_ns + delay_ns;
             const bool leaves = full || delay_ns == 0 || closed_ || now_ns() >= ripe;
-            if (idle_ > 0 && leaves) return TAKE_READY;
+            if (idle_ > 0 && leaves) return TAKE_INSTANCE_IDLE;
             if (idle_ > 0) wake = ripe;
         }
-        wait_until(assembler_, lock, wake);
+        wait_until(prefetcher_, lock, wake);
     }
 }
 
-void Queue::close_open_batch(bool offer) noexcept {
+void Queue::close_open_batch(bool ready) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
-    assembling_ = false;
-    if (offer) ++offered_;
-    instances_.notify_all();  // entries of the batch's group may be waiting as well
+    prefetching_ = false;
+    if (ready) ++ready_batches_;
+    instances_.notify_all();  // entries of the batch's key may be waiting as well
 }
 
-void Queue::offer() noexcept {
+void Queue::requeue() noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
-    ++offered_;
+    ++ready_batches_;
     wake_instance();
 }
 

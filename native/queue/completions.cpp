@@ -29,7 +29,7 @@ void publish_later(Entry *entry) noexcept {
     }
 }
 
-void Notices::add(Entry *entry) noexcept {
+void Completions::add(Entry *entry) noexcept {
     retain(entry);
     std::lock_guard<std::mutex> guard(mutex);
     entry->next = first;
@@ -38,7 +38,7 @@ void Notices::add(Entry *entry) noexcept {
     some.notify_one();
 }
 
-Entry *Notices::fetch() noexcept {
+Entry *Completions::fetch() noexcept {
     if (!any.load(std::memory_order_acquire)) return nullptr;
     std::lock_guard<std::mutex> guard(mutex);
     Entry *entry = first;
@@ -48,20 +48,20 @@ Entry *Notices::fetch() noexcept {
     return entry;
 }
 
-void Notices::wait() noexcept {
+void Completions::wait() noexcept {
     std::unique_lock<std::mutex> lock(mutex);
     const std::uint64_t before = wakes;
     while (first == nullptr && wakes == before) some.wait(lock);
 }
 
-void Notices::wake() noexcept {
+void Completions::wake() noexcept {
     std::lock_guard<std::mutex> guard(mutex);
     ++wakes;
     some.notify_all();
 }
 
-Notices &notices() noexcept {
-    static Notices *made = new Notices;
+Completions &completions() noexcept {
+    static Completions *made = new Completions;
     return *made;
 }
 

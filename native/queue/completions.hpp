@@ -16,7 +16,7 @@ void publish_later(Entry *entry) noexcept;
 void publish_all() noexcept;
 
 // Entries that ended without the GIL and whose Python side does not know it yet.
-struct Notices {
+struct Completions {
     std::mutex mutex;
     std::condition_variable some;
     Entry *first = nullptr;
@@ -29,6 +29,6 @@ struct Notices {
     void wake() noexcept;
 };
 
-Notices &notices() noexcept;
+Completions &completions() noexcept;
 
 }  // namespace ksrv

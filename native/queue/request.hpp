@@ -52,7 +52,7 @@ struct Entry {
     void (*ended)(Entry *entry) = nullptr;
     // Called when the last holder lets go; frees the entry.
     void (*freed)(Entry *entry) = nullptr;
-    std::uint64_t group = 0;          // only equal groups are joined
+    std::uint64_t batch_key = 0;          // only requests of equal keys are joined
     std::uint32_t rows = 1;
     std::uint32_t priority = 0;       // 1 is the most urgent; 0 comes after all others
     std::int64_t deadline_ns = NEVER;

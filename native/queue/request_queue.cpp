@@ -30,7 +30,7 @@ void Queue::run(Entry *entry, std::int64_t now) noexcept {
 
 // An idle instance's slot for the entry, which then runs. The caller holds the mutex.
 bool Queue::claim_slot(Entry *entry, std::size_t *slot, std::int64_t now) noexcept {
-    if (idle_ == 0 || queued_ > 0 || offered_ > 0 || assembling_) return false;
+    if (idle_ == 0 || queued_ > 0 || ready_batches_ > 0 || prefetching_) return false;
     for (std::size_t i = slots_.size(); i-- > 0;) {
         if (!slots_[i].idle || slots_[i].claimed || slots_[i].nudged) continue;
         slots_[i].claimed = true;
@@ -48,8 +48,8 @@ void Queue::return_slot(std::size_t slot) noexcept {
     slots_[slot].claimed = false;
     --claimed_;
     ++idle_;
-    if (assembling_) assembler_.notify_one();
-    if (queued_ > 0 || offered_ > 0 || closed_ || slots_[slot].nudged) instances_.notify_all();
+    if (prefetching_) prefetcher_.notify_one();
+    if (queued_ > 0 || ready_batches_ > 0 || closed_ || slots_[slot].nudged) instances_.notify_all();
 }
 
 void Queue::nudge(std::size_t slot) noexcept {
@@ -93,8 +93,8 @@ Push Queue::accept(Entry *entry, std::size_t *slot, std::int64_t now) noexcept {
     ++queued_;
     ++places_;
     if (idle_ > 0) wake_instance();
-    if (assembling_ || (idle_ == 0 && may_take_ahead.load(std::memory_order_relaxed)))
-        assembler_.notify_one();
+    if (prefetching_ || (idle_ == 0 && may_prefetch.load(std::memory_order_relaxed)))
+        prefetcher_.notify_one();
     return PUSH_OK;
 }
 
@@ -145,7 +145,7 @@ std::size_t Queue::push_some(Entry **entries, std::size_t count, std::uint64_t m
             Entry *entry = entries[i];
             if (results[i] != PUSH_OK) continue;
             // The batch on the claimed slot grows as an instance's batch would.
-            if (inlined > 0 && queued_ == 0 && entry->group == entries[0]->group &&
+            if (inlined > 0 && queued_ == 0 && entry->batch_key == entries[0]->batch_key &&
                 rows + entry->rows <= max_rows) {
                 Line *line = nullptr;
                 results[i] = admit(entry, &line, now);
@@ -324,7 +324,7 @@ void Queue::close() noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     closed_ = true;
     instances_.notify_all();
-    assembler_.notify_all();
+    prefetcher_.notify_all();
     if (open_ == 0) empty_.notify_all();
 }
 

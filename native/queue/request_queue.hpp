@@ -2,14 +2,14 @@
 //
 // Strategy: everything about a queue is guarded by its one mutex, which is held for a few list and
 // heap operations at a time. Waiting requests stand in one list for each priority, in order of
-// arrival. A batch takes the first request and, in the same order, those of equal group that fit.
+// arrival. A batch takes the first request and, in the same order, those of equal batch key that fit.
 // All deadlines of a queue, of waiting and of running requests, stand in one heap; one timer thread
 // for the process sleeps until the earliest of all queues. A request ends once: its state leaves
 // the open ones under the mutex, and the thread that moved it answers it, after the mutex is released.
 //
-// Two kinds of threads take requests. An instance takes a batch when it is idle. An assembler takes
-// requests ahead while every instance is busy, tops its open batch up as long as they are, and then
-// offers it; the queue knows only the batch's group and hands the offer over before anything else.
+// Two kinds of threads take requests. An instance takes a batch when it is idle. The prefetcher takes
+// requests while every instance is busy, tops its open batch up as long as they are, and then closes it: it
+// is a ready batch, which an instance takes before anything else. The queue knows only the batch's key.
 //
 // Each instance has a slot. While the instance is idle and nothing waits, a thread that pushes a request may
 // claim the slot: it then runs the request on the instance itself, and no other thread is woken.
@@ -40,11 +40,11 @@ enum Push : int {
 };
 
 enum Take : int {
-    TAKE_ENTRIES = 0,
-    TAKE_OFFER,   // a batch that somebody assembled is there to be run
+    TAKE_REQUESTS = 0,
+    TAKE_READY_BATCH,   // a batch that was put together before is there to be run
     TAKE_CLOSED,  // closed, and nothing is left
-    TAKE_READY,   // (assembler) an instance is idle: offer the open batch now
-    TAKE_NUDGED,  // somebody wants the instance's thread to look at its executor
+    TAKE_INSTANCE_IDLE,   // (prefetcher) an instance is idle: close the open batch now
+    TAKE_NUDGED,  // `nudge` was called: the instance's thread looks at its executor
     TAKE_NOTHING,
 };
 
@@ -65,7 +65,7 @@ class Queue {
 
     std::atomic<std::uint64_t> counters[COUNTERS] = {};
     std::atomic<long> refs{1};
-    std::atomic<bool> may_take_ahead{false};
+    std::atomic<bool> may_prefetch{false};
     std::atomic<bool> inline_for_all{false};      // any thread may claim a slot
     std::atomic<bool> inline_for_blocked{false};  // threads may that only wait for their request
 
@@ -99,16 +99,16 @@ class Queue {
     // Has `take` return on the instance's own thread, once its slot is not claimed.
     void nudge(std::size_t slot) noexcept;
 
-    // The assembler's turn; blocks. `rows` are those already in its open batch (0: none is open)
+    // The prefetcher's turn; blocks. `rows` are those already in its open batch (0: none is open)
     // and `oldest_ns` is when the oldest of them arrived.
-    Take take_ahead(Entry **out, std::size_t room, std::size_t *count, std::uint64_t max_rows,
+    Take prefetch(Entry **out, std::size_t room, std::size_t *count, std::uint64_t max_rows,
                     std::uint64_t rows, std::int64_t oldest_ns, std::int64_t delay_ns) noexcept;
 
-    // The assembler's open batch is complete: an instance takes it (`offer`), or it came to nothing.
-    void close_open_batch(bool offer) noexcept;
+    // The prefetcher's open batch is complete: an instance takes it (`ready`), or all of it has ended.
+    void close_open_batch(bool ready) noexcept;
 
     // A batch that must be run again, or on another instance.
-    void offer() noexcept;
+    void requeue() noexcept;
 
     // Moves taken entries to running. `alive[i]` is 0 for one that ended meanwhile, or that `finish` had
     // before; those are no longer the batch's.
@@ -200,10 +200,10 @@ class Queue {
     void part_with(Entry *entry) noexcept;
     void release_parted(Entry **entries, std::size_t count, unsigned char *marks) noexcept;
     bool end(Entry *entry, State state, std::int64_t now) noexcept;
-    std::size_t collect(std::uint64_t group, Entry **out, std::size_t room,
+    std::size_t collect(std::uint64_t batch_key, Entry **out, std::size_t room,
                         std::uint64_t rows_left, std::size_t taken, bool *full) noexcept;
     bool choose(std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t now,
-                std::uint64_t *group, std::int64_t *wake) noexcept;
+                std::uint64_t *batch_key, std::int64_t *wake) noexcept;
 
     bool before(std::size_t a, std::size_t b) const noexcept {
         return deadlines_[a]->deadline_ns < deadlines_[b]->deadline_ns;
@@ -229,7 +229,7 @@ class Queue {
     }
 
     std::mutex mutex_;
-    MonotonicCondition instances_, assembler_, empty_;
+    MonotonicCondition instances_, prefetcher_, empty_;
     std::map<std::uint32_t, Line> lines_;
     std::vector<Entry *> deadlines_;
     const std::size_t capacity_;
@@ -239,10 +239,10 @@ class Queue {
     std::size_t idle_ = 0;     // instances inside `take` whose slots are not claimed
     std::size_t claimed_ = 0;
     std::vector<Slot> slots_;
-    std::size_t offered_ = 0;
+    std::size_t ready_batches_ = 0;
     bool closed_ = false;
-    bool assembling_ = false;
-    std::uint64_t assembling_group_ = 0;
+    bool prefetching_ = false;
+    std::uint64_t prefetched_key_ = 0;
 };
 
 inline void retain(Queue *queue) noexcept { queue->refs.fetch_add(1, std::memory_order_relaxed); }

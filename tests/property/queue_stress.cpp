@@ -1,6 +1,6 @@
 // Drives native/queue/ from many threads at once, without Python, for the sanitizers.
 //
-// Producers push, cancel and wait; instances take, run and have their slots claimed; an assembler works ahead; the
+// Producers push, cancel and wait; instances take, run and have their slots claimed; a prefetcher works ahead; the
 // timer expires; a watcher cancels what may not even be pushed yet; batches are finished a second time.
 // Every entry must end exactly once and be freed. Exits 1, or aborts, when not.
 
@@ -92,7 +92,7 @@ struct Watcher {
     }
 };
 
-struct Offers {
+struct ReadyBatches {
     std::mutex mutex;
     std::deque<std::vector<Entry *>> batches;
 
@@ -108,7 +108,7 @@ struct Offers {
     }
 };
 
-void instance(Queue *queue, std::size_t slot, std::int64_t delay, Offers *offers) {
+void instance(Queue *queue, std::size_t slot, std::int64_t delay, ReadyBatches *ready) {
     std::mt19937 random(static_cast<unsigned>(slot));
     for (;;) {
         Entry *out[ROOM];
@@ -116,29 +116,29 @@ void instance(Queue *queue, std::size_t slot, std::int64_t delay, Offers *offers
         const Take taken = queue->take(slot, out, ROOM, &count, MOST_ROWS, delay);
         if (taken == TAKE_CLOSED) return;
         std::vector<Entry *> batch(out, out + count);
-        if (taken == TAKE_OFFER) batch = offers->get();
+        if (taken == TAKE_READY_BATCH) batch = ready->get();
         if (random() % 4 == 0) usleep(random() % 300);
         if (!batch.empty()) run_batch(queue, batch);
     }
 }
 
-void assembler(Queue *queue, std::int64_t delay, Offers *offers) {
+void prefetcher(Queue *queue, std::int64_t delay, ReadyBatches *ready) {
     for (;;) {
         Entry *out[ROOM];
         std::size_t count = 0;
-        if (queue->take_ahead(out, ROOM, &count, MOST_ROWS, 0, 0, delay) == TAKE_CLOSED) return;
+        if (queue->prefetch(out, ROOM, &count, MOST_ROWS, 0, 0, delay) == TAKE_CLOSED) return;
         std::vector<Entry *> batch(out, out + count);
         for (;;) {
             std::uint64_t rows = batch.size() == ROOM ? MOST_ROWS : 0;
             for (Entry *entry : batch) rows += entry->rows;
             const std::size_t room = batch.size() < ROOM ? ROOM - batch.size() : 1;
             count = 0;
-            const Take taken = queue->take_ahead(out, room, &count, MOST_ROWS, rows,
+            const Take taken = queue->prefetch(out, room, &count, MOST_ROWS, rows,
                                                  batch[0]->enqueued_ns, delay);
-            if (taken == TAKE_READY) break;
+            if (taken == TAKE_INSTANCE_IDLE) break;
             batch.insert(batch.end(), out, out + count);
         }
-        offers->put(std::move(batch));
+        ready->put(std::move(batch));
         queue->close_open_batch(true);
     }
 }
@@ -150,7 +150,7 @@ Entry *make_entry(std::mt19937 &random) {
     entry->ended = ended;
     entry->freed = freed;
     entry->rows = 1 + random() % 3;
-    entry->group = random() % 2;
+    entry->batch_key = random() % 2;
     entry->priority = random() % 3;
     entry->nbytes = 10;
     if (random() % 3 == 0) entry->deadline_ns = now_ns() + random() % 500000;
@@ -170,7 +170,7 @@ void push_together(Queue *queue, std::mt19937 &random) {
         if (results[i] != PUSH_INLINE) continue;
         inlined.push_back(entries[i]);
         rows += entries[i]->rows;
-        if (entries[i]->group != inlined[0]->group) std::abort();
+        if (entries[i]->batch_key != inlined[0]->batch_key) std::abort();
     }
     if (inlined.size() != count || rows > MOST_ROWS) std::abort();
     if (count > 0) {
@@ -210,17 +210,17 @@ void producer(Queue *queue, unsigned seed, Watcher *watcher) {
 bool round_of(unsigned number) {
     Queue *queue = new Queue(64);
     process_timer().watch(queue);
-    queue->may_take_ahead = true;
+    queue->may_prefetch = true;
     queue->inline_for_all = number % 2 == 1;
     const std::int64_t delay = number % 3 == 2 ? 200000 : 0;
-    Offers offers;
+    ReadyBatches ready;
     std::vector<std::thread> takers, makers;
     Watcher watcher;
     std::thread watching([&watcher] { watcher.run(); });
     for (std::size_t n = 0; n < INSTANCES; ++n) queue->add_slot();
     for (std::size_t n = 0; n < INSTANCES; ++n)
-        takers.emplace_back(instance, queue, n, delay, &offers);
-    takers.emplace_back(assembler, queue, delay, &offers);
+        takers.emplace_back(instance, queue, n, delay, &ready);
+    takers.emplace_back(prefetcher, queue, delay, &ready);
     for (unsigned n = 0; n < PRODUCERS; ++n)
         makers.emplace_back(producer, queue, number * 10 + n, &watcher);
     for (std::thread &thread : makers) thread.join();

@@ -1,7 +1,7 @@
 """The batcher against a simple model: random arrivals, shapes, deadlines, cancellations, failures.
 
 Whatever happens, each request ends exactly once: with its own data, with the error that its handler
-gave it, or as expired or cancelled; no batch mixes groups or breaks its limits; nothing is left.
+gave it, or as expired or cancelled; no batch mixes batch keys or breaks its limits; nothing is left.
 """
 
 import threading
@@ -28,11 +28,11 @@ class Request:
 class Instance(threading.Thread):
     """Takes batches as an engine's instance does, and checks each against the limits."""
 
-    def __init__(self, queue, room, most, delay_ns, work_s, offered):
+    def __init__(self, queue, room, most, delay_ns, work_s, ready):
         super().__init__()
         self.queue, self.room, self.most, self.delay_ns = queue, room, most, delay_ns
         self.work_s = work_s
-        self.offered = offered
+        self.ready = ready
         self.slot = queue.add_slot()
         self.faults = []
         self.ran = []
@@ -42,7 +42,7 @@ class Instance(threading.Thread):
             taken = self.queue.take(self.slot, self.room, self.most, self.delay_ns)
             if taken is None:
                 break
-            self.batch(self.offered.pop(0) if taken is True else taken, True)
+            self.batch(self.ready.pop(0) if taken is True else taken, True)
         native.wake_waiters()
 
     def batch(self, tickets, later):
@@ -59,25 +59,25 @@ class Instance(threading.Thread):
         self.queue.finish(alive, answers, later)
 
     def check(self, tickets):
-        if len({ticket.group for ticket in tickets}) > 1:
-            self.faults.append("groups were mixed")
+        if len({ticket.batch_key for ticket in tickets}) > 1:
+            self.faults.append("batch keys were mixed")
         if len(tickets) > self.room:
             self.faults.append("more requests than the batch has room for")
         if len(tickets) > 1 and sum(ticket.rows for ticket in tickets) > self.most:
             self.faults.append("more rows than a batch may hold")
 
 
-class Ahead(threading.Thread):
-    """Takes ahead as the assembler does."""
+class Prefetcher(threading.Thread):
+    """Prefetches as the engine does."""
 
-    def __init__(self, queue, room, most, delay_ns, offered):
+    def __init__(self, queue, room, most, delay_ns, ready):
         super().__init__()
         self.queue, self.room, self.most, self.delay_ns = queue, room, most, delay_ns
-        self.offered = offered
+        self.ready = ready
         self.faults = []
 
     def run(self):
-        while (taken := self.queue.take_ahead(self.room, self.most)) is not None:
+        while (taken := self.queue.prefetch(self.room, self.most)) is not None:
             batch = []
             while taken is not True:
                 batch += taken
@@ -86,8 +86,8 @@ class Ahead(threading.Thread):
                 room = self.room - len(batch)
                 if room == 0:
                     rows = max(rows, self.most)
-                taken = self.queue.take_ahead(max(room, 1), self.most, rows, oldest, self.delay_ns)
-            self.offered.append(batch)
+                taken = self.queue.prefetch(max(room, 1), self.most, rows, oldest, self.delay_ns)
+            self.ready.append(batch)
             self.queue.close_open_batch(True)
 
 
@@ -95,7 +95,7 @@ arrivals = st.lists(
     st.fixed_dictionaries(
         {
             "rows": st.integers(1, 5),
-            "group": st.integers(0, 2),
+            "batch_key": st.integers(0, 2),
             "priority": st.sampled_from([0, 0, 0, 1, 2]),
             "deadline_ms": st.sampled_from([None, None, 0, 1, 3, 1000]),
             "pause_ms": st.sampled_from([0, 0, 0, 0.2, 1]),
@@ -125,16 +125,16 @@ def test_every_request_ends_exactly_once(
     arrivals, capacity, room, most, delay_ms, work_ms, instances, ahead, producers
 ):
     queue = native.Queue(capacity, "property")
-    queue.may_take_ahead = ahead
+    queue.may_prefetch = ahead
     queue.inline_for_all = delay_ms == 0
     delay_ns = int(delay_ms * MILLISECOND)
-    offered = []
+    ready = []
     workers = [
-        Instance(queue, room, most, delay_ns, work_ms / 1000, offered) for _ in range(instances)
+        Instance(queue, room, most, delay_ns, work_ms / 1000, ready) for _ in range(instances)
     ]
     threads = list(workers)
     if ahead:
-        threads.append(Ahead(queue, room, most, delay_ns, offered))
+        threads.append(Prefetcher(queue, room, most, delay_ns, ready))
     for thread in threads:
         thread.start()
 
@@ -146,7 +146,7 @@ def test_every_request_ends_exactly_once(
             ticket = native.Ticket(
                 Request(number, one["fails"]),
                 one["rows"],
-                one["group"],
+                one["batch_key"],
                 one["priority"],
                 None if deadline is None else time.monotonic_ns() + deadline * MILLISECOND,
                 100,
@@ -312,7 +312,7 @@ def test_an_ended_ticket_is_freed():
     tickets.clear()
     deadline = time.monotonic() + 60
     while any(one() is not None for one in gone) and time.monotonic() < deadline:
-        native.wake_notices()
+        native.wake_completions()
         gc.collect()
         pushed().join()
     assert all(one() is None for one in gone)

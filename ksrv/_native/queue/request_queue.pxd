@@ -36,10 +36,10 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
         PUSH_INLINE
 
     cdef enum Take:
-        TAKE_ENTRIES
-        TAKE_OFFER
+        TAKE_REQUESTS
+        TAKE_READY_BATCH
         TAKE_CLOSED
-        TAKE_READY
+        TAKE_INSTANCE_IDLE
         TAKE_NUDGED
 
     cdef enum Counter:
@@ -76,7 +76,7 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
         Answered answered
         void (*ended)(Entry *entry) noexcept nogil
         void (*freed)(Entry *entry) noexcept nogil
-        uint64_t group
+        uint64_t batch_key
         uint32_t rows
         uint32_t priority
         int64_t deadline_ns
@@ -93,7 +93,7 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
     cdef cppclass CQueue "ksrv::Queue":
         CQueue(size_t capacity) except +
         AtomicCount counters[COUNTERS]
-        AtomicFlag may_take_ahead
+        AtomicFlag may_prefetch
         AtomicFlag inline_for_all
         AtomicFlag inline_for_blocked
         size_t add_slot() noexcept
@@ -105,10 +105,10 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
                   int64_t delay_ns) noexcept
         void nudge(size_t slot) noexcept
         void return_slot(size_t slot) noexcept
-        Take take_ahead(Entry **out, size_t room, size_t *count, uint64_t max_rows, uint64_t rows,
+        Take prefetch(Entry **out, size_t room, size_t *count, uint64_t max_rows, uint64_t rows,
                         int64_t oldest_ns, int64_t delay_ns) noexcept
-        void close_open_batch(bint offer) noexcept
-        void offer() noexcept
+        void close_open_batch(bint ready) noexcept
+        void requeue() noexcept
         void start(Entry **entries, size_t count, unsigned char *alive) noexcept
         void finish(Entry **entries, size_t count, unsigned char *won) noexcept
         bint cancel(Entry *entry) noexcept

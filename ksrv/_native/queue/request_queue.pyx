@@ -3,8 +3,8 @@
 
 A `Ticket` owns one reference to its entry. While the queue holds the ticket, the entry in turn owns
 one reference to the ticket; it passes to the batch that takes it. When the timer, or another thread
-without the GIL, ends a waiting request, that reference is left on a list of notices: a thread that
-sits in `wait_notices`, or the next one that waits for or cancels a ticket, lets it go and runs the
+without the GIL, ends a waiting request, that reference is left on a list of completions: a thread that
+sits in `wait_completions`, or the next one that waits for or cancels a ticket, lets it go and runs the
 ticket's callbacks. Whoever sleeps in `Ticket.join` is woken before that and without the GIL.
 """
 
@@ -26,13 +26,13 @@ cdef extern from "queue/completions.hpp" namespace "ksrv" nogil:
     void publish_all() noexcept
     void publish_later(Entry *entry) noexcept
 
-    cdef cppclass Notices:
+    cdef cppclass Completions:
         void add(Entry *entry) noexcept
         Entry *fetch() noexcept
         void wait() noexcept
         void wake() noexcept
 
-    Notices &notices() noexcept
+    Completions &completions() noexcept
 
 
 OK = <int>PUSH_OK
@@ -57,19 +57,19 @@ cdef void *_ticket_taken(Entry *entry) except NULL:
 
 
 cdef void _ticket_ended(Entry *entry) noexcept nogil:
-    notices().add(entry)
+    completions().add(entry)
 
 
 cdef void _ticket_freed(Entry *entry) noexcept nogil:
     del entry
 
 
-cdef int _heed_notices() except -1:
+cdef int _run_completions() except -1:
     """Let go of tickets that ended in the queue, and run the callbacks of those that ended."""
     cdef Entry *entry
     cdef Ticket ticket
     while True:
-        entry = notices().fetch()
+        entry = completions().fetch()
         if entry == NULL:
             return 0
         ticket = None if entry.payload == NULL else <Ticket>entry.payload
@@ -86,19 +86,19 @@ def wake_waiters() -> None:
         publish_all()
 
 
-def wait_notices() -> None:
+def wait_completions() -> None:
     """Sleep until a request ended without Python, then do what Python owes it.
 
-    For a thread of its own that calls this in a loop; `wake_notices` makes it return.
+    For a thread of its own that calls this in a loop; `wake_completions` makes it return.
     """
     with nogil:
-        notices().wait()
-    _heed_notices()
+        completions().wait()
+    _run_completions()
 
 
-def wake_notices() -> None:
-    """Let every thread in `wait_notices` return."""
-    notices().wake()
+def wake_completions() -> None:
+    """Let every thread in `wait_completions` return."""
+    completions().wake()
 
 
 cdef void _call(object callback, Ticket ticket) noexcept:
@@ -112,13 +112,13 @@ cdef class Ticket:
     Args:
         request: What is asked; handed on as it is.
         rows: How many rows it adds to a batch.
-        group: Requests of equal numbers may be joined.
+        batch_key: Requests of equal numbers may be joined.
         priority: 1 is the most urgent; 0 comes after all others.
         deadline_ns: `time.monotonic_ns` at which it expires, or None.
         nbytes: What it adds to the bytes in flight.
     """
 
-    def __init__(self, object request, uint32_t rows, uint64_t group, uint32_t priority=0,
+    def __init__(self, object request, uint32_t rows, uint64_t batch_key, uint32_t priority=0,
                  object deadline_ns=None, uint64_t nbytes=0):
         if self.entry != NULL:
             raise TypeError("a ticket is made once")
@@ -130,7 +130,7 @@ cdef class Ticket:
         # Borrowed until a push is accepted, when the entry gets a reference of its own.
         self.entry.payload = <void *>self
         self.entry.rows = rows
-        self.entry.group = group
+        self.entry.batch_key = batch_key
         self.entry.priority = priority
         self.entry.nbytes = nbytes
         if deadline_ns is not None:
@@ -166,9 +166,9 @@ cdef class Ticket:
         return self.entry.rows
 
     @property
-    def group(self):
+    def batch_key(self):
         """The number that joinable requests share."""
-        return self.entry.group
+        return self.entry.batch_key
 
     @property
     def deadline_ns(self):
@@ -223,7 +223,7 @@ cdef class Ticket:
             elif waited == WAIT_TIMEOUT:
                 return False
         if self.entry.state.load() != STATE_ANSWERED:
-            _heed_notices()
+            _run_completions()
         return True
 
     def cancel(self) -> bool:
@@ -236,7 +236,7 @@ cdef class Ticket:
         with nogil:
             ended = cancel_entry(self.entry)
         if ended:
-            _heed_notices()
+            _run_completions()
         return ended
 
     def add_done_callback(self, callback not None) -> None:
@@ -384,7 +384,7 @@ cdef class Queue:
             delay_ns: How long the oldest request of a batch waits for a full one.
 
         Returns:
-            The tickets of a batch in order (none after a nudge), True when an offered batch is to
+            The tickets of a batch in order (none after a nudge), True when a ready batch is to
             be run, or None when the queue is closed and nothing is left.
         """
         cdef vector[Entry *] entries
@@ -394,15 +394,15 @@ cdef class Queue:
         with nogil:
             publish_all()
             taken = self.queue.take(slot, entries.data(), room, &count, max_rows, delay_ns)
-        if taken == TAKE_OFFER:
+        if taken == TAKE_READY_BATCH:
             return True
         if taken == TAKE_CLOSED:
             return None
         return _tickets(entries.data(), count)
 
-    def take_ahead(self, size_t room, uint64_t max_rows, uint64_t rows=0, int64_t oldest_ns=0,
+    def prefetch(self, size_t room, uint64_t max_rows, uint64_t rows=0, int64_t oldest_ns=0,
                    int64_t delay_ns=0):
-        """Wait for work as the assembler, while every instance is busy.
+        """Wait for work as the prefetcher, while every instance is busy.
 
         Args:
             room: The most requests to take now.
@@ -412,7 +412,7 @@ cdef class Queue:
             delay_ns: How long the oldest request of a batch waits for a full one.
 
         Returns:
-            Tickets for the open batch (the first ones open it), True when it is to be offered now,
+            Tickets for the open batch (the first ones open it), True when it is to be closed now,
             or None when the queue is closed and nothing is left.
         """
         cdef vector[Entry *] entries
@@ -420,26 +420,26 @@ cdef class Queue:
         cdef Take taken
         entries.resize(room)
         with nogil:
-            taken = self.queue.take_ahead(
+            taken = self.queue.prefetch(
                 entries.data(), room, &count, max_rows, rows, oldest_ns, delay_ns
             )
-        if taken == TAKE_READY:
+        if taken == TAKE_INSTANCE_IDLE:
             return True
         if taken == TAKE_CLOSED:
             return None
         return _tickets(entries.data(), count)
 
-    def close_open_batch(self, bint offer) -> None:
-        """End the assembler's turn.
+    def close_open_batch(self, bint ready) -> None:
+        """End the prefetcher's turn.
 
         Args:
-            offer: Whether an instance has a batch to take over; False when all of it has ended.
+            ready: Whether an instance has a batch to take over; False when all of it has ended.
         """
-        self.queue.close_open_batch(offer)
+        self.queue.close_open_batch(ready)
 
-    def offer(self) -> None:
+    def requeue(self) -> None:
         """Have an instance take over a batch that its own instance could not run."""
-        self.queue.offer()
+        self.queue.requeue()
 
     def start(self, list tickets not None) -> list:
         """Move the tickets of a batch to running.
@@ -463,7 +463,7 @@ cdef class Queue:
             all_alive = all_alive and alive[i]
         if all_alive:
             return tickets
-        _heed_notices()
+        _run_completions()
         return [tickets[i] for i in range(alive.size()) if alive[i]]
 
     def finish(self, list tickets not None, list answers not None, bint later=False) -> list:
@@ -516,7 +516,7 @@ cdef class Queue:
         self.queue.close()
 
     def take_all(self) -> list:
-        """Take out every ticket that still waits, whatever its group, without blocking."""
+        """Take out every ticket that still waits, whatever its batch key, without blocking."""
         cdef vector[Entry *] entries
         cdef size_t count
         entries.resize(self.queue.waiting())
@@ -539,13 +539,13 @@ cdef class Queue:
         return empty
 
     @property
-    def may_take_ahead(self):
-        """Whether the assembler is to work while every instance is busy."""
-        return self.queue.may_take_ahead.load()
+    def may_prefetch(self):
+        """Whether the prefetcher is to work while every instance is busy."""
+        return self.queue.may_prefetch.load()
 
-    @may_take_ahead.setter
-    def may_take_ahead(self, bint value):
-        self.queue.may_take_ahead.store(value)
+    @may_prefetch.setter
+    def may_prefetch(self, bint value):
+        self.queue.may_prefetch.store(value)
 
     @property
     def inline_for_all(self):

@@ -45,7 +45,7 @@ class BatchPrefetcher:
         host = self._host
         most = max(host.spec.max_batch_size, 1)
         while True:
-            taken = host.queue.take_ahead(most, most)
+            taken = host.queue.prefetch(most, most)
             if taken is None:
                 return
             batch = host.new_batch(most)
@@ -54,7 +54,7 @@ class BatchPrefetcher:
                 while taken is not True and taken is not None:
                     batch.fill(taken, host.queue, host.tally)
                     oldest = batch.tickets[0].enqueued_ns if batch.tickets else 0
-                    taken = host.queue.take_ahead(most, most, batch.rows, oldest, host.delay_ns)
+                    taken = host.queue.prefetch(most, most, batch.rows, oldest, host.delay_ns)
                 published = bool(batch.tickets)
                 if published:
                     host.publish_open(batch)

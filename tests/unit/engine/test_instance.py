@@ -108,7 +108,7 @@ def test_a_batch_is_assembled_and_topped_up_while_the_handler_runs(gate):
         return batch.tensors["x"].data
 
     served = engine(source(batch=4, queue_size=100), run=run)
-    queue_of(served).may_take_ahead = True
+    queue_of(served).may_prefetch = True
     first = served.submit(request())
     wait_until(lambda: entered)
     tickets = [served.submit(request(value=1.0))]
@@ -134,7 +134,7 @@ def test_what_expires_in_an_open_batch_never_reaches_the_handler(gate):
         return batch.tensors["x"].data
 
     served = engine(source(batch=4), run=run)
-    queue_of(served).may_take_ahead = True
+    queue_of(served).may_prefetch = True
     first = served.submit(request())
     wait_until(lambda: entered)
     late = submit_for(served, 20, id="late")

@@ -64,7 +64,7 @@ def serve(gate, *inputs, cores=0, **settings):
 def test_images_of_several_requests_are_joined_and_a_bad_one_fails_alone(ahead):
     gate = Gate()
     served = serve(gate, batch=8)
-    served._models.find("m").queue.may_take_ahead = ahead
+    served._models.find("m").queue.may_prefetch = ahead
     first = served.submit(images(png(1)))
     wait_until(lambda: gate.batches)
     damaged = files.damaged_png(8, 12)
@@ -215,7 +215,7 @@ def test_a_request_that_ends_meanwhile_leaves_the_others_of_its_batch_alone(monk
     decoder = Decoder(monkeypatch, held=7)
     gate = Gate()
     served = serve(gate, batch=8)
-    served._models.find("m").queue.may_take_ahead = False
+    served._models.find("m").queue.may_prefetch = False
     first = served.submit(images(png(1)))
     wait_until(lambda: gate.batches)
     given_up = served.submit(images(png(7), *[png(8)] * 3))
