@@ -1,13 +1,13 @@
 """Counts and times of a model version, as the statistics extension and the metrics read them.
 
-The numbers come from the tallies of the version's instances (`ksrv._native.queue.stats`) and from what its
+The numbers come from the stats of the version's instances (`ksrv._native.queue.stats`) and from what its
 queue counted. They are put together here on request.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ksrv._native.queue.stats import Tally
+from ksrv._native.queue.stats import Stats
 
 BOUNDS_COUNTED = ("full", "bytes_in_flight")
 """The reasons for which a queue refuses a request that is right."""
@@ -113,7 +113,7 @@ class MetricRecord:
 def total(
     name: str,
     version: str,
-    tallies: Iterable[Tally],
+    stats: Iterable[Stats],
     counts: Iterable[Mapping[str, int]],
 ) -> ModelStatistics:
     """Return the statistics of a model version.
@@ -121,20 +121,20 @@ def total(
     Args:
         name: The model's name.
         version: The version's name.
-        tallies: Those of its instances.
+        stats: Those of its instances.
         counts: What its queues counted (`ksrv._native.queue.request_queue.Queue.counts`).
     """
-    all_of_it = Tally()
-    for tally in tallies:
-        all_of_it.absorb(tally)
+    all_of_it = Stats()
+    for one in stats:
+        all_of_it.absorb(one)
     sums = all_of_it.snapshot()
     stages = {
         stage: StageTimes(tuple(buckets), count, ns)
         for stage, (buckets, count, ns) in sums["stages"].items()
     }
     counted: dict[str, int] = {}
-    for one in counts:
-        for reason, number in one.items():
+    for mapping in counts:
+        for reason, number in mapping.items():
             counted[reason] = counted.get(reason, 0) + number
     rejected = {reason: counted.get(reason, 0) for reason in BOUNDS_COUNTED}
     expired = counted.get("expired_queued", 0) + counted.get("expired_running", 0)

@@ -94,7 +94,9 @@ def test_infer(benchmark: Any, served: Any) -> None:
 
 
 @cpu
-@pytest.mark.parametrize("served", [pytest.param(("inline", SMALL, {}), id="claimed")], indirect=True)
+@pytest.mark.parametrize(
+    "served", [pytest.param(("inline", SMALL, {}), id="claimed")], indirect=True
+)
 def test_submit(benchmark: Any, served: Any) -> None:
     one = request_of()
 

@@ -45,7 +45,7 @@ class DecodeThread:
                 threading.Thread(target=self._live, name=name, daemon=True).start()
         if not room:
             won = self._host.queue.finish(tickets, [self._host.queue_full()] * len(tickets))
-            self._host.tally.failed(sum(won))
+            self._host.stats.failed(sum(won))
 
     def wait(self) -> bool:
         """Wait until no request is left here; return whether there was one."""
@@ -65,7 +65,7 @@ class DecodeThread:
                 tickets = self._waiting.popleft()
             try:
                 batch = host.new_batch()
-                batch.fill(tickets, host.queue, host.tally)
+                batch.fill(tickets, host.queue, host.stats)
                 if batch.tickets:
                     host.requeue(batch)
                 del batch, tickets

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from ksrv._native.queue.request_queue import Queue
-from ksrv._native.queue.stats import Tally
+from ksrv._native.queue.stats import Stats
 from ksrv.engine.batches.batch import PendingBatch
 from ksrv.engine.request_handle import QueuedRequest
 from ksrv.errors import Overloaded
@@ -20,7 +20,7 @@ class InstanceHost(Protocol):
         retry: Whether a batch is run again after its handler's process died.
         delay_ns: How long the oldest request of a batch waits for a full batch.
         runs_inline: Whether requests may be run on the threads that submit them.
-        tally: Counts requests that no instance has run.
+        stats: Counts requests that no instance has run.
     """
 
     spec: ModelSpec
@@ -32,7 +32,7 @@ class InstanceHost(Protocol):
     run_timeout_ns: int
     delay_ns: int
     runs_inline: bool
-    tally: Tally
+    stats: Stats
 
     def new_batch(self, room: int = 0) -> PendingBatch:
         """Return an empty batch that may grow to `room` rows."""
@@ -49,7 +49,7 @@ class InstanceHost(Protocol):
     def queue_full(self) -> Overloaded:
         """Return the error of a request for which the queue has no place."""
 
-    def tallies(self) -> list[Tally]:
+    def all_stats(self) -> list[Stats]:
         """Return the counts of its parts."""
 
     def instance_lost(self, reason: str) -> None:

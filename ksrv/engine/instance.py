@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from ksrv._native.queue import request_queue as native
-from ksrv._native.queue.stats import Tally
+from ksrv._native.queue.stats import Stats
 from ksrv._native.server import model_endpoint
 from ksrv.engine.batches.batch import PendingBatch, RunnableBatch, finish
 from ksrv.engine.batches.fast_batch import FastBatch, FastBatches
@@ -73,7 +73,7 @@ class Instance:
         started: The description that the handler completed, once it is loaded.
         warm: Done once the instance takes batches.
         restarts: How often the executor was started anew.
-        tally: What the instance has done.
+        stats: What the instance has done.
     """
 
     def __init__(self, host: InstanceHost, number: int, executor: Executor) -> None:
@@ -91,7 +91,7 @@ class Instance:
         self.started: Future[ModelSpec] = Future()
         self.warm: Future[None] = Future()
         self.restarts = 0
-        self.tally = Tally()
+        self.stats = Stats()
         name = f"ksrv-{host.spec.name}-{number}"
         self._thread = InstanceThread(target=self._live, name=name, daemon=True)
         executor.on_death(self._note_death)
@@ -263,7 +263,7 @@ class Instance:
             if model_endpoint.are_fast(tickets):
                 return FastBatch(tickets, self._fast_batches)
             batch = self.new_batch()
-            batch.fill(tickets, self._host.queue, self.tally)
+            batch.fill(tickets, self._host.queue, self.stats)
         except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
             self._fail(tickets, error)
             return None
@@ -292,7 +292,7 @@ class Instance:
             deadline = self._deadline(batch.tickets, began) if keeps else None
             outputs = self._executor.run(inputs, deadline)
             batch.ran_ns = time.monotonic_ns() - began
-            batch.answer(outputs, queue, self.tally, later=later)
+            batch.answer(outputs, queue, self.stats, later=later)
         except ExecutorDied as error:
             failure = self._died(batch, error)
             if failure is None:
@@ -305,14 +305,14 @@ class Instance:
             self._busy_since = 0
             batch.ran_ns = batch.ran_ns or time.monotonic_ns() - began
         if failure is not None:
-            finish(batch, [failure] * len(batch.tickets), queue, self.tally, {}, later=later)
+            finish(batch, [failure] * len(batch.tickets), queue, self.stats, {}, later=later)
         if self._inline_credit < MAX_INLINE_CREDIT or batch.ran_ns >= QUICK_NS:
             self._note_pace(batch.ran_ns)
 
     def _fail(self, tickets: list[QueuedRequest], error: BaseException) -> None:
         """Answer the requests of a batch that are open still."""
         won = self._host.queue.finish(tickets, [self._failure(error)] * len(tickets))
-        self.tally.failed(sum(won))
+        self.stats.failed(sum(won))
 
     def _failure(self, error: BaseException) -> KsrvError:
         name = self._host.spec.name
@@ -367,7 +367,7 @@ class Instance:
         for ticket in batch.tickets:
             again = self.new_batch()
             again.attempts = 1
-            again.fill([ticket], self._host.queue, self.tally)
+            again.fill([ticket], self._host.queue, self.stats)
             if again.tickets:
                 self._host.requeue(again)
         return None

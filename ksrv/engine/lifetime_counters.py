@@ -2,7 +2,7 @@
 
 import threading
 
-from ksrv._native.queue.stats import Tally
+from ksrv._native.queue.stats import Stats
 from ksrv.engine.host import InstanceHost
 from ksrv.statistics import ModelStatistics, total
 
@@ -17,7 +17,7 @@ class LifetimeCounters:
     def __init__(self, first: InstanceHost) -> None:
         self._lock = threading.Lock()
         self._living: list[InstanceHost] = [first]
-        self._tally = Tally()
+        self._stats = Stats()
         self._counts: dict[str, int] = {}
 
     def begin(self, load: InstanceHost) -> None:
@@ -37,8 +37,8 @@ class LifetimeCounters:
         """
         with self._lock:
             self._living.remove(load)
-            for tally in load.tallies():
-                self._tally.absorb(tally)
+            for stats in load.all_stats():
+                self._stats.absorb(stats)
             for reason, number in load.queue.counts().items():
                 self._counts[reason] = self._counts.get(reason, 0) + number
 
@@ -50,6 +50,6 @@ class LifetimeCounters:
             version: The version's name.
         """
         with self._lock:
-            tallies = [self._tally, *(one for load in self._living for one in load.tallies())]
+            stats = [self._stats, *(one for load in self._living for one in load.all_stats())]
             counts = [self._counts, *(load.queue.counts() for load in self._living)]
-            return total(name, version, tallies, counts)
+            return total(name, version, stats, counts)

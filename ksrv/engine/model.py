@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue import request_queue as native
-from ksrv._native.queue.stats import Tally
+from ksrv._native.queue.stats import Stats
 from ksrv.engine import warmup
 from ksrv.engine.batches.batch import PendingBatch
 from ksrv.engine.batches.prefetch import BatchPrefetcher
@@ -100,7 +100,7 @@ class ModelVersion:
         self._ended = False
         self._prefetcher: BatchPrefetcher | None = None
         self._decode_thread = DecodeThread(self)
-        self.tally = Tally()
+        self.stats = Stats()
         self.lifetime = LifetimeCounters(self)
         share = config.threads or max(1, settings.usable_cores() // config.instances)
         executors = [make_executor(source, number, share) for number in range(config.instances)]
@@ -469,9 +469,9 @@ class ModelVersion:
         self.lifetime = old.lifetime
         self.lifetime.begin(self)
 
-    def tallies(self) -> list[Tally]:
-        """See `Counted.tallies`."""
-        return [self.tally, *(instance.tally for instance in self._instances)]
+    def all_stats(self) -> list[Stats]:
+        """See `Counted.all_stats`."""
+        return [self.stats, *(instance.stats for instance in self._instances)]
 
     # ---- the end ----------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
 # It relies on the GIL: sums that are plain numbers.
-"""What one instance has done: a few additions for each request, summed over instances when read."""
+"""Counts and times of one instance: a few additions for a request, summed over instances when read."""
 
 from libc.stdint cimport int64_t, uint64_t
 from libcpp.map cimport map as cpp_map
@@ -53,7 +53,7 @@ assert len(STAGE_NAMES) == STAGES
 BOUNDS_NS = tuple([DURATION_BOUNDS[i] for i in range(BOUNDS)])
 
 
-cdef class Tally:
+cdef class Stats:
     """Counts and times of one instance. Only the thread that runs the instance's batches writes."""
 
     cdef Sums sums
@@ -114,11 +114,11 @@ cdef class Tally:
         clock_gettime(CLOCK_REALTIME, &now)
         self.sums.last_ms = <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
 
-    def absorb(self, Tally other not None) -> None:
-        """Add what another tally holds.
+    def absorb(self, Stats other not None) -> None:
+        """Add the counts and times of another instance.
 
         Args:
-            other: The tally of an instance that is no more.
+            other: The stats of an instance that has ended.
         """
         self.sums.absorb(other.sums)
 

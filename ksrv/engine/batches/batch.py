@@ -18,7 +18,7 @@ import numpy as np
 from ksrv._native.image.image_header import Header
 from ksrv._native.memory import buffer_pool as arena
 from ksrv._native.queue.request_queue import Queue
-from ksrv._native.queue.stats import Tally
+from ksrv._native.queue.stats import Stats
 from ksrv._native.tensor import aliasing_check, datatype
 from ksrv.engine.batches.split import split
 from ksrv.engine.batches.streaming import ChunkSender, chunk_sender
@@ -73,13 +73,13 @@ class RunnableBatch(Protocol):
     def inputs(self) -> BatchInputs:
         """Return the batch as an executor takes it; the caller holds it until `answer`."""
 
-    def answer(self, outputs: BatchOutputs, queue: Queue, tally: Tally, *, later: bool) -> None:
+    def answer(self, outputs: BatchOutputs, queue: Queue, stats: Stats, *, later: bool) -> None:
         """Answer the requests with the outputs of the batch, and count them.
 
         Args:
             outputs: The executor's answer.
             queue: The queue that the requests came from.
-            tally: Counts the batch.
+            stats: Counts the batch.
             later: See `Queue.finish`.
         """
 
@@ -93,7 +93,7 @@ def finish(
     batch: RunnableBatch,
     answers: Sequence[InferResponse | KsrvError],
     queue: Queue,
-    tally: Tally,
+    stats: Stats,
     timings: dict[str, int],
     *,
     later: bool,
@@ -104,12 +104,12 @@ def finish(
         batch: The batch.
         answers: One answer for each request.
         queue: The queue that the requests came from.
-        tally: Counts the batch.
+        stats: Counts the batch.
         timings: Nanoseconds by stage.
         later: See `Queue.finish`.
     """
     won = queue.finish(batch.tickets, list(answers), later)
-    tally.batch(batch.tickets, list(answers), won, batch.spent_ns, batch.ran_ns, timings)
+    stats.batch(batch.tickets, list(answers), won, batch.spent_ns, batch.ran_ns, timings)
 
 
 class PendingBatch:
@@ -187,13 +187,13 @@ class PendingBatch:
             for tensor in ticket.request.inputs
         )
 
-    def fill(self, tickets: list[QueuedRequest], queue: Queue, tally: Tally) -> None:
+    def fill(self, tickets: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
         """Add requests, and answer those that cannot be added.
 
         Args:
             tickets: Requests that the queue gave out.
             queue: The queue.
-            tally: Counts requests that cannot be added.
+            stats: Counts requests that cannot be added.
         """
         known = len(self.tickets)
         try:
@@ -207,12 +207,12 @@ class PendingBatch:
                 shown = HandlerFailed(f"the batch cannot be assembled: {type(error).__name__}")
             self._truncate(known)
             queue.finish(tickets, [shown] * len(tickets))
-            tally.failed(len(tickets))
+            stats.failed(len(tickets))
             return
         if self.failed:
             failed = [ticket for ticket, _ in self.failed]
             won = queue.finish(failed, [error for _, error in self.failed])
-            tally.failed(sum(won))  # requests that had ended before are counted as expired
+            stats.failed(sum(won))  # requests that had ended before are counted as expired
             self.failed.clear()
 
     def _truncate(self, count: int) -> None:
@@ -257,11 +257,11 @@ class PendingBatch:
         self._references = aliasing_check.counts(self._arrays)
         return batch
 
-    def answer(self, outputs: BatchOutputs, queue: Queue, tally: Tally, *, later: bool) -> None:
+    def answer(self, outputs: BatchOutputs, queue: Queue, stats: Stats, *, later: bool) -> None:
         """See `RunnableBatch.answer`."""
         timings = {"assemble": self.spent_ns, **outputs.timings}
         answers = split(self._spec, self.tickets, outputs, timings, self._arrays, self._references)
-        finish(self, answers, queue, tally, timings, later=later)
+        finish(self, answers, queue, stats, timings, later=later)
 
     def _inputs(self) -> BatchInputs:
         first: InferRequest = self.tickets[0].request

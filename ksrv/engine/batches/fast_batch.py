@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 from ksrv._native.queue.request_queue import Queue
-from ksrv._native.queue.stats import Tally
+from ksrv._native.queue.stats import Stats
 from ksrv._native.server import model_endpoint
 from ksrv._native.tensor import aliasing_check
 from ksrv.engine.batches.batch import arrays_of, finish
@@ -84,7 +84,7 @@ class FastBatch(BatchInputs):
             self._references = aliasing_check.counts(self._arrays)
         return self
 
-    def answer(self, outputs: BatchOutputs, queue: Queue, tally: Tally, *, later: bool) -> None:
+    def answer(self, outputs: BatchOutputs, queue: Queue, stats: Stats, *, later: bool) -> None:
         """See `RunnableBatch.answer`; small answers are written to their connections at once."""
         source, tickets, timings = self._source, self.tickets, outputs.timings
         counted = not source.copied
@@ -92,12 +92,12 @@ class FastBatch(BatchInputs):
             won = model_endpoint.reply(queue, tickets, outputs.tensors, self.spent_ns, timings)
             source.copied = won is not None
             if won is not None:
-                tally.batch(tickets, None, won, self.spent_ns, self.ran_ns, timings)
+                stats.batch(tickets, None, won, self.spent_ns, self.ran_ns, timings)
                 return
         timings = {"assemble": self.spent_ns, **timings}
         arrays, references = (self._arrays, self._references) if counted else ([], {})
         answers = split(source.host.spec, tickets, outputs, timings, arrays, references)
-        finish(self, answers, queue, tally, timings, later=later)
+        finish(self, answers, queue, stats, timings, later=later)
 
     @property
     def requests(self) -> "FastRequests":  # type: ignore[override]

@@ -52,7 +52,7 @@ class BatchPrefetcher:
             published = False
             try:
                 while taken is not True and taken is not None:
-                    batch.fill(taken, host.queue, host.tally)
+                    batch.fill(taken, host.queue, host.stats)
                     oldest = batch.tickets[0].enqueued_ns if batch.tickets else 0
                     taken = host.queue.prefetch(most, most, batch.rows, oldest, host.delay_ns)
                 published = bool(batch.tickets)

@@ -412,7 +412,7 @@ def test_whoever_pushed_requests_ends_them_whatever_the_engine_does(inlined, mon
     assert model.queue.idle == 1
 
 
-class BrokenTally:
+class BrokenStats:
     """Counts nothing, behind answers that are out."""
 
     batch = staticmethod(fail)
@@ -428,7 +428,7 @@ def test_what_fails_behind_an_answer_answers_nobody_again(inlined, monkeypatch, 
     instance = model._instances[0]
     with socket.create_connection(address, 20) as client:
         for x in (A, row(-8, 1)):  # the second is answered from its own memory
-            monkeypatch.setattr(instance, "tally", BrokenTally())
+            monkeypatch.setattr(instance, "stats", BrokenStats())
             for _ in range(2):
                 client.sendall(message("one", {"x": x}))
                 assert payload(*read_message(client)[:2])[1].tolist() == x.tolist()
