@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.v2 import infer_body as body
 from ksrv.limits import Limits
 from ksrv.protocol.rest import parse_infer, render_infer
@@ -64,7 +64,7 @@ def header_and_body() -> Any:
         "outputs": [{"name": "probabilities", "parameters": {"binary_data": True}}],
     }
     head = json.dumps(document).encode()
-    block = arena.lease(len(head) + PIXELS.nbytes + 64)
+    block = buffer_pool.lease(len(head) + PIXELS.nbytes + 64)
     start = -len(head) % 64
     view = memoryview(block)[start : start + len(head) + PIXELS.nbytes]
     view[:] = head + PIXELS.tobytes()
@@ -120,7 +120,7 @@ def timed(benchmark: Any, run: Any) -> Any:
 @pytest.mark.parametrize("reader", ["ksrv", "msgspec", "orjson", "json + slices"])
 def test_header(benchmark: Any, reader: Any) -> None:
     length, view = header_and_body()
-    before = arena.copied_bytes()
+    before = buffer_pool.copied_bytes()
     run = {
         "ksrv": lambda: with_ksrv(view, length),
         "msgspec": lambda: with_msgspec(view, length),
@@ -129,7 +129,7 @@ def test_header(benchmark: Any, reader: Any) -> None:
     }[reader]
     benchmark.group = "body 602 KB"
     arrays = timed(benchmark, run)
-    assert arena.copied_bytes() == before
+    assert buffer_pool.copied_bytes() == before
     np.testing.assert_array_equal(arrays["image"], PIXELS)
     assert np.shares_memory(arrays["image"], np.asarray(view)) == (reader != "json + slices")
 
@@ -148,7 +148,7 @@ def test_answer(benchmark: Any) -> None:
     request = InferRequest("m", binary_output=True)
     response = InferResponse("m", "1", "42", [Tensor("y", "FP32", tuple(SHAPE), PIXELS)])
     benchmark.group = "answer of 602 KB, binary"
-    before = arena.copied_bytes()
+    before = buffer_pool.copied_bytes()
     rendered = timed(benchmark, lambda: render_infer(response, request))
-    assert arena.copied_bytes() == before
+    assert buffer_pool.copied_bytes() == before
     assert rendered.content_length > PIXELS.nbytes

@@ -15,7 +15,7 @@ from sklearn.datasets import load_sample_image
 
 from ksrv._native.image import image_header as image
 from ksrv._native.image.decode_pool import DecodePool
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.errors import InvalidRequest
 from ksrv.images import opencv
 from ksrv.images.preparer import ImagePreparer
@@ -27,7 +27,7 @@ IMAGES = 8
 
 @pytest.fixture(scope="module", autouse=True)
 def worker_settings() -> None:
-    arena.tune_malloc()
+    buffer_pool.tune_malloc()
     opencv.own_process()
 
 

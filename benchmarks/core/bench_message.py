@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.protobuf import infer_request as native
 from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol
@@ -31,7 +31,7 @@ RESPONSE = message_class("inference.ModelInferResponse")
 
 @pytest.fixture(scope="module", autouse=True)
 def worker_settings() -> None:
-    arena.tune_malloc()
+    buffer_pool.tune_malloc()
 
 
 def aligned(form: Any, values: Any = VALUES) -> Any:

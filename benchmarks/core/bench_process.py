@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.engine.executors.inline import InlineExecutor
 from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.request import BatchInputs, BatchRequest, Tensor
@@ -54,14 +54,14 @@ def cpu_us(process: int | str) -> float:
 def measure(benchmark: Any, run: Callable[[], object], other: int | None) -> None:
     for _ in range(200):
         run()
-    copied, mine = arena.copied_bytes(), cpu_us("self")
+    copied, mine = buffer_pool.copied_bytes(), cpu_us("self")
     theirs = cpu_us(other) if other else 0.0
     for _ in range(ROUNDS):
         run()
     benchmark.extra_info["cpu_here_us"] = round((cpu_us("self") - mine) / ROUNDS, 1)
     if other:
         benchmark.extra_info["cpu_there_us"] = round((cpu_us(other) - theirs) / ROUNDS, 1)
-    benchmark.extra_info["copied_bytes"] = (arena.copied_bytes() - copied) // ROUNDS
+    benchmark.extra_info["copied_bytes"] = (buffer_pool.copied_bytes() - copied) // ROUNDS
     benchmark(run)
 
 
@@ -83,7 +83,7 @@ def test_process(benchmark: Any, process: Any, size: str) -> None:
 @pytest.mark.parametrize("size", SHAPES)
 def test_process_leased(benchmark: Any, process: Any, size: str) -> None:
     shape = SHAPES[size]
-    array = arena.array(process.lease(int(np.prod(shape)) * 4), "<f4", shape)
+    array = buffer_pool.array(process.lease(int(np.prod(shape)) * 4), "<f4", shape)
     array[...] = 0
     benchmark.group = f"batch to a handler, {size}"
     measure(benchmark, lambda: process.run(batch_of(array), None), process.pid)

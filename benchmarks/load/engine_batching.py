@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import Overloaded
 from ksrv.repository.layout import Repository
@@ -161,7 +161,7 @@ def contestant(what: str, size: int, how: str) -> None:
     image = np.random.default_rng(0).random((1, 3, 224, 224), np.float32)
     if what == "loop":
         if how == "kept":
-            arena.tune_malloc(keep=1 << 30, no_mmap=True)
+            buffer_pool.tune_malloc(keep=1 << 30, no_mmap=True)
         model = network()
         if how == "two-pools":
             called = threading.Event()
@@ -176,7 +176,7 @@ def contestant(what: str, size: int, how: str) -> None:
         for line in sys.stdin:
             print(*loop_rate(model, image, size, float(line)), flush=True)
         return
-    arena.tune_malloc()  # as `ksrv serve` does
+    buffer_pool.tune_malloc()  # as `ksrv serve` does
     more = f"batching: {{max_batch_size: {size}}}\nexecutor: {how}"
     with tempfile.TemporaryDirectory() as folder:
         engine = started(Path(folder), "resnet", RESNET, "[-1, 3, 224, 224]", more)

@@ -29,22 +29,22 @@ class DecodeThread:
         self._waiting: deque[list[QueuedRequest]] = deque()
         self._works = False
 
-    def take(self, tickets: list[QueuedRequest]) -> None:
+    def take(self, handles: list[QueuedRequest]) -> None:
         """Take over requests of one group, or refuse them where too many wait.
 
         Args:
-            tickets: Requests that the queue gave out.
+            handles: Requests that the queue gave out.
         """
         with self._changed:
             room = len(self._waiting) < self._host.config.queue_size
             if room:
-                self._waiting.append(tickets)
+                self._waiting.append(handles)
             if room and not self._works:
                 self._works = True
                 name = f"ksrv-{self._host.spec.name}-decode"
                 threading.Thread(target=self._live, name=name, daemon=True).start()
         if not room:
-            won = self._host.queue.finish(tickets, [self._host.queue_full()] * len(tickets))
+            won = self._host.queue.finish(handles, [self._host.queue_full()] * len(handles))
             self._host.stats.failed(sum(won))
 
     def wait(self) -> bool:
@@ -62,12 +62,12 @@ class DecodeThread:
                     self._works = False
                     self._changed.notify_all()
                     return
-                tickets = self._waiting.popleft()
+                handles = self._waiting.popleft()
             try:
                 batch = host.new_batch()
-                batch.fill(tickets, host.queue, host.stats)
-                if batch.tickets:
+                batch.fill(handles, host.queue, host.stats)
+                if batch.handles:
                     host.requeue(batch)
-                del batch, tickets
+                del batch, handles
             except BaseException:  # the thread goes on: instances wait for it when they end
                 log.exception("a request of the model %s cannot be decoded", host.spec.name)

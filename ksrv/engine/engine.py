@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Literal, TypeAlias
 
-from ksrv._native.memory import buffer_pool as arena
-from ksrv._native.memory import pymalloc
+from ksrv._native.memory import buffer_pool, pymalloc
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue import request_queue as native
 from ksrv.engine.executors import Executor
@@ -146,7 +145,7 @@ class Engine:
     def _give_memory_back(self) -> None:
         """Free the memory that is kept for requests, also when none comes any more."""
         while not self._closing.wait(IDLE_MEMORY_SECONDS):
-            arena.trim(IDLE_MEMORY_SECONDS)
+            buffer_pool.trim(IDLE_MEMORY_SECONDS)
             pymalloc.trim()
 
     def _watch(self) -> None:
@@ -201,21 +200,21 @@ class Engine:
     ) -> RequestHandle:
         """Check a request and queue it; this never waits.
 
-        The request belongs to the engine until the ticket is done: neither it nor the memory of its
+        The request belongs to the engine until the handle is done: neither it nor the memory of its
         tensors may change.
 
         Args:
             request: The parsed request.
-            callback: Called with the ticket once the request has ended, on the thread that ended
+            callback: Called with the handle once the request has ended, on the thread that ended
                 it; for one that expires that is a thread of the engine's.
             allow_inline: Whether a request to a handler that has proven quick may be run before this
                 returns, on the calling thread. Only for a thread that others can stand in for: a
                 handler that hangs keeps it, though the request is still ended at its deadline.
-            caller_blocks: Whether the calling thread would only wait for the ticket. Then the request may
+            caller_blocks: Whether the calling thread would only wait for the handle. Then the request may
                 be run on it where that cannot last beyond the request's deadline.
 
         Returns:
-            The ticket to wait for.
+            The handle to wait for.
 
         Raises:
             KsrvError: It is refused: unknown model, wrong request, full queue, past deadline.

@@ -55,7 +55,7 @@ class InstanceHost(Protocol):
     def instance_lost(self, reason: str) -> None:
         """Note that an instance has ended for good."""
 
-    def decode_apart(self, tickets: list[QueuedRequest]) -> None:
+    def decode_apart(self, handles: list[QueuedRequest]) -> None:
         """Take over requests whose images take long to decode, and requeue them decoded."""
 
     def wait_apart(self) -> bool:

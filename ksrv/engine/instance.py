@@ -227,19 +227,19 @@ class Instance:
             if self._cold and not self._revive():
                 break
 
-    def run_inline(self, tickets: list[QueuedRequest]) -> None:
+    def run_inline(self, handles: list[QueuedRequest]) -> None:
         """Run requests on the thread that submitted them, which claimed this instance's slot.
 
         Args:
-            tickets: The requests. They may still be open afterwards: a death of the executor lets
+            handles: The requests. They may still be open afterwards: a death of the executor lets
                 another instance run them again.
         """
         queue = self._host.queue
         try:
-            if tickets[0].batch_key >= APART:
-                self._host.decode_apart(tickets)
+            if handles[0].batch_key >= APART:
+                self._host.decode_apart(handles)
             else:
-                batch = self._batch_of(tickets)
+                batch = self._batch_of(handles)
                 if batch is not None:
                     self._run(batch, True)
         finally:
@@ -257,30 +257,30 @@ class Instance:
         """
         return PendingBatch(self._host.spec, self._host.images, self._executor.lease, room)
 
-    def _batch_of(self, tickets: list[QueuedRequest]) -> RunnableBatch | None:
+    def _batch_of(self, handles: list[QueuedRequest]) -> RunnableBatch | None:
         """Return the batch of some requests; None after none of them could be added."""
         try:
-            if model_endpoint.are_fast(tickets):
-                return FastBatch(tickets, self._fast_batches)
+            if model_endpoint.are_fast(handles):
+                return FastBatch(handles, self._fast_batches)
             batch = self.new_batch()
-            batch.fill(tickets, self._host.queue, self.stats)
+            batch.fill(handles, self._host.queue, self.stats)
         except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
-            self._fail(tickets, error)
+            self._fail(handles, error)
             return None
-        return batch if batch.tickets else None
+        return batch if batch.handles else None
 
     def _run(self, batch: RunnableBatch, inline: bool) -> None:
         """Run a batch and answer its requests; on a claimed slot their waiters are woken at once."""
-        tickets = batch.tickets
+        handles = batch.handles
         try:
             # A batch on a claimed slot is counted as running since it was pushed.
-            alive = tickets if inline else self._host.queue.start(tickets)
-            if len(alive) != len(tickets):
+            alive = handles if inline else self._host.queue.start(handles)
+            if len(alive) != len(handles):
                 batch.keep(alive)
             if alive:
                 self._execute(batch, later=not inline)
         except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
-            self._fail(tickets, error)
+            self._fail(handles, error)
 
     def _execute(self, batch: RunnableBatch, *, later: bool) -> None:
         queue = self._host.queue
@@ -289,7 +289,7 @@ class Instance:
         try:
             inputs = batch.inputs()
             keeps = self._executor.keeps_deadlines
-            deadline = self._deadline(batch.tickets, began) if keeps else None
+            deadline = self._deadline(batch.handles, began) if keeps else None
             outputs = self._executor.run(inputs, deadline)
             batch.ran_ns = time.monotonic_ns() - began
             batch.answer(outputs, queue, self.stats, later=later)
@@ -305,13 +305,13 @@ class Instance:
             self._busy_since = 0
             batch.ran_ns = batch.ran_ns or time.monotonic_ns() - began
         if failure is not None:
-            finish(batch, [failure] * len(batch.tickets), queue, self.stats, {}, later=later)
+            finish(batch, [failure] * len(batch.handles), queue, self.stats, {}, later=later)
         if self._inline_credit < MAX_INLINE_CREDIT or batch.ran_ns >= QUICK_NS:
             self._note_pace(batch.ran_ns)
 
-    def _fail(self, tickets: list[QueuedRequest], error: BaseException) -> None:
+    def _fail(self, handles: list[QueuedRequest], error: BaseException) -> None:
         """Answer the requests of a batch that are open still."""
-        won = self._host.queue.finish(tickets, [self._failure(error)] * len(tickets))
+        won = self._host.queue.finish(handles, [self._failure(error)] * len(handles))
         self.stats.failed(sum(won))
 
     def _failure(self, error: BaseException) -> KsrvError:
@@ -319,9 +319,9 @@ class Instance:
         log.error("a batch of the model %s failed", name, exc_info=error)
         return HandlerFailed(f"a batch of the model {name} failed: {type(error).__name__}")
 
-    def _deadline(self, tickets: list[QueuedRequest], began: int) -> int | None:
+    def _deadline(self, handles: list[QueuedRequest], began: int) -> int | None:
         """When the executor is to give up."""
-        deadline = max([ticket.deadline_ns for ticket in tickets])
+        deadline = max([handle.deadline_ns for handle in handles])
         if self._host.run_timeout_ns:
             deadline = min(deadline, began + self._host.run_timeout_ns)
         return None if deadline == native.NO_DEADLINE else deadline
@@ -364,11 +364,11 @@ class Instance:
                 f"again: {error.message}"
             )
         # Each alone, so that a request that kills its process takes no other with it.
-        for ticket in batch.tickets:
+        for handle in batch.handles:
             again = self.new_batch()
             again.attempts = 1
-            again.fill([ticket], self._host.queue, self.stats)
-            if again.tickets:
+            again.fill([handle], self._host.queue, self.stats)
+            if again.handles:
                 self._host.requeue(again)
         return None
 

@@ -243,23 +243,23 @@ class ModelVersion:
             Retired: Another version has taken over; submit it there.
             KsrvError: It is refused.
         """
-        ticket = self._validated(request)
-        if isinstance(ticket, SplitRequest):
+        handle = self._validated(request)
+        if isinstance(handle, SplitRequest):
             if callback is not None:
-                ticket.add_done_callback(callback)
-            return ticket
+                handle.add_done_callback(callback)
+            return handle
         if callback is not None:
-            ticket.add_done_callback(callback)
-        caller_blocks = caller_blocks and self._may_keep(ticket)
+            handle.add_done_callback(callback)
+        caller_blocks = caller_blocks and self._may_keep(handle)
         if allow_inline or caller_blocks:
-            pushed = self.queue.push_inline(ticket, caller_blocks)
+            pushed = self.queue.push_inline(handle, caller_blocks)
         else:
-            pushed = self.queue.push(ticket)
+            pushed = self.queue.push(handle)
         if pushed < 0:
-            self.run_inline(-1 - pushed, [ticket])
+            self.run_inline(-1 - pushed, [handle])
         elif pushed != native.OK:
-            raise self._refusal(pushed, ticket)
-        return ticket
+            raise self._refusal(pushed, handle)
+        return handle
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Check a request, run it and wait for its answer.
@@ -271,35 +271,35 @@ class ModelVersion:
             Retired: Another version has taken over; submit it there.
             KsrvError: Why there is no answer.
         """
-        ticket = self._validated(request)
-        if isinstance(ticket, SplitRequest):
-            return ticket.wait()
-        pushed = self.queue.push_and_join(ticket, self._may_keep(ticket))
+        handle = self._validated(request)
+        if isinstance(handle, SplitRequest):
+            return handle.wait()
+        pushed = self.queue.push_and_join(handle, self._may_keep(handle))
         if pushed < 0:
-            self.run_inline(-1 - pushed, [ticket])
-            return ticket.wait()
+            self.run_inline(-1 - pushed, [handle])
+            return handle.wait()
         if pushed != native.OK:
-            raise self._refusal(pushed, ticket)
-        return ticket.outcome()
+            raise self._refusal(pushed, handle)
+        return handle.outcome()
 
-    def _may_keep(self, ticket: QueuedRequest) -> bool:
-        """Whether a thread that waits for a ticket may run it.
+    def _may_keep(self, handle: QueuedRequest) -> bool:
+        """Whether a thread that waits for a handle may run it.
 
         The timer ends it at its deadline whoever runs it, but a thread cannot leave a handler.
         """
-        return self._bounded or ticket.deadline_ns == native.NO_DEADLINE
+        return self._bounded or handle.deadline_ns == native.NO_DEADLINE
 
-    def run_inline(self, slot: int, tickets: list[QueuedRequest]) -> None:
+    def run_inline(self, slot: int, handles: list[QueuedRequest]) -> None:
         """Run requests on the calling thread, which claimed an instance's slot for them.
 
         Args:
             slot: The slot's number.
-            tickets: Requests that may be joined.
+            handles: Requests that may be joined.
         """
-        self._instances[slot].run_inline(tickets)
+        self._instances[slot].run_inline(handles)
 
     def _validated(self, request: InferRequest) -> QueuedRequest | SplitRequest:
-        """Return the ticket of a request that fits the model; one of parts is queued already."""
+        """Return the handle of a request that fits the model; one of parts is queued already."""
         try:
             rows, batch_key = self._validator.validate(request)
         except KsrvError:
@@ -319,15 +319,15 @@ class ModelVersion:
         for start in range(0, rows, most):
             end = min(start + most, rows)
             part = _part(request, start, end)
-            ticket = QueuedRequest(
+            handle = QueuedRequest(
                 part, end - start, batch_key, request.priority, deadline, _nbytes(part)
             )
-            pushed = self.queue.push(ticket)
+            pushed = self.queue.push(handle)
             if pushed != native.OK:
                 for earlier in parts:
                     earlier.cancel()
-                raise self._refusal(pushed, ticket)
-            parts.append(ticket)
+                raise self._refusal(pushed, handle)
+            parts.append(handle)
         return SplitRequest(parts, join)
 
     def _deadline(self, request: InferRequest) -> int | None:
@@ -354,7 +354,7 @@ class ModelVersion:
             "queue_full",
         )
 
-    def _refusal(self, pushed: int, ticket: QueuedRequest) -> Exception:
+    def _refusal(self, pushed: int, handle: QueuedRequest) -> Exception:
         name = self.spec.name
         if pushed == native.CLOSED:
             return Retired()
@@ -364,7 +364,7 @@ class ModelVersion:
             )
         if pushed == native.FULL:
             return self.queue_full()
-        nbytes, bound = _nbytes(ticket.request), PROCESS.bound
+        nbytes, bound = _nbytes(handle.request), PROCESS.bound
         if pushed == native.BYTES_IN_FLIGHT and nbytes > bound:
             return BodyTooLarge(
                 f"the request holds {nbytes} bytes, above the {show_limit('in_flight', bound)} of "
@@ -398,9 +398,9 @@ class ModelVersion:
         self._ready.append(batch)
         self.queue.close_open_batch(True)
 
-    def decode_apart(self, tickets: list[QueuedRequest]) -> None:
+    def decode_apart(self, handles: list[QueuedRequest]) -> None:
         """See `InstanceHost.decode_apart`."""
-        self._decode_thread.take(tickets)
+        self._decode_thread.take(handles)
 
     def wait_apart(self) -> bool:
         """See `InstanceHost.wait_apart`."""
@@ -419,10 +419,10 @@ class ModelVersion:
         self._fail_waiting(NotReady(f"the model {self.spec.name} is not ready: {reason}"))
 
     def _fail_waiting(self, error: KsrvError) -> None:
-        tickets = [ticket for batch in self._ready for ticket in batch.tickets]
+        handles = [handle for batch in self._ready for handle in batch.handles]
         self._ready.clear()
-        tickets += self.queue.take_all()
-        self.queue.finish(tickets, [error] * len(tickets))
+        handles += self.queue.take_all()
+        self.queue.finish(handles, [error] * len(handles))
 
     # ---- state ------------------------------------------------------------------------------
 

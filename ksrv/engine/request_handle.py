@@ -87,7 +87,7 @@ class SplitRequest:
     The first part that fails ends the others.
 
     Args:
-        parts: The tickets of its parts, in order.
+        parts: The handles of its parts, in order.
         join: Makes one response of theirs.
 
     Attributes:

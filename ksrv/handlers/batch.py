@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.errors import InferenceError, KsrvError
 from ksrv.request import Array, BatchInputs, BatchRequest, Parameter, Tensor
 
@@ -115,7 +115,7 @@ class Batch:
             raise TypeError(f"the input {name!r} is BYTES, which is no torch tensor")
         array = self[name]
         if not array.flags.writeable:
-            arena.count_copy(array.nbytes)
+            buffer_pool.count_copy(array.nbytes)
             array = array.copy(order="K")
         tensor = torch.from_numpy(array)
         if entry.datatype == "BF16":
@@ -219,7 +219,7 @@ class Batch:
             array = np.empty(len(entry.data), dtype=object)
             for place, element in enumerate(entry.data):
                 if not isinstance(element, bytes):
-                    arena.count_copy(len(element))
+                    buffer_pool.count_copy(len(element))
                     element = bytes(element)
                 array[place] = element
             return array.reshape(entry.shape)

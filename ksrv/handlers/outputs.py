@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor.declared_outputs import DeclaredOutputs
 from ksrv.datatypes import DTYPES, FLOATING, NAME_BY_DTYPE, widen_bfloat16
 from ksrv.errors import HandlerFailed, PromiseBroken
@@ -247,10 +247,10 @@ def _from_torch(name: str, tensor: Any, inputs: Mapping[str, Tensor]) -> Any:
         tensor = tensor.detach().cpu()
     elif tensor.requires_grad or tensor.is_neg() or _is_shared(tensor, inputs):
         tensor = tensor.detach().resolve_neg().clone(memory_format=torch.contiguous_format)
-        arena.count_copy(tensor.nbytes)
+        buffer_pool.count_copy(tensor.nbytes)
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
-        arena.count_copy(tensor.nbytes)
+        buffer_pool.count_copy(tensor.nbytes)
     if tensor.dtype is torch.bfloat16:
         return BFloat16Bits(tensor.view(torch.uint16).numpy())
     try:
@@ -331,7 +331,7 @@ def _from_numbers(name: str, array: Array, wanted: str | None) -> Tensor:
 def _in_order(array: Array) -> Array:
     if array.flags.c_contiguous:
         return array
-    arena.count_copy(array.nbytes)
+    buffer_pool.count_copy(array.nbytes)
     return array.copy(order="C")
 
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ksrv._native.image import convert_pixels as pixels
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.images import opencv
 from ksrv.request import Array
 from ksrv.spec import Dimension, ImageSpec
@@ -30,12 +30,12 @@ def scratch(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
         shape: Its shape.
 
     Returns:
-        The array; its block returns to the arena with it.
+        The array; its block returns to the buffer pool with it.
     """
     nbytes = dtype.itemsize
     for side in shape:
         nbytes *= side
-    return arena.array(arena.lease(nbytes), dtype, shape)
+    return buffer_pool.array(buffer_pool.lease(nbytes), dtype, shape)
 
 
 def bounded(size: int, dimension: Dimension) -> int:

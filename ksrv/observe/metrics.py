@@ -201,9 +201,11 @@ def _process(held: ProcessValues) -> Iterator[Metric]:
                 "Bytes that requests hold while they are received and served, and answers while sent.",
                 held.in_flight,
             ),
-            GaugeMetricFamily("ksrv_arena_leased_bytes", "Bytes of blocks in use.", held.leased),
             GaugeMetricFamily(
-                "ksrv_arena_pooled_bytes", "Bytes of blocks kept ready.", held.pooled
+                "ksrv_buffer_pool_leased_bytes", "Bytes of blocks in use.", held.leased
+            ),
+            GaugeMetricFamily(
+                "ksrv_buffer_pool_pooled_bytes", "Bytes of blocks kept ready.", held.pooled
             ),
             CounterMetricFamily("ksrv_copied_bytes", "Tensor bytes that were copied.", held.copied),
             GaugeMetricFamily(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
 
 
@@ -14,8 +14,8 @@ class ProcessValues(msgspec.Struct):
 
     Attributes:
         in_flight: Bytes that requests and answers hold, from their first byte to their last.
-        leased: Bytes of arena blocks in use.
-        pooled: Bytes of arena blocks kept ready.
+        leased: Bytes of the buffer pool's blocks in use.
+        pooled: Bytes of the buffer pool's blocks kept ready.
         resident: Bytes of memory.
         copied: Tensor bytes that were copied so far.
     """
@@ -43,7 +43,7 @@ class ProcessValues(msgspec.Struct):
 
 def process_values() -> ProcessValues:
     """Return the values of this process."""
-    held = arena.statistics()
+    held = buffer_pool.statistics()
     return ProcessValues(
         PROCESS.held,
         held["leased_bytes"],

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.protobuf.infer_request import (
     BYTES_CONTENTS,
     FP32_CONTENTS,
@@ -120,7 +120,7 @@ def _ordinary(message: bytes) -> bytes:
         raise InvalidRequest(f"the request is not a ModelInferRequest: {error}") from error
     parsed.DiscardUnknownFields()
     rewritten: bytes = parsed.SerializeToString()
-    arena.count_copy(len(rewritten))
+    buffer_pool.count_copy(len(rewritten))
     return rewritten
 
 

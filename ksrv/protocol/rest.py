@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor import bytes_tensor as elements
 from ksrv._native.tensor.bytes_tensor import ElementsError
 from ksrv._native.tensor.datatype import item_size
@@ -322,7 +322,7 @@ def _contiguous(array: Array) -> Array:
     """Return the array flat, C-ordered and little-endian; a copy it takes is counted."""
     flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
     if array.size and not np.may_share_memory(flat, array):
-        arena.count_copy(array.nbytes)
+        buffer_pool.count_copy(array.nbytes)
     return flat
 
 

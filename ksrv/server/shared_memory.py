@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.errors import InvalidRequest, NotFound, quote
 from ksrv.limits import show_limit
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
@@ -207,14 +207,14 @@ class SharedMemory:
             InvalidRequest: The reference does not lie in a registered region.
         """
         descriptor, start = self._place(ref)
-        view = memoryview(arena.lease(ref.byte_size))[: ref.byte_size]
+        view = memoryview(buffer_pool.lease(ref.byte_size))[: ref.byte_size]
         filled = 0
         while filled < len(view):
             got = os.preadv(descriptor.number, [view[filled:]], start + filled)
             if got == 0:
                 raise _shrunk(ref)
             filled += got
-        arena.count_copy(filled)
+        buffer_pool.count_copy(filled)
         return view
 
     def write(self, ref: SharedMemoryRef, parts: Iterable[bytes | memoryview]) -> None:
@@ -230,7 +230,7 @@ class SharedMemory:
                 written = os.pwrite(descriptor.number, view, position)
                 position += written
                 view = view[written:]
-            arena.count_copy(len(part))
+            buffer_pool.count_copy(len(part))
 
 
 def _shrunk(ref: SharedMemoryRef) -> InvalidRequest:

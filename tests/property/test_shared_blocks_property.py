@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ksrv._native.ipc import tensor_descriptors as records
 from ksrv._native.ipc.channel import Channel, ChannelError, Link
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.engine.executors import messages
 from ksrv.engine.executors.messages import MessageType
 from ksrv.request import BatchOutputs, Tensor
@@ -65,7 +65,7 @@ class Sides:
         if step["elements"]:
             return Tensor("t", "BYTES", (2,), [bytes([pattern]) * size, bytes([pattern]) * 3])
         if step["leased"]:
-            array = arena.array(link.own.lease(size), "u1", (size,))
+            array = buffer_pool.array(link.own.lease(size), "u1", (size,))
             array[...] = pattern
         else:
             array = np.full((size,), pattern, "u1")

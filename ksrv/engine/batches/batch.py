@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ksrv._native.image.image_header import Header
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
 from ksrv._native.tensor import aliasing_check, datatype
@@ -46,14 +46,14 @@ class RunnableBatch(Protocol):
     """A batch as an instance runs it.
 
     Attributes:
-        tickets: The requests of the batch, in row order.
+        handles: The requests of the batch, in row order.
         rows: How many rows the batch has.
         spent_ns: How long joining the requests has taken.
         ran_ns: How long the executor took.
         attempts: How many executors died of the batch.
     """
 
-    tickets: list[QueuedRequest]
+    handles: list[QueuedRequest]
     rows: int
     spent_ns: int
     ran_ns: int
@@ -108,8 +108,8 @@ def finish(
         timings: Nanoseconds by stage.
         later: See `Queue.finish`.
     """
-    won = queue.finish(batch.tickets, list(answers), later)
-    stats.batch(batch.tickets, list(answers), won, batch.spent_ns, batch.ran_ns, timings)
+    won = queue.finish(batch.handles, list(answers), later)
+    stats.batch(batch.handles, list(answers), won, batch.spent_ns, batch.ran_ns, timings)
 
 
 class PendingBatch:
@@ -122,7 +122,7 @@ class PendingBatch:
         room: How many rows the batch may grow to; its blocks are leased for these.
 
     Attributes:
-        tickets: The requests of the batch, in row order.
+        handles: The requests of the batch, in row order.
         failed: Requests that cannot be run, with the reason.
         rows: How many rows the batch has.
         spent_ns: How long assembling has taken.
@@ -148,56 +148,56 @@ class PendingBatch:
         self._lease = lease
         self._room = room
         self._filled: dict[str, Array] = {}
-        self._copied = 0  # tickets whose raw tensors lie in `_filled`
-        self.tickets: list[QueuedRequest] = []
+        self._copied = 0  # handles whose raw tensors lie in `_filled`
+        self.handles: list[QueuedRequest] = []
         self.failed: list[tuple[QueuedRequest, KsrvError]] = []
         self.rows = 0
         self.spent_ns = 0
         self.attempts = 0
         self.ran_ns = 0
 
-    def add(self, tickets: Sequence[QueuedRequest]) -> None:
+    def add(self, handles: Sequence[QueuedRequest]) -> None:
         """Add requests of the same group behind those that the batch has.
 
         Args:
-            tickets: The requests; one whose images cannot be decoded goes to `failed`.
+            handles: The requests; one whose images cannot be decoded goes to `failed`.
         """
-        if len(tickets) == 1 and not self.tickets and self._stays_alone(tickets[0]):
-            self.tickets.append(tickets[0])
-            self.rows = tickets[0].rows
+        if len(handles) == 1 and not self.handles and self._stays_alone(handles[0]):
+            self.handles.append(handles[0])
+            self.rows = handles[0].rows
             return
         began = time.monotonic_ns()
         if self._images:
-            self._room = max(self._room, self.rows + sum(ticket.rows for ticket in tickets))
-            self._add_with_images(tickets)
+            self._room = max(self._room, self.rows + sum(handle.rows for handle in handles))
+            self._add_with_images(handles)
         else:
-            self.tickets.extend(tickets)
-            self.rows += sum(ticket.rows for ticket in tickets)
-        if len(self.tickets) > 1:
+            self.handles.extend(handles)
+            self.rows += sum(handle.rows for handle in handles)
+        if len(self.handles) > 1:
             self._room = max(self._room, self.rows)
             self._copy_raw()
         self.spent_ns += time.monotonic_ns() - began
 
-    def _stays_alone(self, ticket: QueuedRequest) -> bool:
+    def _stays_alone(self, handle: QueuedRequest) -> bool:
         """Whether a first request is run on the tensors that it came with, without a copy."""
         if not self._images:
             return True
         return self._room == 0 and not any(
             tensor.name in self._images and not isinstance(tensor.data, np.ndarray)
-            for tensor in ticket.request.inputs
+            for tensor in handle.request.inputs
         )
 
-    def fill(self, tickets: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
+    def fill(self, handles: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
         """Add requests, and answer those that cannot be added.
 
         Args:
-            tickets: Requests that the queue gave out.
+            handles: Requests that the queue gave out.
             queue: The queue.
             stats: Counts requests that cannot be added.
         """
-        known = len(self.tickets)
+        known = len(self.handles)
         try:
-            self.add(tickets)
+            self.add(handles)
         except BaseException as error:
             shown: KsrvError
             if isinstance(error, KsrvError):
@@ -206,19 +206,19 @@ class PendingBatch:
                 log.error("a batch cannot be assembled", exc_info=error)
                 shown = HandlerFailed(f"the batch cannot be assembled: {type(error).__name__}")
             self._truncate(known)
-            queue.finish(tickets, [shown] * len(tickets))
-            stats.failed(len(tickets))
+            queue.finish(handles, [shown] * len(handles))
+            stats.failed(len(handles))
             return
         if self.failed:
-            failed = [ticket for ticket, _ in self.failed]
+            failed = [handle for handle, _ in self.failed]
             won = queue.finish(failed, [error for _, error in self.failed])
             stats.failed(sum(won))  # requests that had ended before are counted as expired
             self.failed.clear()
 
     def _truncate(self, count: int) -> None:
-        del self.tickets[count:]
+        del self.handles[count:]
         self.failed.clear()
-        self.rows = sum(ticket.rows for ticket in self.tickets)
+        self.rows = sum(handle.rows for handle in self.handles)
         self._copied = min(self._copied, count)
 
     def keep(self, alive: Sequence[QueuedRequest]) -> None:
@@ -227,21 +227,21 @@ class PendingBatch:
         Args:
             alive: Those that remain, in order.
         """
-        if len(alive) == len(self.tickets):
+        if len(alive) == len(self.handles):
             return
         remaining = set(map(id, alive))
         kept = np.concatenate(
             [
-                np.full(ticket.rows, id(ticket) in remaining, dtype=np.bool_)
-                for ticket in self.tickets
+                np.full(handle.rows, id(handle) in remaining, dtype=np.bool_)
+                for handle in self.handles
             ]
         )
         for array in self._filled.values():
             rows = array[: self.rows][kept[: len(array)]]
-            arena.count_copy(rows.nbytes)
+            buffer_pool.count_copy(rows.nbytes)
             array[: len(rows)] = rows
-        self._copied = sum(id(ticket) in remaining for ticket in self.tickets[: self._copied])
-        self.tickets = list(alive)
+        self._copied = sum(id(handle) in remaining for handle in self.handles[: self._copied])
+        self.handles = list(alive)
         self.rows = int(kept.sum())
 
     @property
@@ -252,7 +252,7 @@ class PendingBatch:
     def inputs(self) -> BatchInputs:
         """See `RunnableBatch.inputs`."""
         batch = self._inputs()
-        self._chunks = batch.emit = chunk_sender(self._spec, self.tickets)
+        self._chunks = batch.emit = chunk_sender(self._spec, self.handles)
         self._arrays = arrays_of(batch)
         self._references = aliasing_check.counts(self._arrays)
         return batch
@@ -260,21 +260,21 @@ class PendingBatch:
     def answer(self, outputs: BatchOutputs, queue: Queue, stats: Stats, *, later: bool) -> None:
         """See `RunnableBatch.answer`."""
         timings = {"assemble": self.spent_ns, **outputs.timings}
-        answers = split(self._spec, self.tickets, outputs, timings, self._arrays, self._references)
+        answers = split(self._spec, self.handles, outputs, timings, self._arrays, self._references)
         finish(self, answers, queue, stats, timings, later=later)
 
     def _inputs(self) -> BatchInputs:
-        first: InferRequest = self.tickets[0].request
-        if len(self.tickets) == 1 and not self._filled:
+        first: InferRequest = self.handles[0].request
+        if len(self.handles) == 1 and not self._filled:
             return single_request(self._in_order(first), self.rows, first)
         requests: list[BatchRequest] = []
         row = 0
-        for ticket in self.tickets:
-            request: InferRequest = ticket.request
-            end = row + ticket.rows
+        for handle in self.handles:
+            request: InferRequest = handle.request
+            end = row + handle.rows
             requests.append(BatchRequest.of(request, slice(row, end)))
             row = end
-        own = len(self.tickets) == 1 and not self._copied
+        own = len(self.handles) == 1 and not self._copied
         tensors = {
             tensor.name: tensor if own and tensor.name not in self._filled else self._joined(tensor)
             for tensor in self._in_order(first)
@@ -303,42 +303,42 @@ class PendingBatch:
             return Tensor(name, kind, data.shape, data)
         elements: list[Element] = list(
             itertools.chain.from_iterable(
-                _tensor(ticket.request, name).data for ticket in self.tickets
+                _tensor(handle.request, name).data for handle in self.handles
             )
         )
         return Tensor(name, like.datatype, (self.rows, *like.shape[1:]), elements)
 
     def _copy_raw(self) -> None:
         """Copy the raw tensors of requests that have become part of a joined batch."""
-        new = self.tickets[self._copied :]
-        first: InferRequest = self.tickets[0].request
+        new = self.handles[self._copied :]
+        first: InferRequest = self.handles[0].request
         for like in first.inputs:
             name = like.name
             if name in self._images or not isinstance(like.data, np.ndarray):
                 continue
             target = self._rows(name, like.datatype, like.shape[1:])
-            row = sum(ticket.rows for ticket in self.tickets[: self._copied])
+            row = sum(handle.rows for handle in self.handles[: self._copied])
             copied = 0
-            for ticket in new:
-                data = _tensor(ticket.request, name).data
-                target[row : row + ticket.rows] = data
-                row += ticket.rows
+            for handle in new:
+                data = _tensor(handle.request, name).data
+                target[row : row + handle.rows] = data
+                row += handle.rows
                 copied += data.nbytes  # type: ignore[union-attr]
-            arena.count_copy(copied)
-        self._copied = len(self.tickets)
+            buffer_pool.count_copy(copied)
+        self._copied = len(self.handles)
 
-    def _add_with_images(self, tickets: Sequence[QueuedRequest]) -> None:
+    def _add_with_images(self, handles: Sequence[QueuedRequest]) -> None:
         """Add requests, their images decoded and their raw tensors for image inputs copied.
 
         The images of all of them are decoded together, so that the decoding threads share them.
         """
         began = self.rows
-        known = len(self.tickets)
+        known = len(self.handles)
         bad: dict[int, KsrvError] = {}
-        self.tickets.extend(tickets)
-        self.rows += sum(ticket.rows for ticket in tickets)
+        self.handles.extend(handles)
+        self.rows += sum(handle.rows for handle in handles)
         for name, images in self._images.items():
-            target = self._image_rows(name, self.tickets[0].request)
+            target = self._image_rows(name, self.handles[0].request)
             row = began
             elements: list[Element] = []
             owners: list[int] = []
@@ -346,27 +346,27 @@ class PendingBatch:
             headers: list[Header] = []
             asked: list[QueuedRequest] = []
             first_row = row
-            for place, ticket in enumerate(tickets, known):
-                data = _tensor(ticket.request, name).data
+            for place, handle in enumerate(handles, known):
+                data = _tensor(handle.request, name).data
                 if isinstance(data, np.ndarray):
-                    target[row : row + ticket.rows] = data
-                    arena.count_copy(data.nbytes)
+                    target[row : row + handle.rows] = data
+                    buffer_pool.count_copy(data.nbytes)
                     errors = images.prepare(elements, target, first_row, numbers, asked, headers)
                     _note_bad(bad, owners, errors)
                     elements, owners, numbers, asked, headers = [], [], [], [], []
-                    first_row = row + ticket.rows
+                    first_row = row + handle.rows
                 else:
                     elements += data
                     owners += [place] * len(data)
                     numbers += range(len(data))
-                    headers += _checked(ticket.request, name).headers
-                    asked += [ticket] * len(data)
-                row += ticket.rows
+                    headers += _checked(handle.request, name).headers
+                    asked += [handle] * len(data)
+                row += handle.rows
             errors = images.prepare(elements, target, first_row, numbers, asked, headers)
             _note_bad(bad, owners, errors)
         if bad:
-            self.failed += [(self.tickets[place], error) for place, error in bad.items()]
-            self.keep([one for place, one in enumerate(self.tickets) if place not in bad])
+            self.failed += [(self.handles[place], error) for place, error in bad.items()]
+            self.keep([one for place, one in enumerate(self.handles) if place not in bad])
 
     def _image_rows(self, name: str, first: InferRequest) -> Array:
         """Return the array for an image input; the requests of a group agree on its shape."""
@@ -391,7 +391,7 @@ class PendingBatch:
         grown = np.ndarray(shape, dtype, block)
         if array is not None:
             grown[: len(array)] = array
-            arena.count_copy(array.nbytes)
+            buffer_pool.count_copy(array.nbytes)
         self._filled[name] = grown
         return grown
 

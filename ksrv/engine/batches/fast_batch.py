@@ -44,7 +44,7 @@ class FastBatch(BatchInputs):
     `attempts` is always 0: after a death the requests are run again in a `PendingBatch`.
 
     Args:
-        tickets: The requests, in row order.
+        handles: The requests, in row order.
         source: What makes the instance's batches.
 
     Attributes:
@@ -52,15 +52,15 @@ class FastBatch(BatchInputs):
         spent_ns: How long joining the requests took; 0 for a single request, which is not copied.
     """
 
-    __slots__ = ("_arrays", "_references", "_requests", "_source", "ran_ns", "spent_ns", "tickets")
+    __slots__ = ("_arrays", "_references", "_requests", "_source", "ran_ns", "spent_ns", "handles")
 
     attempts = 0
     explain = False
     emit = None
     streamed = False
 
-    def __init__(self, tickets: list[QueuedRequest], source: FastBatches) -> None:
-        self.tickets = tickets
+    def __init__(self, handles: list[QueuedRequest], source: FastBatches) -> None:
+        self.handles = handles
         self._source = source
         self._requests: FastRequests | None = None
         self.rows = 0
@@ -69,15 +69,15 @@ class FastBatch(BatchInputs):
 
     def keep(self, alive: list[QueuedRequest]) -> None:
         """See `RunnableBatch.keep`."""
-        self.tickets = alive
+        self.handles = alive
 
     def inputs(self) -> BatchInputs:
         """See `RunnableBatch.inputs`."""
-        if len(self.tickets) == 1:
-            self.tensors, self.rows = model_endpoint.inputs(self.tickets, self._source.lease)
+        if len(self.handles) == 1:
+            self.tensors, self.rows = model_endpoint.inputs(self.handles, self._source.lease)
         else:
             began = time.monotonic_ns()
-            self.tensors, self.rows = model_endpoint.inputs(self.tickets, self._source.lease)
+            self.tensors, self.rows = model_endpoint.inputs(self.handles, self._source.lease)
             self.spent_ns = time.monotonic_ns() - began
         if not self._source.copied:
             self._arrays = arrays_of(self)
@@ -86,24 +86,24 @@ class FastBatch(BatchInputs):
 
     def answer(self, outputs: BatchOutputs, queue: Queue, stats: Stats, *, later: bool) -> None:
         """See `RunnableBatch.answer`; small answers are written to their connections at once."""
-        source, tickets, timings = self._source, self.tickets, outputs.timings
+        source, handles, timings = self._source, self.handles, outputs.timings
         counted = not source.copied
         if not (outputs.failures or outputs.headers or outputs.parameters):
-            won = model_endpoint.reply(queue, tickets, outputs.tensors, self.spent_ns, timings)
+            won = model_endpoint.reply(queue, handles, outputs.tensors, self.spent_ns, timings)
             source.copied = won is not None
             if won is not None:
-                stats.batch(tickets, None, won, self.spent_ns, self.ran_ns, timings)
+                stats.batch(handles, None, won, self.spent_ns, self.ran_ns, timings)
                 return
         timings = {"assemble": self.spent_ns, **timings}
         arrays, references = (self._arrays, self._references) if counted else ([], {})
-        answers = split(source.host.spec, tickets, outputs, timings, arrays, references)
+        answers = split(source.host.spec, handles, outputs, timings, arrays, references)
         finish(self, answers, queue, stats, timings, later=later)
 
     @property
     def requests(self) -> "FastRequests":  # type: ignore[override]
         """See `BatchInputs`; made when a handler reads them."""
         if self._requests is None:
-            self._requests = FastRequests(self.tickets)
+            self._requests = FastRequests(self.handles)
         return self._requests
 
 
@@ -111,27 +111,27 @@ class FastRequests(Sequence[BatchRequest]):
     """`BatchInputs.requests` of fast-path requests, made when a handler reads them.
 
     Args:
-        tickets: The requests, in row order.
+        handles: The requests, in row order.
     """
 
-    __slots__ = ("_made", "_tickets")
+    __slots__ = ("_made", "_handles")
 
-    def __init__(self, tickets: list[QueuedRequest]) -> None:
-        self._tickets = tickets
+    def __init__(self, handles: list[QueuedRequest]) -> None:
+        self._handles = handles
         self._made: list[BatchRequest] | None = None
 
     def _all(self) -> list[BatchRequest]:
         if self._made is None:
             self._made = []
             row = 0
-            for ticket in self._tickets:
-                end = row + ticket.rows
-                self._made.append(BatchRequest.of(ticket.request, slice(row, end)))
+            for handle in self._handles:
+                end = row + handle.rows
+                self._made.append(BatchRequest.of(handle.request, slice(row, end)))
                 row = end
         return self._made
 
     def __len__(self) -> int:
-        return len(self._tickets)
+        return len(self._handles)
 
     @overload
     def __getitem__(self, place: int) -> BatchRequest: ...

@@ -53,9 +53,9 @@ class BatchPrefetcher:
             try:
                 while taken is not True and taken is not None:
                     batch.fill(taken, host.queue, host.stats)
-                    oldest = batch.tickets[0].enqueued_ns if batch.tickets else 0
+                    oldest = batch.handles[0].enqueued_ns if batch.handles else 0
                     taken = host.queue.prefetch(most, most, batch.rows, oldest, host.delay_ns)
-                published = bool(batch.tickets)
+                published = bool(batch.handles)
                 if published:
                     host.publish_open(batch)
             finally:

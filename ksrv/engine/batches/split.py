@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor import aliasing_check
 from ksrv.engine.batches.classification import classify
 from ksrv.engine.request_handle import QueuedRequest
@@ -22,7 +22,7 @@ from ksrv.spec import ModelSpec
 
 def split(
     spec: ModelSpec,
-    tickets: Sequence[QueuedRequest],
+    handles: Sequence[QueuedRequest],
     outputs: BatchOutputs,
     timings: dict[str, int],
     inputs: list[Array],
@@ -32,16 +32,16 @@ def split(
 
     Args:
         spec: The model's description.
-        tickets: The batch's requests, in row order.
+        handles: The batch's requests, in row order.
         outputs: What the executor answered.
         timings: Nanoseconds by stage of the whole batch.
         inputs: The arrays of the batch's inputs.
         before: The counts of `aliasing_check.counts` before the batch ran.
 
     Returns:
-        Responses and errors, in the order of `tickets`.
+        Responses and errors, in the order of `handles`.
     """
-    if not tickets:
+    if not handles:
         return []
     tensors = outputs.tensors
     if not outputs.exclusive:
@@ -51,18 +51,18 @@ def split(
                 tensor if free else _copy(tensor)
                 for tensor, free in zip(tensors, unshared, strict=True)
             ]
-    if len(tickets) == 1 and not outputs.failures:
-        return [_response(spec, tickets[0], 0, tensors, outputs, timings)]
+    if len(handles) == 1 and not outputs.failures:
+        return [_response(spec, handles[0], 0, tensors, outputs, timings)]
     answers: list[InferResponse | KsrvError] = []
     row = 0
-    for place, ticket in enumerate(tickets):
-        end = row + ticket.rows
+    for place, handle in enumerate(handles):
+        end = row + handle.rows
         failure = outputs.failures.get(place)
         if failure is not None:
             answers.append(failure)
         else:
-            mine = tensors if len(tickets) == 1 else [_rows(one, row, end) for one in tensors]
-            answers.append(_response(spec, ticket, place, mine, outputs, timings))
+            mine = tensors if len(handles) == 1 else [_rows(one, row, end) for one in tensors]
+            answers.append(_response(spec, handle, place, mine, outputs, timings))
         row = end
     return answers
 
@@ -70,7 +70,7 @@ def split(
 def _copy(tensor: Tensor) -> Tensor:
     data = tensor.data
     assert isinstance(data, np.ndarray)  # elements are never shared
-    arena.count_copy(data.nbytes)
+    buffer_pool.count_copy(data.nbytes)
     return Tensor(tensor.name, tensor.datatype, tensor.shape, data.copy(), tensor.parameters)
 
 
@@ -87,13 +87,13 @@ def _rows(tensor: Tensor, row: int, end: int) -> Tensor:
 
 def _response(
     spec: ModelSpec,
-    ticket: QueuedRequest,
+    handle: QueuedRequest,
     place: int,
     tensors: list[Tensor],
     outputs: BatchOutputs,
     timings: dict[str, int],
 ) -> InferResponse | KsrvError:
-    request: InferRequest = ticket.request
+    request: InferRequest = handle.request
     if request.outputs:
         try:
             tensors = _wanted(spec, request, tensors)
@@ -105,7 +105,7 @@ def _response(
         request.id,
         tensors,
         outputs.parameters.get(place, {}),
-        {"queue": ticket.started_ns - ticket.enqueued_ns, **timings},
+        {"queue": handle.started_ns - handle.enqueued_ns, **timings},
         outputs.headers.get(place, {}),
         outputs.torchserve.get(place),
     )
@@ -146,7 +146,7 @@ def join(responses: list[InferResponse]) -> InferResponse:
         shape = (rows, *like.shape[1:])
         if isinstance(like.data, np.ndarray):
             data = np.concatenate([part.data for part in parts])
-            arena.count_copy(data.nbytes)
+            buffer_pool.count_copy(data.nbytes)
             tensors.append(Tensor(like.name, like.datatype, shape, data, like.parameters))
         else:
             elements = [element for part in parts for element in part.data]

@@ -21,23 +21,23 @@ class ChunkSender:
 
     Args:
         spec: The model's description.
-        tickets: The batch's requests, in row order.
+        handles: The batch's requests, in row order.
 
     Attributes:
         sent: Whether a client has received a chunk.
     """
 
-    def __init__(self, spec: ModelSpec, tickets: Sequence[QueuedRequest]) -> None:
+    def __init__(self, spec: ModelSpec, handles: Sequence[QueuedRequest]) -> None:
         self._spec = spec
-        self._tickets = tickets
+        self._handles = handles
         self.sent = False
 
     def __call__(self, outputs: BatchOutputs) -> None:
         """Hand one chunk to every request that still wants one."""
-        answers = split(self._spec, self._tickets, outputs, {}, [], {})
-        for place, (ticket, answer) in enumerate(zip(self._tickets, answers, strict=True)):
-            on_chunk = ticket.request.on_chunk
-            if on_chunk is None or ticket.done():
+        answers = split(self._spec, self._handles, outputs, {}, [], {})
+        for place, (handle, answer) in enumerate(zip(self._handles, answers, strict=True)):
+            on_chunk = handle.request.on_chunk
+            if on_chunk is None or handle.done():
                 continue
             if outputs.only is not None and place not in outputs.only:
                 continue
@@ -49,17 +49,17 @@ class ChunkSender:
 
     def listening(self) -> frozenset[int]:
         """See `ksrv.request.Emitter.listening`."""
-        return frozenset(place for place, ticket in enumerate(self._tickets) if not ticket.done())
+        return frozenset(place for place, handle in enumerate(self._handles) if not handle.done())
 
 
-def chunk_sender(spec: ModelSpec, tickets: Sequence[QueuedRequest]) -> ChunkSender | None:
+def chunk_sender(spec: ModelSpec, handles: Sequence[QueuedRequest]) -> ChunkSender | None:
     """Return where the batch's intermediate answers go, or None where no client streams.
 
     Args:
         spec: The model's description.
-        tickets: The batch's requests, in row order.
+        handles: The batch's requests, in row order.
     """
-    for ticket in tickets:
-        if ticket.request.on_chunk is not None:
-            return ChunkSender(spec, tickets)
+    for handle in handles:
+        if handle.request.on_chunk is not None:
+            return ChunkSender(spec, handles)
     return None

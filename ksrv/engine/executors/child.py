@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from ksrv._native.ipc import tensor_descriptors as records
 from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Frame, Link
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.executors import messages
@@ -188,7 +188,7 @@ class Child:
                 emit=lambda record: self._events.metrics([record]),
             )
             spec = runner.load()
-            arena.trim_malloc()  # reading a model may take twice its size
+            buffer_pool.trim_malloc()  # reading a model may take twice its size
             payload = messages.pack_spec(spec)
         except BaseException as error:  # the worker is told, whatever it is
             log.exception("the model cannot be loaded")
@@ -276,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not _die_with_parent(options.parent):
         return 1
     faulthandler.enable()
-    arena.tune_malloc(keep=_KEPT_BYTES, no_mmap=True)
+    buffer_pool.tune_malloc(keep=_KEPT_BYTES, no_mmap=True)
     sys.argv = ["ksrv-handler"]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]

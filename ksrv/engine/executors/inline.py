@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
@@ -62,13 +62,13 @@ class InlineExecutor:
         except HandlerLoadError as error:
             raise HandlerFailed(str(error)) from error
         if "torch" in sys.modules or spec.platform != "python":
-            arena.keep_freed(NETWORK_BYTES)
+            buffer_pool.keep_freed(NETWORK_BYTES)
         self._runner = runner
         return spec
 
-    def lease(self, nbytes: int) -> arena.Block:
+    def lease(self, nbytes: int) -> buffer_pool.Block:
         """See `Executor.lease`."""
-        return arena.lease(nbytes)
+        return buffer_pool.lease(nbytes)
 
     def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
         """See `Executor.run`; a deadline cannot end a handler that runs here."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from ksrv._native.ipc import tensor_descriptors as records
 from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Frame, Link
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
 from ksrv.engine.executors import ExecutorDied, messages
 from ksrv.engine.executors.backoff import Backoff
@@ -183,7 +183,7 @@ class ProcessExecutor:
     def lease(self, nbytes: int) -> Block:
         """Return a block of at least `nbytes` that the process will see without a copy.
 
-        Without a process it is a block of the arena, which `run` copies.
+        Without a process it is a block of the buffer pool, which `run` copies.
 
         Raises:
             Overloaded: There is no memory for it.
@@ -191,7 +191,7 @@ class ProcessExecutor:
         link = self._link
         try:
             if link is None:
-                return arena.lease(nbytes)
+                return buffer_pool.lease(nbytes)
             return link.own.lease(nbytes)
         except MemoryError as error:
             raise Overloaded(str(error), "memory") from error

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import InvalidRequest, KsrvError, Overloaded
 from ksrv.limits import Limits
@@ -113,8 +113,22 @@ class Call(UnfinishedCall):
     """
 
     __slots__ = (
-        "_call", "_code", "_core", "_deadline", "_details", "_metadata", "_trailing", "ended_here",
-        "message", "method", "owner", "request", "reservation", "sent", "ticket", "watched",
+        "_call",
+        "_code",
+        "_core",
+        "_deadline",
+        "_details",
+        "_metadata",
+        "_trailing",
+        "ended_here",
+        "handle",
+        "message",
+        "method",
+        "owner",
+        "request",
+        "reservation",
+        "sent",
+        "watched",
     )  # fmt: skip
 
     def __init__(self, event: Any, core: Any, method: Unary) -> None:
@@ -130,7 +144,7 @@ class Call(UnfinishedCall):
         self._trailing: tuple[tuple[str, str], ...] | None = None
         self.message: bytes | None = None
         self.request: InferRequest | None = None
-        self.ticket: RequestHandle | None = None
+        self.handle: RequestHandle | None = None
         self.owner = 0  # the thread that submits the request, while it does
         self.ended_here = False  # and whether the request ended meanwhile, on that thread
         self.watched = self.sent = False
@@ -469,9 +483,9 @@ class DirectCalls:
         return None
 
     def _closed(self, call: Call, _event: Any) -> None:
-        ticket = call.ticket
-        if ticket is not None and not ticket.done():
-            ticket.cancel()
+        handle = call.handle
+        if handle is not None and not handle.done():
+            handle.cancel()
         with self._lock:
             self._watching -= 1
             closing = self._closing
@@ -511,7 +525,7 @@ class DirectCalls:
             else:
                 term.away_since = began
             if size >= self._trim_from:
-                arena.trim_malloc()
+                buffer_pool.trim_malloc()
             self._begin(call, allow_inline=True)
             if size < LARGE:
                 took = time.monotonic_ns() - began
@@ -526,7 +540,7 @@ class DirectCalls:
             call.free()  # from here on the engine's queue counts the request
             call.owner = threading.get_ident()
             ended = functools.partial(self._request_ended, call)
-            call.ticket = self._calls.submit(call.request, ended, allow_inline=allow_inline)
+            call.handle = self._calls.submit(call.request, ended, allow_inline=allow_inline)
         except BaseException as error:  # noqa: BLE001 - the client is told
             self._refuse(call, failure_of(error))
             return
@@ -536,12 +550,12 @@ class DirectCalls:
         else:
             self._watch(call)
 
-    def _request_ended(self, call: Call, ticket: "RequestHandle") -> None:
+    def _request_ended(self, call: Call, handle: "RequestHandle") -> None:
         """Have a request's answer written; called once, on whichever thread ended it."""
         if call.owner == threading.get_ident():
             call.ended_here = True
         else:
-            call.ticket = ticket
+            call.handle = handle
             self._answers.put(call)
 
     def _watch(self, call: Call) -> None:
@@ -553,21 +567,21 @@ class DirectCalls:
                 call.watch(functools.partial(self._closed, call))
 
     def _answer(self, call: Call) -> None:
-        request, ticket = call.request, call.ticket
+        request, handle = call.request, call.handle
         assert request is not None, "an accepted call has its request"
-        assert ticket is not None, "an accepted call has its ticket"
+        assert handle is not None, "an accepted call has its handle"
         # What is sent is a copy of the tensors; the request's memory is free before it leaves.
-        call.request = call.ticket = None
+        call.request = call.handle = None
         try:
-            message = self._calls.finish(call, request, ticket)
+            message = self._calls.finish(call, request, handle)
         except BaseException as error:  # noqa: BLE001 - the client is told
             self._refuse(call, failure_of(error))
             return
-        del request, ticket
+        del request, handle
         self._send(call, message)
 
     def _refuse(self, call: Call, error: KsrvError) -> None:
-        call.request = call.ticket = None
+        call.request = call.handle = None
         set_status(call, error)
         self._send(call, None)
 

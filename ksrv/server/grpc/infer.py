@@ -155,10 +155,10 @@ class InferCalls:
         """
         try:
             request = self.read(message, context)
-            ticket = self.submit(request, caller_blocks=True)
-            if not ticket.done():
-                cancel_with(context, ticket)
-            return self.finish(context, request, ticket)
+            handle = self.submit(request, caller_blocks=True)
+            if not handle.done():
+                cancel_with(context, handle)
+            return self.finish(context, request, handle)
         except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
             failure = failure_of(error)
         finally:
@@ -175,36 +175,36 @@ class InferCalls:
         """
         try:
             request = self.read(message, context)
-            ticket = self.submit(request)
+            handle = self.submit(request)
         except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
             set_status(context, failure_of(error))
             send(None)
             return
-        cancel_with(context, ticket)
+        cancel_with(context, handle)
 
         def done(ended: "RequestHandle") -> None:
             self._pool.submit(self._answer, context, request, ended, send)
 
-        ticket.add_done_callback(done)
+        handle.add_done_callback(done)
 
     def _answer(
-        self, context: Context, request: InferRequest, ticket: "RequestHandle", send: Send
+        self, context: Context, request: InferRequest, handle: "RequestHandle", send: Send
     ) -> None:
         try:
-            message = self.finish(context, request, ticket)
+            message = self.finish(context, request, handle)
         except Exception as error:  # noqa: BLE001 - nobody else would see it in this thread
             set_status(context, failure_of(error))
         else:
             send(message)
         send(None)
 
-    def finish(self, context: Context, request: InferRequest, ticket: "RequestHandle") -> bytes:
+    def finish(self, context: Context, request: InferRequest, handle: "RequestHandle") -> bytes:
         """Wait for an answer and serialize it.
 
         Raises:
             KsrvError: Whatever the client is to be told.
         """
-        response = ticket.wait()
+        response = handle.wait()
         if response.headers:
             context.set_trailing_metadata(tuple(trailing(response.headers)))
         return protocol.render_infer(response, request, regions=self._regions_of(context))
@@ -226,12 +226,12 @@ class InferCalls:
         )
 
 
-def cancel_with(context: Context, ticket: "RequestHandle") -> None:
+def cancel_with(context: Context, handle: "RequestHandle") -> None:
     """Give a request up when its call ends before it is answered."""
 
     def ended() -> None:
-        if not ticket.done():
-            ticket.cancel()
+        if not handle.done():
+            handle.cancel()
 
     if not context.add_callback(ended):
         ended()

@@ -42,7 +42,7 @@ class _Entry:
     """
 
     request: InferRequest | None = None
-    ticket: "RequestHandle | None" = None
+    handle: "RequestHandle | None" = None
     error: KsrvError | None = None
     events: "SimpleQueue[InferResponse | None]" = field(default_factory=SimpleQueue)
 
@@ -53,8 +53,8 @@ class _Entry:
 
     def give_up(self) -> None:
         """Cancel the request if it is still under way."""
-        if self.ticket is not None and not self.ticket.done():
-            self.ticket.cancel()
+        if self.handle is not None and not self.handle.done():
+            self.handle.cancel()
 
 
 class _Line:
@@ -236,8 +236,8 @@ class StreamCalls:
             with reservation:  # until the engine's queue counts the request
                 entry.request = self._infer.read(message, context)
             entry.request.on_chunk = entry.events.put
-            entry.ticket = self._infer.submit(entry.request)
-            entry.ticket.add_done_callback(lambda _: entry.events.put(None))
+            entry.handle = self._infer.submit(entry.request)
+            entry.handle.add_done_callback(lambda _: entry.events.put(None))
         except Exception as error:  # noqa: BLE001 - it is told on the stream
             entry.error = failure_of(error)
         return entry
@@ -245,7 +245,7 @@ class StreamCalls:
     def _answers(self, entry: _Entry, context: Context) -> Iterator[bytes]:
         """Yield what the handler sends while it runs, and then the answer."""
         request = entry.request
-        if request is not None and entry.ticket is not None:
+        if request is not None and entry.handle is not None:
             marks: Mapping[str, Parameter] = {FINAL: False} if request.mark_final else {}
             for chunk in entry.chunks():
                 yield self._infer.stream_message(context, chunk, request, marks)
@@ -257,9 +257,9 @@ class StreamCalls:
         if request is not None and request.mark_final:
             marks = {FINAL: True}
         error = entry.error
-        if request is not None and entry.ticket is not None:
+        if request is not None and entry.handle is not None:
             try:
-                response = entry.ticket.wait()
+                response = entry.handle.wait()
                 return self._infer.stream_message(context, response, request, marks)
             except Exception as raised:  # noqa: BLE001 - it is told on the stream
                 error = failure_of(raised)

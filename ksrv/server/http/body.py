@@ -1,6 +1,6 @@
 """Reading a request's body into one block of memory, within the limits.
 
-A body of known length goes straight from the socket into an arena block where gunicorn lets us at
+A body of known length goes straight from the socket into a block of the buffer pool where gunicorn lets us at
 the socket, else in steps of 1 MiB from the WSGI stream; the block begins so that the first tensor
 behind the JSON lies on a 64-byte border. A chunked or compressed body is gathered in one growing
 block. The announced length is checked before the first byte is read, but only bytes that come are
@@ -21,7 +21,7 @@ from typing import Any
 from gunicorn.http.body import Body, LengthReader
 from gunicorn.http.unreader import SocketUnreader
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import SMALL_REQUEST
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, UnsupportedEncoding, quote
 from ksrv.limits import MIB, Limits, show_limit
@@ -103,16 +103,16 @@ class _Growing:
         capacity = min(
             max(needed, 2 * len(self._view), COMPRESSED_STEP), self._offset + self._bound.nbytes
         )
-        view = memoryview(arena.lease(capacity))
+        view = memoryview(buffer_pool.lease(capacity))
         if self._length:
             used = slice(self._offset, self._offset + self._length)
             view[used] = self._view[used]
-            arena.count_copy(self._length)
+            buffer_pool.count_copy(self._length)
         self._view = view
 
     def finish(self) -> memoryview:
         if not self._length:
-            return memoryview(arena.lease(0))
+            return memoryview(buffer_pool.lease(0))
         return self._view[self._offset : self._offset + self._length]
 
 
@@ -327,7 +327,7 @@ def read_body(
         length = 0
     if encoding == "identity" and length is not None:
         # A block that was in use before would keep memory for what may never come.
-        block = arena.lease(offset + length, fresh=length > SMALL_REQUEST)
+        block = buffer_pool.lease(offset + length, fresh=length > SMALL_REQUEST)
         view = memoryview(block)[offset : offset + length]
         counted = _Counted(length, reservation)
         on_read(True)

@@ -83,12 +83,12 @@ class ThreadWaiter:
         """
         if client is None:
             return engine.infer(request)
-        ticket = engine.submit(request, caller_blocks=True)
-        if isinstance(ticket, (QueueTicket, SplitRequest)):
-            while not ticket.join(time.monotonic_ns() + LOOK_NS):
+        handle = engine.submit(request, caller_blocks=True)
+        if isinstance(handle, (QueueTicket, SplitRequest)):
+            while not handle.join(time.monotonic_ns() + LOOK_NS):
                 if client.disconnected():
-                    ticket.cancel()
-        return ticket.wait()
+                    handle.cancel()
+        return handle.wait()
 
     def call(self, function: Callable[[], Result]) -> Result:
         """Return the result of a function that blocks, without blocking other requests.

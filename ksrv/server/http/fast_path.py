@@ -223,10 +223,10 @@ class FastPath:
             request.model_version = exchange.version
             request.target = target
             exchange.give_back_bytes()
-            ticket = self._engine.submit(
+            handle = self._engine.submit(
                 request, partial(self._done, exchange, request, regions), allow_inline=True
             )
-            watched = ticket.parts[-1] if isinstance(ticket, SplitRequest) else ticket
+            watched = handle.parts[-1] if isinstance(handle, SplitRequest) else handle
             if isinstance(watched, QueueTicket) and not watched.done():
                 exchange.watch(watched)
         except Exception as error:  # noqa: BLE001  (becomes the answer)
@@ -256,11 +256,11 @@ class FastPath:
         exchange: Exchange,
         request: InferRequest,
         regions: SharedMemoryRegistry | None,
-        ticket: "RequestHandle",
+        handle: "RequestHandle",
     ) -> None:
         """Answer a request that the engine has ended, on the thread that ended it."""
         try:
-            self.deliver(exchange, request, ticket.wait(), regions)
+            self.deliver(exchange, request, handle.wait(), regions)
         except Exception as error:  # noqa: BLE001  (becomes the answer)
             self.refuse(exchange, error)
 

@@ -87,8 +87,8 @@ class Exchange:
         self._waiter = waiter
         self._client = client
         request.on_chunk = self._events.put
-        self._ticket: RequestHandle = engine.submit(request)
-        self._ticket.add_done_callback(lambda _: self._events.put(None))
+        self._handle: RequestHandle = engine.submit(request)
+        self._handle.add_done_callback(lambda _: self._events.put(None))
 
     def first(self) -> InferResponse | None:
         """Wait for the first chunk; None when the request ends without one."""
@@ -100,7 +100,7 @@ class Exchange:
                 return self._events.get(timeout=LOOK_NS / 1e9)
             except Empty:
                 if self._client is not None and self._client.disconnected():
-                    self._ticket.cancel()
+                    self._handle.cancel()
 
     def answer(self) -> InferResponse:
         """Return the final answer of a request that has ended.
@@ -108,7 +108,7 @@ class Exchange:
         Raises:
             KsrvError: Why there is none.
         """
-        return self._ticket.wait()
+        return self._handle.wait()
 
     def stream(self, chunk: InferResponse) -> Iterator[bytes]:
         """Yield the first chunk, the further chunks, and the final answer.
@@ -131,7 +131,7 @@ class Exchange:
                 raise
             yield item_bytes(last)
         finally:
-            self._ticket.cancel()
+            self._handle.cancel()
 
 
 def item_bytes(response: InferResponse) -> bytes:

@@ -127,8 +127,7 @@ class Service:
             target=self._leave_when_told, args=(worker,), name="ksrv-leave", daemon=True
         ).start()
         self._signals.heed()
-        from ksrv._native.memory import buffer_pool as arena
-        from ksrv._native.memory import pymalloc
+        from ksrv._native.memory import buffer_pool, pymalloc
         from ksrv.engine.engine import Engine, EngineSettings
         from ksrv.images import opencv
         from ksrv.repository.layout import Repository
@@ -138,9 +137,9 @@ class Service:
         # Settings for the whole process: they are made here, where the process is ksrv's own.
         settings = self.settings
         if settings.retain_freed_memory:
-            arena.tune_malloc(keep=256 << 20, no_mmap=True)
+            buffer_pool.tune_malloc(keep=256 << 20, no_mmap=True)
         else:
-            arena.tune_malloc()
+            buffer_pool.tune_malloc()
         pymalloc.keep_arenas()
         opencv.own_process()
         defaults = None

@@ -19,7 +19,7 @@ import grpc
 import pytest
 from falcon import testing
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.engine.engine import Engine
 from ksrv.repository.layout import Repository
 from ksrv.server.app import make_app
@@ -205,7 +205,7 @@ def test_damaged_requests_are_answered_and_leave_nothing(app):
     counts = dict.fromkeys(ALLOWED, 0)
     pages = 0
     gc.collect()
-    leased = arena.statistics()["leased"]
+    leased = buffer_pool.statistics()["leased"]
     for number in range(IN_PROCESS):
         sent = damage(chance, *chance.choice(valid), valid)
         status, answer = call(app, *sent)
@@ -219,7 +219,9 @@ def test_damaged_requests_are_answered_and_leave_nothing(app):
     gc.collect()
     assert resident_pages() - pages < PAGES_GROWN
     give_up = time.monotonic() + 60
-    while arena.statistics()["leased"] > leased:  # a thread may hold its last batch for a moment
+    while (
+        buffer_pool.statistics()["leased"] > leased
+    ):  # a thread may hold its last batch for a moment
         assert time.monotonic() < give_up
         time.sleep(0.05)
         gc.collect()

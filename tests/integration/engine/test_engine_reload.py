@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
-from ksrv._native.memory import memory_budget
+from ksrv._native.memory import buffer_pool, memory_budget
 from ksrv._native.queue import request_queue as queue
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.errors import KsrvError, NotFound
@@ -237,7 +236,7 @@ def soak(folder, seconds):
             assert not clients.failures
             wait_until(lambda: memory_budget.PROCESS.held == 0)
             gc.collect()
-            arena.trim()
+            buffer_pool.trim()
 
         stir(0)
         held, opened = [resident()], descriptors()

@@ -24,7 +24,7 @@ HANDLER = """
 import numpy as np
 
 from ksrv import BaseHandler
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 
 
 class Writer(BaseHandler):
@@ -35,7 +35,7 @@ class Writer(BaseHandler):
         x, y = batch["x"], batch["y"]
         others = y.copy()
         way = batch.requests[0].parameters.get("way", "numpy")
-        facts = [int(x.flags.writeable), arena.statistics()["leased"], len(batch.requests)]
+        facts = [int(x.flags.writeable), buffer_pool.statistics()["leased"], len(batch.requests)]
         if way == "torch":
             tensor = batch.tensor("x")
             before = x.copy()

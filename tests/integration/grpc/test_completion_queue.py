@@ -128,7 +128,7 @@ def test_a_call_without_a_message_is_refused(engine):
 def test_a_deep_message_is_let_go_and_answered(engine, monkeypatch):
     trimmed = []
     monkeypatch.setattr(completion_queue, "TRIM_FROM", 1 << 20)
-    monkeypatch.setattr(completion_queue.arena, "trim_malloc", lambda: trimmed.append(True))
+    monkeypatch.setattr(completion_queue.buffer_pool, "trim_malloc", lambda: trimmed.append(True))
     array = np.arange(1 << 20, dtype=np.float32)
     request = infer_request("add", ("x", "FP32", [1, 1 << 20]), raw=[array.tobytes()])
     with running(engine) as address, connect(address) as channel:

@@ -13,12 +13,12 @@ COPIES = """
 import numpy as np
 
 from ksrv import BaseHandler
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 
 
 class Copies(BaseHandler):
     def inference(self, x):
-        facts = [arena.copied_bytes(), x.ctypes.data % 64, int(x.flags.writeable), int(x.sum())]
+        facts = [buffer_pool.copied_bytes(), x.ctypes.data % 64, int(x.flags.writeable), int(x.sum())]
         return {"facts": np.array([facts] * len(x), dtype=np.int64)}
 """
 

@@ -14,7 +14,7 @@ from ksrv.testing import Server
 HANDLER = """
 import numpy as np
 from ksrv import BaseHandler
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 
 
 class Witness(BaseHandler):
@@ -24,7 +24,7 @@ class Witness(BaseHandler):
             owner = owner.base
         if isinstance(owner, memoryview):
             owner = owner.obj
-        facts = [x.ctypes.data, arena.copied_bytes(), int(x.flags.writeable)]
+        facts = [x.ctypes.data, buffer_pool.copied_bytes(), int(x.flags.writeable)]
         return {"facts": np.array([facts], np.int64), "owner": [type(owner).__name__]}
 """
 MODEL = """

@@ -73,9 +73,9 @@ class FunctionExecutor:
         return self.source.config.spec(self.source.name, self.source.version)
 
     def lease(self, nbytes: int) -> object:
-        from ksrv._native.memory import buffer_pool as arena
+        from ksrv._native.memory import buffer_pool
 
-        return arena.lease(nbytes)
+        return buffer_pool.lease(nbytes)
 
     def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
         result = self._run(batch)

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
-from ksrv._native.memory import memory_budget
+from ksrv._native.memory import buffer_pool, memory_budget
 from ksrv.errors import (
     BodyTooLarge,
     Cancelled,
@@ -63,11 +62,11 @@ def test_a_request_is_answered():
 
 def test_memory_is_given_back_when_nothing_happens(monkeypatch):
     monkeypatch.setattr("ksrv.engine.engine.IDLE_MEMORY_SECONDS", 0.005)
-    block = arena.lease(1_000_003)
+    block = buffer_pool.lease(1_000_003)
     del block
-    assert arena.statistics()["pooled"] > 0
+    assert buffer_pool.statistics()["pooled"] > 0
     served = engine()
-    wait_until(lambda: arena.statistics()["pooled"] == 0)
+    wait_until(lambda: buffer_pool.statistics()["pooled"] == 0)
     served.close()
 
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine import instance
 from ksrv.engine.executors import ExecutorDied
@@ -330,14 +330,14 @@ def tensor_of(array):
 
 def test_a_request_alone_is_not_copied_on_its_way_in_or_out():
     served = engine(run=lambda batch: BatchOutputs([tensor_of(batch.tensors["x"].data)]))
-    block = arena.lease(64)
-    data = arena.array(block, "<f4", (4, 4))
+    block = buffer_pool.lease(64)
+    data = buffer_pool.array(block, "<f4", (4, 4))
     one = request()
     one.inputs[0].data, one.inputs[0].shape = data, (4, 4)
-    before = arena.copied_bytes()
+    before = buffer_pool.copied_bytes()
     response = served.infer(one)
     assert np.shares_memory(response.outputs[0].data, data)
-    assert arena.copied_bytes() == before
+    assert buffer_pool.copied_bytes() == before
     served.close()
 
 
@@ -352,12 +352,12 @@ def test_joined_requests_are_copied_once(gate):
     served = engine(source(batch=4), run=run)
     first = served.submit(request())
     wait_until(lambda: entered)
-    before = arena.copied_bytes()
+    before = buffer_pool.copied_bytes()
     tickets = [served.submit(request()) for _ in range(4)]
     gate.set()
     for ticket in [first, *tickets]:
         ticket.wait()
-    assert arena.copied_bytes() - before == 4 * 16
+    assert buffer_pool.copied_bytes() - before == 4 * 16
     served.close()
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.errors import InferenceError
 from ksrv.handlers.batch import Batch
 from ksrv.request import BatchInputs, BatchRequest, Tensor
@@ -41,20 +41,20 @@ def test_an_unknown_name_says_what_there_is():
 
 def test_a_torch_tensor_shares_the_arrays_memory():
     tensor = numbers()
-    before = arena.copied_bytes()
+    before = buffer_pool.copied_bytes()
     made = batch_of(tensor).tensor("x")
     assert made.data_ptr() == tensor.data.ctypes.data
-    assert arena.copied_bytes() == before
+    assert buffer_pool.copied_bytes() == before
 
 
 def test_a_read_only_array_is_copied_for_torch():
     tensor = numbers()
     tensor.data.flags.writeable = False
-    before = arena.copied_bytes()
+    before = buffer_pool.copied_bytes()
     made = batch_of(tensor).tensor("x")
     made.add_(1)
     assert tensor.data[0, 0] == 0
-    assert arena.copied_bytes() == before + 24
+    assert buffer_pool.copied_bytes() == before + 24
 
 
 def test_bytes_are_an_object_array_of_bytes():

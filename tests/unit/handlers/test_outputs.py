@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.errors import HandlerFailed
 from ksrv.handlers.outputs import OutputConverter
 from ksrv.request import Tensor
@@ -211,16 +211,16 @@ def test_an_explanation_is_not_held_to_the_declared_outputs():
 def test_a_fresh_torch_tensor_is_not_copied():
     tensor = torch.ones(2, 2)
     address = tensor.data_ptr()
-    before = arena.copied_bytes()
+    before = buffer_pool.copied_bytes()
     assert one(tensor, 2).data.ctypes.data == address
-    assert arena.copied_bytes() == before
+    assert buffer_pool.copied_bytes() == before
 
 
 def test_memory_that_something_else_refers_to_is_copied_and_counted():
     module = torch.nn.Linear(2, 2)
-    before = arena.copied_bytes()
+    before = buffer_pool.copied_bytes()
     data = one(module.weight, 2).data
-    assert arena.copied_bytes() == before + 16
+    assert buffer_pool.copied_bytes() == before + 16
     with torch.no_grad():
         kept = data.copy()
         module.weight.add_(1)
@@ -231,13 +231,13 @@ def test_memory_that_something_else_refers_to_is_copied_and_counted():
 
 
 def test_an_array_in_another_order_is_copied_and_counted():
-    before = arena.copied_bytes()
+    before = buffer_pool.copied_bytes()
     data = one(np.ones((2, 3), np.float32).T, 3).data
     assert data.flags.c_contiguous
-    assert arena.copied_bytes() == before + 24
-    before = arena.copied_bytes()
+    assert buffer_pool.copied_bytes() == before + 24
+    before = buffer_pool.copied_bytes()
     assert one(torch.ones(2, 3).T, 3).data.flags.c_contiguous
-    assert arena.copied_bytes() == before + 24
+    assert buffer_pool.copied_bytes() == before + 24
 
 
 def test_an_array_behind_a_tensor_is_copied_unless_it_is_the_batchs():

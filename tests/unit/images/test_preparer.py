@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ksrv._native.image.decode_pool import DecodePool
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor import datatype
 from ksrv.errors import InvalidRequest
 from ksrv.images.preparer import ImagePreparer
@@ -27,7 +27,7 @@ def preparer(shape, datatype_name="FP32", limits=None, **keys):
 def rows_for(prepare, elements, dirt=0xA5):
     shape = prepare.check(elements, len(elements)).shape
     dtype = np.dtype(datatype.dtype_string(prepare.spec.datatype))
-    out = arena.array(arena.lease(int(np.prod(shape)) * dtype.itemsize), dtype, shape)
+    out = buffer_pool.array(buffer_pool.lease(int(np.prod(shape)) * dtype.itemsize), dtype, shape)
     out.view(np.uint8)[...] = dirt
     return out
 
@@ -482,8 +482,8 @@ def test_bad_images_fail_alone_and_leave_no_other_pixels(count):
         "wrong channels": files.png(300, 300, "L"),
     }
     elements = list(itertools.chain.from_iterable((good, bad) for bad in broken.values())) * count
-    out = arena.array(
-        arena.lease(len(elements) * 150 * 150 * 3 * 4), "<f4", (len(elements), 150, 150, 3)
+    out = buffer_pool.array(
+        buffer_pool.lease(len(elements) * 150 * 150 * 3 * 4), "<f4", (len(elements), 150, 150, 3)
     )
     out[...] = 123.0  # another request's pixels
     errors = prepare.prepare(elements, out)
@@ -546,7 +546,7 @@ def test_pictures_without_pixels_are_refused():
 
 def test_memory_views_are_read_like_bytes():
     data = files.jpeg(40, 60)
-    block = arena.lease(len(data))
+    block = buffer_pool.lease(len(data))
     memoryview(block)[:] = data
     same(
         prepared(preparer((20, 20, 3)), memoryview(block)),
@@ -556,7 +556,7 @@ def test_memory_views_are_read_like_bytes():
 
 def test_scratch_space_is_given_back():
     prepare = preparer((64, 64, 3), resize="pillow", shorter_side=70, **IMAGENET)
-    before = arena.statistics()["leased"]
+    before = buffer_pool.statistics()["leased"]
     out = np.empty((3, 64, 64, 3), np.float32)
     prepare.prepare([files.jpeg(200, 300), files.png(10, 10), b"broken"], out)
-    assert arena.statistics()["leased"] == before
+    assert buffer_pool.statistics()["leased"] == before

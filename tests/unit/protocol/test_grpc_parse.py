@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.errors import InvalidRequest, NotFound
 from ksrv.limits import Limits
 from ksrv.protocol import grpc as protocol
@@ -127,9 +127,9 @@ def test_aligned_tensor_is_a_read_only_view_of_the_message():
     for padding in range(8):
         made = request(("x", "FP32", [1024], None), raw=[values.tobytes()], id="i" * padding)
         message = made.SerializeToString()
-        before = arena.copied_bytes()
+        before = buffer_pool.copied_bytes()
         data = protocol.parse_infer(message, spec_of, LIMITS).inputs[0].data
-        grown = arena.copied_bytes() - before
+        grown = buffer_pool.copied_bytes() - before
         assert data.tolist() == values.tolist()
         if np.shares_memory(data, np.frombuffer(message, np.uint8)):
             assert not data.flags.writeable

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.errors import InvalidRequest
 from ksrv.limits import Limits
 from ksrv.protocol.rest import parse_infer
@@ -156,13 +156,13 @@ class TestMemory:
         rng = np.random.default_rng(shift)
         values = rng.integers(0, 2 if datatype == "BOOL" else 256, 6 * dtype.itemsize, dtype="u1")
         text = json.dumps(one(shape=(2, 3), datatype=datatype, size=values.size)).encode()
-        block = arena.lease(512)
+        block = buffer_pool.lease(512)
         start = 64 - len(text) % 64 + shift
         body = memoryview(block)[start : start + len(text) + values.size]
         body[:] = text + values.tobytes()
-        before = arena.copied_bytes()
+        before = buffer_pool.copied_bytes()
         (tensor,) = parse_infer(body, str(len(text)), ADD, LIMITS).inputs
-        copied = arena.copied_bytes() - before
+        copied = buffer_pool.copied_bytes() - before
         aligned = (start + len(text)) % dtype.itemsize == 0
         assert np.shares_memory(tensor.data, np.asarray(block)) == aligned
         assert copied == (0 if aligned else values.size)

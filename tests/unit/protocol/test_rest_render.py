@@ -6,7 +6,7 @@ import numpy as np
 import orjson
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.errors import InvalidRequest
 from ksrv.protocol.rest import render_infer
 from ksrv.request import InferRequest, InferResponse, RequestedOutput, Tensor
@@ -127,16 +127,16 @@ class TestBinary:
         assert "data" in y and z["parameters"] == {"binary_data_size": 16}
 
     def test_parts_are_views_without_a_copy(self):
-        before = arena.copied_bytes()
+        before = buffer_pool.copied_bytes()
         body, _ = render(tensor("y", Y), tensor("z", Z), binary_output=True)
         assert len(body.parts) == 3
         assert np.shares_memory(np.frombuffer(body.parts[1], "f4"), Y)
-        assert arena.copied_bytes() == before
+        assert buffer_pool.copied_bytes() == before
 
     def test_strided_output_is_copied_and_counted(self):
-        before = arena.copied_bytes()
+        before = buffer_pool.copied_bytes()
         _, joined = render(tensor("y", Y.T), binary_output=True)
-        assert joined.endswith(Y.T.tobytes()) and arena.copied_bytes() - before == Y.nbytes
+        assert joined.endswith(Y.T.tobytes()) and buffer_pool.copied_bytes() - before == Y.nbytes
 
     @pytest.mark.parametrize("datatype", ["FP16", "BF16", "BOOL"])
     def test_two_and_one_byte_types(self, datatype):

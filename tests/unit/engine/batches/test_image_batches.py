@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine import validation
 from ksrv.engine.decode_thread import DecodeThread
@@ -161,12 +161,12 @@ def test_blocks_of_a_batch_go_back_when_the_last_view_dies():
     gate.event.set()
     served = serve(gate, batch=4)
     served.infer(images(png(3)))
-    before = arena.statistics()["leased"]
+    before = buffer_pool.statistics()["leased"]
     response = served.infer(images(png(7)))
     assert response.outputs[0].data.tolist() == [[7.0]]
     del response
     gate.batches.clear()
-    wait_until(lambda: arena.statistics()["leased"] <= before)
+    wait_until(lambda: buffer_pool.statistics()["leased"] <= before)
     served.close()
 
 

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.engine.executors import ExecutorDied
 from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.errors import HandlerFailed, InferenceError
@@ -109,19 +109,19 @@ def test_elements_come_back_as_they_went(echo, elements):
 def test_an_input_costs_the_copy_into_its_block_and_no_other(echo):
     array = np.random.default_rng(2).random((1, 224, 224, 3), "f4")
     echo.run(batch_of(array), None)
-    before = arena.copied_bytes()
+    before = buffer_pool.copied_bytes()
     answer = echo.run(batch_of(array), None)
-    assert arena.copied_bytes() - before == array.nbytes
+    assert buffer_pool.copied_bytes() - before == array.nbytes
     assert np.array_equal(answer.tensors[0].data, array)
 
 
 def test_an_input_in_a_leased_block_is_not_copied(echo):
     block = echo.lease(602_112)
-    array = arena.array(block, "<f4", (1, 224, 224, 3))
+    array = buffer_pool.array(block, "<f4", (1, 224, 224, 3))
     array[...] = np.random.default_rng(3).random(array.shape, "f4")
-    before = arena.copied_bytes()
+    before = buffer_pool.copied_bytes()
     answer = echo.run(batch_of(array[:, :200], array[:, 200:]), None)
-    assert arena.copied_bytes() == before
+    assert buffer_pool.copied_bytes() == before
     assert np.array_equal(answer.tensors[0].data, array[:, :200])
     assert np.array_equal(answer.tensors[1].data, array[:, 200:])
 
@@ -172,7 +172,7 @@ def test_more_tensors_than_descriptors_fit_into_a_message(tmp_path):
     with running(tmp_path, ECHO) as executor:
         arrays = []
         for place in range(200):
-            array = arena.array(executor.lease(40), "<f4", (1, 10))
+            array = buffer_pool.array(executor.lease(40), "<f4", (1, 10))
             array[...] = place
             arrays.append(array)
         for _ in range(3):

@@ -14,7 +14,7 @@ from textwrap import dedent
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv.engine.executors import ExecutorDied
 from ksrv.engine.executors.process import ProcessExecutor
 from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
@@ -165,11 +165,11 @@ def test_starting_what_lives_changes_nothing(ways):
 
 def test_a_batch_assembled_while_the_process_is_dead_runs_in_the_next(ways):
     ways.start()  # what an earlier test ended is replaced
-    early = arena.array(ways.lease(400), "<f4", (1, 100))
+    early = buffer_pool.array(ways.lease(400), "<f4", (1, 100))
     early[...] = 0
     with pytest.raises(ExecutorDied):
         ways.run(way(1), None)
-    late = arena.array(ways.lease(400), "<f4", (1, 100))
+    late = buffer_pool.array(ways.lease(400), "<f4", (1, 100))
     late[...] = 0
     ways.start()
     for array in (early, late):
@@ -194,7 +194,7 @@ def test_no_descriptor_and_no_memory_stays_after_runs_and_crashes(tmp_path):
 
     with running(tmp_path, WAYS) as executor:
         cycle(executor)  # loads what is loaded once
-    before, memory = descriptors(), arena.statistics()["leased_bytes"]
+    before, memory = descriptors(), buffer_pool.statistics()["leased_bytes"]
     threads = threading.active_count()
     with running(tmp_path, WAYS) as executor:
         for _ in range(20):
@@ -206,7 +206,7 @@ def test_no_descriptor_and_no_memory_stays_after_runs_and_crashes(tmp_path):
     while descriptors() > before or threading.active_count() > threads + 1:
         assert time.monotonic() < give_up, (descriptors(), before, threading.enumerate())
         time.sleep(0.05)
-    assert arena.statistics()["leased_bytes"] == memory
+    assert buffer_pool.statistics()["leased_bytes"] == memory
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from ksrv._native.image import convert_pixels as pixels
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from tests.support import image_files as files
 from tests.support.paths import GOLDEN
 
@@ -410,7 +410,7 @@ def test_the_golden_picture_resized_and_cropped():
         assert out[tuple(int(n) for n in where.split(","))] == np.float32(value)
 
 
-def test_scratch_comes_from_the_arena_and_goes_back():
-    before = arena.statistics()["leased"]
+def test_scratch_comes_from_the_buffer_pool_and_goes_back():
+    before = buffer_pool.statistics()["leased"]
     pixels.resize_pillow(files.pixels(100, 100), 30, 30)
-    assert arena.statistics()["leased"] == before
+    assert buffer_pool.statistics()["leased"] == before

@@ -16,7 +16,7 @@ from PIL import Image
 
 from ksrv._native.image import image_header as image
 from ksrv._native.image.decode_pool import DecodePool
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from tests.support import image_files as files
 
 
@@ -352,14 +352,14 @@ def test_other_arguments_are_type_errors():
 @pytest.mark.parametrize("claim", [files.png_claiming, files.jpeg_claiming])
 def test_a_bomb_costs_no_memory(claim):
     bomb = claim(30000, 30000)
-    leased = arena.statistics()["leased_bytes"]
+    leased = buffer_pool.statistics()["leased_bytes"]
     tracemalloc.start()
     for _ in range(50):
         assert image.probe(bomb)[1:3] == (30000, 30000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000
-    assert arena.statistics()["leased_bytes"] == leased
+    assert buffer_pool.statistics()["leased_bytes"] == leased
 
 
 # ---- the decode threads ------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 
 ELSEWHERE = [0]
 
@@ -25,25 +25,25 @@ HAS_GLIBC_MALLOC = hasattr(ctypes.CDLL(None), "gnu_get_libc_version") and (
 @pytest.fixture(autouse=True)
 def empty_pool():
     gc.collect()
-    arena.configure(cap_bytes=256 << 20, idle_seconds=30)
-    arena.trim()
-    ELSEWHERE[0] = arena.statistics()["leased"]
+    buffer_pool.configure(cap_bytes=256 << 20, idle_seconds=30)
+    buffer_pool.trim()
+    ELSEWHERE[0] = buffer_pool.statistics()["leased"]
     yield
     gc.collect()
     assert leased() == 0, "a block leaked"
-    arena.configure(cap_bytes=256 << 20, idle_seconds=30)
-    arena.trim()
+    buffer_pool.configure(cap_bytes=256 << 20, idle_seconds=30)
+    buffer_pool.trim()
 
 
 def leased() -> int:
     """Blocks that this test holds; other tests of the process may have left some to somebody."""
-    return arena.statistics()["leased"] - ELSEWHERE[0]
+    return buffer_pool.statistics()["leased"] - ELSEWHERE[0]
 
 
 @pytest.mark.parametrize("memfd", [False, True])
 @pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 65, 4096, 100_001])
 def test_a_block_covers_exactly_the_bytes_asked_for(nbytes, memfd):
-    block = arena.lease(nbytes, memfd=memfd)
+    block = buffer_pool.lease(nbytes, memfd=memfd)
     view = memoryview(block)
     assert len(block) == view.nbytes == nbytes
     assert view.format == "B" and view.ndim == 1 and not view.readonly
@@ -54,50 +54,50 @@ def test_a_block_covers_exactly_the_bytes_asked_for(nbytes, memfd):
 
 
 def test_a_recycled_block_shows_no_more_than_was_asked_for():
-    old = arena.lease(50_000)
+    old = buffer_pool.lease(50_000)
     memoryview(old)[:] = b"s" * 50_000
     address = old.address
     del old
-    block = arena.lease(10)
+    block = buffer_pool.lease(10)
     assert block.address == address
     assert memoryview(block).nbytes == 10
     with pytest.raises(TypeError):
-        arena.array(block, "u1", (11,))
+        buffer_pool.array(block, "u1", (11,))
     with pytest.raises(TypeError):
-        arena.array(block, "<f4", (2,), offset=4)
+        buffer_pool.array(block, "<f4", (2,), offset=4)
 
 
 @pytest.mark.parametrize(
     ("shape", "dtype", "offset"), [((-1,), "u1", 0), ((4,), "u1", -1), ((-4, -1), "u1", 0)]
 )
 def test_negative_sizes_are_refused(shape, dtype, offset):
-    block = arena.lease(16)
+    block = buffer_pool.lease(16)
     with pytest.raises(ValueError):
-        arena.array(block, dtype, shape, offset)
+        buffer_pool.array(block, dtype, shape, offset)
 
 
 def test_impossible_sizes_are_refused():
     with pytest.raises(ValueError, match="not -1"):
-        arena.lease(-1)
+        buffer_pool.lease(-1)
     for nbytes in (2**39 + 1, 2**59, 2**62, 2**64, 2**70):
         with pytest.raises(MemoryError, match=str(nbytes)):
-            arena.lease(nbytes)
+            buffer_pool.lease(nbytes)
     assert leased() == 0
 
 
 def test_a_block_is_not_made_by_its_class():
-    block = arena.Block()
+    block = buffer_pool.Block()
     for use in (len, memoryview, lambda b: b.fd, lambda b: b.address, lambda b: b.capacity):
         with pytest.raises(TypeError):
             use(block)
 
 
 def test_the_newest_block_that_fits_is_taken():
-    first, second = arena.lease(5000), arena.lease(5000)
+    first, second = buffer_pool.lease(5000), buffer_pool.lease(5000)
     addresses = first.address, second.address
     del first
     del second
-    assert arena.lease(5000).address == addresses[1]
+    assert buffer_pool.lease(5000).address == addresses[1]
 
 
 @pytest.mark.parametrize(
@@ -112,95 +112,95 @@ def test_the_newest_block_that_fits_is_taken():
     ],
 )
 def test_a_pooled_block_is_taken_only_when_it_is_not_far_too_large(pooled, wanted, taken):
-    del_me = arena.lease(pooled)
+    del_me = buffer_pool.lease(pooled)
     del del_me
-    before = arena.statistics()
-    block = arena.lease(wanted)
-    after = arena.statistics()
+    before = buffer_pool.statistics()
+    block = buffer_pool.lease(wanted)
+    after = buffer_pool.statistics()
     assert after["hits"] - before["hits"] == int(taken)
     assert after["misses"] - before["misses"] == int(not taken)
     assert len(block) == wanted
 
 
 def test_a_fresh_block_leaves_those_that_were_in_use_alone():
-    used = arena.lease(100_000)
+    used = buffer_pool.lease(100_000)
     del used
-    hits = arena.statistics()["hits"]
-    block = arena.lease(100_000, fresh=True)
-    assert arena.statistics()["hits"] == hits
-    assert arena.statistics()["pooled"] == 1
+    hits = buffer_pool.statistics()["hits"]
+    block = buffer_pool.lease(100_000, fresh=True)
+    assert buffer_pool.statistics()["hits"] == hits
+    assert buffer_pool.statistics()["pooled"] == 1
     del block
-    assert arena.statistics()["pooled"] == 2
+    assert buffer_pool.statistics()["pooled"] == 2
 
 
 def test_heap_and_shared_blocks_are_pooled_apart():
-    block = arena.lease(4096)
+    block = buffer_pool.lease(4096)
     del block
-    shared = arena.lease(4096, memfd=True)
+    shared = buffer_pool.lease(4096, memfd=True)
     assert shared.fd >= 0
     number = shared.fd
     del shared
-    assert arena.lease(4096).fd == -1
-    assert arena.lease(4096, memfd=True).fd == number
+    assert buffer_pool.lease(4096).fd == -1
+    assert buffer_pool.lease(4096, memfd=True).fd == number
 
 
 def test_the_pool_keeps_to_its_cap_and_drops_the_oldest():
-    arena.configure(cap_bytes=10_000)
-    blocks = [arena.lease(4096) for _ in range(4)]
+    buffer_pool.configure(cap_bytes=10_000)
+    blocks = [buffer_pool.lease(4096) for _ in range(4)]
     newest = blocks[-1].address
     while blocks:
         del blocks[0]
-    statistics = arena.statistics()
+    statistics = buffer_pool.statistics()
     assert statistics["pooled_bytes"] <= statistics["cap"] == 10_000
     assert statistics["pooled"] == 2
-    assert arena.lease(4096).address == newest
-    arena.configure(cap_bytes=0)
-    assert arena.statistics()["pooled"] == 0
-    block = arena.lease(100)
+    assert buffer_pool.lease(4096).address == newest
+    buffer_pool.configure(cap_bytes=0)
+    assert buffer_pool.statistics()["pooled"] == 0
+    block = buffer_pool.lease(100)
     del block
-    assert arena.statistics()["pooled"] == 0
+    assert buffer_pool.statistics()["pooled"] == 0
 
 
 def test_bounds_are_checked():
     with pytest.raises(ValueError):
-        arena.configure(cap_bytes=-1)
+        buffer_pool.configure(cap_bytes=-1)
     with pytest.raises(ValueError):
-        arena.configure(idle_seconds=-0.5)
+        buffer_pool.configure(idle_seconds=-0.5)
 
 
 def test_trim_frees_idle_blocks():
-    block = arena.lease(70_000)
+    block = buffer_pool.lease(70_000)
     del block
-    assert arena.trim(3600) == 0
-    assert arena.statistics()["pooled"] == 1
-    assert arena.trim() >= 70_000
-    assert arena.statistics()["pooled"] == arena.statistics()["pooled_bytes"] == 0
+    assert buffer_pool.trim(3600) == 0
+    assert buffer_pool.statistics()["pooled"] == 1
+    assert buffer_pool.trim() >= 70_000
+    assert buffer_pool.statistics()["pooled"] == buffer_pool.statistics()["pooled_bytes"] == 0
 
 
 def test_old_blocks_go_when_another_comes_back():
-    arena.configure(idle_seconds=0)
-    first, second = arena.lease(1000), arena.lease(1000)
+    buffer_pool.configure(idle_seconds=0)
+    first, second = buffer_pool.lease(1000), buffer_pool.lease(1000)
     del first
-    assert arena.statistics()["pooled"] == 1
+    assert buffer_pool.statistics()["pooled"] == 1
     del second
-    assert arena.statistics()["pooled"] == 1
+    assert buffer_pool.statistics()["pooled"] == 1
 
 
 def test_the_pool_holds_a_bounded_number_of_blocks():
-    blocks = [arena.lease(64) for _ in range(300)]
+    blocks = [buffer_pool.lease(64) for _ in range(300)]
     del blocks
-    assert arena.statistics()["pooled"] <= 64
+    assert buffer_pool.statistics()["pooled"] <= 64
 
 
 @pytest.mark.parametrize("memfd", [False, True])
 def test_a_kept_array_keeps_its_memory(memfd):
-    block = arena.lease(4096, memfd=memfd)
-    kept = arena.array(block, "<f4", (2, 3), 64)[1:, ::2].T
+    block = buffer_pool.lease(4096, memfd=memfd)
+    kept = buffer_pool.array(block, "<f4", (2, 3), 64)[1:, ::2].T
     kept[:] = 7
     del block
     assert leased() == 1
     for value in range(50):
-        other = arena.lease(4096, memfd=memfd)
+        other = buffer_pool.lease(4096, memfd=memfd)
         memoryview(other)[:] = bytes([value]) * 4096
         assert not np.shares_memory(np.frombuffer(other, "u1"), kept)
     del other
@@ -210,22 +210,22 @@ def test_a_kept_array_keeps_its_memory(memfd):
 
 
 def test_an_array_is_writable_and_based_on_its_block():
-    block = arena.lease(64)
-    view = arena.array(block, "<i8", (2, 2), 32)
+    block = buffer_pool.lease(64)
+    view = buffer_pool.array(block, "<i8", (2, 2), 32)
     assert view.base is block and view.flags.writeable and view.flags.c_contiguous
     view[:] = [[1, 2], [3, 4]]
     assert bytes(memoryview(block)[32:]) == np.array([1, 2, 3, 4], "<i8").tobytes()
-    assert arena.array(block, "<f4", (0, 5), 64).shape == (0, 5)
-    assert arena.array(arena.lease(0), "<f4", (3, 0)).size == 0
+    assert buffer_pool.array(block, "<f4", (0, 5), 64).shape == (0, 5)
+    assert buffer_pool.array(buffer_pool.lease(0), "<f4", (3, 0)).size == 0
 
 
 def test_torch_writes_in_place_and_keeps_the_block():
-    block = arena.lease(16)
-    tensor = torch.from_numpy(arena.array(block, "<f4", (4,)))
+    block = buffer_pool.lease(16)
+    tensor = torch.from_numpy(buffer_pool.array(block, "<f4", (4,)))
     del block
     tensor.fill_(2).add_(1)
     assert leased() == 1
-    other = torch.from_numpy(arena.array(arena.lease(16), "<f4", (4,)))
+    other = torch.from_numpy(buffer_pool.array(buffer_pool.lease(16), "<f4", (4,)))
     other.zero_()
     assert tensor.tolist() == [3, 3, 3, 3]
     del tensor, other
@@ -234,7 +234,7 @@ def test_torch_writes_in_place_and_keeps_the_block():
 
 
 def test_a_reference_cycle_gives_its_block_back():
-    holder: list[object] = [arena.lease(100)]
+    holder: list[object] = [buffer_pool.lease(100)]
     holder.append(holder)
     del holder
     gc.collect()
@@ -242,8 +242,8 @@ def test_a_reference_cycle_gives_its_block_back():
 
 
 def test_offsets_of_addresses():
-    block = arena.lease(128)
-    view = arena.array(block, "u1", (10,), 100)
+    block = buffer_pool.lease(128)
+    view = buffer_pool.array(block, "u1", (10,), 100)
     assert block.offset_of(view.ctypes.data) == 100
     assert block.offset_of(block.address + 128) == 128
     for address in (block.address - 1, block.address + 129, 0):
@@ -252,7 +252,7 @@ def test_offsets_of_addresses():
 
 
 def test_shared_blocks_are_sealed_and_closed_on_exec():
-    block = arena.lease(5000, memfd=True)
+    block = buffer_pool.lease(5000, memfd=True)
     seals = fcntl.fcntl(block.fd, fcntl.F_GET_SEALS)
     assert seals & fcntl.F_SEAL_SHRINK and seals & fcntl.F_SEAL_GROW and seals & fcntl.F_SEAL_SEAL
     assert fcntl.fcntl(block.fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
@@ -261,9 +261,9 @@ def test_shared_blocks_are_sealed_and_closed_on_exec():
 
 
 def test_an_adopted_block_shows_the_senders_bytes():
-    block = arena.lease(5000, memfd=True)
+    block = buffer_pool.lease(5000, memfd=True)
     memoryview(block)[:5] = b"hello"
-    received = arena.adopt_fd(os.dup(block.fd), 5000)
+    received = buffer_pool.adopt_fd(os.dup(block.fd), 5000)
     assert bytes(memoryview(received)[:5]) == b"hello" and len(received) == 5000
     memoryview(received)[:5] = b"world"
     assert bytes(memoryview(block)[:5]) == b"world"
@@ -271,52 +271,52 @@ def test_an_adopted_block_shows_the_senders_bytes():
     del received
     with pytest.raises(OSError):
         os.fstat(number)
-    assert arena.statistics()["pooled"] == 0
+    assert buffer_pool.statistics()["pooled"] == 0
 
 
 def test_a_descriptor_that_is_no_sealed_block_is_refused(tmp_path):
     plain = os.memfd_create("plain", os.MFD_ALLOW_SEALING)
     os.ftruncate(plain, 4096)
     with pytest.raises(ValueError, match="sealed"):
-        arena.adopt_fd(plain, 4096)
+        buffer_pool.adopt_fd(plain, 4096)
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     os.ftruncate(file, 4096)
     with pytest.raises(ValueError, match="sealed"):
-        arena.adopt_fd(file, 4096)
-    block = arena.lease(4096, memfd=True)
+        buffer_pool.adopt_fd(file, 4096)
+    block = buffer_pool.lease(4096, memfd=True)
     for nbytes in (0, 4097, 2**40, 2**63):
         with pytest.raises(ValueError, match="shorter"):
-            arena.adopt_fd(block.fd, nbytes)
+            buffer_pool.adopt_fd(block.fd, nbytes)
     assert os.fstat(block.fd).st_size == 4096
     os.close(plain)
     os.close(file)
     with pytest.raises(OSError):
-        arena.adopt_fd(plain, 4096)
+        buffer_pool.adopt_fd(plain, 4096)
 
 
 def test_a_fork_shares_no_pooled_descriptor():
     script = """
 import os
-from ksrv._native.memory import buffer_pool as arena
-held, pooled = arena.lease(4096, memfd=True), arena.lease(4096, memfd=True)
+from ksrv._native.memory import buffer_pool
+held, pooled = buffer_pool.lease(4096, memfd=True), buffer_pool.lease(4096, memfd=True)
 memoryview(held)[:] = b"h" * 4096
 memoryview(pooled)[:] = b"p" * 4096
 number = pooled.fd
 del pooled
-heap = arena.lease(4096); del heap
-assert arena.statistics()["pooled"] == 2
+heap = buffer_pool.lease(4096); del heap
+assert buffer_pool.statistics()["pooled"] == 2
 pid = os.fork()
 if pid == 0:
-    ok = arena.statistics()["pooled"] == 1
-    mine = arena.lease(4096, memfd=True)
+    ok = buffer_pool.statistics()["pooled"] == 1
+    mine = buffer_pool.lease(4096, memfd=True)
     memoryview(mine)[:] = b"c" * 4096
     del held
-    again = arena.lease(4096, memfd=True)
+    again = buffer_pool.lease(4096, memfd=True)
     memoryview(again)[:] = b"c" * 4096
     raise SystemExit(0 if ok else 1)
 assert os.waitpid(pid, 0)[1] == 0
 assert bytes(held) == b"h" * 4096
-back = arena.lease(4096, memfd=True)
+back = buffer_pool.lease(4096, memfd=True)
 assert back.fd == number and bytes(back) == b"p" * 4096
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
@@ -327,8 +327,8 @@ def test_threads_never_share_a_block():
 
     def work(mark: int) -> None:
         for turn in range(300):
-            block = arena.lease(1000 + turn)
-            view = arena.array(block, "u1", (1000 + turn,))
+            block = buffer_pool.lease(1000 + turn)
+            view = buffer_pool.array(block, "u1", (1000 + turn,))
             view[:] = mark
             if not (view == mark).all():
                 errors.append(mark)
@@ -342,25 +342,29 @@ def test_threads_never_share_a_block():
 
 
 def test_statistics_count_leases_and_copies():
-    before = arena.statistics()
-    block = arena.lease(1000)
-    after = arena.statistics()
+    before = buffer_pool.statistics()
+    block = buffer_pool.lease(1000)
+    after = buffer_pool.statistics()
     assert after["leased"] - before["leased"] == 1
     assert after["leased_bytes"] - before["leased_bytes"] == block.capacity
-    start = arena.copied_bytes()
-    arena.count_copy(123)
-    assert arena.copied_bytes() - start == 123 == arena.statistics()["copied_bytes"] - start
+    start = buffer_pool.copied_bytes()
+    buffer_pool.count_copy(123)
+    assert (
+        buffer_pool.copied_bytes() - start
+        == 123
+        == buffer_pool.statistics()["copied_bytes"] - start
+    )
 
 
 def test_malloc_is_tuned_only_when_asked():
     script = """
 import sys
-from ksrv._native.memory import buffer_pool as arena
-assert not arena.keep_freed(1 << 28)  # only where a process was tuned
-assert arena.tune_malloc() is (sys.argv[1] == "glibc")
-assert arena.keep_freed(1 << 28) is (sys.argv[1] == "glibc")
-assert not arena.keep_freed(1 << 27)
-assert arena.tune_malloc(no_mmap=True) is (sys.argv[1] == "glibc")
+from ksrv._native.memory import buffer_pool
+assert not buffer_pool.keep_freed(1 << 28)  # only where a process was tuned
+assert buffer_pool.tune_malloc() is (sys.argv[1] == "glibc")
+assert buffer_pool.keep_freed(1 << 28) is (sys.argv[1] == "glibc")
+assert not buffer_pool.keep_freed(1 << 27)
+assert buffer_pool.tune_malloc(no_mmap=True) is (sys.argv[1] == "glibc")
 """
     library = "glibc" if HAS_GLIBC_MALLOC else "other"
     subprocess.run([sys.executable, "-c", script, library], check=True, timeout=60)
@@ -371,9 +375,9 @@ assert arena.tune_malloc(no_mmap=True) is (sys.argv[1] == "glibc")
 def test_threads_of_a_tuned_process_share_heaps(tuned):
     script = """
 import ctypes, os, sys, threading
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 if sys.argv[1] == "True":
-    arena.tune_malloc()
+    buffer_pool.tune_malloc()
 ready = threading.Barrier(24)
 def take():
     ready.wait()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor.aliasing_check import counts, unshared
 from ksrv.request import Tensor
 
@@ -67,8 +67,8 @@ def test_the_input_itself_and_its_views_are_unshared():
 
 
 def test_an_input_of_a_block_is_unshared():
-    block = arena.lease(64)
-    made = arena.array(block, "<f4", (4, 4))
+    block = buffer_pool.lease(64)
+    made = buffer_pool.array(block, "<f4", (4, 4))
     assert judged(lambda x: [x], made[:2]) == [True]
     assert judged(lambda x: [x.reshape(-1)], made) == [True]
 

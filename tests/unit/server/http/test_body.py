@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded, UnsupportedEncoding
 from ksrv.limits import Limits
@@ -67,9 +67,9 @@ def test_a_header_length_that_is_no_number_needs_no_padding(text):
 
 
 def test_a_known_length_is_not_copied_inside():
-    before = arena.copied_bytes()
+    before = buffer_pool.copied_bytes()
     read(b"x" * 100_000)
-    assert arena.copied_bytes() == before
+    assert buffer_pool.copied_bytes() == before
 
 
 def test_a_length_above_the_limit_is_refused_before_anything_is_read():

@@ -1,4 +1,4 @@
-"""The arena as a state machine: leases, views, releases, trims and caps in any order."""
+"""The buffer pool as a state machine: leases, views, releases, trims and caps in any order."""
 
 import gc
 
@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 from tests.support.examples import examples
 
 CAP = 1 << 20
@@ -19,9 +19,9 @@ class Leases(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        arena.configure(cap_bytes=CAP, idle_seconds=30)
-        arena.trim()
-        self.before = arena.statistics()["leased"]
+        buffer_pool.configure(cap_bytes=CAP, idle_seconds=30)
+        buffer_pool.trim()
+        self.before = buffer_pool.statistics()["leased"]
         self.live: dict[int, tuple[np.ndarray, int]] = {}
         self.next = 0
 
@@ -32,9 +32,9 @@ class Leases(RuleBasedStateMachine):
         offset=st.integers(0, 64),
     )
     def lease(self, nbytes, memfd, offset):
-        block = arena.lease(nbytes, memfd=memfd)
+        block = buffer_pool.lease(nbytes, memfd=memfd)
         offset = min(offset, nbytes)
-        view = arena.array(block, "u1", (nbytes - offset,), offset)
+        view = buffer_pool.array(block, "u1", (nbytes - offset,), offset)
         assert block.address % 64 == 0 and len(block) == nbytes
         assert (block.fd >= 0) == memfd
         mark = self.next % 251 + 1
@@ -58,29 +58,29 @@ class Leases(RuleBasedStateMachine):
 
     @rule(cap=st.sampled_from([0, 4096, CAP]))
     def bound(self, cap):
-        arena.configure(cap_bytes=cap)
+        buffer_pool.configure(cap_bytes=cap)
 
     @rule()
     def trim(self):
-        arena.trim()
-        assert arena.statistics()["pooled_bytes"] == 0
+        buffer_pool.trim()
+        assert buffer_pool.statistics()["pooled_bytes"] == 0
 
     @invariant()
     def nothing_is_lost_or_shared(self):
         for view, mark in self.live.values():
             assert (view == mark).all()
-        blocks = {id(view.base) if view.base.__class__ is arena.Block else id(view.base.base)
+        blocks = {id(view.base) if view.base.__class__ is buffer_pool.Block else id(view.base.base)
                   for view, _ in self.live.values()}  # fmt: skip
-        statistics = arena.statistics()
+        statistics = buffer_pool.statistics()
         assert statistics["leased"] - self.before == len(blocks)
         assert statistics["pooled_bytes"] <= statistics["cap"]
         assert (statistics["pooled"] == 0) == (statistics["pooled_bytes"] == 0)
 
     def teardown(self):
         self.live.clear()
-        assert arena.statistics()["leased"] == self.before
-        arena.configure(cap_bytes=256 << 20)
-        arena.trim()
+        assert buffer_pool.statistics()["leased"] == self.before
+        buffer_pool.configure(cap_bytes=256 << 20)
+        buffer_pool.trim()
 
 
 class TestLeases(Leases.TestCase):
