@@ -1,13 +1,14 @@
 """One instance of a model version: a handler, and a thread of its own that runs batches on it.
 
-The handler is loaded, warmed up and normally run on this one thread, because what handlers stand on
-may keep state for its thread. A batch whose executor dies is offered to whichever instance is idle
-first; this one starts its executor anew, at the pace that the executor sets.
+The handler is loaded, warmed up and normally run on this one thread, because the libraries under a
+handler may keep state for each thread. If the executor dies, the requests of its batch go to the next
+idle instance, while this instance starts its executor anew (`executors.restarts`).
 
-Two changes of thread cost more than a small handler. So once a handler has proven quick, a thread
-that submits a request while nothing else waits may claim the instance's slot and run the request
-itself (`run_inline`). Slow runs end that. A thread that would only wait for its request needs no
-proof where the executor keeps deadlines by itself; a thread of the HTTP server has others to serve.
+Two changes of thread cost more than a small handler. So a thread that submits a request to an idle
+instance may take the instance's slot and run the request itself (`run_inline`). A thread of the HTTP
+server may do so only after the handler has proven quick, because it serves other connections too;
+slow runs end that. A thread that would only wait for its request may do so at once if the executor
+enforces deadlines by itself.
 """
 
 import logging
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.stats import Stats
@@ -22,6 +24,7 @@ from ksrv._native.server import model_endpoint
 from ksrv.engine.batches.batch import PendingBatch, RunnableBatch, finish
 from ksrv.engine.batches.fast_batch import FastBatch, FastBatches
 from ksrv.engine.executors import Executor, ExecutorDied
+from ksrv.engine.executors.restarts import ExecutorRestarts
 from ksrv.engine.host import InstanceHost
 from ksrv.engine.request_handle import QueuedRequest
 from ksrv.engine.validation import APART
@@ -31,20 +34,19 @@ from ksrv.spec import ModelSpec
 
 log = logging.getLogger("ksrv.engine")
 
-STARTS_IN_A_ROW = 5
 MOST_JOINED = 1024
 QUICK_NS = 1_000_000
 STALL_NS = 50_000_000
 INLINE_CREDIT = 1000
-"""So many quick runs let threads claim a slot; one that is not quick takes back fifty, a stall takes all."""
+"""Inline execution begins after so many quick runs. A slower run costs fifty of them, a stall all."""
 MAX_INLINE_CREDIT = 2 * INLINE_CREDIT
 MAX_REGROUP_DELAY_NS = 2_000_000
 MIN_REGROUP_DELAY_NS = 100_000
-"""Clients that were just answered together send again one after the other. So that the first of them
-does not become a batch of one, an instance waits for them 1/200 of the time that their batch took."""
+"""Clients that were answered together send their next requests one after the other. So that the first
+request does not become a batch of one, an instance waits 1/200 of the time that the last batch took."""
 
 AHEAD_NS = 2_000_000
-"""Above this a batch takes long enough for the next one to be assembled meanwhile."""
+"""From here on a batch takes long enough for the next batch to be assembled meanwhile."""
 
 
 class InstanceThread(threading.Thread):
@@ -54,8 +56,7 @@ class InstanceThread(threading.Thread):
 def instances_left() -> int:
     """Return how many instances of this process have a thread that has not ended.
 
-    Once all models are closed these are the ones whose handler has not come back, on their own thread
-    or on one that claimed their slot.
+    Once all models are closed these are the instances whose handler has not returned.
     """
     return sum(isinstance(thread, InstanceThread) for thread in threading.enumerate())
 
@@ -72,7 +73,6 @@ class Instance:
         number: The instance's number.
         started: The description that the handler completed, once it is loaded.
         warm: Done once the instance takes batches.
-        restarts: How often the executor was started anew.
         stats: What the instance has done.
     """
 
@@ -82,36 +82,34 @@ class Instance:
         self._executor = executor
         self._slot = host.queue.add_slot()
         self._go = threading.Event()
-        self._warm_up: Callable[[Instance], None] | None = None
-        self._closing = False
         self._busy_since = 0
         self._inline_credit = 0
         self._fast_batches = FastBatches(host, executor.lease)
-        self._deaths = self._revived = 0
+        self._restarts = ExecutorRestarts(host, number, executor)
         self.started: Future[ModelSpec] = Future()
         self.warm: Future[None] = Future()
-        self.restarts = 0
         self.stats = Stats()
         name = f"ksrv-{host.spec.name}-{number}"
         self._thread = InstanceThread(target=self._live, name=name, daemon=True)
         executor.on_death(self._note_death)
 
     def start(self) -> None:
-        """Begin loading; `started` tells how it went."""
+        """Begin to load the handler; `started` is set when that is done."""
         self._thread.start()
 
     def serve(self, warm_up: "Callable[[Instance], None] | None") -> None:
-        """Let a started instance warm up and then take batches; `warm` tells how that went.
+        """Let a started instance warm up and then take batches; `warm` is set in between.
 
         Args:
             warm_up: Runs batches on the instance, or None.
         """
-        self._warm_up = warm_up
+        if warm_up is not None:
+            self._restarts.warm_up = partial(warm_up, self)
         self._go.set()
 
     def stop(self) -> None:
-        """End an instance that has not begun to serve, and further attempts to start it anew."""
-        self._closing = True
+        """End an instance that does not serve yet, and start no executor anew."""
+        self._restarts.stopped = True
         self._go.set()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -128,19 +126,19 @@ class Instance:
         return not self._thread.is_alive()
 
     def abandon(self) -> None:
-        """End a batch that does not end by itself, where the executor can."""
+        """End a batch that hangs, if the executor can do that."""
         if self._executor.keeps_deadlines:
             self._executor.close()
 
     @property
     def available(self) -> bool:
-        """Whether it can be expected to run a batch: alive, and not stuck in one."""
-        return self._thread.is_alive() and not self._cold and not self._stuck
+        """Whether the instance can be expected to run a batch: alive, and not stuck in a batch."""
+        return self._thread.is_alive() and not self._restarts.due and not self._stuck
 
     @property
     def returning(self) -> bool:
-        """Whether its executor has died and is being replaced."""
-        return self._thread.is_alive() and self._cold and not self._stuck
+        """Whether the executor has died and is being started anew."""
+        return self._thread.is_alive() and self._restarts.due and not self._stuck
 
     @property
     def _stuck(self) -> bool:
@@ -148,8 +146,13 @@ class Instance:
         return bool(busy_since) and time.monotonic_ns() - busy_since > self._host.timeout_ns > 0
 
     @property
+    def restarts(self) -> int:
+        """How often the executor was started anew."""
+        return self._restarts.count
+
+    @property
     def keeps_deadlines(self) -> bool:
-        """Whether an inline run returns at its deadline."""
+        """Whether an inline execution returns at its deadline."""
         return self._executor.keeps_deadlines
 
     def execute(self, batch: BatchInputs, deadline_ns: int | None = None) -> BatchOutputs:
@@ -180,20 +183,16 @@ class Instance:
     def _load(self) -> bool:
         try:
             self.started.set_result(self._executor.start())
-        except BaseException as error:  # noqa: BLE001  it reaches whoever waits for the start
+        except BaseException as error:  # noqa: BLE001  it is raised where `started` is awaited
             self.started.set_exception(_told(error))
             return False
         self._go.wait()
-        if self._closing:
+        if self._restarts.stopped:
             return False
         try:
-            if self._warm_up is not None:
-                self._warm_up(self)
-            if not self._executor.alive:  # generated data may have ended it
-                self._warm_up = None  # and is not given to its replacements
-                self._executor.start()
+            self._restarts.first_warm_up()
             self.warm.set_result(None)
-        except BaseException as error:  # noqa: BLE001  it reaches whoever waits for the warm-up
+        except BaseException as error:  # noqa: BLE001  it is raised where `warm` is awaited
             self.warm.set_exception(_told(error))
             return False
         return True
@@ -211,7 +210,7 @@ class Instance:
             taken = take(slot, room, most, delay or regroup_delay)
             if taken is None:
                 if host.wait_apart():
-                    continue  # what was decoded there has been offered
+                    continue  # the decoded requests are among the ready batches
                 break
             if taken is not True and taken and taken[0].batch_key >= APART:
                 host.decode_apart(taken)
@@ -224,15 +223,15 @@ class Instance:
                     regroup_delay = min(batch.ran_ns // 200, MAX_REGROUP_DELAY_NS)
             # The last batch's memory is not kept while this thread waits for the next.
             del taken, batch
-            if self._cold and not self._revive():
+            if self._restarts.due and not self._restarts.restart():
                 break
 
     def run_inline(self, handles: list[QueuedRequest]) -> None:
-        """Run requests on the thread that submitted them, which claimed this instance's slot.
+        """Run requests on the thread that submitted them, which holds this instance's slot.
 
         Args:
-            handles: The requests. They may still be open afterwards: a death of the executor lets
-                another instance run them again.
+            handles: The requests. They may be open afterwards: after a death of the executor
+                another instance runs them again.
         """
         queue = self._host.queue
         try:
@@ -258,7 +257,7 @@ class Instance:
         return PendingBatch(self._host.spec, self._host.images, self._executor.lease, room)
 
     def _batch_of(self, handles: list[QueuedRequest]) -> RunnableBatch | None:
-        """Return the batch of some requests; None after none of them could be added."""
+        """Return the batch of some requests; None if none of them could be added."""
         try:
             if model_endpoint.are_fast(handles):
                 return FastBatch(handles, self._fast_batches)
@@ -270,10 +269,10 @@ class Instance:
         return batch if batch.handles else None
 
     def _run(self, batch: RunnableBatch, inline: bool) -> None:
-        """Run a batch and answer its requests; on a claimed slot their waiters are woken at once."""
+        """Run a batch and answer its requests; an inline execution wakes their threads at once."""
         handles = batch.handles
         try:
-            # A batch on a claimed slot is counted as running since it was pushed.
+            # An inline batch is counted as running since it was pushed.
             alive = handles if inline else self._host.queue.start(handles)
             if len(alive) != len(handles):
                 batch.keep(alive)
@@ -294,7 +293,7 @@ class Instance:
             batch.ran_ns = time.monotonic_ns() - began
             batch.answer(outputs, queue, self.stats, later=later)
         except ExecutorDied as error:
-            failure = self._died(batch, error)
+            failure = self._requeue(batch, error)
             if failure is None:
                 return
         except KsrvError as error:
@@ -310,7 +309,7 @@ class Instance:
             self._note_pace(batch.ran_ns)
 
     def _fail(self, handles: list[QueuedRequest], error: BaseException) -> None:
-        """Answer the requests of a batch that are open still."""
+        """Answer the requests of a batch that are still open."""
         won = self._host.queue.finish(handles, [self._failure(error)] * len(handles))
         self.stats.failed(sum(won))
 
@@ -320,7 +319,7 @@ class Instance:
         return HandlerFailed(f"a batch of the model {name} failed: {type(error).__name__}")
 
     def _deadline(self, handles: list[QueuedRequest], began: int) -> int | None:
-        """When the executor is to give up."""
+        """Return when the executor gives up, on the clock of `time.monotonic_ns`; None for never."""
         deadline = max([handle.deadline_ns for handle in handles])
         if self._host.run_timeout_ns:
             deadline = min(deadline, began + self._host.run_timeout_ns)
@@ -343,16 +342,16 @@ class Instance:
             queue.may_prefetch = ran_ns >= AHEAD_NS
 
     def _allow_inline(self, quick: bool) -> None:
-        """Set which threads may claim a slot of the queue."""
+        """Set which threads the queue allows inline execution."""
         host, queue = self._host, self._host.queue
         queue.inline_for_blocked = quick or self._executor.keeps_deadlines
-        # One thread enters Python for all that the HTTP server receives: it would use instances in turn.
+        # One thread at a time runs the requests of the HTTP server: several instances would stand idle.
         queue.inline_for_all = quick and host.config.instances == 1
 
     # ---- deaths -----------------------------------------------------------------------------
 
-    def _died(self, batch: RunnableBatch, error: ExecutorDied) -> KsrvError | None:
-        """Queue a batch again whose executor died; return its error where that is not to be."""
+    def _requeue(self, batch: RunnableBatch, error: ExecutorDied) -> KsrvError | None:
+        """Queue the requests of a batch again whose executor died; return an error to end them."""
         name = self._host.spec.name
         log.error("the model %s, instance %d: %s", name, self.number, error.message)
         # A second run would send the intermediate answers of the first again.
@@ -363,7 +362,7 @@ class Instance:
                 f"the request ended two handler processes of the model {name} and is not tried "
                 f"again: {error.message}"
             )
-        # Each alone, so that a request that kills its process takes no other with it.
+        # Each request alone, so that a request that kills its process ends no other request.
         for handle in batch.handles:
             again = self.new_batch()
             again.attempts = 1
@@ -372,57 +371,13 @@ class Instance:
                 self._host.requeue(again)
         return None
 
-    @property
-    def _cold(self) -> bool:
-        """Whether the executor died, or was replaced by one that has not been warmed up."""
-        return self._deaths != self._revived or not self._executor.alive
-
     def _note_death(self, _reason: str) -> None:
-        self._deaths += 1
+        self._restarts.note_death()
         self._host.queue.nudge(self._slot)
-
-    def _revive(self) -> bool:
-        """Start the executor anew after a death and warm it up; False when that is given up."""
-        host = self._host
-        reason = ""
-        native.wake_waiters()
-        for _ in range(STARTS_IN_A_ROW):
-            if self._closing or (host.queue.closed and not host.queue.open):
-                return False
-            deaths = self._deaths
-            try:
-                self._executor.start()
-            except KsrvError as error:
-                reason = error.message
-                log.error("the model %s cannot be started again: %s", host.spec.name, reason)
-                continue
-            if self._warm_up is not None:
-                self._warm_up_again(self._warm_up)
-            if self._executor.alive and self._deaths == deaths:
-                self._revived = deaths
-                self.restarts += 1
-                return True
-            reason = "it ended before it took a batch"
-        host.instance_lost(f"{STARTS_IN_A_ROW} starts in a row failed, the last one: {reason}")
-        return False
-
-    def _warm_up_again(self, warm_up: "Callable[[Instance], None]") -> None:
-        """Warm up a replacement; it serves cold where that fails, and the next where it dies."""
-        try:
-            warm_up(self)
-        except BaseException as error:
-            log.error(
-                "the model %s, instance %d was not warmed up again",
-                self._host.spec.name,
-                self.number,
-                exc_info=error,
-            )
-        if not self._executor.alive:
-            self._warm_up = None
 
 
 def _told(error: BaseException) -> Exception:
-    """Return what whoever waits is told; a SystemExit of a handler's must not end its thread."""
+    """Return an error for the waiting thread, which a handler's SystemExit must not end."""
     if isinstance(error, Exception):
         return error
     told = HandlerFailed(f"the handler ended with {type(error).__name__}: {error}")

@@ -52,7 +52,7 @@ class FastBatch(BatchInputs):
         spent_ns: How long joining the requests took; 0 for a single request, which is not copied.
     """
 
-    __slots__ = ("_arrays", "_references", "_requests", "_source", "ran_ns", "spent_ns", "handles")
+    __slots__ = ("_arrays", "_references", "_requests", "_source", "handles", "ran_ns", "spent_ns")
 
     attempts = 0
     explain = False
@@ -114,7 +114,7 @@ class FastRequests(Sequence[BatchRequest]):
         handles: The requests, in row order.
     """
 
-    __slots__ = ("_made", "_handles")
+    __slots__ = ("_handles", "_made")
 
     def __init__(self, handles: list[QueuedRequest]) -> None:
         self._handles = handles

@@ -1,0 +1,95 @@
+"""Starts the executor of an instance anew after its handler process has died."""
+
+import logging
+from collections.abc import Callable
+
+from ksrv._native.queue import request_queue as native
+from ksrv.engine.executors import Executor
+from ksrv.engine.host import InstanceHost
+from ksrv.errors import KsrvError
+
+log = logging.getLogger("ksrv.engine")
+
+STARTS_IN_A_ROW = 5
+
+
+class ExecutorRestarts:
+    """The deaths and the restarts of one instance's executor.
+
+    Args:
+        host: The model version.
+        number: The instance's number.
+        executor: The executor.
+
+    Attributes:
+        count: How often the executor was started anew.
+        stopped: Whether the executor is not to be started again.
+        warm_up: Runs batches on the instance after a start; None without a warm-up, and after a
+            warm-up that ended the handler process.
+    """
+
+    def __init__(self, host: InstanceHost, number: int, executor: Executor) -> None:
+        self._host = host
+        self._number = number
+        self._executor = executor
+        self._deaths = self._answered_deaths = 0
+        self.count = 0
+        self.stopped = False
+        self.warm_up: Callable[[], None] | None = None
+
+    def note_death(self) -> None:
+        """Note that the handler process has died; any thread may call this."""
+        self._deaths += 1
+
+    @property
+    def due(self) -> bool:
+        """Whether the executor is dead, or was replaced by an executor that is not warmed up."""
+        return self._deaths != self._answered_deaths or not self._executor.alive
+
+    def first_warm_up(self) -> None:
+        """Warm up the executor that was just loaded, and replace it if its process dies of that."""
+        if self.warm_up is not None:
+            self.warm_up()
+        if not self._executor.alive:
+            self.warm_up = None
+            self._executor.start()
+
+    def restart(self) -> bool:
+        """Start the executor anew and warm it up; return False after `STARTS_IN_A_ROW` failures."""
+        host = self._host
+        reason = ""
+        native.wake_waiters()
+        for _ in range(STARTS_IN_A_ROW):
+            if self.stopped or (host.queue.closed and not host.queue.open):
+                return False
+            deaths = self._deaths
+            try:
+                self._executor.start()
+            except KsrvError as error:
+                reason = error.message
+                log.error("the model %s cannot be started again: %s", host.spec.name, reason)
+                continue
+            self._warm_up_again()
+            if self._executor.alive and self._deaths == deaths:
+                self._answered_deaths = deaths
+                self.count += 1
+                return True
+            reason = "it ended before it took a batch"
+        host.instance_lost(f"{STARTS_IN_A_ROW} starts in a row failed, the last one: {reason}")
+        return False
+
+    def _warm_up_again(self) -> None:
+        """Warm up the new executor; it serves cold if that fails, and the next one if it dies of that."""
+        if self.warm_up is None:
+            return
+        try:
+            self.warm_up()
+        except BaseException as error:
+            log.error(
+                "the model %s, instance %d was not warmed up again",
+                self._host.spec.name,
+                self._number,
+                exc_info=error,
+            )
+        if not self._executor.alive:
+            self.warm_up = None
