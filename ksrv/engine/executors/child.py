@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -280,7 +281,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.argv = ["ksrv-handler"]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    return Child(_link(options.channel), Events(_link(options.events))).serve()
+    status = Child(_link(options.channel), Events(_link(options.events))).serve()
+    gc.freeze()  # with torch, a last collection of what the imports have made takes a second
+    return status
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """ksrv's side of gunicorn's master: its configuration, its hooks and what the workers inherit."""
 
+import gc
 import logging
 import math
 import os
@@ -196,7 +197,12 @@ class Master:
         return default() if certificates is None else certificates.context()
 
     def when_ready(self, server: Any) -> None:
-        """Print where the server listens, with the ports that were chosen."""
+        """Print where the server listens, with the ports that were chosen; workers are forked next.
+
+        What the imports have made lives as long as the processes: no collection looks at it, or writes
+        to the pages that the workers share with the master.
+        """
+        gc.freeze()
         http = None if self._quiet else [str(listener) for listener in server.LISTENERS]
         open_to_proxies = not server.cfg.is_ssl and self.settings.control_token_file is None
         print_addresses(http, self.service.grpc_address, open_to_proxies=open_to_proxies)
@@ -231,6 +237,7 @@ class Master:
             self.table.set_state(worker.ksrv_slot, State.NEVER_SERVED)
         self.service.stop()
         leave_handlers_behind()
+        gc.freeze()  # collecting what ends with the process would take longer than the rest of its end
 
     def child_exit(self, server: Any, worker: Any) -> None:
         """Free the slot of a worker that is gone, however it went."""

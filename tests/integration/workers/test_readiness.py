@@ -54,7 +54,7 @@ def test_a_model_that_cannot_be_loaded_and_the_readiness_of_the_server(tmp_path,
     write_double(tmp_path)
     write_broken(tmp_path)
     with Server(tmp_path, wait_ready=False, **settings) as server:
-        wait_until(lambda: "models loaded" in server.log)
+        wait_until(lambda: "models loaded" in server.log, tell=lambda: server.log)
         wait_until(lambda: status(server, "/v2/models/double/ready") == 200)
         assert status(server, "/v2/models/broken/ready") == 503
         wait_until(lambda: (status(server, "/v2/health/ready") == 200) == ready)
@@ -249,7 +249,7 @@ def test_a_warm_up_that_shows_a_broken_promise_fails_the_load(tmp_path, executor
     write_model(tmp_path, "kept", PLANES.replace("CHANNELS", "1"),
                 PICTURE.replace("LAYOUT", "NCHW") + more)  # fmt: skip
     with Server(tmp_path, wait_ready=False) as server:
-        wait_until(lambda: "models loaded" in server.log)
+        wait_until(lambda: "models loaded" in server.log, tell=lambda: server.log)
         found = index(server)
         for name, (_, sentence) in results.items():
             assert found[name]["state"] == "UNAVAILABLE"
@@ -289,7 +289,7 @@ def test_a_server_that_is_not_ready_says_which_models_are_not_and_why(tmp_path):
     write_double(tmp_path)
     broken = write_broken(tmp_path)
     with Server(tmp_path, wait_ready=False) as server:
-        wait_until(lambda: "models loaded" in server.log)
+        wait_until(lambda: "models loaded" in server.log, tell=lambda: server.log)
         wait_until(lambda: b"the weights are gone" in server.get("/v2/health/ready")[1])
         address = server.http.split(":")
         with socket.create_connection(address, timeout=30) as kept:
