@@ -65,12 +65,13 @@ test-kserve: $(VENV)/.built $(KSERVE_VENV)/.installed ## KServe's own client, in
 	KSERVE_PYTHON=$(abspath $(KSERVE_VENV))/bin/python $(BIN)/python -m pytest tests/integration/clients/test_kserve_client.py
 
 # cython-lint starts pycodestyle by its bare name.
-check: $(VENV)/.built ## format, lint, types, import arrows
+check: $(VENV)/.built ## format, lint, types, import arrows, fuzz targets
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint native ksrv/_native
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_import_arrows.py
+	for source in tests/fuzz/*.cpp; do g++ -std=c++17 -fsyntax-only -Inative $$source || exit 1; done
 
 format: $(VENV)/.built ## rewrite the Python sources in the house format
 	$(BIN)/ruff format .

@@ -9,6 +9,7 @@
 
 #include "image/convert_pixels.hpp"
 #include "image/resize_pillow.hpp"
+#include "tensor/datatype.hpp"
 
 namespace {
 

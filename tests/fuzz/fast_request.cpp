@@ -9,6 +9,7 @@
 #include <new>
 
 #include "v2/fast_request.hpp"
+#include "v2/infer_header_reader.hpp"
 
 namespace {
 
@@ -45,26 +46,26 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         ::operator new(lead + length + 1, std::align_val_t(64)));
     unsigned char *body = room + lead;
     std::memcpy(body, data + 2, length);
-    ksrv::FastRequestLayout request;
-    if (ksrv::read_fast_request(signature, body, length, json_length, &request)) {
+    ksrv::FastRequestLayout layout;
+    if (ksrv::read_fast_request(signature, body, length, json_length, &layout)) {
         ksrv::InferHeader header;
         ksrv::HeaderFault fault;
         const char *text = reinterpret_cast<const char *>(body);
         require(ksrv::scan_infer_header(text, json_length, signature.limits, &header, &fault) ==
                 ksrv::HEADER_OK);
-        require(request.rows >= 1 && (signature.max_rows == 0 || request.rows <= signature.max_rows));
+        require(layout.rows >= 1 && (signature.max_rows == 0 || layout.rows <= signature.max_rows));
         std::size_t end = json_length;
         for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
-            const std::size_t bytes = signature.inputs[i].row_bytes * request.rows;
-            require(request.offsets[i] == end && bytes <= length - end);
+            const std::size_t bytes = signature.inputs[i].row_bytes * layout.rows;
+            require(layout.offsets[i] == end && bytes <= length - end);
             require(reinterpret_cast<std::uintptr_t>(body + end) %
                         ksrv::item_size_of(signature.inputs[i].datatype) ==
                     0);
             end += bytes;
         }
-        require(end == length && request.id_offset + request.id_length <= json_length);
-        require(request.wanted_count <= ksrv::FAST_OUTPUTS);
-        for (int i = 0; i < request.wanted_count; ++i) require(request.wanted[i] < signature.outputs.size());
+        require(end == length && layout.id_offset + layout.id_length <= json_length);
+        require(layout.wanted_count <= ksrv::FAST_OUTPUTS);
+        for (int i = 0; i < layout.wanted_count; ++i) require(layout.wanted[i] < signature.outputs.size());
     }
     ::operator delete(room, std::align_val_t(64));
     return 0;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -88,7 +89,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     limits.fields = 16;
     limits.head = data[0] & 32 ? 256 : 16384;
     limits.compression = data[0] & 64;
-    limits.authorization = data[0] & 128;
     limits.scheme_count = 1;
     std::memcpy(limits.scheme[0], "x-forwarded-proto", 18);
     // Copies of exactly these sizes, so that a read beyond an end is seen.
