@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from ksrv._native.memory import buffer_pool, pymalloc
 from ksrv._native.memory.memory_budget import PROCESS
-from ksrv._native.queue import request_queue as native
+from ksrv._native.queue.request_handle import wait_completions, wake_completions
 from ksrv.engine.executors import Executor
 from ksrv.engine.executors.inline import InlineExecutor
 from ksrv.engine.model import ExecutorFactory, ModelVersion, Retired
@@ -123,7 +123,7 @@ class Engine:
         self._models.close(timeout)
         for thread in self._threads:
             while thread.is_alive():
-                native.wake_completions()
+                wake_completions()
                 thread.join(0.02)
 
     def _load_all(self, unloaded: Collection[str]) -> None:
@@ -138,7 +138,7 @@ class Engine:
     def _run_completions(self) -> None:
         while not self._closing.is_set():
             try:
-                native.wait_completions()
+                wait_completions()
             except Exception:
                 log.exception("a callback of a request that ended failed")
 

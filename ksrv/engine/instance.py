@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-from ksrv._native.queue import request_queue as native
+from ksrv._native.queue.request_handle import NO_DEADLINE, wake_waiters
 from ksrv._native.queue.stats import Stats
 from ksrv._native.server import model_endpoint
 from ksrv.engine.batches.batch import PendingBatch, RunnableBatch, finish
@@ -177,7 +177,7 @@ class Instance:
                 f"its instance {self.number} ended with {type(error).__name__}; the log says where"
             )
         finally:
-            native.wake_waiters()
+            wake_waiters()
             self._executor.close()
 
     def _load(self) -> bool:
@@ -323,7 +323,7 @@ class Instance:
         deadline = max([handle.deadline_ns for handle in handles])
         if self._host.run_timeout_ns:
             deadline = min(deadline, began + self._host.run_timeout_ns)
-        return None if deadline == native.NO_DEADLINE else deadline
+        return None if deadline == NO_DEADLINE else deadline
 
     def _note_pace(self, ran_ns: int) -> None:
         before = self._inline_credit

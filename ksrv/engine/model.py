@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue import request_queue as native
+from ksrv._native.queue.request_handle import NO_DEADLINE
 from ksrv._native.queue.stats import Stats
 from ksrv.engine import warmup
 from ksrv.engine.batches.batch import PendingBatch
@@ -287,7 +288,7 @@ class ModelVersion:
 
         The timer ends it at its deadline whoever runs it, but a thread cannot leave a handler.
         """
-        return self._bounded or handle.deadline_ns == native.NO_DEADLINE
+        return self._bounded or handle.deadline_ns == NO_DEADLINE
 
     def run_inline(self, slot: int, handles: list[QueuedRequest]) -> None:
         """Run requests on the calling thread, which claimed an instance's slot for them.

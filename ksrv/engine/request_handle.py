@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ksrv._native.queue import request_queue as queue
+from ksrv._native.queue.request_handle import NativeHandle
 from ksrv.errors import Cancelled, DeadlineExceeded, KsrvError
 from ksrv.request import InferResponse
 
@@ -52,7 +52,7 @@ def deadline_exceeded(model: str, waited_ms: int, *, running: bool) -> DeadlineE
     )
 
 
-class QueuedRequest(queue.Ticket):
+class QueuedRequest(NativeHandle):
     """A request that the native queue carries."""
 
     __slots__ = ()

@@ -27,7 +27,7 @@ from ksrv._native.image.convert_pixels import Conversion
 from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.image.image_header import FORMATS, Header
 from ksrv._native.image.jpeg_decoder import resize_linear
-from ksrv._native.queue.request_queue import Ticket
+from ksrv._native.queue.request_handle import NativeHandle
 from ksrv.errors import BodyTooLarge, DeadlineExceeded, InvalidRequest, KsrvError, Overloaded
 from ksrv.images import jpeg, opencv
 from ksrv.images.decode_limits import ImageRefused, checked_header, decoder_bytes
@@ -78,7 +78,7 @@ class _Picture(NamedTuple):
     position: int  # among the images of its request
     element: Element
     header: Header
-    request: Ticket | None = None
+    request: NativeHandle | None = None
 
     def ended(self) -> bool:
         """Whether the image's request has ended."""
@@ -241,7 +241,7 @@ class ImagePreparer:
         out: Array,
         first_row: int = 0,
         numbers: Sequence[int] | None = None,
-        requests: Sequence[Ticket] | None = None,
+        requests: Sequence[NativeHandle] | None = None,
         headers: Sequence[Header] | None = None,
     ) -> list[KsrvError | None]:
         """Decode images into rows of a batch, on several threads when that pays.

@@ -40,7 +40,7 @@ enum Claim : uint8_t { OWNED, ARMING, ARMED };
 constexpr size_t HEAD_BUFFER = 16384;
 constexpr size_t SHORT_LOOK = 2048;
 constexpr size_t LOW_WATER_LEAST = 65536, LOW_WATER_MOST = 524288;
-struct Entry;
+struct Request;
 struct FastRequest;
 struct Connection;
 
@@ -94,7 +94,7 @@ struct Connection {
     uint64_t answered_bytes = 0;
 
     // The request that waits for its model, while its client is watched; see disconnect_watch.hpp.
-    std::atomic<Entry *> waiting{nullptr};
+    std::atomic<Request *> waiting{nullptr};
     bool probed = false;          // a client that may be gone has been sent an interim answer
 
     FastRequest *fast_request = nullptr;  // in the run queue, and not in its model's queue yet

@@ -7,28 +7,28 @@
 
 namespace ksrv {
 
-// Takes entries of one batch key in order while they fit; the first entry that does not fit fills the batch.
-// `taken` counts the entries that the batch has already: an empty batch takes its first whatever its rows.
-std::size_t Queue::collect(std::uint64_t batch_key, Entry **out, std::size_t room,
+// Takes requests of one batch key in order while they fit; the first request that does not fit fills the batch.
+// `taken` counts the requests that the batch has already: an empty batch takes its first whatever its rows.
+std::size_t Queue::collect(std::uint64_t batch_key, Request **out, std::size_t room,
                            std::uint64_t rows_left, std::size_t taken,
                            bool *full) noexcept {
     std::size_t count = 0;
     *full = rows_left == 0 && taken > 0;
     for (auto item = lines_.begin(); item != lines_.end() && !*full;) {
         Line &line = item->second;
-        ++item;  // unlinking the last entry of a line may erase it
-        for (Entry *entry = line.first, *next; entry != nullptr; entry = next) {
-            next = entry->next;
-            if (entry->batch_key != batch_key) continue;
-            if (count == room || (entry->rows > rows_left && taken + count > 0)) {
+        ++item;  // unlinking the last request of a line may erase it
+        for (Request *request = line.first, *next; request != nullptr; request = next) {
+            next = request->next;
+            if (request->batch_key != batch_key) continue;
+            if (count == room || (request->rows > rows_left && taken + count > 0)) {
                 *full = true;
                 break;
             }
-            unlink(entry);
-            entry->state.store(STATE_TAKEN, std::memory_order_release);
-            entry->in_hand = true;
-            rows_left -= std::min<std::uint64_t>(entry->rows, rows_left);
-            out[count++] = entry;
+            unlink(request);
+            request->state.store(STATE_TAKEN, std::memory_order_release);
+            request->in_hand = true;
+            rows_left -= std::min<std::uint64_t>(request->rows, rows_left);
+            out[count++] = request;
             if (rows_left == 0) {
                 *full = true;
                 break;
@@ -49,23 +49,23 @@ bool Queue::choose(std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t n
     Group groups[GROUPS];
     std::size_t found = 0;
     for (auto &item : lines_) {
-        for (Entry *entry = item.second.first; entry != nullptr; entry = entry->next) {
-            if (prefetching_ && entry->batch_key == prefetched_key_) continue;
+        for (Request *request = item.second.first; request != nullptr; request = request->next) {
+            if (prefetching_ && request->batch_key == prefetched_key_) continue;
             if (delay_ns == 0 || closed_) {
-                *batch_key = entry->batch_key;
+                *batch_key = request->batch_key;
                 return true;
             }
-            Group *mine = std::find_if(groups, groups + found, [entry](const Group &other) {
-                return other.key == entry->batch_key;
+            Group *mine = std::find_if(groups, groups + found, [request](const Group &other) {
+                return other.key == request->batch_key;
             });
             if (mine == groups + found) {
                 if (found == GROUPS) continue;
                 ++found;
-                *mine = {entry->batch_key, 0, entry->enqueued_ns, false};
+                *mine = {request->batch_key, 0, request->enqueued_ns, false};
             }
             if (mine->full) continue;
-            mine->oldest_ns = std::min(mine->oldest_ns, entry->enqueued_ns);
-            mine->rows += entry->rows;
+            mine->oldest_ns = std::min(mine->oldest_ns, request->enqueued_ns);
+            mine->rows += request->rows;
             mine->full = mine->rows >= max_rows;
         }
     }
@@ -79,7 +79,7 @@ bool Queue::choose(std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t n
     return false;
 }
 
-Take Queue::take(std::size_t slot, Entry **out, std::size_t room, std::size_t *count,
+Take Queue::take(std::size_t slot, Request **out, std::size_t room, std::size_t *count,
                  std::uint64_t max_rows, std::int64_t delay_ns) noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
     *count = 0;
@@ -109,7 +109,7 @@ Take Queue::take(std::size_t slot, Entry **out, std::size_t room, std::size_t *c
 }
 
 // One look for work, by an instance whose slot is its own. The caller holds the mutex.
-Take Queue::try_take(std::size_t slot, Entry **out, std::size_t room, std::size_t *count,
+Take Queue::try_take(std::size_t slot, Request **out, std::size_t room, std::size_t *count,
                      std::uint64_t max_rows, std::int64_t delay_ns,
                      std::int64_t *wake) noexcept {
     if (slots_[slot].nudged) {
@@ -134,7 +134,7 @@ Take Queue::try_take(std::size_t slot, Entry **out, std::size_t room, std::size_
     return TAKE_NOTHING;
 }
 
-Take Queue::prefetch(Entry **out, std::size_t room, std::size_t *count,
+Take Queue::prefetch(Request **out, std::size_t room, std::size_t *count,
                        std::uint64_t max_rows, std::uint64_t rows, std::int64_t oldest_ns,
                        std::int64_t delay_ns) noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -144,7 +144,7 @@ Take Queue::prefetch(Entry **out, std::size_t room, std::size_t *count,
         if (!prefetching_) {
             if (idle_ == 0 && queued_ > 0 && ready_batches_ == 0 &&
                 may_prefetch.load(std::memory_order_relaxed)) {
-                Entry *leader = nullptr;
+                Request *leader = nullptr;
                 for (auto &item : lines_)
                     if ((leader = item.second.first) != nullptr) break;
                 prefetching_ = true;
@@ -173,7 +173,7 @@ void Queue::close_open_batch(bool ready) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     prefetching_ = false;
     if (ready) ++ready_batches_;
-    instances_.notify_all();  // entries of the batch's key may be waiting as well
+    instances_.notify_all();  // requests of the batch's key may be waiting as well
 }
 
 void Queue::requeue() noexcept {

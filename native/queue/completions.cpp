@@ -7,45 +7,45 @@ namespace ksrv {
 
 namespace {
 
-thread_local std::vector<Entry *> to_publish;
+thread_local std::vector<Request *> to_publish;
 
 }  // namespace
 
 void publish_all() noexcept {
-    for (Entry *entry : to_publish) {
-        publish(entry);
-        release(entry);
+    for (Request *request : to_publish) {
+        publish(request);
+        release(request);
     }
     to_publish.clear();
 }
 
-void publish_later(Entry *entry) noexcept {
-    retain(entry);
+void publish_later(Request *request) noexcept {
+    retain(request);
     try {
-        to_publish.push_back(entry);
+        to_publish.push_back(request);
     } catch (const std::bad_alloc &) {
-        publish(entry);
-        release(entry);
+        publish(request);
+        release(request);
     }
 }
 
-void Completions::add(Entry *entry) noexcept {
-    retain(entry);
+void Completions::add(Request *request) noexcept {
+    retain(request);
     std::lock_guard<std::mutex> guard(mutex);
-    entry->next = first;
-    first = entry;
+    request->next = first;
+    first = request;
     any.store(true, std::memory_order_release);
     some.notify_one();
 }
 
-Entry *Completions::fetch() noexcept {
+Request *Completions::fetch() noexcept {
     if (!any.load(std::memory_order_acquire)) return nullptr;
     std::lock_guard<std::mutex> guard(mutex);
-    Entry *entry = first;
-    if (entry != nullptr) first = entry->next;
+    Request *request = first;
+    if (request != nullptr) first = request->next;
     if (first == nullptr) any.store(false, std::memory_order_release);
-    if (entry != nullptr) entry->next = nullptr;
-    return entry;
+    if (request != nullptr) request->next = nullptr;
+    return request;
 }
 
 void Completions::wait() noexcept {

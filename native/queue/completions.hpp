@@ -11,20 +11,20 @@
 
 namespace ksrv {
 
-// Wakes the waiters of an answered entry once this thread has let go of the GIL and calls `publish_all`.
-void publish_later(Entry *entry) noexcept;
+// Wakes the waiters of an answered request once this thread has let go of the GIL and calls `publish_all`.
+void publish_later(Request *request) noexcept;
 void publish_all() noexcept;
 
 // Entries that ended without the GIL and whose Python side does not know it yet.
 struct Completions {
     std::mutex mutex;
     std::condition_variable some;
-    Entry *first = nullptr;
+    Request *first = nullptr;
     std::atomic<bool> any{false};
     std::uint64_t wakes = 0;
 
-    void add(Entry *entry) noexcept;
-    Entry *fetch() noexcept;
+    void add(Request *request) noexcept;
+    Request *fetch() noexcept;
     void wait() noexcept;
     void wake() noexcept;
 };

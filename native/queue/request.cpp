@@ -5,32 +5,32 @@
 
 namespace ksrv {
 
-Waited wait_done(Entry *entry, std::int64_t until_ns) noexcept {
-    if (entry->done.load(std::memory_order_acquire)) return WAIT_DONE;
-    entry->waiters.fetch_add(1, std::memory_order_seq_cst);
+Waited wait_done(Request *request, std::int64_t until_ns) noexcept {
+    if (request->done.load(std::memory_order_acquire)) return WAIT_DONE;
+    request->waiters.fetch_add(1, std::memory_order_seq_cst);
     Waited waited = WAIT_DONE;
-    while (entry->done.load(std::memory_order_seq_cst) == 0) {
+    while (request->done.load(std::memory_order_seq_cst) == 0) {
         timespec until{};
         if (until_ns != NEVER) {
             until.tv_sec = until_ns / 1000000000ll;
             until.tv_nsec = until_ns % 1000000000ll;
         }
         // FUTEX_WAIT_BITSET takes an absolute time of the monotonic clock.
-        const long rc = syscall(SYS_futex, reinterpret_cast<std::int32_t *>(&entry->done),
+        const long rc = syscall(SYS_futex, reinterpret_cast<std::int32_t *>(&request->done),
                                 FUTEX_WAIT_BITSET_PRIVATE, 0,
                                 until_ns == NEVER ? nullptr : &until, nullptr,
                                 FUTEX_BITSET_MATCH_ANY);
         if (rc == 0 || errno == EAGAIN) continue;
         if (errno == ETIMEDOUT) {
-            waited = entry->done.load(std::memory_order_acquire) ? WAIT_DONE : WAIT_TIMEOUT;
+            waited = request->done.load(std::memory_order_acquire) ? WAIT_DONE : WAIT_TIMEOUT;
             break;
         }
         if (errno == EINTR) {
-            waited = entry->done.load(std::memory_order_acquire) ? WAIT_DONE : WAIT_INTERRUPTED;
+            waited = request->done.load(std::memory_order_acquire) ? WAIT_DONE : WAIT_INTERRUPTED;
             break;
         }
     }
-    entry->waiters.fetch_sub(1, std::memory_order_relaxed);
+    request->waiters.fetch_sub(1, std::memory_order_relaxed);
     return waited;
 }
 

@@ -1,6 +1,6 @@
 // One request on its way through a queue, from submission to its single answer.
 //
-// Strategy: an entry is counted by its holders (the submitter, the queue, whoever waits for it) and
+// Strategy: a request is counted by its holders (the submitter, the queue, whoever waits for it) and
 // carries two atomics. `state` says who may answer: it leaves the open states once, under the
 // queue's mutex, and whoever moved it answers. `done` says that the answer may be read: it is set
 // after the answer has been stored, and it is the word that waiters sleep on.
@@ -38,20 +38,20 @@ inline bool is_final(std::int32_t state) noexcept { return state >= STATE_ANSWER
 
 class Queue;
 
-struct Entry {
+struct Request {
     // Set by the submitter before the push and never changed afterwards. The hooks do not throw.
     void *payload = nullptr;
-    // Called when a batch takes the entry, with the GIL: a new reference to the Python object that
+    // Called when a batch takes the request, with the GIL: a new reference to the Python object that
     // stands for it, or null with a Python error set.
-    void *(*taken)(Entry *entry) = nullptr;
+    void *(*taken)(Request *request) = nullptr;
     // Called once by whoever answered, with the GIL and the response or exception it answers with,
     // before `publish`; null where the Python object keeps the answer.
-    void (*answered)(Entry *entry, void *answer) = nullptr;
-    // Called once after `publish` by whoever expired or cancelled the entry: any thread, with or
+    void (*answered)(Request *request, void *answer) = nullptr;
+    // Called once after `publish` by whoever expired or cancelled the request: any thread, with or
     // without the GIL, no lock held.
-    void (*ended)(Entry *entry) = nullptr;
-    // Called when the last holder lets go; frees the entry.
-    void (*freed)(Entry *entry) = nullptr;
+    void (*ended)(Request *request) = nullptr;
+    // Called when the last holder lets go; frees the request.
+    void (*freed)(Request *request) = nullptr;
     std::uint64_t batch_key = 0;          // only requests of equal keys are joined
     std::uint32_t rows = 1;
     std::uint32_t priority = 0;       // 1 is the most urgent; 0 comes after all others
@@ -60,8 +60,8 @@ struct Entry {
     bool reserved = false;            // they are counted already; an accepting queue gives them back
 
     // The queue's, under its mutex.
-    Queue *queue = nullptr;            // set by the push, and held until the entry is freed
-    Entry *previous = nullptr, *next = nullptr;
+    Queue *queue = nullptr;            // set by the push, and held until the request is freed
+    Request *previous = nullptr, *next = nullptr;
     std::size_t heap_index = NOWHERE;  // place among the deadlines
     bool placed = false;               // takes one of the queue's places
     bool in_hand = false;              // a batch refers to it
@@ -74,21 +74,21 @@ struct Entry {
     std::atomic<std::int32_t> refs{1};
 };
 
-inline void retain(Entry *entry) noexcept { entry->refs.fetch_add(1, std::memory_order_relaxed); }
+inline void retain(Request *request) noexcept { request->refs.fetch_add(1, std::memory_order_relaxed); }
 
-void release(Entry *entry) noexcept;  // the last holder lets go of the queue as well
+void release(Request *request) noexcept;  // the last holder lets go of the queue as well
 
 // Lets waiters read the answer. Whoever moved the state to a final one calls this, once.
-inline void publish(Entry *entry) noexcept {
-    entry->done.store(1, std::memory_order_seq_cst);
-    if (entry->waiters.load(std::memory_order_seq_cst) != 0)
-        syscall(SYS_futex, reinterpret_cast<std::int32_t *>(&entry->done), FUTEX_WAKE_PRIVATE,
+inline void publish(Request *request) noexcept {
+    request->done.store(1, std::memory_order_seq_cst);
+    if (request->waiters.load(std::memory_order_seq_cst) != 0)
+        syscall(SYS_futex, reinterpret_cast<std::int32_t *>(&request->done), FUTEX_WAKE_PRIVATE,
                 INT_MAX, nullptr, nullptr, 0);
 }
 
 enum Waited : int { WAIT_DONE = 0, WAIT_TIMEOUT, WAIT_INTERRUPTED };
 
 // Sleeps until the answer may be read, the clock passes `until_ns`, or a signal arrives.
-Waited wait_done(Entry *entry, std::int64_t until_ns) noexcept;
+Waited wait_done(Request *request, std::int64_t until_ns) noexcept;
 
 }  // namespace ksrv

@@ -21,22 +21,22 @@ std::size_t Queue::add_slot() noexcept {
     return slots_.size() - 1;
 }
 
-// The entry becomes a running one without having waited. The caller holds the mutex.
-void Queue::run(Entry *entry, std::int64_t now) noexcept {
-    entry->started_ns = now;
-    entry->in_hand = true;
-    entry->state.store(STATE_RUNNING, std::memory_order_release);
+// The request becomes a running one without having waited. The caller holds the mutex.
+void Queue::run(Request *request, std::int64_t now) noexcept {
+    request->started_ns = now;
+    request->in_hand = true;
+    request->state.store(STATE_RUNNING, std::memory_order_release);
 }
 
-// An idle instance's slot for the entry, which then runs. The caller holds the mutex.
-bool Queue::claim_slot(Entry *entry, std::size_t *slot, std::int64_t now) noexcept {
+// An idle instance's slot for the request, which then runs. The caller holds the mutex.
+bool Queue::claim_slot(Request *request, std::size_t *slot, std::int64_t now) noexcept {
     if (idle_ == 0 || queued_ > 0 || ready_batches_ > 0 || prefetching_) return false;
     for (std::size_t i = slots_.size(); i-- > 0;) {
         if (!slots_[i].idle || slots_[i].claimed || slots_[i].nudged) continue;
         slots_[i].claimed = true;
         ++claimed_;
         --idle_;
-        run(entry, now);
+        run(request, now);
         *slot = i;
         return true;
     }
@@ -58,38 +58,38 @@ void Queue::nudge(std::size_t slot) noexcept {
     instances_.notify_all();
 }
 
-// Makes the entry one of the queue's. The caller holds the mutex.
-Push Queue::admit(Entry *entry, Line **line, std::int64_t now) noexcept {
+// Makes the request one of the queue's. The caller holds the mutex.
+Push Queue::admit(Request *request, Line **line, std::int64_t now) noexcept {
     if (closed_) return PUSH_CLOSED;
     if (places_ >= capacity_) return PUSH_FULL;
     try {
-        *line = &lines_[level(entry)];
-        if (entry->deadline_ns != NEVER) deadlines_.push_back(entry);
+        *line = &lines_[level(request)];
+        if (request->deadline_ns != NEVER) deadlines_.push_back(request);
     } catch (const std::bad_alloc &) {
         return PUSH_MEMORY;
     }
-    if (entry->deadline_ns != NEVER) sift_up(deadlines_.size() - 1);
-    entry->enqueued_ns = now;
-    entry->queue = this;
-    retain(entry);
-    retain(this);  // until the entry is freed
+    if (request->deadline_ns != NEVER) sift_up(deadlines_.size() - 1);
+    request->enqueued_ns = now;
+    request->queue = this;
+    retain(request);
+    retain(this);  // until the request is freed
     ++open_;
     counters[COUNT_PUSHED].fetch_add(1, std::memory_order_relaxed);
     return PUSH_OK;
 }
 
-// Puts an entry into the lines, or claims a slot for it. The caller holds the mutex.
-Push Queue::accept(Entry *entry, std::size_t *slot, std::int64_t now) noexcept {
+// Puts a request into the lines, or claims a slot for it. The caller holds the mutex.
+Push Queue::accept(Request *request, std::size_t *slot, std::int64_t now) noexcept {
     Line *line = nullptr;
-    const Push admitted = admit(entry, &line, now);
+    const Push admitted = admit(request, &line, now);
     if (admitted != PUSH_OK) return admitted;
-    if (slot != nullptr && claim_slot(entry, slot, now)) return PUSH_INLINE;
-    entry->previous = line->last;
-    entry->next = nullptr;
-    (line->last != nullptr ? line->last->next : line->first) = entry;
-    line->last = entry;
-    entry->placed = true;
-    entry->state.store(STATE_QUEUED, std::memory_order_release);
+    if (slot != nullptr && claim_slot(request, slot, now)) return PUSH_INLINE;
+    request->previous = line->last;
+    request->next = nullptr;
+    (line->last != nullptr ? line->last->next : line->first) = request;
+    line->last = request;
+    request->placed = true;
+    request->state.store(STATE_QUEUED, std::memory_order_release);
     ++queued_;
     ++places_;
     if (idle_ > 0) wake_instance();
@@ -98,34 +98,34 @@ Push Queue::accept(Entry *entry, std::size_t *slot, std::int64_t now) noexcept {
     return PUSH_OK;
 }
 
-// What the submitter has reserved stays the entry's when a push is refused.
-bool Queue::reserve(const Entry *entry) noexcept {
-    return entry->reserved ||
-           process_budget().reserve(entry->nbytes, entry->nbytes <= MemoryBudget::SMALL_REQUEST);
+// What the submitter has reserved stays the request's when a push is refused.
+bool Queue::reserve(const Request *request) noexcept {
+    return request->reserved ||
+           process_budget().reserve(request->nbytes, request->nbytes <= MemoryBudget::SMALL_REQUEST);
 }
 
-void Queue::give_back(const Entry *entry) noexcept {
-    if (!entry->reserved) process_budget().give_back(entry->nbytes);
+void Queue::give_back(const Request *request) noexcept {
+    if (!request->reserved) process_budget().give_back(request->nbytes);
 }
 
-Push Queue::push(Entry *entry, std::size_t *slot, bool caller_blocks) noexcept {
+Push Queue::push(Request *request, std::size_t *slot, bool caller_blocks) noexcept {
     const std::int64_t now = now_ns();
-    if (entry->deadline_ns <= now) return PUSH_EXPIRED;
-    if (!reserve(entry)) return PUSH_BYTES;
+    if (request->deadline_ns <= now) return PUSH_EXPIRED;
+    if (!reserve(request)) return PUSH_BYTES;
     Push pushed;
     {
         std::lock_guard<std::mutex> guard(mutex_);
-        pushed = accept(entry, runs_inline(caller_blocks) ? slot : nullptr, now);
+        pushed = accept(request, runs_inline(caller_blocks) ? slot : nullptr, now);
     }
     if (pushed == PUSH_OK || pushed == PUSH_INLINE) {
-        if (entry->deadline_ns != NEVER) process_timer().expect(entry->deadline_ns);
+        if (request->deadline_ns != NEVER) process_timer().expect(request->deadline_ns);
     } else {
-        give_back(entry);
+        give_back(request);
     }
     return pushed;
 }
 
-std::size_t Queue::push_some(Entry **entries, std::size_t count, std::uint64_t max_rows,
+std::size_t Queue::push_some(Request **requests, std::size_t count, std::uint64_t max_rows,
                              Push *results, std::size_t *slot) noexcept {
     const std::int64_t now = now_ns();
     std::int64_t soonest = NEVER;
@@ -133,189 +133,189 @@ std::size_t Queue::push_some(Entry **entries, std::size_t count, std::uint64_t m
     std::uint64_t rows = 0;
     for (std::size_t i = 0; i < count; ++i) {
         results[i] = PUSH_OK;
-        if (entries[i]->deadline_ns <= now) {
+        if (requests[i]->deadline_ns <= now) {
             results[i] = PUSH_EXPIRED;
-        } else if (!reserve(entries[i])) {
+        } else if (!reserve(requests[i])) {
             results[i] = PUSH_BYTES;
         }
     }
     {
         std::lock_guard<std::mutex> guard(mutex_);
         for (std::size_t i = 0; i < count; ++i) {
-            Entry *entry = entries[i];
+            Request *request = requests[i];
             if (results[i] != PUSH_OK) continue;
             // The batch on the claimed slot grows as an instance's batch would.
-            if (inlined > 0 && queued_ == 0 && entry->batch_key == entries[0]->batch_key &&
-                rows + entry->rows <= max_rows) {
+            if (inlined > 0 && queued_ == 0 && request->batch_key == requests[0]->batch_key &&
+                rows + request->rows <= max_rows) {
                 Line *line = nullptr;
-                results[i] = admit(entry, &line, now);
+                results[i] = admit(request, &line, now);
                 if (results[i] == PUSH_OK) {
-                    run(entry, now);
+                    run(request, now);
                     results[i] = PUSH_INLINE;
                 }
             } else {
-                results[i] = accept(entry, runs_inline(false) && i == 0 ? slot : nullptr, now);
+                results[i] = accept(request, runs_inline(false) && i == 0 ? slot : nullptr, now);
             }
             if (results[i] == PUSH_INLINE) {
                 ++inlined;
-                rows += entry->rows;
+                rows += request->rows;
             }
             if (results[i] == PUSH_INLINE || results[i] == PUSH_OK)
-                soonest = std::min(soonest, entry->deadline_ns);
+                soonest = std::min(soonest, request->deadline_ns);
         }
     }
     if (soonest != NEVER) process_timer().expect(soonest);
     for (std::size_t i = 0; i < count; ++i) {
         const bool kept = results[i] == PUSH_OK || results[i] == PUSH_INLINE;
         const bool reserved = results[i] != PUSH_EXPIRED && results[i] != PUSH_BYTES;
-        if (!kept && reserved) give_back(entries[i]);
+        if (!kept && reserved) give_back(requests[i]);
     }
     return inlined;
 }
 
-void Queue::unlink(Entry *entry) noexcept {
-    const auto found = lines_.find(level(entry));
+void Queue::unlink(Request *request) noexcept {
+    const auto found = lines_.find(level(request));
     Line &line = found->second;
-    (entry->previous != nullptr ? entry->previous->next : line.first) = entry->next;
-    (entry->next != nullptr ? entry->next->previous : line.last) = entry->previous;
-    entry->previous = entry->next = nullptr;
+    (request->previous != nullptr ? request->previous->next : line.first) = request->next;
+    (request->next != nullptr ? request->next->previous : line.last) = request->previous;
+    request->previous = request->next = nullptr;
     --queued_;
     // The common line stays; those of rare priorities go, so that clients cannot pile them up.
     if (line.first == nullptr && found->first != UINT32_MAX) lines_.erase(found);
 }
 
-void Queue::leave_place(Entry *entry) noexcept {
-    if (!entry->placed) return;
-    entry->placed = false;
+void Queue::leave_place(Request *request) noexcept {
+    if (!request->placed) return;
+    request->placed = false;
     --places_;
 }
 
-// The queue's side is done with an entry that has ended and that no batch refers to. The caller
-// still holds the mutex; releasing the entry and the queue is left to it.
-void Queue::let_go(Entry *entry) noexcept {
-    process_budget().give_back(entry->nbytes);
+// The queue's side is done with a request that has ended and that no batch refers to. The caller
+// still holds the mutex; releasing the request and the queue is left to it.
+void Queue::let_go(Request *request) noexcept {
+    process_budget().give_back(request->nbytes);
     if (--open_ == 0) empty_.notify_all();
 }
 
-// True when this call ended the entry. It is then out of the lines and the deadlines.
-bool Queue::end(Entry *entry, State state, std::int64_t now) noexcept {
-    const std::int32_t before = entry->state.load(std::memory_order_relaxed);
+// True when this call ended the request. It is then out of the lines and the deadlines.
+bool Queue::end(Request *request, State state, std::int64_t now) noexcept {
+    const std::int32_t before = request->state.load(std::memory_order_relaxed);
     if (before == STATE_NEW || is_final(before)) return false;
-    if (before == STATE_QUEUED) unlink(entry);
-    forget_deadline(entry);
-    leave_place(entry);
-    entry->ended_in = before;
-    entry->ended_ns = now;
-    entry->state.store(state, std::memory_order_release);
+    if (before == STATE_QUEUED) unlink(request);
+    forget_deadline(request);
+    leave_place(request);
+    request->ended_in = before;
+    request->ended_ns = now;
+    request->state.store(state, std::memory_order_release);
     return true;
 }
 
 // ---- running and ending ---------------------------------------------------------------------
 
-void Queue::start(Entry **entries, std::size_t count, unsigned char *alive) noexcept {
+void Queue::start(Request **requests, std::size_t count, unsigned char *alive) noexcept {
     const std::int64_t now = now_ns();
     std::size_t gone = 0;
     {
         std::lock_guard<std::mutex> guard(mutex_);
         for (std::size_t i = 0; i < count; ++i) {
-            Entry *entry = entries[i];
+            Request *request = requests[i];
             alive[i] = 0;
-            if (!entry->in_hand) continue;
-            if (!is_final(entry->state.load(std::memory_order_relaxed))) {
+            if (!request->in_hand) continue;
+            if (!is_final(request->state.load(std::memory_order_relaxed))) {
                 alive[i] = 1;
-                entry->state.store(STATE_RUNNING, std::memory_order_release);
-                if (entry->started_ns == 0) entry->started_ns = now;
-                leave_place(entry);
+                request->state.store(STATE_RUNNING, std::memory_order_release);
+                if (request->started_ns == 0) request->started_ns = now;
+                leave_place(request);
             } else {
                 alive[i] = PARTED;
-                part_with(entry);
+                part_with(request);
                 ++gone;
             }
         }
     }
-    if (gone != 0) release_parted(entries, count, alive);
+    if (gone != 0) release_parted(requests, count, alive);
 }
 
-// The batch does not refer to the entry any more. The caller holds the mutex.
-void Queue::part_with(Entry *entry) noexcept {
-    entry->in_hand = false;
-    let_go(entry);
+// The batch does not refer to the request any more. The caller holds the mutex.
+void Queue::part_with(Request *request) noexcept {
+    request->in_hand = false;
+    let_go(request);
 }
 
-void Queue::release_parted(Entry **entries, std::size_t count, unsigned char *marks) noexcept {
+void Queue::release_parted(Request **requests, std::size_t count, unsigned char *marks) noexcept {
     for (std::size_t i = 0; i < count; ++i) {
         if (marks[i] != PARTED) continue;
         marks[i] = 0;
-        release(entries[i]);
+        release(requests[i]);
     }
 }
 
-void Queue::finish(Entry **entries, std::size_t count, unsigned char *won) noexcept {
+void Queue::finish(Request **requests, std::size_t count, unsigned char *won) noexcept {
     const std::int64_t now = now_ns();
     std::size_t gone = 0;
     {
         std::lock_guard<std::mutex> guard(mutex_);
         for (std::size_t i = 0; i < count; ++i) {
             won[i] = 0;
-            if (!entries[i]->in_hand) continue;
-            won[i] = end(entries[i], STATE_ANSWERED, now) ? 1 : PARTED;
-            part_with(entries[i]);
+            if (!requests[i]->in_hand) continue;
+            won[i] = end(requests[i], STATE_ANSWERED, now) ? 1 : PARTED;
+            part_with(requests[i]);
             gone += won[i] == PARTED;
         }
     }
     // The queue's references to those that were won pass to the caller, who publishes and releases them.
-    if (gone != 0) release_parted(entries, count, won);
+    if (gone != 0) release_parted(requests, count, won);
 }
 
-bool Queue::cancel(Entry *entry) noexcept {
+bool Queue::cancel(Request *request) noexcept {
     bool ended = false, free_now = false;
     {
         std::lock_guard<std::mutex> guard(mutex_);
-        ended = end(entry, STATE_CANCELLED, now_ns());
-        free_now = ended && !entry->in_hand;
-        if (free_now) let_go(entry);
+        ended = end(request, STATE_CANCELLED, now_ns());
+        free_now = ended && !request->in_hand;
+        if (free_now) let_go(request);
     }
     if (!ended) return false;
     counters[COUNT_CANCELLED].fetch_add(1, std::memory_order_relaxed);
-    publish(entry);
-    if (entry->ended != nullptr) entry->ended(entry);
-    if (free_now) release(entry);
+    publish(request);
+    if (request->ended != nullptr) request->ended(request);
+    if (free_now) release(request);
     return true;
 }
 
-bool cancel(Entry *entry) noexcept {
-    // `queue` is written before the first state of an accepted entry: who sees that sees the queue.
-    if (entry->state.load(std::memory_order_acquire) == STATE_NEW) return false;
-    return entry->queue->cancel(entry);
+bool cancel(Request *request) noexcept {
+    // `queue` is written before the first state of an accepted request: who sees that sees the queue.
+    if (request->state.load(std::memory_order_acquire) == STATE_NEW) return false;
+    return request->queue->cancel(request);
 }
 
 std::int64_t Queue::expire(std::int64_t now) noexcept {
-    Entry *ended = nullptr;  // linked by `next`, which a final entry no longer needs
+    Request *ended = nullptr;  // linked by `next`, which a final request no longer needs
     std::int64_t upcoming = NEVER;
     {
         std::lock_guard<std::mutex> guard(mutex_);
         while (!deadlines_.empty() && deadlines_.front()->deadline_ns <= now) {
-            Entry *entry = deadlines_.front();
-            const bool running = entry->state.load(std::memory_order_relaxed) == STATE_RUNNING;
-            end(entry, STATE_EXPIRED, now);
+            Request *request = deadlines_.front();
+            const bool running = request->state.load(std::memory_order_relaxed) == STATE_RUNNING;
+            end(request, STATE_EXPIRED, now);
             counters[running ? COUNT_EXPIRED_RUNNING : COUNT_EXPIRED_QUEUED].fetch_add(
                 1, std::memory_order_relaxed);
-            if (entry->in_hand) {
-                retain(entry);
+            if (request->in_hand) {
+                retain(request);
             } else {
-                let_go(entry);
+                let_go(request);
             }
-            entry->next = ended;
-            ended = entry;
+            request->next = ended;
+            ended = request;
         }
         if (!deadlines_.empty()) upcoming = deadlines_.front()->deadline_ns;
     }
     while (ended != nullptr) {
-        Entry *entry = ended;
-        ended = entry->next;
-        publish(entry);
-        if (entry->ended != nullptr) entry->ended(entry);
-        release(entry);
+        Request *request = ended;
+        ended = request->next;
+        publish(request);
+        if (request->ended != nullptr) request->ended(request);
+        release(request);
     }
     return upcoming;
 }
@@ -328,17 +328,17 @@ void Queue::close() noexcept {
     if (open_ == 0) empty_.notify_all();
 }
 
-std::size_t Queue::take_all(Entry **out, std::size_t room) noexcept {
+std::size_t Queue::take_all(Request **out, std::size_t room) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     std::size_t count = 0;
     while (queued_ > 0 && count < room) {
-        Entry *entry = nullptr;
+        Request *request = nullptr;
         for (auto &item : lines_)
-            if ((entry = item.second.first) != nullptr) break;
-        unlink(entry);
-        entry->state.store(STATE_TAKEN, std::memory_order_release);
-        entry->in_hand = true;
-        out[count++] = entry;
+            if ((request = item.second.first) != nullptr) break;
+        unlink(request);
+        request->state.store(STATE_TAKEN, std::memory_order_release);
+        request->in_hand = true;
+        out[count++] = request;
     }
     if (closed_ && queued_ == 0) instances_.notify_all();
     return count;
@@ -356,36 +356,36 @@ bool Queue::wait_empty(std::int64_t until_ns) noexcept {
 // ---- deadlines ------------------------------------------------------------------------------
 
 void Queue::sift_up(std::size_t index) noexcept {
-    Entry *entry = deadlines_[index];
+    Request *request = deadlines_[index];
     while (index > 0) {
         const std::size_t parent = (index - 1) / 2;
-        if (deadlines_[parent]->deadline_ns <= entry->deadline_ns) break;
+        if (deadlines_[parent]->deadline_ns <= request->deadline_ns) break;
         place(index, deadlines_[parent]);
         index = parent;
     }
-    place(index, entry);
+    place(index, request);
 }
 
 void Queue::sift_down(std::size_t index) noexcept {
-    Entry *entry = deadlines_[index];
+    Request *request = deadlines_[index];
     for (;;) {
         std::size_t child = 2 * index + 1;
         if (child >= deadlines_.size()) break;
         if (child + 1 < deadlines_.size() && before(child + 1, child)) ++child;
-        if (entry->deadline_ns <= deadlines_[child]->deadline_ns) break;
+        if (request->deadline_ns <= deadlines_[child]->deadline_ns) break;
         place(index, deadlines_[child]);
         index = child;
     }
-    place(index, entry);
+    place(index, request);
 }
 
-void Queue::forget_deadline(Entry *entry) noexcept {
-    const std::size_t index = entry->heap_index;
+void Queue::forget_deadline(Request *request) noexcept {
+    const std::size_t index = request->heap_index;
     if (index == NOWHERE) return;
-    entry->heap_index = NOWHERE;
-    Entry *last = deadlines_.back();
+    request->heap_index = NOWHERE;
+    Request *last = deadlines_.back();
     deadlines_.pop_back();
-    if (last == entry) return;
+    if (last == request) return;
     place(index, last);
     if (index > 0 && before(index, (index - 1) / 2)) {
         sift_up(index);

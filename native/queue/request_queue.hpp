@@ -81,19 +81,19 @@ class Queue {
             counters[COUNT_EXPIRED_QUEUED].fetch_add(1, std::memory_order_relaxed);
     }
 
-    // Accepts the entry, or says why not. An accepted entry is held by the queue as well. With
-    // `slot`, an idle instance's slot may be claimed: the entry then runs already. `caller_blocks` tells that
+    // Accepts the request, or says why not. An accepted request is held by the queue as well. With
+    // `slot`, an idle instance's slot may be claimed: the request then runs already. `caller_blocks` tells that
     // the caller has nothing else to do until the request has ended.
-    Push push(Entry *entry, std::size_t *slot = nullptr, bool caller_blocks = false) noexcept;
+    Push push(Request *request, std::size_t *slot = nullptr, bool caller_blocks = false) noexcept;
 
-    // Accepts entries that arrived together, each with its own result. Where the first may claim an
+    // Accepts requests that arrived together, each with its own result. Where the first may claim an
     // idle instance's slot, those behind it that fit into its batch run with it. Returns how many do.
-    std::size_t push_some(Entry **entries, std::size_t count, std::uint64_t max_rows, Push *results,
+    std::size_t push_some(Request **requests, std::size_t count, std::uint64_t max_rows, Push *results,
                           std::size_t *slot) noexcept;
 
-    // Takes a batch for an idle instance; blocks. At most `room` entries and `max_rows` rows, but
-    // one entry always. `delay_ns` is how long the oldest of a batch waits for a full one.
-    Take take(std::size_t slot, Entry **out, std::size_t room, std::size_t *count,
+    // Takes a batch for an idle instance; blocks. At most `room` requests and `max_rows` rows, but
+    // one request always. `delay_ns` is how long the oldest of a batch waits for a full one.
+    Take take(std::size_t slot, Request **out, std::size_t room, std::size_t *count,
               std::uint64_t max_rows, std::int64_t delay_ns) noexcept;
 
     // Has `take` return on the instance's own thread, once its slot is not claimed.
@@ -101,7 +101,7 @@ class Queue {
 
     // The prefetcher's turn; blocks. `rows` are those already in its open batch (0: none is open)
     // and `oldest_ns` is when the oldest of them arrived.
-    Take prefetch(Entry **out, std::size_t room, std::size_t *count, std::uint64_t max_rows,
+    Take prefetch(Request **out, std::size_t room, std::size_t *count, std::uint64_t max_rows,
                     std::uint64_t rows, std::int64_t oldest_ns, std::int64_t delay_ns) noexcept;
 
     // The prefetcher's open batch is complete: an instance takes it (`ready`), or all of it has ended.
@@ -110,20 +110,20 @@ class Queue {
     // A batch that must be run again, or on another instance.
     void requeue() noexcept;
 
-    // Moves taken entries to running. `alive[i]` is 0 for one that ended meanwhile, or that `finish` had
+    // Moves taken requests to running. `alive[i]` is 0 for one that ended meanwhile, or that `finish` had
     // before; those are no longer the batch's.
-    void start(Entry **entries, std::size_t count, unsigned char *alive) noexcept;
+    void start(Request **requests, std::size_t count, unsigned char *alive) noexcept;
 
-    // Ends a batch. `won[i]` is 1 where the caller now answers, publishes and releases the entry; the
+    // Ends a batch. `won[i]` is 1 where the caller now answers, publishes and releases the request; the
     // others had ended before. Who is in doubt whether a batch was finished may finish it again: that
-    // changes nothing about entries that were.
-    void finish(Entry **entries, std::size_t count, unsigned char *won) noexcept;
+    // changes nothing about requests that were.
+    void finish(Request **requests, std::size_t count, unsigned char *won) noexcept;
 
     // Ends the claim of a slot.
     void return_slot(std::size_t slot) noexcept;
 
-    // Ends one entry that is still open, as cancelled. False when it had ended before.
-    bool cancel(Entry *entry) noexcept;
+    // Ends one request that is still open, as cancelled. False when it had ended before.
+    bool cancel(Request *request) noexcept;
 
     // Ends what is past its deadline. Returns the next deadline, or NEVER.
     std::int64_t expire(std::int64_t now) noexcept;
@@ -132,7 +132,7 @@ class Queue {
     void close() noexcept;
 
     // Takes out everything that still waits, as TAKEN; for a version that failed for good.
-    std::size_t take_all(Entry **out, std::size_t room) noexcept;
+    std::size_t take_all(Request **out, std::size_t room) noexcept;
 
     // Waits until nothing accepted is left, or the clock passes `until_ns`.
     bool wait_empty(std::int64_t until_ns) noexcept;
@@ -152,7 +152,7 @@ class Queue {
 
   private:
     struct Line {
-        Entry *first = nullptr, *last = nullptr;
+        Request *first = nullptr, *last = nullptr;
     };
     struct Slot {
         bool idle = false;  // its instance's thread is inside `take`
@@ -170,8 +170,8 @@ class Queue {
         return field;
     }
 
-    static std::uint32_t level(const Entry *entry) noexcept {
-        return entry->priority == 0 ? UINT32_MAX : entry->priority;
+    static std::uint32_t level(const Request *request) noexcept {
+        return request->priority == 0 ? UINT32_MAX : request->priority;
     }
 
     // A thread that sleeps on a claimed slot would swallow a wake-up meant for another one.
@@ -186,21 +186,21 @@ class Queue {
         return inline_for_all.load(std::memory_order_relaxed) ||
                (caller_blocks && inline_for_blocked.load(std::memory_order_relaxed));
     }
-    static bool reserve(const Entry *entry) noexcept;
-    static void give_back(const Entry *entry) noexcept;
-    Push accept(Entry *entry, std::size_t *slot, std::int64_t now) noexcept;
-    Push admit(Entry *entry, Line **line, std::int64_t now) noexcept;
-    void run(Entry *entry, std::int64_t now) noexcept;
-    bool claim_slot(Entry *entry, std::size_t *slot, std::int64_t now) noexcept;
-    void unlink(Entry *entry) noexcept;
-    void leave_place(Entry *entry) noexcept;
-    void let_go(Entry *entry) noexcept;
+    static bool reserve(const Request *request) noexcept;
+    static void give_back(const Request *request) noexcept;
+    Push accept(Request *request, std::size_t *slot, std::int64_t now) noexcept;
+    Push admit(Request *request, Line **line, std::int64_t now) noexcept;
+    void run(Request *request, std::int64_t now) noexcept;
+    bool claim_slot(Request *request, std::size_t *slot, std::int64_t now) noexcept;
+    void unlink(Request *request) noexcept;
+    void leave_place(Request *request) noexcept;
+    void let_go(Request *request) noexcept;
     // Between the two marks of `start` and `finish`: the queue's reference is to be let go of.
     static constexpr unsigned char PARTED = 2;
-    void part_with(Entry *entry) noexcept;
-    void release_parted(Entry **entries, std::size_t count, unsigned char *marks) noexcept;
-    bool end(Entry *entry, State state, std::int64_t now) noexcept;
-    std::size_t collect(std::uint64_t batch_key, Entry **out, std::size_t room,
+    void part_with(Request *request) noexcept;
+    void release_parted(Request **requests, std::size_t count, unsigned char *marks) noexcept;
+    bool end(Request *request, State state, std::int64_t now) noexcept;
+    std::size_t collect(std::uint64_t batch_key, Request **out, std::size_t room,
                         std::uint64_t rows_left, std::size_t taken, bool *full) noexcept;
     bool choose(std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t now,
                 std::uint64_t *batch_key, std::int64_t *wake) noexcept;
@@ -208,15 +208,15 @@ class Queue {
     bool before(std::size_t a, std::size_t b) const noexcept {
         return deadlines_[a]->deadline_ns < deadlines_[b]->deadline_ns;
     }
-    void place(std::size_t index, Entry *entry) noexcept {
-        deadlines_[index] = entry;
-        entry->heap_index = index;
+    void place(std::size_t index, Request *request) noexcept {
+        deadlines_[index] = request;
+        request->heap_index = index;
     }
     void sift_up(std::size_t index) noexcept;
     void sift_down(std::size_t index) noexcept;
-    void forget_deadline(Entry *entry) noexcept;
+    void forget_deadline(Request *request) noexcept;
 
-    Take try_take(std::size_t slot, Entry **out, std::size_t room, std::size_t *count,
+    Take try_take(std::size_t slot, Request **out, std::size_t room, std::size_t *count,
                   std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t *wake) noexcept;
 
     static void wait_until(MonotonicCondition &condition, std::unique_lock<std::mutex> &lock,
@@ -231,7 +231,7 @@ class Queue {
     std::mutex mutex_;
     MonotonicCondition instances_, prefetcher_, empty_;
     std::map<std::uint32_t, Line> lines_;
-    std::vector<Entry *> deadlines_;
+    std::vector<Request *> deadlines_;
     const std::size_t capacity_;
     std::size_t queued_ = 0;   // in the lines
     std::size_t places_ = 0;   // queued, or taken and not yet running
@@ -250,15 +250,15 @@ inline void release(Queue *queue) noexcept {
     if (queue->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete queue;
 }
 
-inline void release(Entry *entry) noexcept {
-    if (entry->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-    Queue *queue = entry->queue;
-    entry->freed(entry);
+inline void release(Request *request) noexcept {
+    if (request->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    Queue *queue = request->queue;
+    request->freed(request);
     if (queue != nullptr) release(queue);
 }
 
-// Ends an entry as cancelled, in whichever queue it is. False when it had ended before, or was not
+// Ends a request as cancelled, in whichever queue it is. False when it had ended before, or was not
 // accepted by any.
-bool cancel(Entry *entry) noexcept;
+bool cancel(Request *request) noexcept;
 
 }  // namespace ksrv

@@ -3,7 +3,7 @@
 //
 // Strategy: a connection whose request is with the engine is not armed, so that nobody hears of its
 // end. The sweep asks the kernel about those that wait, ten times a second; a request that is run at
-// once costs nothing. `waiting` is the request's entry, held. The sweep puts LOOKING there while it
+// once costs nothing. `waiting` is the request's request, held. The sweep puts LOOKING there while it
 // looks, and whoever answers waits for that, so that the descriptor is the connection's all the while.
 //
 // A peer that has reset the connection is gone. One that has closed its own direction may be gone as
@@ -19,26 +19,26 @@
 
 namespace ksrv {
 
-Entry *const LOOKING = reinterpret_cast<Entry *>(1);
+Request *const LOOKING = reinterpret_cast<Request *>(1);
 
-// Has the connection watched until it is answered or dropped. Before the entry is pushed, or with the
+// Has the connection watched until it is answered or dropped. Before the request is pushed, or with the
 // GIL where only a thread with the GIL answers.
-void HttpServer::watch(Connection *connection, Entry *entry) noexcept {
-    retain(entry);
+void HttpServer::watch(Connection *connection, Request *request) noexcept {
+    retain(request);
     watched_.fetch_add(1, std::memory_order_relaxed);
     connection->probed = false;
-    connection->waiting.store(entry, std::memory_order_release);
+    connection->waiting.store(request, std::memory_order_release);
 }
 
 void HttpServer::unwatch(Connection *connection) noexcept {
-    Entry *entry = connection->waiting.load(std::memory_order_acquire);
-    while (entry != nullptr) {
-        if (entry == LOOKING) {
+    Request *request = connection->waiting.load(std::memory_order_acquire);
+    while (request != nullptr) {
+        if (request == LOOKING) {
             sched_yield();
-            entry = connection->waiting.load(std::memory_order_acquire);
-        } else if (connection->waiting.compare_exchange_weak(entry, nullptr)) {
+            request = connection->waiting.load(std::memory_order_acquire);
+        } else if (connection->waiting.compare_exchange_weak(request, nullptr)) {
             watched_.fetch_sub(1, std::memory_order_relaxed);
-            release(entry);
+            release(request);
             return;
         }
     }
@@ -64,17 +64,17 @@ void HttpServer::cancel_disconnected() noexcept {
     if (watched_.load(std::memory_order_relaxed) == 0) return;
     for (uint32_t slot = 0; slot < connections.used(); ++slot) {
         Connection *connection = connections.at(slot);
-        Entry *entry = connection->waiting.load(std::memory_order_acquire);
-        if (entry == nullptr || entry == LOOKING) continue;
-        if (!connection->waiting.compare_exchange_strong(entry, LOOKING)) continue;
+        Request *request = connection->waiting.load(std::memory_order_acquire);
+        if (request == nullptr || request == LOOKING) continue;
+        if (!connection->waiting.compare_exchange_strong(request, LOOKING)) continue;
         // One that no queue has accepted yet cannot be cancelled: the next look is early enough.
         const bool gone =
-            entry->state.load(std::memory_order_acquire) != STATE_NEW && is_disconnected(connection);
-        connection->waiting.store(gone ? nullptr : entry, std::memory_order_release);
+            request->state.load(std::memory_order_acquire) != STATE_NEW && is_disconnected(connection);
+        connection->waiting.store(gone ? nullptr : request, std::memory_order_release);
         if (!gone) continue;
         watched_.fetch_sub(1, std::memory_order_relaxed);
-        cancel(entry);
-        release(entry);
+        cancel(request);
+        release(request);
     }
 }
 

@@ -12,28 +12,28 @@ namespace {
 // About thirty years; more would not fit a clock. `ksrv.protocol.parameters` has the same bound.
 constexpr std::uint64_t LONGEST_TIMEOUT_US = 1000000000ull * 1000000ull;
 
-void free_fast_request(Entry *freed) noexcept {
-    FastRequest *entry = static_cast<FastRequest *>(freed);
-    HttpServer *server = entry->server;
-    if (entry->block) process_arena().release(entry->block);
-    if (entry->reserved && !entry->queue) process_budget().give_back(entry->nbytes);
-    entry->signature->release();
-    entry->~FastRequest();
-    free(entry);
+void free_fast_request(Request *freed) noexcept {
+    FastRequest *request = static_cast<FastRequest *>(freed);
+    HttpServer *server = request->server;
+    if (request->block) process_arena().release(request->block);
+    if (request->reserved && !request->queue) process_budget().give_back(request->nbytes);
+    request->signature->release();
+    request->~FastRequest();
+    free(request);
     server->open_fast_requests.fetch_sub(1, std::memory_order_release);
 }
 
-// Called by the timer's thread, or by whoever cancelled the entry; without the GIL.
-void end_fast_request(Entry *ended) noexcept {
-    FastRequest *entry = static_cast<FastRequest *>(ended);
-    Connection *connection = entry->server->take_turn(entry->turn);
+// Called by the timer's thread, or by whoever cancelled the request; without the GIL.
+void end_fast_request(Request *ended) noexcept {
+    FastRequest *request = static_cast<FastRequest *>(ended);
+    Connection *connection = request->server->take_turn(request->turn);
     if (!connection) return;
-    if (entry->state.load(std::memory_order_acquire) == STATE_CANCELLED) {  // its client is gone
-        entry->server->close_disconnected(connection);
+    if (request->state.load(std::memory_order_acquire) == STATE_CANCELLED) {  // its client is gone
+        request->server->close_disconnected(connection);
         return;
     }
-    const std::int64_t waited = (entry->ended_ns - entry->enqueued_ns) / 1000000;
-    entry->server->answer_late(connection, *entry->signature, waited, entry->ended_in == STATE_RUNNING);
+    const std::int64_t waited = (request->ended_ns - request->enqueued_ns) / 1000000;
+    request->server->answer_late(connection, *request->signature, waited, request->ended_in == STATE_RUNNING);
 }
 
 }  // namespace
@@ -66,76 +66,76 @@ void HttpServer::answer_late(Connection *connection, const ModelSignature &signa
 // not of that kind.
 FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignature *signature,
                                            std::uint64_t now) noexcept {
-    FastRequestLayout request;
+    FastRequestLayout layout;
     const Head &head = connection->head;
     const unsigned char *body = connection->block->data + connection->body_offset;
     if (!head.has_json_length ||
-        !read_fast_request(*signature, body, connection->body_got, head.json_length, &request))
+        !read_fast_request(*signature, body, connection->body_got, head.json_length, &layout))
         return nullptr;
     void *room = malloc(sizeof(FastRequest) + head.length);
     if (!room) return nullptr;
-    FastRequest *entry = new (room) FastRequest;
-    memcpy(entry->head(), connection->buffer, head.length);
-    entry->head_length = head.length;
-    entry->request = request;
-    entry->rows = request.rows;
-    entry->nbytes = connection->counted;
-    entry->reserved = true;
+    FastRequest *request = new (room) FastRequest;
+    memcpy(request->head(), connection->buffer, head.length);
+    request->head_length = head.length;
+    request->layout = layout;
+    request->rows = layout.rows;
+    request->nbytes = connection->counted;
+    request->reserved = true;
     connection->counted = 0;
-    entry->body_offset = connection->body_offset;
-    entry->body_length = connection->body_got;
-    entry->json_length = head.json_length;
+    request->body_offset = connection->body_offset;
+    request->body_length = connection->body_got;
+    request->json_length = head.json_length;
     std::uint64_t timeout = static_cast<std::uint64_t>(signature->timeout_ns);
-    const std::uint64_t wanted = std::min(request.timeout_us, LONGEST_TIMEOUT_US);
+    const std::uint64_t wanted = std::min(layout.timeout_us, LONGEST_TIMEOUT_US);
     if (wanted && (!timeout || wanted < timeout / 1000)) timeout = wanted * 1000;
     if (timeout && timeout < static_cast<std::uint64_t>(NEVER) - now)
-        entry->deadline_ns = static_cast<std::int64_t>(now + timeout);
-    entry->taken = signature->taken;
-    entry->answered = signature->answered;
-    entry->ended = end_fast_request;
-    entry->freed = free_fast_request;
-    entry->signature = signature;
+        request->deadline_ns = static_cast<std::int64_t>(now + timeout);
+    request->taken = signature->taken;
+    request->answered = signature->answered;
+    request->ended = end_fast_request;
+    request->freed = free_fast_request;
+    request->signature = signature;
     signature->retain();
-    entry->server = this;
-    entry->turn = begin_turn(connection);
-    entry->block = connection->block;
+    request->server = this;
+    request->turn = begin_turn(connection);
+    request->block = connection->block;
     connection->block = nullptr;
     open_fast_requests.fetch_add(1, std::memory_order_relaxed);
-    return entry;
+    return request;
 }
 
 // Gives the message its block back, for the general way to answer it.
-Turn HttpServer::undo_fast_request(FastRequest *entry) noexcept {
-    const Turn turn = entry->turn;
-    turn.connection->block = entry->block;
-    turn.connection->counted = entry->nbytes;
-    entry->block = nullptr;
-    entry->reserved = false;
-    entry->turn = Turn{};
-    release(entry);
+Turn HttpServer::undo_fast_request(FastRequest *request) noexcept {
+    const Turn turn = request->turn;
+    turn.connection->block = request->block;
+    turn.connection->counted = request->nbytes;
+    request->block = nullptr;
+    request->reserved = false;
+    request->turn = Turn{};
+    release(request);
     return turn;
 }
 
 // Puts a complete message into its model's queue, or has it wait for the GIL. False: it is no fast-path
 // request, or the queue refuses it.
 bool HttpServer::submit_fast_request(Connection *connection, const ModelRoute &route) noexcept {
-    FastRequest *entry = make_fast_request(connection, route.signature, unsigned_now_ns());
-    if (!entry) return false;
+    FastRequest *request = make_fast_request(connection, route.signature, unsigned_now_ns());
+    if (!request) return false;
     count(SERVER_FAST_PATH);
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->phase.store(Phase::run, std::memory_order_relaxed);
     if (route.queue->inline_for_all.load()) {
-        connection->fast_request = entry;
+        connection->fast_request = request;
         queue_to_run(connection);
         return true;
     }
-    watch(connection, entry);
-    if (route.queue->push(entry) == PUSH_OK) {
-        release(entry);
+    watch(connection, request);
+    if (route.queue->push(request) == PUSH_OK) {
+        release(request);
         return true;
     }
     unwatch(connection);
-    undo_fast_request(entry);
+    undo_fast_request(request);
     return false;
 }
 

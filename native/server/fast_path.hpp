@@ -13,7 +13,7 @@
 
 namespace ksrv {
 
-struct FastRequest : Entry {
+struct FastRequest : Request {
     ModelSignature *signature = nullptr;                // held
     HttpServer *server = nullptr;
     Turn turn;                           // of the message
@@ -21,7 +21,7 @@ struct FastRequest : Entry {
     std::size_t body_offset = 0;         // in the block
     std::size_t body_length = 0, json_length = 0;
     std::size_t head_length = 0;         // bytes behind this struct
-    FastRequestLayout request;
+    FastRequestLayout layout;
 
     char *head() noexcept { return reinterpret_cast<char *>(this + 1); }
     const unsigned char *body() const noexcept { return block->data + body_offset; }

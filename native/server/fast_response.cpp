@@ -11,23 +11,23 @@ constexpr std::size_t FAST_RESPONSE_FIELDS_BYTES = 1024;
 
 }  // namespace
 
-void send_fast_response(FastRequest *entry, const ReplyPart *parts, int part_count, std::int64_t row,
+void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_count, std::int64_t row,
                  bool alone, const ReplyStage *stages, int stage_count) noexcept {
-    const ModelSignature &signature = *entry->signature;
-    const FastRequestLayout &request = entry->request;
-    HttpServer *server = entry->server;
-    Connection *connection = server->take_turn(entry->turn);
+    const ModelSignature &signature = *request->signature;
+    const FastRequestLayout &layout = request->layout;
+    HttpServer *server = request->server;
+    Connection *connection = server->take_turn(request->turn);
     if (!connection) return;
     char room[FAST_RESPONSE_BYTES], fields_room[FAST_RESPONSE_FIELDS_BYTES];
     TextWriter body(room, sizeof room), fields(fields_room, sizeof fields_room);
-    const int count = request.wanted_count ? request.wanted_count : part_count;
-    const std::int64_t rows = static_cast<std::int64_t>(entry->rows);
+    const int count = layout.wanted_count ? layout.wanted_count : part_count;
+    const std::int64_t rows = static_cast<std::int64_t>(request->rows);
     bool good = begin_reply(body, signature.model.data(), signature.model.size(), signature.version.data(),
                             signature.version.size(),
-                            reinterpret_cast<const char *>(entry->body()) + request.id_offset,
-                            request.id_length);
+                            reinterpret_cast<const char *>(request->body()) + layout.id_offset,
+                            layout.id_length);
     const auto part_of = [&](int i) -> const ReplyPart & {
-        return parts[request.wanted_count ? request.wanted[i] : i];
+        return parts[layout.wanted_count ? layout.wanted[i] : i];
     };
     for (int i = 0; i < count && good; ++i) {
         const ReplyPart &part = part_of(i);
@@ -37,7 +37,7 @@ void send_fast_response(FastRequest *entry, const ReplyPart *parts, int part_cou
     end_reply(body);
     begin_fields(fields, body.length());
     fields.put("server-timing: queue;dur=");
-    fields.milliseconds(static_cast<std::uint64_t>(entry->started_ns - entry->enqueued_ns));
+    fields.milliseconds(static_cast<std::uint64_t>(request->started_ns - request->enqueued_ns));
     for (int i = 0; i < stage_count; ++i)
         put_stage(fields, false, stages[i].name, stages[i].length, stages[i].nanoseconds);
     for (int i = 0; i < count; ++i) {

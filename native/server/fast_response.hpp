@@ -27,7 +27,7 @@ struct ReplyStage {
 
 // Answers with the rows of a batch that begin at `row`; the only request of a batch gets its outputs in
 // the shapes that they have.
-void send_fast_response(FastRequest *entry, const ReplyPart *parts, int part_count, std::int64_t row,
+void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_count, std::int64_t row,
                  bool alone, const ReplyStage *stages, int stage_count) noexcept;
 
 }  // namespace ksrv

@@ -185,19 +185,19 @@ void HttpServer::record(Connection *connection, uint64_t now) noexcept {
     const size_t length =
         connection->head.length < connection->filled ? connection->head.length : connection->filled;
     try {
-        AccessRecord entry;
-        entry.duration_ns = now > connection->message_ns ? now - connection->message_ns : 0;
-        entry.answered_bytes = connection->answered_bytes;
-        entry.status = connection->status;
-        entry.listener = connection->listener;
-        entry.head.assign(reinterpret_cast<char *>(connection->buffer), length);
-        entry.peer = connection->peer;
-        entry.peer_length = connection->peer_length;
-        clock_gettime(CLOCK_REALTIME, &entry.at);
+        AccessRecord made;
+        made.duration_ns = now > connection->message_ns ? now - connection->message_ns : 0;
+        made.answered_bytes = connection->answered_bytes;
+        made.status = connection->status;
+        made.listener = connection->listener;
+        made.head.assign(reinterpret_cast<char *>(connection->buffer), length);
+        made.peer = connection->peer;
+        made.peer_length = connection->peer_length;
+        clock_gettime(CLOCK_REALTIME, &made.at);
         std::lock_guard<std::mutex> guard(records_mutex_);
-        if (record_bytes_ + sizeof entry + length <= RECORD_BYTES) {
-            records_.push_back(std::move(entry));
-            record_bytes_ += sizeof entry + length;
+        if (record_bytes_ + sizeof made + length <= RECORD_BYTES) {
+            records_.push_back(std::move(made));
+            record_bytes_ += sizeof made + length;
             return;
         }
     } catch (const std::bad_alloc &) {

@@ -35,7 +35,7 @@
 
 namespace ksrv {
 
-struct Entry;
+struct Request;
 struct FastRequest;
 
 struct HttpServerConfig {
@@ -138,11 +138,11 @@ class HttpServer {
                     size_t body_length) noexcept;
 
     // ---- requests that wait ----
-    void watch(Connection *connection, Entry *entry) noexcept;  // disconnect_watch.cpp
+    void watch(Connection *connection, Request *request) noexcept;  // disconnect_watch.cpp
     void unwatch(Connection *connection) noexcept;
     Connection *next_to_run() noexcept;
     size_t take_fast_requests(Connection *first, FastRequest **out, size_t room) noexcept;
-    Turn undo_fast_request(FastRequest *entry) noexcept;
+    Turn undo_fast_request(FastRequest *request) noexcept;
     void answer_late(Connection *connection, const ModelSignature &signature, int64_t waited_ms,
                      bool running) noexcept;
 
@@ -165,7 +165,7 @@ class HttpServer {
     Connections connections;
     Deadlines deadlines;
     Routes routes;
-    std::atomic<uint64_t> open_fast_requests{0};  // entries that refer to this server
+    std::atomic<uint64_t> open_fast_requests{0};  // requests that refer to this server
 
   private:
     static constexpr int EVENTS = 16;

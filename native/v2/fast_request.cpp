@@ -20,7 +20,7 @@ bool fast_input(const InferHeader &header, const InputHeader &input, const Input
            reinterpret_cast<std::uintptr_t>(body + input.offset) % item_size_of(input.datatype) == 0;
 }
 
-bool fast_outputs(const InferHeader &header, const ModelSignature &signature, FastRequestLayout *request) noexcept {
+bool fast_outputs(const InferHeader &header, const ModelSignature &signature, FastRequestLayout *layout) noexcept {
     const std::size_t count = header.outputs.size();
     if (count == 0) return header.binary_output == 1;
     if (count > FAST_OUTPUTS) return false;
@@ -34,16 +34,16 @@ bool fast_outputs(const InferHeader &header, const ModelSignature &signature, Fa
                !output.name.is(signature.outputs[place].data(), signature.outputs[place].size()))
             ++place;
         if (place == signature.outputs.size() || place > 255) return false;
-        request->wanted[i] = static_cast<std::uint8_t>(place);
+        layout->wanted[i] = static_cast<std::uint8_t>(place);
     }
-    request->wanted_count = static_cast<std::uint8_t>(count);
+    layout->wanted_count = static_cast<std::uint8_t>(count);
     return true;
 }
 
 }  // namespace
 
 bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
-                std::size_t json_length, FastRequestLayout *request) noexcept {
+                std::size_t json_length, FastRequestLayout *layout) noexcept {
     if (json_length == 0 || json_length >= body_length || json_length > signature.json_limit) return false;
     InferHeader header;
     HeaderFault fault;
@@ -60,18 +60,18 @@ bool read_fast_request(const ModelSignature &signature, const unsigned char *bod
         const std::int64_t first = header.shapes[input.shape_first];
         if (rows >= 0 && rows != first) return false;
         rows = first;
-        request->offsets[i] = input.offset;
+        layout->offsets[i] = input.offset;
     }
     if (rows < 1 || rows > INT32_MAX) return false;
     if (signature.max_rows && static_cast<std::uint64_t>(rows) > signature.max_rows) return false;
-    if (!fast_outputs(header, signature, request)) return false;
+    if (!fast_outputs(header, signature, layout)) return false;
     if (header.id.length) {
         if (header.id.data < text || header.id.data >= text + json_length) return false;  // unescaped
-        request->id_offset = static_cast<std::size_t>(header.id.data - text);
-        request->id_length = header.id.length;
+        layout->id_offset = static_cast<std::size_t>(header.id.data - text);
+        layout->id_length = header.id.length;
     }
-    request->rows = static_cast<std::uint32_t>(rows);
-    request->timeout_us = header.timeout_us;
+    layout->rows = static_cast<std::uint32_t>(rows);
+    layout->timeout_us = header.timeout_us;
     return true;
 }
 

@@ -27,8 +27,8 @@ struct FastRequestLayout {
     std::uint8_t wanted[FAST_OUTPUTS] = {};   // their places in ModelSignature::outputs
 };
 
-// Whether the fast path takes the body; then `request` says where its parts are.
+// Whether the fast path takes the body; then `layout` says where its parts are.
 bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
-                std::size_t json_length, FastRequestLayout *request) noexcept;
+                std::size_t json_length, FastRequestLayout *layout) noexcept;
 
 }  // namespace ksrv

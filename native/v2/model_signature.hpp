@@ -12,7 +12,7 @@
 namespace ksrv {
 
 class Queue;
-struct Entry;
+struct Request;
 
 struct InputSignature {
     std::string name;
@@ -26,9 +26,9 @@ struct ModelSignature {
     std::atomic<long> refs{1};
     Queue *queue = nullptr;     // held by the endpoint
     void *endpoint = nullptr;   // the Python object that made it, which outlives its other holders
-    // Called for its fast-path requests; see `Entry`.
-    void *(*taken)(Entry *entry) = nullptr;
-    void (*answered)(Entry *entry, void *answer) = nullptr;
+    // Called for its fast-path requests; see `Request`.
+    void *(*taken)(Request *request) = nullptr;
+    void (*answered)(Request *request, void *answer) = nullptr;
     std::string model, version;
     std::vector<InputSignature> inputs;
     std::vector<std::string> outputs;  // none where the model declares none

@@ -2,7 +2,7 @@
 //
 // Producers push, cancel and wait; instances take, run and have their slots claimed; a prefetcher works ahead; the
 // timer expires; a watcher cancels what may not even be pushed yet; batches are finished a second time.
-// Every entry must end exactly once and be freed. Exits 1, or aborts, when not.
+// Every request must end exactly once and be freed. Exits 1, or aborts, when not.
 
 #include <unistd.h>
 
@@ -20,38 +20,38 @@ namespace {
 
 constexpr std::size_t ROOM = 32, MOST_ROWS = 8, INSTANCES = 3, PRODUCERS = 4;
 
-std::atomic<long> alive_entries{0}, ended_entries{0}, answered_entries{0};
+std::atomic<long> alive_requests{0}, ended_requests{0}, answered_entries{0};
 
 struct Payload {
     std::atomic<int> ends{0};
 };
 
-Payload *payload(Entry *entry) { return static_cast<Payload *>(entry->payload); }
+Payload *payload(Request *request) { return static_cast<Payload *>(request->payload); }
 
-void ended(Entry *entry) {
-    payload(entry)->ends.fetch_add(1);
-    ended_entries.fetch_add(1);
+void ended(Request *request) {
+    payload(request)->ends.fetch_add(1);
+    ended_requests.fetch_add(1);
 }
 
-void freed(Entry *entry) {
-    if (entry->queue != nullptr && payload(entry)->ends.load() != 1) {
-        std::printf("an entry ended %d times\n", payload(entry)->ends.load());
+void freed(Request *request) {
+    if (request->queue != nullptr && payload(request)->ends.load() != 1) {
+        std::printf("a request ended %d times\n", payload(request)->ends.load());
         std::abort();
     }
-    delete payload(entry);
-    delete entry;
-    alive_entries.fetch_sub(1);
+    delete payload(request);
+    delete request;
+    alive_requests.fetch_sub(1);
 }
 
-void run_batch(Queue *queue, const std::vector<Entry *> &batch) {
-    std::vector<Entry *> entries = batch, running;
-    std::vector<unsigned char> alive(entries.size()), won;
-    queue->start(entries.data(), entries.size(), alive.data());
-    for (std::size_t i = 0; i < entries.size(); ++i)
-        if (alive[i]) running.push_back(entries[i]);
+void run_batch(Queue *queue, const std::vector<Request *> &batch) {
+    std::vector<Request *> requests = batch, running;
+    std::vector<unsigned char> alive(requests.size()), won;
+    queue->start(requests.data(), requests.size(), alive.data());
+    for (std::size_t i = 0; i < requests.size(); ++i)
+        if (alive[i]) running.push_back(requests[i]);
     won.resize(running.size());
     std::vector<unsigned char> again(running.size());
-    for (Entry *entry : running) retain(entry);  // as a pusher that is in doubt holds its own
+    for (Request *request : running) retain(request);  // as a pusher that is in doubt holds its own
     queue->finish(running.data(), running.size(), won.data());
     queue->finish(running.data(), running.size(), again.data());
     queue->start(running.data(), running.size(), again.data());
@@ -69,40 +69,40 @@ void run_batch(Queue *queue, const std::vector<Entry *> &batch) {
     }
 }
 
-// Cancels entries that are shown to it before they are pushed, as an HTTP server does with those of clients
+// Cancels requests that are shown to it before they are pushed, as an HTTP server does with those of clients
 // that have gone.
 struct Watcher {
-    std::atomic<Entry *> watched{nullptr};
+    std::atomic<Request *> watched{nullptr};
     std::atomic<bool> over{false};
 
-    void watch(Entry *entry) {
-        Entry *none = nullptr;
-        retain(entry);
-        if (!watched.compare_exchange_strong(none, entry)) release(entry);
+    void watch(Request *request) {
+        Request *none = nullptr;
+        retain(request);
+        if (!watched.compare_exchange_strong(none, request)) release(request);
     }
     void run() {
         for (;;) {
             const bool last = over.load();
-            Entry *entry = watched.exchange(nullptr);
-            if (entry == nullptr && last) return;
-            if (entry == nullptr) continue;
-            cancel(entry);
-            release(entry);
+            Request *request = watched.exchange(nullptr);
+            if (request == nullptr && last) return;
+            if (request == nullptr) continue;
+            cancel(request);
+            release(request);
         }
     }
 };
 
 struct ReadyBatches {
     std::mutex mutex;
-    std::deque<std::vector<Entry *>> batches;
+    std::deque<std::vector<Request *>> batches;
 
-    void put(std::vector<Entry *> batch) {
+    void put(std::vector<Request *> batch) {
         std::lock_guard<std::mutex> guard(mutex);
         batches.push_back(std::move(batch));
     }
-    std::vector<Entry *> get() {
+    std::vector<Request *> get() {
         std::lock_guard<std::mutex> guard(mutex);
-        std::vector<Entry *> batch = std::move(batches.front());
+        std::vector<Request *> batch = std::move(batches.front());
         batches.pop_front();
         return batch;
     }
@@ -111,11 +111,11 @@ struct ReadyBatches {
 void instance(Queue *queue, std::size_t slot, std::int64_t delay, ReadyBatches *ready) {
     std::mt19937 random(static_cast<unsigned>(slot));
     for (;;) {
-        Entry *out[ROOM];
+        Request *out[ROOM];
         std::size_t count = 0;
         const Take taken = queue->take(slot, out, ROOM, &count, MOST_ROWS, delay);
         if (taken == TAKE_CLOSED) return;
-        std::vector<Entry *> batch(out, out + count);
+        std::vector<Request *> batch(out, out + count);
         if (taken == TAKE_READY_BATCH) batch = ready->get();
         if (random() % 4 == 0) usleep(random() % 300);
         if (!batch.empty()) run_batch(queue, batch);
@@ -124,13 +124,13 @@ void instance(Queue *queue, std::size_t slot, std::int64_t delay, ReadyBatches *
 
 void prefetcher(Queue *queue, std::int64_t delay, ReadyBatches *ready) {
     for (;;) {
-        Entry *out[ROOM];
+        Request *out[ROOM];
         std::size_t count = 0;
         if (queue->prefetch(out, ROOM, &count, MOST_ROWS, 0, 0, delay) == TAKE_CLOSED) return;
-        std::vector<Entry *> batch(out, out + count);
+        std::vector<Request *> batch(out, out + count);
         for (;;) {
             std::uint64_t rows = batch.size() == ROOM ? MOST_ROWS : 0;
-            for (Entry *entry : batch) rows += entry->rows;
+            for (Request *request : batch) rows += request->rows;
             const std::size_t room = batch.size() < ROOM ? ROOM - batch.size() : 1;
             count = 0;
             const Take taken = queue->prefetch(out, room, &count, MOST_ROWS, rows,
@@ -143,41 +143,41 @@ void prefetcher(Queue *queue, std::int64_t delay, ReadyBatches *ready) {
     }
 }
 
-Entry *make_entry(std::mt19937 &random) {
-    Entry *entry = new Entry;
-    alive_entries.fetch_add(1);
-    entry->payload = new Payload;
-    entry->ended = ended;
-    entry->freed = freed;
-    entry->rows = 1 + random() % 3;
-    entry->batch_key = random() % 2;
-    entry->priority = random() % 3;
-    entry->nbytes = 10;
-    if (random() % 3 == 0) entry->deadline_ns = now_ns() + random() % 500000;
-    return entry;
+Request *make_entry(std::mt19937 &random) {
+    Request *request = new Request;
+    alive_requests.fetch_add(1);
+    request->payload = new Payload;
+    request->ended = ended;
+    request->freed = freed;
+    request->rows = 1 + random() % 3;
+    request->batch_key = random() % 2;
+    request->priority = random() % 3;
+    request->nbytes = 10;
+    if (random() % 3 == 0) request->deadline_ns = now_ns() + random() % 500000;
+    return request;
 }
 
 // What arrived together: the first ones may run on a claimed slot, as one batch.
 void push_together(Queue *queue, std::mt19937 &random) {
-    std::vector<Entry *> entries, inlined;
-    for (std::size_t n = 1 + random() % 6; n > 0; --n) entries.push_back(make_entry(random));
-    std::vector<Push> results(entries.size());
+    std::vector<Request *> requests, inlined;
+    for (std::size_t n = 1 + random() % 6; n > 0; --n) requests.push_back(make_entry(random));
+    std::vector<Push> results(requests.size());
     std::size_t slot = 0;
     const std::size_t count =
-        queue->push_some(entries.data(), entries.size(), MOST_ROWS, results.data(), &slot);
+        queue->push_some(requests.data(), requests.size(), MOST_ROWS, results.data(), &slot);
     std::uint64_t rows = 0;
-    for (std::size_t i = 0; i < entries.size(); ++i) {
+    for (std::size_t i = 0; i < requests.size(); ++i) {
         if (results[i] != PUSH_INLINE) continue;
-        inlined.push_back(entries[i]);
-        rows += entries[i]->rows;
-        if (entries[i]->batch_key != inlined[0]->batch_key) std::abort();
+        inlined.push_back(requests[i]);
+        rows += requests[i]->rows;
+        if (requests[i]->batch_key != inlined[0]->batch_key) std::abort();
     }
     if (inlined.size() != count || rows > MOST_ROWS) std::abort();
     if (count > 0) {
         run_batch(queue, inlined);
         queue->return_slot(slot);
     }
-    for (Entry *entry : entries) release(entry);
+    for (Request *request : requests) release(request);
 }
 
 void producer(Queue *queue, unsigned seed, Watcher *watcher) {
@@ -187,21 +187,21 @@ void producer(Queue *queue, unsigned seed, Watcher *watcher) {
             push_together(queue, random);
             continue;
         }
-        Entry *entry = make_entry(random);
-        if (random() % 3 == 0) watcher->watch(entry);
+        Request *request = make_entry(random);
+        if (random() % 3 == 0) watcher->watch(request);
         std::size_t slot = 0;
-        const Push pushed = queue->push(entry, random() % 2 ? &slot : nullptr);
+        const Push pushed = queue->push(request, random() % 2 ? &slot : nullptr);
         if (pushed == PUSH_INLINE) {
-            run_batch(queue, {entry});
+            run_batch(queue, {request});
             queue->return_slot(slot);
         } else if (pushed == PUSH_OK) {
             if (random() % 5 == 0) {
-                queue->cancel(entry);
+                queue->cancel(request);
             } else if (random() % 3 == 0) {
-                wait_done(entry, now_ns() + 1000000000ll);
+                wait_done(request, now_ns() + 1000000000ll);
             }
         }
-        release(entry);
+        release(request);
         if (random() % 8 == 0) usleep(random() % 100);
         if (i % 500 == 0) queue->nudge(random() % INSTANCES);
     }
@@ -240,8 +240,8 @@ int main(int argc, char **argv) {
     const unsigned rounds = argc > 1 ? static_cast<unsigned>(std::atoi(argv[1])) : 3;
     for (unsigned number = 0; number < rounds; ++number)
         if (!round_of(number)) return 1;
-    for (int i = 0; i < 1000 && alive_entries.load() != 0; ++i) usleep(1000);  // the timer's last
-    std::printf("%ld ended, %ld answered, %ld left\n", ended_entries.load(),
-                answered_entries.load(), alive_entries.load());
-    return alive_entries.load() != 0 || process_budget().held() != 0 || ended_entries.load() == 0;
+    for (int i = 0; i < 1000 && alive_requests.load() != 0; ++i) usleep(1000);  // the timer's last
+    std::printf("%ld ended, %ld answered, %ld left\n", ended_requests.load(),
+                answered_entries.load(), alive_requests.load());
+    return alive_requests.load() != 0 || process_budget().held() != 0 || ended_requests.load() == 0;
 }

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from ksrv._native.memory import memory_budget
 from ksrv._native.queue import request_queue as native
+from ksrv._native.queue.request_handle import NativeHandle, wake_completions, wake_waiters
 from tests.support.examples import examples
 
 MILLISECOND = 1_000_000
 
 
 class Request:
-    """What a ticket carries; the answer must name it."""
+    """What a handle carries; the answer must name it."""
 
     def __init__(self, number, fails):
         self.number = number
@@ -43,27 +44,27 @@ class Instance(threading.Thread):
             if taken is None:
                 break
             self.batch(self.ready.pop(0) if taken is True else taken, True)
-        native.wake_waiters()
+        wake_waiters()
 
-    def batch(self, tickets, later):
-        self.check(tickets)
-        alive = self.queue.start(tickets)
+    def batch(self, handles, later):
+        self.check(handles)
+        alive = self.queue.start(handles)
         if self.work_s:
             time.sleep(self.work_s)
-        for ticket in alive:
-            self.ran.append(ticket.request.number)
+        for handle in alive:
+            self.ran.append(handle.request.number)
         answers = [
             ValueError(one.request.number) if one.request.fails else one.request.number
             for one in alive
         ]
         self.queue.finish(alive, answers, later)
 
-    def check(self, tickets):
-        if len({ticket.batch_key for ticket in tickets}) > 1:
+    def check(self, handles):
+        if len({handle.batch_key for handle in handles}) > 1:
             self.faults.append("batch keys were mixed")
-        if len(tickets) > self.room:
+        if len(handles) > self.room:
             self.faults.append("more requests than the batch has room for")
-        if len(tickets) > 1 and sum(ticket.rows for ticket in tickets) > self.most:
+        if len(handles) > 1 and sum(handle.rows for handle in handles) > self.most:
             self.faults.append("more rows than a batch may hold")
 
 
@@ -81,7 +82,7 @@ class Prefetcher(threading.Thread):
             batch = []
             while taken is not True:
                 batch += taken
-                rows = sum(ticket.rows for ticket in batch)
+                rows = sum(handle.rows for handle in batch)
                 oldest = batch[0].enqueued_ns
                 room = self.room - len(batch)
                 if room == 0:
@@ -143,7 +144,7 @@ def test_every_request_ends_exactly_once(
     def produce(share):
         for number, one in share:
             deadline = one["deadline_ms"]
-            ticket = native.Ticket(
+            handle = NativeHandle(
                 Request(number, one["fails"]),
                 one["rows"],
                 one["batch_key"],
@@ -151,16 +152,16 @@ def test_every_request_ends_exactly_once(
                 None if deadline is None else time.monotonic_ns() + deadline * MILLISECOND,
                 100,
             )
-            ticket.add_done_callback(lambda ticket, number=number: ended.append(number))
-            pushed = queue.push_inline(ticket) if one["inline"] else queue.push(ticket)
+            handle.add_done_callback(lambda handle, number=number: ended.append(number))
+            pushed = queue.push_inline(handle) if one["inline"] else queue.push(handle)
             if pushed < 0:
                 slot = -1 - pushed
-                workers[slot].batch([ticket], False)
+                workers[slot].batch([handle], False)
                 queue.return_slot(slot)
             if pushed <= native.OK:
-                accepted[number] = ticket
+                accepted[number] = handle
                 if one["cancel"]:
-                    ticket.cancel()
+                    handle.cancel()
             else:
                 refused[number] = pushed
             time.sleep(one["pause_ms"] / 1000)
@@ -183,22 +184,22 @@ def test_every_request_ends_exactly_once(
     assert not [fault for worker in workers for fault in worker.faults]
     ran = [number for worker in workers for number in worker.ran]
     assert len(ran) == len(set(ran)), "a request ran twice"
-    for number, ticket in accepted.items():
-        assert ticket.join(time.monotonic_ns() + 5_000 * MILLISECOND)
+    for number, handle in accepted.items():
+        assert handle.join(time.monotonic_ns() + 5_000 * MILLISECOND)
         one = arrivals[number]
-        if ticket.state == "answered":
+        if handle.state == "answered":
             assert number in ran
             if one["fails"]:
-                assert isinstance(ticket.answer, ValueError) and ticket.answer.args == (number,)
+                assert isinstance(handle.answer, ValueError) and handle.answer.args == (number,)
             else:
-                assert ticket.answer == number
-        elif ticket.state == "expired":
+                assert handle.answer == number
+        elif handle.state == "expired":
             assert one["deadline_ms"] is not None
-            assert ticket.ended_ns >= ticket.deadline_ns
-            assert ticket.ended_running == (number in ran)
+            assert handle.ended_ns >= handle.deadline_ns
+            assert handle.ended_running == (number in ran)
         else:
-            assert ticket.state == "cancelled" and one["cancel"]
-            assert ticket.ended_running == (number in ran)
+            assert handle.state == "cancelled" and one["cancel"]
+            assert handle.ended_running == (number in ran)
     for number, pushed in refused.items():
         one = arrivals[number]
         if pushed == native.EXPIRED:
@@ -212,66 +213,66 @@ def test_every_request_ends_exactly_once(
 
 def test_priorities_come_first_and_arrival_decides_among_equals():
     queue = native.Queue(100, "order")
-    tickets = [native.Ticket(n, 1, 0, p) for n, p in enumerate([0, 0, 2, 1, 2, 0, 1])]
-    for ticket in tickets:
-        assert queue.push(ticket) == native.OK
+    handles = [NativeHandle(n, 1, 0, p) for n, p in enumerate([0, 0, 2, 1, 2, 0, 1])]
+    for handle in handles:
+        assert queue.push(handle) == native.OK
     taken = queue.take(queue.add_slot(), 100, 100)
-    assert [ticket.request for ticket in taken] == [3, 6, 2, 4, 0, 1, 5]
+    assert [handle.request for handle in taken] == [3, 6, 2, 4, 0, 1, 5]
     queue.finish(taken, [None] * 7)
 
 
 def test_a_request_that_does_not_fit_closes_the_batch():
     queue = native.Queue(100, "fit")
     for rows in (2, 3, 1):
-        queue.push(native.Ticket(rows, rows, 0))
+        queue.push(NativeHandle(rows, rows, 0))
     slot = queue.add_slot()
     first = queue.take(slot, 100, 4)
-    assert [ticket.request for ticket in first] == [2]
+    assert [handle.request for handle in first] == [2]
     second = queue.take(slot, 100, 4)
-    assert [ticket.request for ticket in second] == [3, 1]
+    assert [handle.request for handle in second] == [3, 1]
     queue.finish(first + second, [None] * 3)
 
 
 def test_a_full_group_leaves_before_an_older_one_that_still_waits():
     queue = native.Queue(100, "groups")
-    queue.push(native.Ticket("a", 1, 0))
+    queue.push(NativeHandle("a", 1, 0))
     for _ in range(2):
-        queue.push(native.Ticket("b", 1, 1))
+        queue.push(NativeHandle("b", 1, 1))
     slot = queue.add_slot()
     taken = queue.take(slot, 100, 2, 60_000 * MILLISECOND)
-    assert [ticket.request for ticket in taken] == ["b", "b"]
+    assert [handle.request for handle in taken] == ["b", "b"]
     queue.finish(taken, [None] * 2)
     queue.close()
     left = queue.take(slot, 100, 2, 60_000 * MILLISECOND)
-    assert [ticket.request for ticket in left] == ["a"]
+    assert [handle.request for handle in left] == ["a"]
     queue.finish(left, [None])
     assert queue.take(slot, 100, 2) is None
 
 
 def test_the_oldest_request_waits_no_longer_than_the_delay():
     queue = native.Queue(100, "delay")
-    ticket = native.Ticket("a", 1, 0)
-    queue.push(ticket)
+    handle = NativeHandle("a", 1, 0)
+    queue.push(handle)
     taken = queue.take(queue.add_slot(), 100, 8, 30 * MILLISECOND)
     queue.start(taken)
-    assert ticket.started_ns - ticket.enqueued_ns >= 30 * MILLISECOND
+    assert handle.started_ns - handle.enqueued_ns >= 30 * MILLISECOND
     queue.finish(taken, [None])
 
 
 def test_a_deadline_ends_requests_while_nobody_takes_any():
     queue = native.Queue(100, "timer")
     now = time.monotonic_ns()
-    tickets = [
-        native.Ticket(n, 1, 0, 0, now + ms * MILLISECOND)
+    handles = [
+        NativeHandle(n, 1, 0, 0, now + ms * MILLISECOND)
         for n, ms in enumerate((1200, 1000, 1100, 600_000))
     ]
-    for ticket in tickets:
-        assert queue.push(ticket) == native.OK
-    assert all(ticket.join(now + 60_000 * MILLISECOND) for ticket in tickets[:3])
-    assert [ticket.state for ticket in tickets] == ["expired"] * 3 + ["queued"]
+    for handle in handles:
+        assert queue.push(handle) == native.OK
+    assert all(handle.join(now + 60_000 * MILLISECOND) for handle in handles[:3])
+    assert [handle.state for handle in handles] == ["expired"] * 3 + ["queued"]
     assert queue.waiting == 1
-    assert tickets[3].cancel()
-    assert not tickets[3].cancel()
+    assert handles[3].cancel()
+    assert not handles[3].cancel()
     assert queue.counts()["expired_queued"] == 3
 
 
@@ -281,38 +282,38 @@ def test_a_callback_that_raises_keeps_no_other_from_its_answer(monkeypatch):
     seen = []
     monkeypatch.setattr(sys, "unraisablehook", lambda raised: seen.append(raised.exc_type))
     queue = native.Queue(100, "callbacks")
-    tickets = [native.Ticket(n, 1, 0) for n in range(3)]
+    handles = [NativeHandle(n, 1, 0) for n in range(3)]
     ended = []
-    for ticket in tickets:
-        ticket.add_done_callback(lambda ticket: 1 / 0)
-        ticket.add_done_callback(lambda ticket: ended.append(ticket.request))
-        queue.push(ticket)
+    for handle in handles:
+        handle.add_done_callback(lambda handle: 1 / 0)
+        handle.add_done_callback(lambda handle: ended.append(handle.request))
+        queue.push(handle)
     taken = queue.take(queue.add_slot(), 100, 100)
     assert queue.finish(taken, ["a", "b", "c"]) == [True] * 3
-    assert [ticket.answer for ticket in tickets] == ["a", "b", "c"]
+    assert [handle.answer for handle in handles] == ["a", "b", "c"]
     assert ended == [0, 1, 2] and seen == [ZeroDivisionError] * 3
 
 
-def test_an_ended_ticket_is_freed():
+def test_an_ended_handle_is_freed():
     import gc
     import weakref
 
     queue = native.Queue(100, "free")
 
     def pushed():
-        """A ticket in the queue: one whose deadline passed before is not taken, and never ends."""
+        """A handle in the queue: one whose deadline passed before is not taken, and never ends."""
         while True:
-            ticket = native.Ticket("a", 1, 0, 0, time.monotonic_ns() + 5 * MILLISECOND)
-            if queue.push(ticket) == native.OK:
-                return ticket
+            handle = NativeHandle("a", 1, 0, 0, time.monotonic_ns() + 5 * MILLISECOND)
+            if queue.push(handle) == native.OK:
+                return handle
 
-    tickets = [pushed() for _ in range(3)]
-    gone = [weakref.ref(ticket) for ticket in tickets]
-    tickets[-1].join()
-    tickets.clear()
+    handles = [pushed() for _ in range(3)]
+    gone = [weakref.ref(handle) for handle in handles]
+    handles[-1].join()
+    handles.clear()
     deadline = time.monotonic() + 60
     while any(one() is not None for one in gone) and time.monotonic() < deadline:
-        native.wake_completions()
+        wake_completions()
         gc.collect()
         pushed().join()
     assert all(one() is None for one in gone)

@@ -14,7 +14,7 @@ class Stats:
     def failed(self, count: int) -> None: ...
     def batch(
         self,
-        tickets: list[Any],
+        handles: list[Any],
         answers: list[Any] | None,
         won: list[bool],
         assemble_ns: int,

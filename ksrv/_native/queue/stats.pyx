@@ -1,11 +1,11 @@
 # It relies on the GIL: sums that are plain numbers.
-"""Counts and times of one instance: a few additions for a request, summed over instances when read."""
+"""Counts and times of one instance: a few additions a request, summed over instances when read."""
 
 from libc.stdint cimport int64_t, uint64_t
 from libcpp.map cimport map as cpp_map
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
-from ksrv._native.queue.request_queue cimport Ticket
+from ksrv._native.queue.request_handle cimport NativeHandle
 
 
 cdef extern from "queue/stats.hpp" namespace "ksrv" nogil:
@@ -66,19 +66,19 @@ cdef class Stats:
         """
         self.sums.stages[<int>STAGE_FAILED].add(0, count)
 
-    def batch(self, list tickets not None, list answers, list won not None,
+    def batch(self, list handles not None, list answers, list won not None,
               uint64_t assemble_ns, uint64_t ran_ns, dict timings not None) -> None:
         """Note a batch that was run.
 
         Args:
-            tickets: Its requests.
+            handles: Its requests.
             answers: Their answers; exceptions are failures. None where nothing failed.
             won: For each whether it was answered now, rather than expired or cancelled before.
             assemble_ns: How long the batch took to be assembled.
             ran_ns: How long the executor took.
             timings: Nanoseconds by stage, as the handler's runner gave them.
         """
-        cdef Ticket ticket
+        cdef NativeHandle handle
         cdef Py_ssize_t i
         cdef uint64_t served = 0
         cdef uint64_t rows = 0
@@ -88,17 +88,17 @@ cdef class Stats:
         cdef Histogram *stages = self.sums.stages
         cdef SizeSums *size
         cdef timespec now
-        for i in range(len(tickets)):
-            ticket = <Ticket>tickets[i]
-            rows += ticket.entry.rows
+        for i in range(len(handles)):
+            handle = <NativeHandle>handles[i]
+            rows += handle.native.rows
             if not won[i]:
                 continue
             if answers is not None and isinstance(answers[i], Exception):
-                stages[<int>STAGE_FAILED].add(ticket.entry.ended_ns - ticket.entry.enqueued_ns)
+                stages[<int>STAGE_FAILED].add(handle.native.ended_ns - handle.native.enqueued_ns)
                 continue
             served += 1
-            stages[<int>STAGE_REQUEST].add(ticket.entry.ended_ns - ticket.entry.enqueued_ns)
-            stages[<int>STAGE_QUEUE].add(ticket.entry.started_ns - ticket.entry.enqueued_ns)
+            stages[<int>STAGE_REQUEST].add(handle.native.ended_ns - handle.native.enqueued_ns)
+            stages[<int>STAGE_QUEUE].add(handle.native.started_ns - handle.native.enqueued_ns)
         if served:
             stages[<int>STAGE_ASSEMBLE].add(assemble_ns, served)
             stages[<int>STAGE_PREPROCESS].add(preprocess, served)

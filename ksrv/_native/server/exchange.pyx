@@ -16,7 +16,7 @@ from ksrv._native.server.server cimport (
     ANSWER_BLOCKS, CHttpServer, Connection, Outgoing, Owners, READY_BYTES_IN_FLIGHT, READY_FAILED,
     Turn, add_part, forget_outgoing, put_head, reserve_parts,
 )
-from ksrv._native.queue.request_queue cimport Ticket
+from ksrv._native.queue.request_handle cimport NativeHandle
 
 log = logging.getLogger(__name__)
 
@@ -242,14 +242,14 @@ cdef class Exchange:
         if self.turn.connection != NULL:
             self.server.give_back(self.turn.connection)
 
-    def watch(self, Ticket ticket not None):
+    def watch(self, NativeHandle handle not None):
         """Have the request cancelled if its client vanishes before it is answered.
 
         Args:
-            ticket: The request, queued.
+            handle: The request, queued.
         """
         if self.turn.connection != NULL:
-            self.server.watch(self.turn.connection, ticket.entry)
+            self.server.watch(self.turn.connection, handle.native)
 
     def fail(self):
         """Answer 500 without saying why; nothing happens when it was answered before."""

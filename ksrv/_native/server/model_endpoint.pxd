@@ -13,6 +13,6 @@ cdef class ModelEndpoint:
     cdef object run
 
 
-# Pushes a fast-path request and those behind it, and runs them where a slot is claimed. Needs the GIL.
-# Each of them is answered, whatever fails.
+# Pushes a fast-path request and the requests behind it, and runs them where a slot is claimed.
+# Needs the GIL. Each of them is answered, whatever fails.
 cdef void ksrv_serve_fast_requests(CHttpServer *server, Connection *connection) noexcept

@@ -1,7 +1,8 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ksrv._native.queue.request_queue import Queue, Ticket
+from ksrv._native.queue.request_handle import NativeHandle
+from ksrv._native.queue.request_queue import Queue
 from ksrv._native.server.exchange import Exchange
 from ksrv._native.tensor.tensor import Tensor
 
@@ -11,7 +12,7 @@ class Route(Protocol):
     def deliver(self, exchange: Exchange, request: Any, response: Any) -> None: ...
     def refuse(self, exchange: Exchange, error: Exception) -> None: ...
 
-class FastTicket(Ticket): ...
+class FastHandle(NativeHandle): ...
 
 class ModelEndpoint:
     queue: Queue
@@ -30,11 +31,11 @@ class ModelEndpoint:
     @property
     def unused(self) -> bool: ...
 
-def are_fast(tickets: list[Any]) -> bool: ...
-def inputs(tickets: list[Any], lease: Callable[[int], Any]) -> tuple[dict[str, Tensor], int]: ...
+def are_fast(handles: list[Any]) -> bool: ...
+def inputs(handles: list[Any], lease: Callable[[int], Any]) -> tuple[dict[str, Tensor], int]: ...
 def reply(
     queue: Queue,
-    tickets: list[Any],
+    handles: list[Any],
     tensors: list[Tensor],
     assemble_ns: int,
     timings: dict[str, int],

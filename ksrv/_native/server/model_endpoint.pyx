@@ -1,8 +1,8 @@
 # It relies on the GIL: Python objects change hands between threads, and are freed in turn.
-"""Fast-path requests where Python meets them: their tickets, their batches and their answers.
+"""Fast-path requests where Python meets them: their handles, their batches and their answers.
 
 The HTTP server puts fast-path requests (v2/fast_request.hpp) into a model's queue by itself. The
-thread that takes them gets tickets like any other, whose request is made on first use. A batch of
+thread that takes them gets handles like any other, whose request is made on first use. A batch of
 fast-path requests alone gets its arrays here, straight from the received blocks, and small answers
 are written into the connections here. For the rest they go the general way.
 """
@@ -31,9 +31,11 @@ from ksrv._native.server.server cimport (
     CHttpServer, Connection, FAST_INPUTS, FAST_OUTPUTS, FastRequest, InputSignature,
 )
 from ksrv._native.server.exchange cimport Exchange, ksrv_exchange, ksrv_route
+from ksrv._native.queue.request_handle cimport (
+    CRequest, NativeHandle, ksrv_bind_handle, publish, release_request,
+)
 from ksrv._native.queue.request_queue cimport (
-    Entry, PUSH_INLINE, PUSH_OK, Push, Queue, Ticket, ksrv_ticket_over, publish, release_entry,
-    release_queue, retain_queue,
+    PUSH_INLINE, PUSH_OK, Push, Queue, release_queue, retain_queue,
 )
 from ksrv._native.tensor.tensor cimport ksrv_tensor
 
@@ -63,7 +65,7 @@ cdef extern from "server/fast_response.hpp" namespace "ksrv" nogil:
         uint64_t nanoseconds
 
     void send_fast_response(
-        FastRequest *entry, const ReplyPart *parts, int part_count, int64_t row, cbool alone,
+        FastRequest *request, const ReplyPart *parts, int part_count, int64_t row, cbool alone,
         const ReplyStage *stages, int stage_count
     ) noexcept
 
@@ -83,45 +85,45 @@ cdef tuple DTYPES = DATATYPE_DTYPES
 
 
 @cython.final
-cdef class FastTicket(Ticket):
-    """The ticket of a fast-path request."""
+cdef class FastHandle(NativeHandle):
+    """The handle of a fast-path request."""
 
     cdef object _make_request(self):
-        return _request_of(<FastRequest *>self.entry)
+        return _request_of(<FastRequest *>self.native)
 
 
-cdef object _request_of(FastRequest *entry):
-    cdef ModelEndpoint endpoint = <ModelEndpoint>entry.signature.endpoint
-    retain_block(entry.block)
-    body = memoryview(ksrv_wrap(entry.block))
+cdef object _request_of(FastRequest *request):
+    cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
+    retain_block(request.block)
+    body = memoryview(ksrv_wrap(request.block))
     return endpoint.route.fast_request(
         endpoint.spec,
-        body[entry.body_offset:entry.body_offset + entry.body_length],
-        str(entry.json_length),
-        PyBytes_FromStringAndSize(entry.head(), <Py_ssize_t>entry.head_length),
+        body[request.body_offset:request.body_offset + request.body_length],
+        str(request.json_length),
+        PyBytes_FromStringAndSize(request.head(), <Py_ssize_t>request.head_length),
     )
 
 
-cdef void *_fast_request_taken(Entry *entry) except NULL:
-    cdef FastTicket ticket = FastTicket.__new__(FastTicket)
-    ksrv_ticket_over(ticket, entry)
-    Py_INCREF(ticket)
-    return <void *>ticket
+cdef void *_fast_request_taken(CRequest *request) except NULL:
+    cdef FastHandle handle = FastHandle.__new__(FastHandle)
+    ksrv_bind_handle(handle, request)
+    Py_INCREF(handle)
+    return <void *>handle
 
 
-cdef void _fast_request_answered(Entry *answered, void *answer) noexcept:
-    cdef FastRequest *entry = <FastRequest *>answered
-    cdef ModelEndpoint endpoint = <ModelEndpoint>entry.signature.endpoint
+cdef void _fast_request_answered(CRequest *answered, void *answer) noexcept:
+    cdef FastRequest *request = <FastRequest *>answered
+    cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
     cdef Exchange exchange = None
     try:
-        exchange = ksrv_exchange(endpoint, entry.server, entry.turn)
+        exchange = ksrv_exchange(endpoint, request.server, request.turn)
         if isinstance(<object>answer, Exception):
             endpoint.route.refuse(exchange, <object>answer)
         else:
-            endpoint.route.deliver(exchange, _request_of(entry), <object>answer)
+            endpoint.route.deliver(exchange, _request_of(request), <object>answer)
     except BaseException:
         if exchange is None:
-            entry.server.fail(entry.turn)
+            request.server.fail(request.turn)
         else:
             exchange.fail()
         log.exception("an answer on the fast path failed")
@@ -131,64 +133,64 @@ cdef void ksrv_serve_fast_requests(CHttpServer *server, Connection *connection) 
     cdef ModelSignature *signature = connection.fast_request.signature
     cdef ModelEndpoint endpoint = <ModelEndpoint>signature.endpoint
     cdef FastRequest *fast[TOGETHER]
-    cdef Entry *entries[TOGETHER]
+    cdef CRequest *requests[TOGETHER]
     cdef Push results[TOGETHER]
     cdef size_t room = 1, slot = 0, count, inlined, i
     if signature.max_rows:
         room = <size_t>min(signature.max_rows, <uint64_t>TOGETHER)
     count = server.take_fast_requests(connection, fast, room)
     for i in range(count):
-        entries[i] = fast[i]
+        requests[i] = fast[i]
         # Now: once it is pushed, the timer may answer it.
-        server.watch(fast[i].turn.connection, entries[i])
-    inlined = signature.queue.push_some(entries, count, signature.max_rows, results, &slot)
+        server.watch(fast[i].turn.connection, requests[i])
+    inlined = signature.queue.push_some(requests, count, signature.max_rows, results, &slot)
     for i in range(count):
         if results[i] == PUSH_OK:
-            release_entry(entries[i])
+            release_request(requests[i])
         elif results[i] != PUSH_INLINE:
             server.unwatch(fast[i].turn.connection)
             ksrv_route(endpoint, server, server.undo_fast_request(fast[i]), endpoint.route)
     if inlined:
-        _run_inline(endpoint, slot, entries, results, count)
+        _run_inline(endpoint, slot, requests, results, count)
 
 
 cdef void _run_inline(
-    ModelEndpoint endpoint, size_t slot, Entry **entries, Push *results, size_t count
+    ModelEndpoint endpoint, size_t slot, CRequest **requests, Push *results, size_t count
 ) noexcept:
-    """Run the requests that claimed a slot. This thread pushed them and ends them, whatever fails."""
-    cdef FastTicket ticket
-    cdef list tickets
+    """Run the requests that claimed a slot; whatever fails, each of them ends."""
+    cdef FastHandle handle
+    cdef list handles
     cdef bint ours = True
     cdef size_t i
     try:
-        tickets = []
+        handles = []
         for i in range(count):
             if results[i] == PUSH_INLINE:
-                ticket = FastTicket.__new__(FastTicket)
-                ksrv_ticket_over(ticket, entries[i])
-                tickets.append(ticket)
+                handle = FastHandle.__new__(FastHandle)
+                ksrv_bind_handle(handle, requests[i])
+                handles.append(handle)
         ours = False  # the slot is the instance's to return
-        endpoint.run(slot, tickets)
+        endpoint.run(slot, handles)
     except BaseException:
         if ours:
             endpoint.signature.queue.return_slot(slot)
         for i in range(count):
             if results[i] == PUSH_INLINE:
-                _fail(<FastRequest *>entries[i])
+                _fail(<FastRequest *>requests[i])
         log.exception("a batch on the fast path failed")
     for i in range(count):
         if results[i] == PUSH_INLINE:
-            release_entry(entries[i])
+            release_request(requests[i])
 
 
-cdef void _fail(FastRequest *entry) noexcept:
+cdef void _fail(FastRequest *request) noexcept:
     cdef unsigned char won = 0
-    cdef Entry *only = entry
-    entry.signature.queue.finish(&only, 1, &won)
+    cdef CRequest *only = request
+    request.signature.queue.finish(&only, 1, &won)
     if won:
-        entry.server.fail(entry.turn)
-        publish(entry)
-        release_entry(entry)
+        request.server.fail(request.turn)
+        publish(request)
+        release_request(request)
 
 
 cdef class ModelEndpoint:
@@ -200,7 +202,7 @@ cdef class ModelEndpoint:
         timeout_ns: How long a request may take; 0 for ever.
         route: Makes the requests that somebody looks at, and gives the answers of the general form:
             see `ksrv.server.http.fast_path.FastPath`.
-        run: Called with the number of a claimed slot and the tickets to be run on it.
+        run: Called with the number of a claimed slot and the handles to be run on it.
         late: The answer past the deadline: status line, header lines but for the length, and the
             body in three parts: up to the milliseconds, behind them for a request that waited, and
             for one that a handler had.
@@ -233,28 +235,28 @@ cdef class ModelEndpoint:
         self.signature.timeout_ns = timeout_ns
         self.signature.json_limit = json_limit
         self.signature.limits.depth = min(depth, 512)
-        for entry in spec.inputs:
-            kind = entry.datatype.encode()
-            declared.name = entry.name.encode()
+        for tensor in spec.inputs:
+            kind = tensor.datatype.encode()
+            declared.name = tensor.name.encode()
             declared.datatype = datatype_of(kind, <size_t>len(kind))
             declared.tail.clear()
             row = item_size_of(declared.datatype)
             if (declared.datatype == DT_BYTES or declared.datatype == DT_BOOL
-                    or declared.datatype == DT_INVALID or not entry.batched):
-                raise ValueError(f"the input {entry.name} may need a look at its values")
-            for size in entry.shape[1:]:
+                    or declared.datatype == DT_INVALID or not tensor.batched):
+                raise ValueError(f"the input {tensor.name} may need a look at its values")
+            for size in tensor.shape[1:]:
                 if not isinstance(size, int) or size < 0:
-                    raise ValueError(f"the input {entry.name} has a variable dimension")
+                    raise ValueError(f"the input {tensor.name} has a variable dimension")
                 declared.tail.push_back(size)
                 row *= <uint64_t>size
             declared.row_bytes = row
             if declared.tail.size() >= RANK_LIMIT:
-                raise ValueError(f"the input {entry.name} has more than {RANK_LIMIT} dimensions")
+                raise ValueError(f"the input {tensor.name} has more than {RANK_LIMIT} dimensions")
             self.signature.inputs.push_back(declared)
             dtype = DTYPES[<int>declared.datatype]
-            self.inputs.append((entry.name, entry.datatype, dtype, tuple(entry.shape[1:])))
-        for entry in spec.outputs:
-            self.signature.outputs.push_back(<bytes>entry.name.encode())
+            self.inputs.append((tensor.name, tensor.datatype, dtype, tuple(tensor.shape[1:])))
+        for tensor in spec.outputs:
+            self.signature.outputs.push_back(<bytes>tensor.name.encode())
         (self.signature.late_status, self.signature.late_fields, self.signature.late_prefix,
          self.signature.late_waiting, self.signature.late_running) = late
         self.queue = queue
@@ -274,57 +276,58 @@ cdef class ModelEndpoint:
         return self.signature.refs.load() == 1
 
 
-def are_fast(list tickets not None) -> bool:
+def are_fast(list handles not None) -> bool:
     """Tell whether a batch holds fast-path requests only."""
-    for ticket in tickets:
-        if type(ticket) is not FastTicket:
+    for handle in handles:
+        if type(handle) is not FastHandle:
             return False
     return True
 
 
-def inputs(list tickets not None, lease):
+def inputs(list handles not None, lease):
     """Return the arrays of a batch of fast-path requests.
 
     One request alone is seen where it was received; several are copied once, into their rows.
 
     Args:
-        tickets: The batch's requests; at least one.
+        handles: The batch's requests; at least one.
         lease: Returns a block of so many bytes.
 
     Returns:
         The inputs by name, and how many rows they have.
     """
-    cdef FastRequest *entry = <FastRequest *>(<Ticket>tickets[0]).entry
-    cdef ModelSignature *signature = entry.signature
+    cdef FastRequest *request = <FastRequest *>(<NativeHandle>handles[0]).native
+    cdef ModelSignature *signature = request.signature
     cdef ModelEndpoint endpoint = <ModelEndpoint>signature.endpoint
     cdef Block block
     cdef dict found = {}
     cdef uint64_t rows = 0, total = 0
     cdef uint64_t starts[FAST_INPUTS]
     cdef size_t i
-    cdef vector[FastRequest *] entries
-    cdef Ticket ticket
-    if len(tickets) == 1:
-        retain_block(entry.block)
-        block = ksrv_wrap(entry.block)
+    cdef vector[FastRequest *] requests
+    cdef NativeHandle handle
+    if len(handles) == 1:
+        retain_block(request.block)
+        block = ksrv_wrap(request.block)
         for i in range(signature.inputs.size()):
             _add_input(
-                found, endpoint, i, entry.rows, block, entry.body_offset + entry.request.offsets[i]
+                found, endpoint, i, request.rows, block,
+                request.body_offset + request.layout.offsets[i],
             )
-        return found, entry.rows
-    entries.reserve(len(tickets))
-    for ticket in tickets:
-        entries.push_back(<FastRequest *>ticket.entry)
-        rows += ticket.entry.rows
+        return found, request.rows
+    requests.reserve(len(handles))
+    for handle in handles:
+        requests.push_back(<FastRequest *>handle.native)
+        rows += handle.native.rows
     for i in range(signature.inputs.size()):
         starts[i] = total
         total += (rows * signature.inputs[i].row_bytes + 63) & ~<uint64_t>63
     block = lease(total)
     if total > WITHOUT_GIL:
         with nogil:
-            _copy_rows(signature, entries, block.block.data, starts)
+            _copy_rows(signature, requests, block.block.data, starts)
     else:
-        _copy_rows(signature, entries, block.block.data, starts)
+        _copy_rows(signature, requests, block.block.data, starts)
     for i in range(signature.inputs.size()):
         _add_input(found, endpoint, i, rows, block, starts[i])
         count_copied(rows * signature.inputs[i].row_bytes)
@@ -353,7 +356,7 @@ cdef int _add_input(
 
 
 cdef void _copy_rows(
-    ModelSignature *signature, vector[FastRequest *] &entries, unsigned char *target,
+    ModelSignature *signature, vector[FastRequest *] &requests, unsigned char *target,
     uint64_t *starts
 ) noexcept nogil:
     cdef size_t i, k
@@ -361,9 +364,9 @@ cdef void _copy_rows(
     cdef unsigned char *at
     for i in range(signature.inputs.size()):
         at = target + starts[i]
-        for k in range(entries.size()):
-            nbytes = entries[k].rows * signature.inputs[i].row_bytes
-            memcpy(at, entries[k].body() + entries[k].request.offsets[i], nbytes)
+        for k in range(requests.size()):
+            nbytes = requests[k].rows * signature.inputs[i].row_bytes
+            memcpy(at, requests[k].body() + requests[k].layout.offsets[i], nbytes)
             at += nbytes
 
 
@@ -402,15 +405,15 @@ cdef bint _add_part(Parts *parts, object tensor, int64_t rows, bint alone) excep
     return True
 
 
-cdef bint _fits(ModelSignature *signature, Parts *parts, list tickets) except -1:
+cdef bint _fits(ModelSignature *signature, Parts *parts, list handles) except -1:
     """Whether the outputs are those that the model declares, and every reply fits the room."""
     cdef size_t bound = 512 + signature.model.size() + signature.version.size()
     cdef size_t most = 0
     cdef size_t tensors = 0
     cdef int i
     cdef ReplyPart *part
-    cdef Ticket ticket
-    cdef FastRequest *entry
+    cdef NativeHandle handle
+    cdef FastRequest *request
     if signature.outputs.size() and signature.outputs.size() != <size_t>parts.count:
         return False
     for i in range(parts.count):
@@ -422,15 +425,15 @@ cdef bint _fits(ModelSignature *signature, Parts *parts, list tickets) except -1
             return False
         bound += 100 + part.name_length + 24 * <size_t>part.rank
         tensors += <size_t>part.row_bytes
-    for ticket in tickets:
-        entry = <FastRequest *>ticket.entry
-        most = max(most, entry.request.id_length + entry.rows * tensors)
-        if entry.rows * tensors > FAST_RESPONSE_TENSOR_BYTES:
+    for handle in handles:
+        request = <FastRequest *>handle.native
+        most = max(most, request.layout.id_length + request.rows * tensors)
+        if request.rows * tensors > FAST_RESPONSE_TENSOR_BYTES:
             return False
     return bound + most <= FAST_RESPONSE_BYTES
 
 
-def reply(Queue queue not None, list tickets not None, list tensors not None,
+def reply(Queue queue not None, list handles not None, list tensors not None,
           uint64_t assemble_ns, dict timings not None):
     """Answer a batch of fast-path requests, where their answers are small.
 
@@ -438,37 +441,37 @@ def reply(Queue queue not None, list tickets not None, list tensors not None,
 
     Args:
         queue: The queue that the requests came from.
-        tickets: The batch's requests, in row order.
+        handles: The batch's requests, in row order.
         tensors: The outputs.
         assemble_ns: How long the batch took to be assembled.
         timings: Nanoseconds by stage of the whole batch, as the handler's runner gave them.
 
     Returns:
-        For each ticket whether it was answered now; False where it had expired. None, and nobody is
+        For each handle whether it was answered now; False where it had expired. None, and nobody is
         answered, where an answer is not of the common form or large.
     """
-    cdef ModelSignature *signature = (<FastRequest *>(<Ticket>tickets[0]).entry).signature
+    cdef ModelSignature *signature = (<FastRequest *>(<NativeHandle>handles[0]).native).signature
     cdef Parts parts
     cdef ReplyStage stages[STAGES]
     cdef int stage_count = 1
     cdef int64_t rows = 0
-    cdef Ticket ticket
+    cdef NativeHandle handle
     cdef Py_ssize_t length = 0
     cdef size_t i
-    cdef vector[Entry *] entries
+    cdef vector[CRequest *] requests
     cdef vector[unsigned char] won
-    cdef list result = [False] * len(tickets)
-    entries.reserve(len(tickets))
-    for ticket in tickets:
-        entries.push_back(ticket.entry)
-        rows += ticket.entry.rows
+    cdef list result = [False] * len(handles)
+    requests.reserve(len(handles))
+    for handle in handles:
+        requests.push_back(handle.native)
+        rows += handle.native.rows
     if not tensors or len(timings) >= STAGES - 1:
         return None
     parts.count = 0
     for tensor in tensors:
-        if not _add_part(&parts, tensor, rows, entries.size() == 1):
+        if not _add_part(&parts, tensor, rows, requests.size() == 1):
             return None
-    if not _fits(signature, &parts, tickets):
+    if not _fits(signature, &parts, handles):
         return None
     stages[0].name = b"assemble"
     stages[0].length = 8
@@ -478,19 +481,19 @@ def reply(Queue queue not None, list tickets not None, list tensors not None,
         stages[stage_count].length = <size_t>length
         stages[stage_count].nanoseconds = nanoseconds
         stage_count += 1
-    won.resize(entries.size())
+    won.resize(requests.size())
     # Nothing behind this raises: who wins a request answers it.
-    queue.queue.finish(entries.data(), entries.size(), won.data())
+    queue.queue.finish(requests.data(), requests.size(), won.data())
     rows = 0
-    for i in range(entries.size()):
+    for i in range(requests.size()):
         if won[i]:
             send_fast_response(
-                <FastRequest *>entries[i], parts.parts, parts.count, rows, entries.size() == 1,
+                <FastRequest *>requests[i], parts.parts, parts.count, rows, requests.size() == 1,
                 stages, stage_count
             )
-            publish(entries[i])
+            publish(requests[i])
             result[i] = True
-        rows += entries[i].rows
+        rows += requests[i].rows
         if won[i]:
-            release_entry(entries[i])
+            release_request(requests[i])
     return result

@@ -12,7 +12,8 @@ from posix.time cimport timespec
 from ksrv._native.memory.buffer_pool cimport CBlock
 from ksrv._native.v2.infer_body cimport HeaderLimits
 from ksrv._native.tensor.datatype cimport Datatype
-from ksrv._native.queue.request_queue cimport Answered, CQueue, Entry, Taken
+from ksrv._native.queue.request_handle cimport Answered, CRequest, Taken
+from ksrv._native.queue.request_queue cimport CQueue
 from ksrv._native.http.request_head cimport Head, HeadLimits
 
 
@@ -78,7 +79,7 @@ cdef extern from "http/connection.hpp" namespace "ksrv" nogil:
 cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
     cdef cppclass CHttpServer "ksrv::HttpServer"
 
-    cdef cppclass FastRequest(Entry):
+    cdef cppclass FastRequest(CRequest):
         ModelSignature *signature
         CHttpServer *server
         Turn turn
@@ -87,7 +88,7 @@ cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
         size_t body_length
         size_t json_length
         size_t head_length
-        FastRequestLayout request
+        FastRequestLayout layout
         char *head() noexcept
         const unsigned char *body() noexcept
 
@@ -210,14 +211,14 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         Turn turn_of(Connection *connection) noexcept
         Connection *take_turn(const Turn &turn) noexcept
         void fail(const Turn &turn) noexcept
-        void watch(Connection *connection, Entry *entry) noexcept
+        void watch(Connection *connection, CRequest *request) noexcept
         void give_back(Connection *connection) noexcept
         cbool reserve_answer(Connection *connection, uint64_t nbytes) noexcept
         void checked(Connection *connection, cbool admitted) noexcept
         void unwatch(Connection *connection) noexcept
         Connection *next_to_run() noexcept
         size_t take_fast_requests(Connection *first, FastRequest **out, size_t room) noexcept
-        Turn undo_fast_request(FastRequest *entry) noexcept
+        Turn undo_fast_request(FastRequest *request) noexcept
         cbool put_answer(
             Connection *connection, uint16_t status, const char *line, size_t line_length,
             const char *fields, size_t fields_length, const char *body, size_t body_length

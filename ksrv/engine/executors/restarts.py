@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from ksrv._native.queue import request_queue as native
+from ksrv._native.queue.request_handle import wake_waiters
 from ksrv.engine.executors import Executor
 from ksrv.engine.host import InstanceHost
 from ksrv.errors import KsrvError
@@ -58,7 +58,7 @@ class ExecutorRestarts:
         """Start the executor anew and warm it up; return False after `STARTS_IN_A_ROW` failures."""
         host = self._host
         reason = ""
-        native.wake_waiters()
+        wake_waiters()
         for _ in range(STARTS_IN_A_ROW):
             if self.stopped or (host.queue.closed and not host.queue.open):
                 return False

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ksrv._native.queue.request_queue import Ticket as QueueTicket
+from ksrv._native.queue.request_handle import NativeHandle
 from ksrv.engine.request_handle import SplitRequest
 from ksrv.request import InferRequest, InferResponse
 
@@ -84,7 +84,7 @@ class ThreadWaiter:
         if client is None:
             return engine.infer(request)
         handle = engine.submit(request, caller_blocks=True)
-        if isinstance(handle, (QueueTicket, SplitRequest)):
+        if isinstance(handle, (NativeHandle, SplitRequest)):
             while not handle.join(time.monotonic_ns() + LOOK_NS):
                 if client.disconnected():
                     handle.cancel()

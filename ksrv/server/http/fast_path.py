@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from ksrv._native.queue.request_queue import Ticket as QueueTicket
+from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.server.exchange import Exchange, HeadFields
 from ksrv._native.server.model_endpoint import ModelEndpoint
 from ksrv._native.server.server import ReadyAnswer
@@ -227,7 +227,7 @@ class FastPath:
                 request, partial(self._done, exchange, request, regions), allow_inline=True
             )
             watched = handle.parts[-1] if isinstance(handle, SplitRequest) else handle
-            if isinstance(watched, QueueTicket) and not watched.done():
+            if isinstance(watched, NativeHandle) and not watched.done():
                 exchange.watch(watched)
         except Exception as error:  # noqa: BLE001  (becomes the answer)
             self.refuse(exchange, error)

@@ -12,6 +12,7 @@ import pytest
 
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue import request_queue as native
+from ksrv._native.queue.request_handle import NativeHandle, wake_waiters
 
 MILLISECOND = 1_000_000
 
@@ -37,11 +38,11 @@ def alarm():
     signal.signal(signal.SIGALRM, before)
 
 
-def interrupting(ticket):
-    """What raises once a ticket is in its queue: a signal may come before the main thread waits."""
+def interrupting(handle):
+    """What raises once a handle is in its queue: a signal may come before the main thread waits."""
 
     def act(*_):
-        if ticket.state == "queued":
+        if handle.state == "queued":
             signal.setitimer(signal.ITIMER_REAL, 0)
             raise Interrupted
 
@@ -50,20 +51,20 @@ def interrupting(ticket):
 
 def test_waiting_ends_at_its_time():
     queue = native.Queue(10)
-    ticket = native.Ticket("a", 1, 0)
-    assert queue.push(ticket) == native.OK
+    handle = NativeHandle("a", 1, 0)
+    assert queue.push(handle) == native.OK
     until = time.monotonic_ns() + 20 * MILLISECOND
-    assert ticket.join(until) is False
+    assert handle.join(until) is False
     assert time.monotonic_ns() >= until
-    assert ticket.join(0) is False, "a time that has passed"
-    assert ticket.state == "queued" and not ticket.done()
-    assert ticket.cancel() and ticket.join(0)
+    assert handle.join(0) is False, "a time that has passed"
+    assert handle.state == "queued" and not handle.done()
+    assert handle.cancel() and handle.join(0)
 
 
-def test_a_signal_handler_runs_while_a_ticket_is_waited_for(alarm):
+def test_a_signal_handler_runs_while_a_handle_is_waited_for(alarm):
     queue = native.Queue(10)
-    ticket = native.Ticket("a", 1, 0)
-    queue.push(ticket)
+    handle = NativeHandle("a", 1, 0)
+    queue.push(handle)
     called = alarm()
 
     def finish():
@@ -74,7 +75,7 @@ def test_a_signal_handler_runs_while_a_ticket_is_waited_for(alarm):
     queue.add_slot()
     thread = threading.Thread(target=finish)
     thread.start()
-    assert ticket.join() and ticket.answer == "answer"
+    assert handle.join() and handle.answer == "answer"
     thread.join()
     assert len(called) >= 2
 
@@ -82,52 +83,52 @@ def test_a_signal_handler_runs_while_a_ticket_is_waited_for(alarm):
 @pytest.mark.parametrize("both", [False, True], ids=["join", "push_and_join"])
 def test_what_a_signal_handler_raises_ends_the_waiting(alarm, both):
     queue = native.Queue(10)
-    ticket = native.Ticket("a", 1, 0)
+    handle = NativeHandle("a", 1, 0)
     if not both:
-        queue.push(ticket)
+        queue.push(handle)
 
     def wait():
-        alarm(interrupting(ticket))
-        return queue.push_and_join(ticket) if both else ticket.join()
+        alarm(interrupting(handle))
+        return queue.push_and_join(handle) if both else handle.join()
 
     with pytest.raises(Interrupted):
         wait()
-    assert ticket.state == "queued", "the request goes on"
-    assert ticket.cancel()
+    assert handle.state == "queued", "the request goes on"
+    assert handle.cancel()
 
 
-def test_tickets_are_made_and_pushed_once():
+def test_handles_are_made_and_pushed_once():
     queue = native.Queue(10)
-    ticket = native.Ticket("a", 1, 0)
+    handle = NativeHandle("a", 1, 0)
     with pytest.raises(TypeError, match="made once"):
-        ticket.__init__("b", 1, 0)
-    assert queue.push(ticket) == native.OK
+        handle.__init__("b", 1, 0)
+    assert queue.push(handle) == native.OK
     for call in (queue.push, queue.push_and_join, queue.push_inline):
         with pytest.raises(ValueError, match="pushed once"):
-            call(ticket)
-    assert queue.take_all() == [ticket]
+            call(handle)
+    assert queue.take_all() == [handle]
     assert queue.take_all() == []
-    with pytest.raises(ValueError, match="2 answers for 1 tickets"):
-        queue.finish([ticket], [1, 2])
-    queue.finish([ticket], [1])
-    assert ticket.answer == 1 and queue.waiting == queue.open == 0
+    with pytest.raises(ValueError, match="2 answers for 1 handles"):
+        queue.finish([handle], [1, 2])
+    queue.finish([handle], [1])
+    assert handle.answer == 1 and queue.waiting == queue.open == 0
 
 
-def test_a_ticket_that_was_never_pushed_cannot_be_cancelled():
-    ticket = native.Ticket("a", 1, 0)
-    assert not ticket.cancel()
-    assert ticket.state == "new"
+def test_a_handle_that_was_never_pushed_cannot_be_cancelled():
+    handle = NativeHandle("a", 1, 0)
+    assert not handle.cancel()
+    assert handle.state == "new"
 
 
 def test_a_queue_says_what_it_holds():
     queue = native.Queue(2, "cats")
-    tickets = [native.Ticket(n, 1, 0) for n in range(3)]
-    assert [queue.push(one) for one in tickets] == [native.OK, native.OK, native.FULL]
+    handles = [NativeHandle(n, 1, 0) for n in range(3)]
+    assert [queue.push(one) for one in handles] == [native.OK, native.OK, native.FULL]
     assert repr(queue) == "<Queue 'cats': 2 waiting, 2 open>"
     queue.close()
-    assert queue.closed and queue.push(native.Ticket(9, 1, 0)) == native.CLOSED
+    assert queue.closed and queue.push(NativeHandle(9, 1, 0)) == native.CLOSED
     assert queue.wait_empty(time.monotonic_ns() + MILLISECOND) is False
-    for one in tickets[:2]:
+    for one in handles[:2]:
         assert one.cancel()
     assert queue.wait_empty(time.monotonic_ns() + MILLISECOND)
 
@@ -153,33 +154,33 @@ def test_a_caller_that_may_wait_for_others_claims_a_slot():
     thread.start()
     while queue.idle == 0:
         time.sleep(0.001)
-    ticket = native.Ticket("a", 1, 0)
-    assert queue.push_inline(ticket) == -1 - slot
-    assert queue.finish([ticket], ["mine"]) == [True] and ticket.join(0)
+    handle = NativeHandle("a", 1, 0)
+    assert queue.push_inline(handle) == -1 - slot
+    assert queue.finish([handle], ["mine"]) == [True] and handle.join(0)
     queue.return_slot(slot)
     queue.close()
     thread.join(60)
-    assert not thread.is_alive() and ticket.answer == "mine"
+    assert not thread.is_alive() and handle.answer == "mine"
 
 
 def test_many_deadlines_and_cancellations_in_any_order():
     rng = random.Random(5)
     queue = native.Queue(1000)
-    tickets = []
+    handles = []
     for number in range(600):
         deadline = time.monotonic_ns() + (1000 + rng.randrange(150)) * MILLISECOND
-        ticket = native.Ticket(number, 1, 0, rng.randrange(3), deadline)
-        assert queue.push(ticket) == native.OK
-        tickets.append(ticket)
-    rng.shuffle(tickets)
-    cancelled, left = tickets[:300], tickets[300:]
+        handle = NativeHandle(number, 1, 0, rng.randrange(3), deadline)
+        assert queue.push(handle) == native.OK
+        handles.append(handle)
+    rng.shuffle(handles)
+    cancelled, left = handles[:300], handles[300:]
     gone = [one.cancel() for one in cancelled]
-    for ticket in left:
-        assert ticket.join(time.monotonic_ns() + 30_000 * MILLISECOND)
+    for handle in left:
+        assert handle.join(time.monotonic_ns() + 30_000 * MILLISECOND)
     assert {one.state for one in left} == {"expired"}
     assert all(one.ended_ns >= one.deadline_ns for one in left)
-    for ticket, first in zip(cancelled, gone, strict=True):
-        assert ticket.state == ("cancelled" if first else "expired")
+    for handle, first in zip(cancelled, gone, strict=True):
+        assert handle.state == ("cancelled" if first else "expired")
     assert queue.waiting == queue.open == 0
 
 
@@ -191,15 +192,16 @@ def test_deadlines_are_watched_in_a_forked_child():
     script = """
 import os, time
 from ksrv._native.queue import request_queue as native
+from ksrv._native.queue.request_handle import NativeHandle, wake_completions, wake_waiters
 
 def expires():
     queue = native.Queue(10)
     pushed = native.EXPIRED  # where this process rested for so long in between
     while pushed == native.EXPIRED:
-        ticket = native.Ticket("a", 1, 0, 0, time.monotonic_ns() + 20_000_000)
-        pushed = queue.push(ticket)
+        handle = NativeHandle("a", 1, 0, 0, time.monotonic_ns() + 20_000_000)
+        pushed = queue.push(handle)
     assert pushed == native.OK
-    return ticket.join(time.monotonic_ns() + 20_000_000_000) and ticket.state == "expired"
+    return handle.join(time.monotonic_ns() + 20_000_000_000) and handle.state == "expired"
 
 assert expires()
 child = os.fork()
@@ -214,13 +216,13 @@ assert expires()
 def test_a_callback_added_before_the_waiters_are_woken_is_called():
     queue = native.Queue(4)
     slot = queue.add_slot()
-    ticket = native.Ticket("request", 1, 1)
-    assert queue.push(ticket) == native.OK
+    handle = NativeHandle("request", 1, 1)
+    assert queue.push(handle) == native.OK
     queue.finish(queue.start(queue.take(slot, 1, 0)), ["answer"], True)
     seen = []
-    ticket.add_done_callback(lambda ended: seen.append((ended.done(), ended.answer)))
+    handle.add_done_callback(lambda ended: seen.append((ended.done(), ended.answer)))
     assert seen == [(True, "answer")]
-    native.wake_waiters()
+    wake_waiters()
     assert seen == [(True, "answer")]
 
 
@@ -228,15 +230,15 @@ def test_a_batch_that_is_finished_twice_is_answered_once():
     queue = native.Queue(10)
     slot = queue.add_slot()
     for count in (3, 1):
-        tickets = [native.Ticket(str(number), 1, 0, nbytes=10) for number in range(count)]
-        late = native.Ticket("late", 1, 0, nbytes=10)
-        for ticket in (*tickets, late):
-            assert queue.push(ticket) == native.OK
+        handles = [NativeHandle(str(number), 1, 0, nbytes=10) for number in range(count)]
+        late = NativeHandle("late", 1, 0, nbytes=10)
+        for handle in (*handles, late):
+            assert queue.push(handle) == native.OK
         batch = queue.take(slot, 10, 10)
         assert late.cancel()
         assert queue.finish(batch[:1], ["first"]) == [True]
         assert queue.finish(batch, ["second"] * len(batch)) == [False, *[True] * (count - 1), False]
         assert queue.finish(batch, ["third"] * len(batch)) == [False] * len(batch)
         assert queue.start(batch) == []
-        assert [ticket.answer for ticket in tickets] == ["first", *["second"] * (count - 1)]
+        assert [handle.answer for handle in handles] == ["first", *["second"] * (count - 1)]
         assert (queue.open, queue.waiting, PROCESS.held) == (0, 0, 0)
