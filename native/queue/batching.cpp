@@ -142,11 +142,9 @@ Take Queue::prefetch(Request **out, std::size_t room, std::size_t *count,
     for (;;) {
         std::int64_t wake = NEVER;
         if (!prefetching_) {
-            if (idle_ == 0 && queued_ > 0 && ready_batches_ == 0 &&
-                may_prefetch.load(std::memory_order_relaxed)) {
-                Request *leader = nullptr;
-                for (auto &item : lines_)
-                    if ((leader = item.second.first) != nullptr) break;
+            const bool busy = idle_ == 0 && ready_batches_ == 0;
+            Request *leader = busy && may_prefetch.load() ? first_queued() : nullptr;
+            if (leader != nullptr) {
                 prefetching_ = true;
                 prefetched_key_ = leader->batch_key;
                 bool full = false;

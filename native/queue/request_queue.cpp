@@ -328,13 +328,19 @@ void Queue::close() noexcept {
     if (open_ == 0) empty_.notify_all();
 }
 
+// The request that is to leave first. The caller holds the mutex.
+Request *Queue::first_queued() noexcept {
+    for (auto &item : lines_)
+        if (item.second.first != nullptr) return item.second.first;
+    return nullptr;
+}
+
 std::size_t Queue::take_all(Request **out, std::size_t room) noexcept {
     std::lock_guard<std::mutex> guard(mutex_);
     std::size_t count = 0;
-    while (queued_ > 0 && count < room) {
-        Request *request = nullptr;
-        for (auto &item : lines_)
-            if ((request = item.second.first) != nullptr) break;
+    while (count < room) {
+        Request *request = first_queued();
+        if (request == nullptr) break;
         unlink(request);
         request->state.store(STATE_TAKEN, std::memory_order_release);
         request->in_hand = true;

@@ -200,6 +200,7 @@ class Queue {
     void part_with(Request *request) noexcept;
     void release_parted(Request **requests, std::size_t count, unsigned char *marks) noexcept;
     bool end(Request *request, State state, std::int64_t now) noexcept;
+    Request *first_queued() noexcept;
     std::size_t collect(std::uint64_t batch_key, Request **out, std::size_t room,
                         std::uint64_t rows_left, std::size_t taken, bool *full) noexcept;
     bool choose(std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t now,
