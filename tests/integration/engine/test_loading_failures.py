@@ -24,7 +24,7 @@ class Handler(BaseHandler):
         return {{"y": x}}
 """
 
-DEEP = "a: " + "[" * 5000 + "]" * 5000 + "\n"
+DEEP = "a: " + "[" * 2000 + "]" * 2000 + "\n"
 
 
 def write_archive(root, name, settings):

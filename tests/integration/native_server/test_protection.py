@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import resource
+import select
 import socket
 import time
 
@@ -193,7 +194,7 @@ def test_at_the_limit_of_connections_accepting_pauses(tmp_path):
             assert_no_answer(late)
             held.pop().close()
             assert read_message(late)[0].startswith(b"HTTP/1.1 200 OK")
-            assert pause_count(late) > 0
+            assert counters_over(late)["accept_paused"] > 0
             late.close()
         finally:
             for client in held:
@@ -207,31 +208,35 @@ def test_at_the_limit_the_connections_that_are_idle_for_longest_give_way(tmp_pat
         GunicornServer(tmp_path, settings=LONG, **options) as server,
         contextlib.ExitStack() as stack,
     ):
-        held = [stack.enter_context(server.connect()) for _ in range(20)]
-        for client in held:
+        first = stack.enter_context(server.connect())
+        wait_until(lambda: counters_over(first)["open"] == 1)  # nobody else is connected any more
+        held = [first, *(stack.enter_context(server.connect()) for _ in range(19))]
+        idle, active = held[2:12], [held[0], *held[12:]]
+        for client in (*held, *active):  # the last ones become idle a second time, later
             client.sendall(LIVE)
             read_message(client)
-        held[0].sendall(LIVE)  # no longer the oldest
-        read_message(held[0])
         held[1].sendall(infer(16)[:50])  # not idle
-        for gone in held[2:12]:
+        while idle:
             late = stack.enter_context(server.connect())
             late.sendall(infer(16)[:50])
-            assert read_all(gone) == b""
+            gone = select.select(idle, [], [], 20)[0]
+            assert len(gone) == 1
+            assert read_all(gone[0]) == b""
+            idle.remove(gone[0])
             late.sendall(infer(16)[50:])
             assert read_message(late)[0].startswith(b"HTTP/1.1 200 OK")
         held[1].sendall(infer(16)[50:])
-        for client in (held[0], *held[12:]):
+        for client in active:
             client.sendall(LIVE)
-        for client in (held[0], held[1], *held[12:]):
+        for client in (held[1], *active):
             assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
-        held[1].sendall(b"GET /counters HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert json.loads(read_message(held[1])[1])["recycled"] == 10
+        assert counters_over(held[1])["recycled"] == 10
 
 
-def pause_count(client):
+def counters_over(client):
+    """What the HTTP server says over a connection that stays open."""
     client.sendall(b"GET /counters HTTP/1.1\r\nHost: x\r\n\r\n")
-    return json.loads(read_message(client)[1])["accept_paused"]
+    return json.loads(read_message(client)[1])
 
 
 def test_without_descriptors_the_open_connections_are_served(tmp_path):
@@ -247,7 +252,7 @@ def test_without_descriptors_the_open_connections_are_served(tmp_path):
         held = [server.connect() for _ in range(100)]
         for client in held:
             client.sendall(LIVE)
-        wait_until(lambda: pause_count(first) > 0)
+        wait_until(lambda: counters_over(first)["accept_paused"] > 0)
         first.sendall(infer(16))
         assert read_message(first)[0].startswith(b"HTTP/1.1 200 OK")
         for client in held[:60]:
