@@ -52,6 +52,7 @@ class Engine:
     Attributes:
         handler_metrics: The values that handlers report.
         unknown_requests: How many requests named an unknown model or version.
+        on_table_change: Called when what requests reach has changed, before the change is reported done.
         on_change: Called with what was done and the model's name after a load or an unload that was
             asked for here; it may wait until other workers have done the same.
     """
@@ -74,7 +75,11 @@ class Engine:
             return ModelVersion(source, self.settings, make)
 
         self._models = ModelRegistry(
-            repository, make_model, self.settings.drain_seconds, self.settings.parallel_loads
+            repository,
+            make_model,
+            self.settings.drain_seconds,
+            self.settings.parallel_loads,
+            changed=lambda: self.on_table_change(),
         )
         self._loaded = threading.Event()
         self._draining = False
@@ -82,6 +87,7 @@ class Engine:
         self._threads: list[threading.Thread] = []
         self._counting = threading.Lock()
         self.unknown_requests = 0
+        self.on_table_change: Callable[[], object] = lambda: None
         self.on_change: Callable[[Change, str], None] | None = None
 
     # ---- life -------------------------------------------------------------------------------
@@ -111,6 +117,7 @@ class Engine:
     def drain(self) -> None:
         """Report not ready from now on; requests are still served until `close`."""
         self._draining = True
+        self.on_table_change()
 
     def close(self, timeout: float | None = None) -> None:
         """Accept nothing more, finish what was accepted, and free the models.

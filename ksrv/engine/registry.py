@@ -78,6 +78,7 @@ class ModelRegistry:
         make: Makes a model that is not loaded yet.
         drain_seconds: How long an old version may take to finish what it accepted.
         parallel_loads: How many versions are loaded at a time.
+        changed: Called when what requests reach has changed, before the change is reported done.
     """
 
     def __init__(
@@ -86,6 +87,8 @@ class ModelRegistry:
         make: Callable[[ModelSource], ModelVersion],
         drain_seconds: float,
         parallel_loads: int,
+        *,
+        changed: Callable[[], object] = lambda: None,
     ) -> None:
         self._repository = repository
         self._make = make
@@ -97,6 +100,7 @@ class ModelRegistry:
         self._scans = 0
         self._applied: dict[str, int] = {}  # by model, the newest scan that was applied
         self._parallel_loads = parallel_loads
+        self._changed = changed
         self._load_slots = threading.BoundedSemaphore(parallel_loads)
         self._retiring: list[threading.Thread] = []
         self._closing = False
@@ -409,6 +413,7 @@ class ModelRegistry:
             else:
                 table[name] = served
             self._table = table
+        self._changed()
 
     def _retire(self, models: Iterable[ModelVersion]) -> None:
         with self._table_lock:

@@ -32,6 +32,7 @@ from ksrv._native.http.request_head import HeadRules
 from ksrv._native.server.server import HttpServer
 from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.server.http.access_log import AccessLog
+from ksrv.server.http.descriptions import describe, is_ready
 from ksrv.server.http.expect_continue import defer_continue
 from ksrv.server.http.fast_path import (
     FastPath,
@@ -42,6 +43,7 @@ from ksrv.server.http.fast_path import (
 )
 from ksrv.server.http.handoff import HandoffConnection, HandoffSocket, TransferTimeouts
 from ksrv.server.http.threaded_server import ThreadedFront
+from ksrv.server.rest.extensions import extensions_of
 
 KNOWN_MAJOR = 27
 """The gunicorn release whose internals this module was written against."""
@@ -182,7 +184,8 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     alive: bool
     http_server: HttpServer | None = None
-    _routes: Sequence[tuple[str, str, int]] = ()
+    _routes: Sequence[tuple[str, str, int, bool]] = ()
+    _routes_state = 0
 
     def run(self) -> None:
         """Serve until the worker is told to stop; then finish what was accepted."""
@@ -243,7 +246,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
                 compression=compression,
             ),
             self._fast_path,
-            ready_answers(limits),
+            ready_answers(limits, extensions_of(settings)),
             threads=settings.io_threads,
             connections=self.worker_connections,
             head=settings.head_timeout,
@@ -255,6 +258,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             shared=self.cfg.workers > 1,
             log=logs,
         )
+        service.engine.on_table_change = http_server.note_model_change
         for listener in self.sockets:
             listener.setblocking(False)
         http_server.listen([listener.fileno() for listener in self.sockets])
@@ -289,29 +293,41 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         """Tell the HTTP server what it answers without Python: health, and full queues."""
         assert self.http_server is not None
         why = self.wsgi.engine.why_not_ready(names=not self.wsgi.access.needs_token)
-        self._publish_queues()  # an HTTP server that calls itself ready knows them
+        self._publish_routes()  # an HTTP server that calls itself ready knows them
         self.http_server.set_health(
             live=True, ready=not why, unready=render_unready(why) if why else None
         )
 
-    def _publish_queues(self) -> None:
+    def _publish_routes(self) -> None:
         engine: Any = self.wsgi.engine
         assert self.http_server is not None
-        if self.wsgi.access.needs_token:
-            return  # nobody is told that a queue is full before the check of who may call
+        state = self.http_server.model_changes  # before the look at the models
         reached = engine.routable_models()
-        known = [(name, version, id(model)) for name, version, model in reached]
-        if known == self._routes:
+        known = [
+            (name, version, id(model), is_ready(engine, name, version))
+            for name, version, model in reached
+        ]
+        if known == self._routes and state == self._routes_state:
             self.http_server.forget_endpoints()
             return
         endpoints = {
             id(model): endpoint_for(model, self._fast_path, self._limits) for _, _, model in reached
         }
         self.http_server.set_routes(
-            (name, version, model.queue, render_error(model.queue_full()), endpoints[id(model)])
-            for name, version, model in reached
+            [
+                (
+                    name,
+                    version,
+                    model.queue,
+                    render_error(model.queue_full()),
+                    endpoints[id(model)],
+                    *describe(engine, name, model, self._limits, ready=ready),
+                )
+                for (name, version, model), (*_, ready) in zip(reached, known, strict=True)
+            ],
+            state,
         )
-        self._routes = known
+        self._routes, self._routes_state = known, state
 
     def _beat(self) -> None:
         """Tell the master that this worker lives: while every I/O thread makes progress."""

@@ -68,7 +68,7 @@ struct Connection {
     bool large = false;           // its last body was larger than the buffer
     bool slow_body = false;        // its body comes slowly
     bool checking = false;        // in the run queue: whether its caller may send a body
-    bool checked = false;         // and so it is
+    bool admitted = false;        // and Python has admitted its caller
     bool ahead = false;           // all of its body is counted, for its block's pages are there
     int low_water = 1;            // the socket's SO_RCVLOWAT
     uint16_t status = 0;
@@ -135,7 +135,7 @@ struct Connection {
 
     void reset_message() noexcept {
         head = Head{};
-        checked = false;
+        admitted = false;
         searched = 0;
         message_end = 0;
         body_got = 0;

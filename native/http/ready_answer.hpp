@@ -44,6 +44,7 @@ enum Ready : int {
     READY_TOO_SLOW,      // the head or the body did not come in time
     READY_BYTES_IN_FLIGHT,       // the bytes in flight are at their bound
     READY_FAILED,        // the server's own fault
+    READY_SERVER,        // name, version and extensions
     READY_ANSWERS,
 };
 

@@ -91,6 +91,12 @@ inline bool single_word(const unsigned char *at, const unsigned char *end, const
     return named(at, static_cast<size_t>(end - at), lower);
 }
 
+Span trimmed(const unsigned char *at, const unsigned char *end, const unsigned char *data) noexcept {
+    while (at < end && (*at == ' ' || *at == '\t')) ++at;
+    while (end > at && (end[-1] == ' ' || end[-1] == '\t')) --end;
+    return {static_cast<uint32_t>(at - data), static_cast<uint32_t>(end - at)};
+}
+
 bool has_quality(const unsigned char *at, const unsigned char *end) noexcept {
     for (; end - at >= 2; ++at)
         if ((at[0] == 'q' || at[0] == 'Q') && (at[1] == '=' || at[1] == ' ' || at[1] == '\t')) return true;
@@ -118,22 +124,38 @@ inline bool literal(const unsigned char *&at, const unsigned char *end, const ch
     return true;
 }
 
+// Whether a name is that of a route about all models.
+bool names_no_model(const Span &name, const unsigned char *data) noexcept {
+    const unsigned char *at = data + name.offset;
+    return literal(at, at + name.length, "stats") && name.length == 5;
+}
+
 // The route of a target, or Route::none.
 Route target_route(bool post, const unsigned char *at, const unsigned char *end,
                    const unsigned char *data, Head *head) noexcept {
-    if (!post) {
-        if (!literal(at, end, "/v2/health/")) return Route::none;
+    if (!literal(at, end, "/v2")) return Route::none;
+    if (at == end) return post ? Route::none : Route::server;
+    if (!post && literal(at, end, "/health/")) {
         if (literal(at, end, "live")) return at == end ? Route::live : Route::none;
         if (literal(at, end, "ready")) return at == end ? Route::ready : Route::none;
         return Route::none;
     }
     Span name, version;
-    if (!literal(at, end, "/v2/models/") || !segment(at, end, data, &name)) return Route::none;
+    if (!literal(at, end, "/models/") || !segment(at, end, data, &name)) return Route::none;
     if (literal(at, end, "/versions/") && !segment(at, end, data, &version)) return Route::none;
-    if (!literal(at, end, "/infer") || at != end) return Route::none;
+    Route route = Route::metadata;
+    if (post) {
+        if (!literal(at, end, "/infer")) return Route::none;
+        route = Route::infer;
+    } else if (literal(at, end, "/ready")) {
+        route = Route::model_ready;
+    }
+    if (at != end) return Route::none;
+    if (route == Route::metadata && version.length == 0 && names_no_model(name, data))
+        return Route::none;
     head->name = name;
     head->version = version;
-    return Route::infer;
+    return route;
 }
 
 }  // namespace
@@ -185,7 +207,7 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
     bool content_length = false, host = false, content_type = false, connection = false,
          close = false;
     uint64_t body = 0, json = 0;
-    bool has_json = false;
+    bool has_json = false, authorization = false;
     while (at < end) {
         const unsigned char *name = at;
         while (at < end && is(*at, FIELD)) ++at;
@@ -205,6 +227,10 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
             if (named(name, width, "accept-encoding") &&
                 (limits.compression || has_quality(value, stop)))
                 return Verdict::gunicorn;
+            if (named(name, width, "authorization")) {
+                head->authorization = authorization ? Span{} : trimmed(value, stop, data);
+                authorization = true;
+            }
             break;
         case 'c':
             if (named(name, width, "content-length")) {

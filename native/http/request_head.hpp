@@ -16,7 +16,7 @@ namespace ksrv {
 // `native`: served here; `gunicorn`: every other head.
 enum class Verdict : uint8_t { incomplete, native, gunicorn };
 
-enum class Route : uint8_t { none, infer, live, ready };
+enum class Route : uint8_t { none, infer, live, ready, server, metadata, model_ready };
 
 constexpr int SCHEME_NAMES = 8;
 constexpr int SCHEME_NAME_BYTES = 48;
@@ -42,13 +42,14 @@ struct Span {
 
 struct Head {
     Route route = Route::none;
-    Span name;                    // the model, for Route::infer
+    Span name;                    // the model, for a route that names one
     Span version;                 // empty where the target names none
     uint32_t length = 0;          // bytes up to and with the empty line; set once it was found
     uint32_t fields = 0;          // offset of the first field
     uint64_t content_length = 0;
     uint64_t json_length = 0;     // Inference-Header-Content-Length
     bool has_json_length = false;
+    Span authorization;           // the only Authorization's value; empty where there are several
     bool close = false;           // native, and the connection ends with the answer
     uint64_t buffered_body = 0;   // gunicorn's: body bytes that are received before the handoff
 };

@@ -111,8 +111,8 @@ bool HttpServer::client_waits() noexcept {
 }
 
 // Closes the connection that has been idle for longest between two messages, so that connections kept
-// open for nothing keep nobody out. One whose next message is on its way is left alone. The caller is
-// counted in `accepting_`.
+// open for nothing keep nobody out. One whose next message is on its way is left alone, and one that its
+// peer has closed makes room first. The caller is counted in `accepting_`.
 bool HttpServer::recycle_idle() noexcept {
     if (!client_waits()) return false;
     uint64_t tried = 0;
@@ -130,9 +130,11 @@ bool HttpServer::recycle_idle() noexcept {
         tried = soonest;
         if (!oldest->claim_for_sweep()) continue;
         char next;
-        const bool silent = recv(oldest->fd, &next, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
-        if (oldest->is_idle() && silent) {
-            count(SERVER_RECYCLED);
+        const ssize_t got = recv(oldest->fd, &next, 1, MSG_PEEK | MSG_DONTWAIT);
+        const bool closed = got == 0;  // by its peer, which no event has told yet
+        const bool silent = got < 0 && errno == EAGAIN;
+        if (oldest->is_idle() && (silent || closed)) {
+            if (silent) count(SERVER_RECYCLED);
             drop(oldest);
             return true;
         }

@@ -7,6 +7,22 @@
 
 namespace ksrv {
 
+namespace {
+
+bool is_description(Route route) noexcept {
+    return route == Route::server || route == Route::metadata || route == Route::model_ready;
+}
+
+// What is known of the model that a message names, or null.
+const ModelRoute *model_route(const RouteTable &table, const Connection *connection) noexcept {
+    const char *head = reinterpret_cast<const char *>(connection->buffer);
+    const Head &said = connection->head;
+    return table.find(head + said.name.offset, said.name.length, head + said.version.offset,
+                      said.version.length);
+}
+
+}  // namespace
+
 // Goes on with an owned connection until it is armed, in the run queue, handed over or dropped.
 void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
     int messages = 0;
@@ -34,18 +50,9 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
                 if (!start_body(connection, now)) return;
                 continue;
             }
-            count(SERVER_HEALTH);
-            bool put;
-            if (connection->head.route == Route::live) {
-                const bool good = live.load(std::memory_order_relaxed);
-                put = put_ready(connection, ready_answers[good ? READY_LIVE : READY_NOT_LIVE]);
-            } else if (ready.load(std::memory_order_relaxed)) {
-                put = put_ready(connection, ready_answers[READY_READY]);
-            } else {
-                put = put_ready(connection, *unready.answer());
-            }
-            if (!put) {
-                drop(connection);
+            if (is_description(connection->head.route) && check_first(connection)) return;
+            if (!put_get(connection)) {
+                hand_off(connection);
                 return;
             }
             const Sent sent = flush(connection);
@@ -121,9 +128,51 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
     }
 }
 
+// Sets up the answer to a GET that needs no Python; false where Python has to answer.
+bool HttpServer::put_get(Connection *connection) noexcept {
+    const Route route = connection->head.route;
+    if (is_description(route)) return put_description(connection, route);
+    count(SERVER_HEALTH);
+    if (route == Route::live) {
+        const bool good = live.load(std::memory_order_relaxed);
+        return put_ready(connection, ready_answers[good ? READY_LIVE : READY_NOT_LIVE]);
+    }
+    if (ready.load(std::memory_order_relaxed))
+        return put_ready(connection, ready_answers[READY_READY]);
+    return put_ready(connection, *unready.answer());
+}
+
+bool HttpServer::put_description(Connection *connection, Route route) noexcept {
+    const ReadyAnswer *made = &ready_answers[READY_SERVER];
+    std::shared_ptr<const RouteTable> table;  // while the answer is copied
+    if (route != Route::server) {
+        table = routes.table();
+        const ModelRoute *model = table ? model_route(*table, connection) : nullptr;
+        if (!model || table->state != model_changes.load(std::memory_order_acquire)) return false;
+        made = route == Route::metadata ? &model->metadata : &model->model_ready;
+    }
+    if (made->status == 0) return false;
+    count(SERVER_DESCRIBED);
+    return put_ready(connection, *made);
+}
+
+// Whether the caller of a message may send it, as far as is known without Python.
+bool HttpServer::is_admitted(Connection *connection) noexcept {
+    if (!config.checks_callers || connection->admitted) return true;
+    const Span &value = connection->head.authorization;
+    connection->admitted =
+        value.length != 0 && known_callers.knows(connection->buffer + value.offset, value.length);
+    return connection->admitted;
+}
+
+void HttpServer::remember_caller(const Connection *connection) noexcept {
+    const Span &value = connection->head.authorization;
+    if (value.length) known_callers.add(connection->buffer + value.offset, value.length);
+}
+
 // Has Python look at who calls, before a body is waited for. True: the connection is not the caller's.
 bool HttpServer::check_first(Connection *connection) noexcept {
-    if (!config.checks_callers || connection->checked) return false;
+    if (is_admitted(connection)) return false;
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->checking = true;
     connection->phase.store(Phase::run, std::memory_order_relaxed);
@@ -132,11 +181,12 @@ bool HttpServer::check_first(Connection *connection) noexcept {
 }
 
 void HttpServer::checked(Connection *connection, bool admitted) noexcept {
-    connection->checked = true;
     if (!admitted) {
         hand_off(connection);
         return;
     }
+    connection->admitted = true;
+    remember_caller(connection);
     connection->phase.store(Phase::head, std::memory_order_relaxed);
     advance(connection, unsigned_now_ns());
 }
@@ -242,12 +292,10 @@ void HttpServer::retry_memory(Connection *connection, uint64_t now) noexcept {
 // unread, and the connection closes behind the answer. A complete fast-path request goes into
 // the queue. True: the connection is not the caller's.
 bool HttpServer::try_route(Connection *connection, bool complete) noexcept {
+    if (!is_admitted(connection)) return false;  // whom a full queue is not told of
     const std::shared_ptr<const RouteTable> table = routes.table();
     if (!table) return false;
-    const char *head = reinterpret_cast<const char *>(connection->buffer);
-    const ModelRoute *route =
-        table->find(head + connection->head.name.offset, connection->head.name.length,
-                    head + connection->head.version.offset, connection->head.version.length);
+    const ModelRoute *route = model_route(*table, connection);
     if (!route) return false;
     if (!route->queue->turns_away()) return complete && route->signature && submit_fast_request(connection, *route);
     if (!complete) {

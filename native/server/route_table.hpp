@@ -1,4 +1,5 @@
-// Which models' queues are full, asked before a body is read and without Python.
+// What is known of each model without Python: whether its queue is full, asked before a body is read, and
+// what the routes that describe it answer.
 //
 // A route only looks: the queue itself decides when a request is pushed. The table is replaced as a
 // whole when models come and go, and readers hold the one that they found.
@@ -22,12 +23,14 @@ struct ModelRoute {
     std::string name, version;
     Queue *queue = nullptr;  // held by the table
     ReadyAnswer full;
+    ReadyAnswer metadata, model_ready;  // of status 0 where Python answers
     ModelSignature *signature = nullptr;    // held by the table; null where every request goes through Python
 };
 
 class RouteTable {
   public:
-    RouteTable() = default;
+    // `state` is the number of changes to the models that the table knows of.
+    explicit RouteTable(uint64_t state) : state(state) {}
     ~RouteTable() {
         for (ModelRoute &route : routes_) {
             release(route.queue);
@@ -67,6 +70,8 @@ class RouteTable {
         }
         return nullptr;
     }
+
+    const uint64_t state;
 
   private:
     std::vector<ModelRoute> routes_;

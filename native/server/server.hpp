@@ -31,6 +31,7 @@
 #include "http/response_head.hpp"
 #include "server/connection_deadlines.hpp"
 #include "server/connection_table.hpp"
+#include "server/known_callers.hpp"
 #include "server/route_table.hpp"
 
 namespace ksrv {
@@ -75,6 +76,7 @@ enum ServerCounter : int {
     SERVER_ACCEPTED,
     SERVER_INFER,          // infer requests that took the hot route
     SERVER_HEALTH,
+    SERVER_DESCRIBED,      // GETs of a server's or model's description
     SERVER_HANDOFFS,
     SERVER_ANSWERED,
     SERVER_TOO_SLOW,
@@ -83,7 +85,7 @@ enum ServerCounter : int {
     SERVER_IDLE_CLOSED,
     SERVER_DISCONNECTED,       // the peer went before its answer was sent
     SERVER_ACCEPT_PAUSED,
-    SERVER_FAST_PATH,          // infer requests that were queued without Python
+    SERVER_FAST_PATH,      // infer requests that were queued without Python
     SERVER_RECYCLED,       // idle connections that made room for others
     SERVER_LOST_RECORDS,   // of the access log, which was not read in time
     SERVER_STRAY,          // second answers to a message, which were not sent: faults of this program
@@ -121,6 +123,8 @@ class HttpServer {
     bool reserve_answer(Connection *connection, uint64_t nbytes) noexcept;
     // Goes on with a connection that was `checking`: a caller who may not send is gunicorn's to refuse.
     void checked(Connection *connection, bool admitted) noexcept;
+    // Notes that Python has admitted the caller of a message; another message of his is admitted at once.
+    void remember_caller(const Connection *connection) noexcept;
 
     // ---- turns: who may answer a message that is with the engine ----
     Turn begin_turn(Connection *connection) noexcept;
@@ -165,6 +169,8 @@ class HttpServer {
     Connections connections;
     Deadlines deadlines;
     Routes routes;
+    KnownCallers known_callers;
+    std::atomic<uint64_t> model_changes{0};  // routes of an earlier state describe no model
     std::atomic<uint64_t> open_fast_requests{0};  // requests that refer to this server
 
   private:
@@ -242,6 +248,9 @@ class HttpServer {
     void set_low_water(Connection *connection, int bytes) noexcept;
     void await_more(Connection *connection, size_t left) noexcept;
     void hand_off(Connection *connection) noexcept;
+    bool put_get(Connection *connection) noexcept;
+    bool put_description(Connection *connection, Route route) noexcept;
+    bool is_admitted(Connection *connection) noexcept;
     bool check_first(Connection *connection) noexcept;
     bool count_body(Connection *connection) noexcept;
     void await_memory(Connection *connection, uint64_t now) noexcept;

@@ -16,6 +16,8 @@ VERSIONED = (
 )
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n"
+METADATA = b"GET /v2/models/add HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer s\r\n\r\n"
+MODEL_READY = b"GET /v2/models/add/versions/1/ready HTTP/1.1\r\nHost: x\r\n\r\n"
 CLOSING = INFER.replace(b"keep-alive", b"close")
 PROBE = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: Close\t\r\n\r\n")  # as Kubernetes sends it
 NATIVE = {
@@ -23,6 +25,9 @@ NATIVE = {
     "versioned": VERSIONED,
     "live": LIVE,
     "ready": READY,
+    "server": LIVE.replace(b"/health/live", b""),
+    "metadata": METADATA,
+    "model ready": MODEL_READY,
     "closing": CLOSING,
     "probe": PROBE,
 }

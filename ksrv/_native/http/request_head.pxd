@@ -19,6 +19,9 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         infer
         live
         ready
+        server
+        metadata
+        model_ready
 
     cdef struct Span:
         uint32_t offset

@@ -6,7 +6,7 @@ from libc.stddef cimport size_t
 from libc.string cimport memcpy
 
 VERDICTS = ("incomplete", "native", "gunicorn")
-ROUTES = ("none", "infer", "live", "ready")
+ROUTES = ("none", "infer", "live", "ready", "server", "metadata", "model ready")
 
 
 cdef class HeadRules:
@@ -61,8 +61,8 @@ cdef class HeadVerdict:
     Attributes:
         verdict: "native" for a head that the native server takes, "gunicorn" for every other
             one, or "incomplete".
-        route: "infer", "live" or "ready" of a native head, else "none".
-        name: The model's name in the target.
+        route: Which of `ROUTES` a native head asks for, else "none".
+        name: The model's name in the target, or "".
         version: The version in the target, or "".
         length: Bytes of the head with its empty line; 0 while it was not found.
         content_length: Bytes of the body that follow.

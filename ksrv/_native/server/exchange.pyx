@@ -237,6 +237,11 @@ cdef class Exchange:
         if over:
             Py_DECREF(held)
 
+    def remember_caller(self):
+        """Note that the caller may call: the next message with the same token needs no check."""
+        if self.turn.connection != NULL:
+            self.server.remember_caller(self.turn.connection)
+
     def give_back_bytes(self):
         """Give the body's bytes back to the budget; from here on the queue counts the request."""
         if self.turn.connection != NULL:

@@ -160,10 +160,12 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         string version
         CQueue *queue
         CReadyAnswer full
+        CReadyAnswer metadata
+        CReadyAnswer model_ready
         ModelSignature *signature
 
     cdef cppclass RouteTable:
-        RouteTable() except +
+        RouteTable(uint64_t state) except +
         void add(ModelRoute route) except +
         void sort() except +
 
@@ -187,6 +189,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         READY_TOO_SLOW
         READY_BYTES_IN_FLIGHT
         READY_FAILED
+        READY_SERVER
         READY_ANSWERS
 
     cdef enum ServerCounter:
@@ -215,6 +218,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         void give_back(Connection *connection) noexcept
         cbool reserve_answer(Connection *connection, uint64_t nbytes) noexcept
         void checked(Connection *connection, cbool admitted) noexcept
+        void remember_caller(const Connection *connection) noexcept
         void unwatch(Connection *connection) noexcept
         Connection *next_to_run() noexcept
         size_t take_fast_requests(Connection *first, FastRequest **out, size_t room) noexcept
@@ -238,6 +242,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         atomic[uint64_t] *counters
         atomic[uint64_t] *errors
         atomic[uint64_t] open_fast_requests
+        atomic[uint64_t] model_changes
         Connections connections
         Routes routes
 

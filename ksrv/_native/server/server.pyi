@@ -11,6 +11,15 @@ READY_ANSWERS_NEEDED: Final[tuple[str, ...]]
 
 ReadyAnswer: TypeAlias = tuple[int, bytes, bytes, bytes]
 Address: TypeAlias = tuple[Any, ...] | str
+Route: TypeAlias = tuple[
+    str,
+    str,
+    Queue,
+    ReadyAnswer,
+    ModelEndpoint | None,
+    ReadyAnswer | None,
+    ReadyAnswer | None,
+]
 
 class HttpServer:
     def __init__(
@@ -40,9 +49,10 @@ class HttpServer:
     def set_health(
         self, *, live: bool, ready: bool, unready: ReadyAnswer | None = None
     ) -> None: ...
-    def set_routes(
-        self, routes: Iterable[tuple[str, str, Queue, ReadyAnswer, ModelEndpoint | None]]
-    ) -> None: ...
+    @property
+    def model_changes(self) -> int: ...
+    def note_model_change(self) -> None: ...
+    def set_routes(self, routes: Iterable[Route], state: int = 0) -> None: ...
     def forget_endpoints(self) -> None: ...
     @property
     def open_connections(self) -> int: ...

@@ -24,14 +24,15 @@ ReadyAnswer = tuple
 Address = tuple | str
 
 COUNTERS = (
-    "accepted", "infer", "health", "handoffs", "answered", "too_slow", "bytes_in_flight",
-    "queue_full",
+    "accepted", "infer", "health", "described", "handoffs", "answered", "too_slow",
+    "bytes_in_flight", "queue_full",
     "idle_closed", "disconnected", "accept_paused", "fast_path", "recycled", "lost_records",
     "stray",
 )
 READY_ANSWERS_NEEDED = (
-    "live", "not_live", "ready", "too_slow", "bytes_in_flight", "failed", "not_ready",
+    "live", "not_live", "ready", "too_slow", "bytes_in_flight", "failed", "server", "not_ready",
 )
+NO_ANSWER = (0, b"", b"", b"")
 assert len(COUNTERS) == SERVER_COUNTERS and len(READY_ANSWERS_NEEDED) == READY_ANSWERS + 1
 
 cdef void _serve(void *owner) noexcept with gil:
@@ -204,21 +205,34 @@ cdef class HttpServer:
         self.server.live.store(live)
         self.server.ready.store(ready)
 
-    def set_routes(self, routes):
-        """Say which queues requests reach, so that a full one is answered without Python.
+    @property
+    def model_changes(self):
+        """How often `note_model_change` was called."""
+        return self.server.model_changes.load()
+
+    def note_model_change(self):
+        """Have Python describe the models until routes come that know of this change."""
+        self.server.model_changes.fetch_add(1)
+
+    def set_routes(self, routes, uint64_t state=0):
+        """Say which models requests reach; full queues and descriptions need no Python then.
 
         Args:
             routes: For each name and version in a target (name, version, queue, answer when full,
-                endpoint for fast-path requests or None).
+                endpoint for fast-path requests or None, answer that describes the model or None,
+                answer that it is ready or None).
+            state: The `model_changes` that the routes know of, read before they were gathered.
         """
-        cdef RouteTable *table = new RouteTable()
+        cdef RouteTable *table = new RouteTable(state)
         cdef shared_ptr[const_table] shared = shared_ptr[const_table](<const_table *>table)
         cdef ModelRoute route
         cdef ModelEndpoint endpoint
-        for name, version, queue, answer, endpoint in routes:
+        for name, version, queue, answer, endpoint, metadata, model_ready in routes:
             route.name = (<str>name).encode()
             route.version = (<str>version).encode()
             _fill_answer(&route.full, answer)
+            _fill_answer(&route.metadata, metadata or NO_ANSWER)
+            _fill_answer(&route.model_ready, model_ready or NO_ANSWER)
             route.queue = (<Queue?>queue).queue
             retain_queue(route.queue)
             route.signature = NULL

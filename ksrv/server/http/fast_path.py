@@ -23,6 +23,7 @@ from ksrv.errors import HandlerFailed, KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits, show_limit
 from ksrv.observe.traffic import count_refusal
 from ksrv.protocol import rest
+from ksrv.protocol.metadata import server_metadata
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.credentials import Access
@@ -87,11 +88,12 @@ def render_unready(why: str) -> ReadyAnswer:
     return render_json(unready(why), HTTPStatus.SERVICE_UNAVAILABLE, retry)
 
 
-def ready_answers(limits: Limits) -> dict[str, ReadyAnswer]:
+def ready_answers(limits: Limits, extensions: tuple[str, ...]) -> dict[str, ReadyAnswer]:
     """Return the answers that the HTTP server gives without Python.
 
     Args:
         limits: What the refusals name.
+        extensions: The protocol's extensions that the server has.
     """
     return {
         "live": render_json({"live": True}, HTTPStatus.OK),
@@ -113,6 +115,7 @@ def ready_answers(limits: Limits) -> dict[str, ReadyAnswer]:
                 )
             )
         ),
+        "server": render_json(server_metadata(extensions), HTTPStatus.OK),
         "failed": render_error(HandlerFailed("the server failed; see its log")),
     }
 
@@ -158,6 +161,15 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
         )
     except ValueError:
         return None
+
+
+def without_credentials(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the headers that a handler may see where callers need a token.
+
+    Args:
+        headers: A request's header fields.
+    """
+    return {name: headers[name] for name in headers if name != "authorization"}
 
 
 class FastPath:
@@ -209,7 +221,8 @@ class FastPath:
                 raise ended_early(len(exchange.body), exchange.announced)
             if self._needs_token:
                 self._access.check(headers.get("authorization"))
-                headers = {name: headers[name] for name in headers if name != "authorization"}
+                exchange.remember_caller()
+                headers = without_credentials(headers)
             target = self._engine.find(exchange.model, exchange.version)
             request = rest.parse_infer(
                 exchange.body,
@@ -275,7 +288,10 @@ class FastPath:
             header_length: The bytes of it that are JSON.
             head: The bytes of the head.
         """
-        return rest.parse_infer(body, header_length, spec, self._limits, headers=HeadFields(head))
+        headers: Mapping[str, str] = HeadFields(head)
+        if self._needs_token:
+            headers = without_credentials(headers)
+        return rest.parse_infer(body, header_length, spec, self._limits, headers=headers)
 
     def deliver(
         self,

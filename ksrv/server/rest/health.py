@@ -20,6 +20,15 @@ def unready(why: str) -> dict[str, object]:
     return {"ready": False, "live": True, "error": why}
 
 
+def model_ready(name: str) -> dict[str, object]:
+    """Return what is answered for a model that serves.
+
+    Args:
+        name: The model's name.
+    """
+    return {"name": name, "ready": True}
+
+
 class LiveResource:
     """GET /v2/health/live: the process answers."""
 
@@ -66,7 +75,7 @@ class ModelReadyResource:
         """Answer whether a model serves; an unknown one is a 404."""
         why = self._engine.why_model_not_ready(name, version)
         if not why:
-            send_json(resp, {"name": name, "ready": True})
+            send_json(resp, model_ready(name))
             return
         send_json(resp, {"name": name, "ready": False, "error": cut(why)}, 503)
         resp.set_header("Retry-After", "1")

@@ -144,7 +144,7 @@ def test_it_is_answered_while_a_thread_keeps_the_gil(server):
         open_connection(server.http) as through_python,
     ):
         with held_gil(pipe):
-            through_python.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
+            through_python.sendall(b"GET /v2/models HTTP/1.1\r\nHost: x\r\n\r\n")
             for _ in range(101):
                 client.sendall(infer(16))
                 assert read_message(client)[0].startswith(b"HTTP/1.1 503 ")

@@ -302,7 +302,7 @@ def test_health_is_answered_while_a_thread_keeps_the_gil(tmp_path):
         server.connect() as through_python,
     ):
         with held_gil(pipe):
-            through_python.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
+            through_python.sendall(b"GET /counters HTTP/1.1\r\nHost: x\r\n\r\n")
             for _ in range(101):
                 client.sendall(LIVE)
                 assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")

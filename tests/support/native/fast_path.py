@@ -19,6 +19,7 @@ from ksrv._native.server.server import HttpServer
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.limits import Limits
 from ksrv.repository.layout import Repository
+from ksrv.server.http.descriptions import describe
 from ksrv.server.http.fast_path import FastPath, endpoint_for, ready_answers, render_error
 from tests.support.http_reader import read_message
 
@@ -174,12 +175,16 @@ class Open:
 
 
 @contextlib.contextmanager
-def opened(engine: Any, *, endpoints: bool = True) -> Iterator[Any]:
+def opened(engine: Any, *, endpoints: bool = True, access: Any = None) -> Iterator[Any]:
     limits = Limits()
-    route = FastPath(engine, limits, cast(Any, Open()))
+    access = access or cast(Any, Open())
+    route = FastPath(engine, limits, access)
+    check = route.admits if access.needs_token else None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
-        http_server = HttpServer(HeadRules(body=1 << 30), route, ready_answers(limits))
+        http_server = HttpServer(
+            HeadRules(body=1 << 30), route, ready_answers(limits, ()), check=check
+        )
         http_server.listen([listener.fileno()])
         made: dict[int, Any] = {}
         routes = []
@@ -189,7 +194,9 @@ def opened(engine: Any, *, endpoints: bool = True) -> Iterator[Any]:
                 if endpoints
                 else None
             )
-            routes.append((name, version, model.queue, render_error(model.queue_full()), endpoint))
+            full = render_error(model.queue_full())
+            described = describe(engine, name, model, limits, ready=True)
+            routes.append((name, version, model.queue, full, endpoint, *described))
         http_server.set_routes(routes)
         threads = [threading.Thread(target=http_server.run, args=(index,)) for index in range(2)]
         for thread in threads:

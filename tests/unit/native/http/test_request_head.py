@@ -26,6 +26,54 @@ def test_a_target_with_a_version():
     assert (said.content_length, said.json_length) == (1, None)
 
 
+@pytest.mark.parametrize(
+    ("target", "route", "name", "version"),
+    [
+        ("/v2", "server", "", ""),
+        ("/v2/models/add", "metadata", "add", ""),
+        ("/v2/models/ready", "metadata", "ready", ""),
+        ("/v2/models/add/ready", "model ready", "add", ""),
+        ("/v2/models/add/versions/1", "metadata", "add", "1"),
+        ("/v2/models/stats/versions/1", "metadata", "stats", "1"),
+        ("/v2/models/add/versions/1/ready", "model ready", "add", "1"),
+    ],
+)
+def test_descriptions(target, route, name, version):
+    said = classify_head(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), RULES)
+    assert (said.verdict, said.route) == ("native", route)
+    assert (said.name, said.version, said.content_length) == (name, version, 0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GET /v2/",
+        "GET /v2x",
+        "GET /v2/models",
+        "GET /v2/models/",
+        "GET /v2/models/stats",
+        "GET /v2/models/add/",
+        "GET /v2/models/add/stats",
+        "GET /v2/models/add/config",
+        "GET /v2/models/add/infer",
+        "GET /v2/models/../ready",
+        "GET /v2/models/add?x",
+        "GET /v2/models/add/ready/",
+        "GET /v2/models/a%64d",
+        "GET /v2/models/add/versions",
+        "GET /v2/models/add/versions/",
+        "POST /v2",
+        "POST /v2/models/add",
+        "POST /v2/models/add/ready",
+        "HEAD /v2/models/add",
+    ],
+)
+def test_other_targets_are_gunicorns(line):
+    assert classify_head(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), RULES).verdict == (
+        "gunicorn"
+    )
+
+
 @pytest.mark.parametrize(("head", "route"), [(LIVE, "live"), (READY, "ready")])
 def test_health(head, route):
     said = classify_head(head, RULES)
