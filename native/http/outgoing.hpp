@@ -32,7 +32,7 @@ struct Outgoing {
     char head[ANSWER_HEAD];
     char *long_head = nullptr;  // malloc'ed when the head is longer than `head`
     Owners *owners = nullptr;
-    Block *blocks[ANSWER_BLOCKS];  // parts that lie in the arena need no Python object
+    Block *blocks[ANSWER_BLOCKS];  // parts that lie in the pool need no Python object
     int block_count = 0;
     uint64_t total = 0;
     // Of all answers on this connection: what the kernel holds is not only the last one's.

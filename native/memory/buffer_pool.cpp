@@ -87,9 +87,9 @@ void free_block(Block *block) noexcept {
 
 }  // namespace
 
-// ---- the arena ------------------------------------------------------------------------------
+// ---- the pool -------------------------------------------------------------------------------
 
-Block *Arena::lease(std::size_t nbytes, int backend, bool fresh) noexcept {
+Block *BufferPool::lease(std::size_t nbytes, int backend, bool fresh) noexcept {
     if (nbytes > BLOCK_LIMIT) return nullptr;
     Block *block = fresh ? nullptr : take(nbytes, backend);
     if (block != nullptr) {
@@ -112,7 +112,7 @@ Block *Arena::lease(std::size_t nbytes, int backend, bool fresh) noexcept {
     return block;
 }
 
-Block *Arena::adopt(int fd, std::size_t nbytes, AdoptError *error) noexcept {
+Block *BufferPool::adopt(int fd, std::size_t nbytes, AdoptError *error) noexcept {
     Block *block = new (std::nothrow) Block;
     *error = ADOPT_MAP;
     if (block == nullptr) return nullptr;
@@ -126,7 +126,7 @@ Block *Arena::adopt(int fd, std::size_t nbytes, AdoptError *error) noexcept {
     return block;
 }
 
-void Arena::give_back_behind(Block *block, std::size_t used) noexcept {
+void BufferPool::give_back_behind(Block *block, std::size_t used) noexcept {
     const std::uintptr_t page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
     const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(block->data);
     const std::uintptr_t first = (start + used + page - 1) & ~(page - 1);
@@ -135,7 +135,7 @@ void Arena::give_back_behind(Block *block, std::size_t used) noexcept {
         madvise(reinterpret_cast<void *>(first), end - first, MADV_DONTNEED);
 }
 
-void Arena::release(Block *block) noexcept {
+void BufferPool::release(Block *block) noexcept {
     if (block->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     leased_blocks_.fetch_sub(1, std::memory_order_relaxed);
     leased_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
@@ -149,7 +149,7 @@ void Arena::release(Block *block) noexcept {
     put(block);
 }
 
-std::uint64_t Arena::trim(std::uint64_t idle) noexcept {
+std::uint64_t BufferPool::trim(std::uint64_t idle) noexcept {
     const std::uint64_t now = coarse_nanoseconds();
     std::uint64_t freed = 0;
     for (Shard &shard : shards_) {
@@ -164,21 +164,21 @@ std::uint64_t Arena::trim(std::uint64_t idle) noexcept {
     return freed;
 }
 
-ArenaStatistics Arena::statistics() const noexcept {
+BufferPoolStatistics BufferPool::statistics() const noexcept {
     return {leased_blocks_.load(), leased_bytes_.load(), pooled_blocks_.load(),
             pooled_bytes_.load(),  cap_bytes.load(),     hits_.load(),
             misses_.load()};
 }
 
-void Arena::before_fork() noexcept {
+void BufferPool::before_fork() noexcept {
     for (Shard &shard : shards_) shard.lock.lock();
 }
 
-void Arena::after_fork_in_parent() noexcept {
+void BufferPool::after_fork_in_parent() noexcept {
     for (Shard &shard : shards_) shard.lock.unlock();
 }
 
-void Arena::after_fork_in_child() noexcept {
+void BufferPool::after_fork_in_child() noexcept {
     generation_.fetch_add(1, std::memory_order_relaxed);
     for (Shard &shard : shards_) {
         Block *doomed = nullptr;
@@ -191,13 +191,13 @@ void Arena::after_fork_in_child() noexcept {
     }
 }
 
-int Arena::own_shard() noexcept {
+int BufferPool::own_shard() noexcept {
     static std::atomic<unsigned> threads{0};
     thread_local const unsigned mine = threads.fetch_add(1, std::memory_order_relaxed);
     return static_cast<int>(mine % SHARDS);
 }
 
-Block *Arena::take(std::size_t nbytes, int backend) noexcept {
+Block *BufferPool::take(std::size_t nbytes, int backend) noexcept {
     if (pooled_blocks_.load(std::memory_order_relaxed) == 0) return nullptr;
     const int mine = own_shard();
     for (int i = 0; i < SHARDS; ++i) {
@@ -213,7 +213,7 @@ Block *Arena::take(std::size_t nbytes, int backend) noexcept {
 }
 
 // The block that comes back is the warmest one: older ones make room for it.
-void Arena::put(Block *block) noexcept {
+void BufferPool::put(Block *block) noexcept {
     const std::uint64_t cap = cap_bytes.load(std::memory_order_relaxed);
     const std::uint64_t now = coarse_nanoseconds();
     const std::uint64_t idle = idle_nanoseconds.load(std::memory_order_relaxed);
@@ -246,7 +246,7 @@ void Arena::put(Block *block) noexcept {
     free_all(doomed);
 }
 
-void Arena::unlink(Shard &shard, Block *block) noexcept {
+void BufferPool::unlink(Shard &shard, Block *block) noexcept {
     (block->newer != nullptr ? block->newer->older : shard.newest) = block->older;
     (block->older != nullptr ? block->older->newer : shard.oldest) = block->newer;
     block->newer = block->older = nullptr;
@@ -255,13 +255,13 @@ void Arena::unlink(Shard &shard, Block *block) noexcept {
     pooled_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
 }
 
-void Arena::doom(Shard &shard, Block *block, Block **doomed) noexcept {
+void BufferPool::doom(Shard &shard, Block *block, Block **doomed) noexcept {
     unlink(shard, block);
     block->older = *doomed;
     *doomed = block;
 }
 
-std::uint64_t Arena::free_all(Block *doomed) noexcept {
+std::uint64_t BufferPool::free_all(Block *doomed) noexcept {
     std::uint64_t freed = 0;
     while (doomed != nullptr) {
         Block *next = doomed->older;
@@ -272,14 +272,14 @@ std::uint64_t Arena::free_all(Block *doomed) noexcept {
     return freed;
 }
 
-Arena &process_arena() noexcept {
-    static Arena *arena = [] {
-        static Arena *made = new Arena;
+BufferPool &process_pool() noexcept {
+    static BufferPool *pool = [] {
+        static BufferPool *made = new BufferPool;
         pthread_atfork([] { made->before_fork(); }, [] { made->after_fork_in_parent(); },
                        [] { made->after_fork_in_child(); });
         return made;
     }();
-    return *arena;
+    return *pool;
 }
 
 }  // namespace ksrv

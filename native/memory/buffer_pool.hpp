@@ -35,7 +35,7 @@ struct Block {
     int backend = BACKEND_HEAP;
     bool pooled_before = false;  // its pages are in memory already
     bool unwritten = false;      // set by a holder that left part of it untouched: it is not pooled
-    std::uint64_t generation = 0;  // of the arena that made it; another one after a fork
+    std::uint64_t generation = 0;  // of the pool that made it; another one after a fork
     std::uint64_t idle_since = 0;  // nanoseconds, while pooled
     Block *newer = nullptr, *older = nullptr;
     std::atomic<long> refs{0};
@@ -47,11 +47,11 @@ inline long holders_of(const Block *block) noexcept {
 
 enum AdoptError : int { ADOPT_OK = 0, ADOPT_STAT, ADOPT_SIZE, ADOPT_SEALS, ADOPT_MAP };
 
-struct ArenaStatistics {
+struct BufferPoolStatistics {
     std::uint64_t leased_blocks, leased_bytes, pooled_blocks, pooled_bytes, cap_bytes, hits, misses;
 };
 
-class Arena {
+class BufferPool {
   public:
     static constexpr int SHARDS = 8;
     static constexpr int SHARD_BLOCKS = 64;  // bounds the search; more are freed, oldest first
@@ -76,12 +76,12 @@ class Arena {
 
     void release(Block *block) noexcept;
 
-    // Frees pooled blocks that nobody has used for `idle` nanoseconds; 0 frees all of them.
+    // Frees pooled blocks that have not been used for `idle` nanoseconds; 0 frees all of them.
     std::uint64_t trim(std::uint64_t idle) noexcept;
 
-    ArenaStatistics statistics() const noexcept;
+    BufferPoolStatistics statistics() const noexcept;
 
-    // Around fork: nobody may hold a lock, and the child gives up what it shares with the parent.
+    // Around fork: no thread may hold a lock, and the child gives up what it shares with the parent.
     void before_fork() noexcept;
     void after_fork_in_parent() noexcept;
     void after_fork_in_child() noexcept;
@@ -120,12 +120,12 @@ class Arena {
     std::atomic<std::uint64_t> hits_{0}, misses_{0};
 };
 
-// The process's arena. Never destroyed, because threads outlive exit.
-Arena &process_arena() noexcept;
+// The process's pool. Never destroyed, because threads outlive exit.
+BufferPool &process_pool() noexcept;
 
 // Notes that tensor bytes were copied; tests hold the ways that promise not to.
 inline void count_copy(std::size_t nbytes) noexcept {
-    process_arena().copied_bytes.fetch_add(nbytes, std::memory_order_relaxed);
+    process_pool().copied_bytes.fetch_add(nbytes, std::memory_order_relaxed);
 }
 
 }  // namespace ksrv

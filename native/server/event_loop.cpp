@@ -190,10 +190,10 @@ void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
 
 // Gives back what the message and its answer held, but for Python's objects.
 void HttpServer::release_buffers(Connection *connection) noexcept {
-    if (connection->block) process_arena().release(connection->block);
+    if (connection->block) process_pool().release(connection->block);
     connection->block = nullptr;
     for (int i = 0; i < connection->out.block_count; ++i)
-        process_arena().release(connection->out.blocks[i]);
+        process_pool().release(connection->out.blocks[i]);
     connection->out.block_count = 0;
     give_back(connection);
     process_budget().give_back_answer(connection->answer_counted, connection->answer_room);

@@ -15,7 +15,7 @@ constexpr std::uint64_t LONGEST_TIMEOUT_US = 1000000000ull * 1000000ull;
 void free_fast_request(Request *freed) noexcept {
     FastRequest *request = static_cast<FastRequest *>(freed);
     HttpServer *server = request->server;
-    if (request->block) process_arena().release(request->block);
+    if (request->block) process_pool().release(request->block);
     if (request->reserved && !request->queue) process_budget().give_back(request->nbytes);
     request->signature->release();
     request->~FastRequest();

@@ -206,7 +206,7 @@ bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
     // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
     connection->body_offset =
         connection->head.has_json_length ? (0 - connection->head.json_length) & 63 : 0;
-    connection->block = process_arena().lease(connection->body_offset + need, BACKEND_HEAP);
+    connection->block = process_pool().lease(connection->body_offset + need, BACKEND_HEAP);
     if (!connection->block) {
         refuse(connection, ready_answers[READY_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
         return false;
@@ -215,7 +215,7 @@ bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
     connection->ahead = connection->block->pooled_before && taken < need;
     if (!count_body(connection)) {
         connection->block->unwritten = !connection->block->pooled_before;
-        process_arena().release(connection->block);
+        process_pool().release(connection->block);
         connection->block = nullptr;
         await_memory(connection, now);
         return false;
@@ -249,7 +249,7 @@ bool HttpServer::count_body(Connection *connection) noexcept {
 void HttpServer::uncount_missing(Connection *connection) noexcept {
     connection->ahead = false;
     connection->block->unwritten = true;
-    Arena::give_back_behind(connection->block, connection->body_offset + connection->body_got);
+    BufferPool::give_back_behind(connection->block, connection->body_offset + connection->body_got);
     process_budget().give_back(connection->counted - connection->body_got);
     connection->counted = connection->body_got;
 }

@@ -38,7 +38,7 @@ bool HttpServer::put_ready(Connection *connection, const ReadyAnswer &made) noex
 // Answers a message whose rest is not read, and closes.
 void HttpServer::refuse(Connection *connection, const ReadyAnswer &made, ServerCounter counter) noexcept {
     count(counter);
-    if (connection->block) process_arena().release(connection->block);
+    if (connection->block) process_pool().release(connection->block);
     connection->block = nullptr;
     give_back(connection);
     connection->close_after = true;

@@ -13,7 +13,7 @@ from libc.stdint cimport uint8_t
 
 import numpy
 
-from ksrv._native.memory.buffer_pool cimport BACKEND_HEAP, CBlock, process_arena
+from ksrv._native.memory.buffer_pool cimport BACKEND_HEAP, CBlock, process_pool
 from ksrv._native.tensor.datatype cimport (
     DT_BF16, DT_FP16, DT_FP32, DT_FP64, DT_INT8, DT_INT16, DT_INT32, DT_UINT8, DT_UINT16
 )
@@ -262,7 +262,7 @@ def resize_pillow(
     job.out_height, job.out_width = <size_t>b.height, <size_t>b.width
     job.alpha = alpha
     with nogil:
-        scratch = process_arena().lease(
+        scratch = process_pool().lease(
             resample_pillow(job, NULL, 0, NULL, 0, NULL), BACKEND_HEAP, False
         )
         if scratch != NULL:
@@ -270,7 +270,7 @@ def resize_pillow(
                 job, <const uint8_t *>a.view.buf, a.row_bytes, <uint8_t *>b.view.buf, b.row_bytes,
                 scratch.data
             )
-            process_arena().release(scratch)
+            process_pool().release(scratch)
     if scratch == NULL:
         raise MemoryError("there is no memory to resize the picture")
     return target

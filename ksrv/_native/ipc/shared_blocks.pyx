@@ -22,7 +22,7 @@ from libc.stdint cimport uint64_t
 
 from ksrv._native.memory.buffer_pool cimport Block, holders_of
 
-from ksrv._native.memory import buffer_pool as arena
+from ksrv._native.memory import buffer_pool
 
 
 cdef extern from "Python.h":
@@ -65,7 +65,7 @@ cdef size_t rounded(size_t nbytes) noexcept:
 cdef Block make(size_t nbytes):
     """Return a new block behind a memfd of its own.
 
-    Not a lease of the arena: its pool would hand the memory to others while a handler process
+    Not a lease of the buffer pool, which would hand the memory to others while a handler process
     still has it mapped.
     """
     descriptor = os.memfd_create("ksrv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -74,7 +74,7 @@ cdef Block make(size_t nbytes):
         os.posix_fallocate(descriptor, 0, nbytes)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-        return arena.adopt_fd(descriptor, nbytes)
+        return buffer_pool.adopt_fd(descriptor, nbytes)
     except BaseException:
         os.close(descriptor)
         raise
@@ -257,7 +257,7 @@ cdef class PeerBlocks:
         if number in self._by_number or full or number == 0:
             raise BlockError(f"block {number} was announced twice, or is one too many")
         try:
-            block = arena.adopt_fd(descriptor, nbytes)
+            block = buffer_pool.adopt_fd(descriptor, nbytes)
         except (ValueError, OSError) as error:
             raise BlockError(str(error)) from error
         self._by_number[number] = Shared(number, block)

@@ -23,7 +23,7 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         int fd
         int backend
 
-    cdef struct ArenaStatistics:
+    cdef struct BufferPoolStatistics:
         uint64_t leased_blocks
         uint64_t leased_bytes
         uint64_t pooled_blocks
@@ -37,7 +37,7 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         void store(uint64_t value)
         uint64_t fetch_add(uint64_t value)
 
-    cdef cppclass Arena:
+    cdef cppclass BufferPool:
         AtomicCounter cap_bytes
         AtomicCounter idle_nanoseconds
         AtomicCounter copied_bytes
@@ -46,11 +46,11 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         void retain(CBlock *block) noexcept
         void release(CBlock *block) noexcept
         uint64_t trim(uint64_t idle) noexcept
-        ArenaStatistics statistics() noexcept
+        BufferPoolStatistics statistics() noexcept
 
-    Arena &process_arena() noexcept
+    BufferPool &process_pool() noexcept
     long holders_of(const CBlock *block) noexcept
-    void retain_block "ksrv::Arena::retain"(CBlock *block) noexcept
+    void retain_block "ksrv::BufferPool::retain"(CBlock *block) noexcept
     void count_copied "ksrv::count_copy"(size_t nbytes) noexcept
 
 

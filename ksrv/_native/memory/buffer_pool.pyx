@@ -37,7 +37,7 @@ cdef class Block:
 
     def __dealloc__(self):
         if self.block != NULL:
-            process_arena().release(self.block)
+            process_pool().release(self.block)
 
     def __len__(self):
         return self._leased().size
@@ -112,7 +112,7 @@ def lease(nbytes, *, bint memfd=False, bint fresh=False) -> Block:
     if nbytes < 2**60:
         size = nbytes
         with nogil:
-            block = process_arena().lease(
+            block = process_pool().lease(
                 size, BACKEND_MEMFD if memfd else BACKEND_HEAP, fresh
             )
     if block == NULL:
@@ -137,7 +137,7 @@ def adopt_fd(int fd, size_t nbytes) -> Block:
     cdef AdoptError error = ADOPT_OK
     cdef CBlock *block
     with nogil:
-        block = process_arena().adopt(fd, nbytes, &error)
+        block = process_pool().adopt(fd, nbytes, &error)
     if block != NULL:
         return ksrv_wrap(block)
     if error == ADOPT_SIZE:
@@ -178,18 +178,18 @@ def count_copy(size_t nbytes) -> None:
 
 def copied_bytes() -> int:
     """Return the tensor bytes that the process has copied so far."""
-    return process_arena().copied_bytes.load()
+    return process_pool().copied_bytes.load()
 
 
 def statistics() -> dict:
-    """Return the arena's counters.
+    """Return the pool's counters.
 
     Returns:
         `leased` and `pooled` (blocks), `leased_bytes` and `pooled_bytes` (their capacities), `cap`
         (the most bytes that are pooled), `hits` and `misses` (leases served from the pool or not),
         `copied_bytes`.
     """
-    cdef ArenaStatistics s = process_arena().statistics()
+    cdef BufferPoolStatistics s = process_pool().statistics()
     return {
         "leased": s.leased_blocks,
         "leased_bytes": s.leased_bytes,
@@ -198,7 +198,7 @@ def statistics() -> dict:
         "cap": s.cap_bytes,
         "hits": s.hits,
         "misses": s.misses,
-        "copied_bytes": process_arena().copied_bytes.load(),
+        "copied_bytes": process_pool().copied_bytes.load(),
     }
 
 
@@ -215,13 +215,13 @@ def configure(*, cap_bytes=None, idle_seconds=None) -> None:
     """
     for bound in (cap_bytes, idle_seconds):
         if bound is not None and bound < 0:
-            raise ValueError(f"a bound of the arena is 0 or more, not {bound}")
+            raise ValueError(f"a bound of the buffer pool is 0 or more, not {bound}")
     if cap_bytes is not None:
-        process_arena().cap_bytes.store(cap_bytes)
-        if process_arena().statistics().pooled_bytes > cap_bytes:
-            process_arena().trim(0)
+        process_pool().cap_bytes.store(cap_bytes)
+        if process_pool().statistics().pooled_bytes > cap_bytes:
+            process_pool().trim(0)
     if idle_seconds is not None:
-        process_arena().idle_nanoseconds.store(<uint64_t>(idle_seconds * 1e9))
+        process_pool().idle_nanoseconds.store(<uint64_t>(idle_seconds * 1e9))
 
 
 def trim(double idle_seconds=0.0) -> int:
@@ -236,7 +236,7 @@ def trim(double idle_seconds=0.0) -> int:
     cdef uint64_t idle = <uint64_t>(idle_seconds * 1e9) if idle_seconds > 0 else 0
     cdef uint64_t freed
     with nogil:
-        freed = process_arena().trim(idle)
+        freed = process_pool().trim(idle)
     return freed
 
 
@@ -282,7 +282,7 @@ def keep_freed(int keep) -> bool:
 
 
 def trim_malloc() -> bool:
-    """Give the free memory in all arenas of the C library back to the system.
+    """Give the free memory in all heaps of the C library back to the system.
 
     Returns:
         Whether there was any; always False where the C library is not glibc.

@@ -107,7 +107,7 @@ cdef class Held:
 
 
 cdef CBlock *_block_under(object thing, const Py_buffer *view) noexcept:
-    """The arena block that a part's bytes lie in, or NULL."""
+    """The block of the pool that a part's bytes lie in, or NULL."""
     cdef CBlock *block
     cdef const unsigned char *start = <const unsigned char *>view.buf
     for _ in range(8):
@@ -124,9 +124,9 @@ cdef CBlock *_block_under(object thing, const Py_buffer *view) noexcept:
 
 
 cdef void _hold_blocks(Held held, list parts, Outgoing *out) noexcept:
-    """Hold parts in arena blocks by the blocks alone.
+    """Hold parts in blocks of the pool by the blocks alone.
 
-    They go back to the arena with the last byte, and not when Python next gets to run: the next
+    They go back to the pool with the last byte, and not when Python next gets to run: the next
     message of the same client finds them there.
     """
     cdef CBlock *block
