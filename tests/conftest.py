@@ -41,7 +41,7 @@ LONG_FILES = (
     "integration/engine/test_engine_process.py",
     "integration/engine/test_process_server.py",
     "integration/torchserve/test_import.py",
-    "property/test_message_differential.py",
+    "property/test_protobuf_differential.py",
     "property/test_config_property.py",
 )
 

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from ksrv._native.memory import buffer_pool
-from ksrv._native.v2 import infer_body as body
+from ksrv._native.v2 import infer_body
 from ksrv.limits import Limits
 from ksrv.protocol.rest import parse_infer, render_infer
 from ksrv.request import InferRequest, InferResponse, Tensor
@@ -73,7 +73,7 @@ def header_and_body() -> Any:
 
 def with_ksrv(view: Any, length: int) -> Any:
     arrays = {}
-    for entry in body.read(view, length).inputs:
+    for entry in infer_body.read(view, length).inputs:
         arrays[entry.name] = entry.array
     return arrays
 

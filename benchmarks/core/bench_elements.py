@@ -11,7 +11,7 @@ import pytest
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from ksrv._native.memory import pymalloc
-from ksrv._native.tensor import bytes_tensor as elements
+from ksrv._native.tensor import bytes_tensor
 
 SIZES = {"1k": 1_000, "100k": 100_000}
 
@@ -59,7 +59,7 @@ def test_decode(benchmark: Any, size: str, reader: Any) -> None:
     items = strings(SIZES[size])
     buffer = encode_in_python(items)
     run = {
-        "ksrv": lambda: elements.read(buffer, len(items), None, False, "x"),
+        "ksrv": lambda: bytes_tensor.read(buffer, len(items), None, False, "x"),
         "python": lambda: decode_in_python(buffer, len(items)),
         "tritonclient": lambda: deserialize_bytes_tensor(buffer),
     }[reader]
@@ -73,7 +73,7 @@ def test_encode(benchmark: Any, size: str, writer: Any) -> None:
     items = strings(SIZES[size])
     array = np.array(items, dtype=np.object_)
     run = {
-        "ksrv": lambda: elements.encode(items),
+        "ksrv": lambda: bytes_tensor.encode(items),
         "python": lambda: encode_in_python(items),
         "tritonclient": lambda: serialize_byte_tensor(array).item(),
     }[writer]

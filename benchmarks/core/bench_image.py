@@ -13,7 +13,7 @@ import pytest
 import simplejpeg
 from sklearn.datasets import load_sample_image
 
-from ksrv._native.image import image_header as image
+from ksrv._native.image import image_header
 from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import InvalidRequest
@@ -154,7 +154,7 @@ def test_header(benchmark: Any, photographs: Any, way: Any) -> None:
 
     run = {
         "limit": lambda: simplejpeg.decode_jpeg_header(data),
-        "ksrv": lambda: image.probe(data),
+        "ksrv": lambda: image_header.probe(data),
         "bomb": refuse,
     }[way]
     benchmark.group = "image: header check (limit: a library's header call; bomb: whole refusal)"

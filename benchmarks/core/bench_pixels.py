@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from ksrv._native.image import convert_pixels as pixels
+from ksrv._native.image import convert_pixels
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -31,7 +31,7 @@ def test_normalise(benchmark: Any, layout: Any, way: Any) -> None:
     planar, order = layout.startswith("NCHW"), (2, 1, 0) if "swapped" in layout else None
     out = np.empty((3, 224, 224) if planar else (224, 224, 3), np.float32)
     keys: dict[str, Any] = {"channels": order, "scale": 255, "mean": MEAN, "std": STD}
-    fast, exact = pixels.Conversion(**keys), pixels.Conversion(**keys, exact=True)
+    fast, exact = convert_pixels.Conversion(**keys), convert_pixels.Conversion(**keys, exact=True)
     view = out.transpose(1, 2, 0) if planar else out
     run = {
         "limit": lambda: out.fill(1.0),
@@ -60,7 +60,7 @@ def test_resize(benchmark: Any, size: Any, target: tuple[int, int], way: Any) ->
     out = np.empty((*target, 3), np.uint8)
     run = {
         "pillow": lambda: file.resize(target[::-1], Image.Resampling.BILINEAR),
-        "ksrv": lambda: pixels.resize_pillow(source, *target, out),
+        "ksrv": lambda: convert_pixels.resize_pillow(source, *target, out),
     }[way]
     benchmark.group = f"pixels: Pillow's resize, {size[1]}x{size[0]} to {target[1]}x{target[0]}"
     benchmark(run)

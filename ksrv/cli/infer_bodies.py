@@ -10,8 +10,7 @@ from typing import Any
 import click
 import numpy as np
 
-from ksrv._native.tensor import bytes_tensor as elements
-from ksrv._native.tensor import datatype
+from ksrv._native.tensor import bytes_tensor, datatype
 from ksrv.datatypes import NAME_BY_DTYPE
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png"})
@@ -122,7 +121,7 @@ def _value(output: dict[str, Any], block: bytes | None) -> Any:
     if block is None:
         return np.array(output["data"], dtype=object if output["datatype"] == "BYTES" else None)
     if output["datatype"] == "BYTES":
-        found = elements.decode(block, math.prod(shape))
+        found = bytes_tensor.decode(block, math.prod(shape))
         return [bytes(element).decode("utf-8", "replace") for element in found]
     dtype = datatype.dtype_string(output["datatype"])
     return np.frombuffer(block, dtype).reshape(shape)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ksrv._native.image import convert_pixels as pixels
+from ksrv._native.image import convert_pixels
 from ksrv._native.memory import buffer_pool
 from ksrv.images import opencv
 from ksrv.request import Array
@@ -171,7 +171,7 @@ class Geometry:
             target[...] = picture[rows, columns]
             return
         if self.spec.resize == "pillow":
-            pixels.resize_pillow(picture, *whole, target, offset)
+            convert_pixels.resize_pillow(picture, *whole, target, offset)
             return
         interpolation = _interpolation(self.spec)
         if whole == (height, width):

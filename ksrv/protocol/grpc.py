@@ -23,7 +23,7 @@ from ksrv._native.protobuf.infer_request import (
     scan,
 )
 from ksrv._native.protobuf.infer_response import render
-from ksrv._native.tensor import bytes_tensor as elements
+from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.datatype import ShapeError, sizes
 from ksrv.datatypes import DTYPES
 from ksrv.errors import HandlerFailed, InvalidRequest, quote
@@ -267,8 +267,8 @@ def _read_raw(
         if tensor.datatype == "BYTES":
             part = memoryview(found.message)[offset : offset + length]
             try:
-                tensor.data = elements.read(part, count, None, _is_image(spec, name), name)
-            except elements.ElementsError as error:
+                tensor.data = bytes_tensor.read(part, count, None, _is_image(spec, name), name)
+            except bytes_tensor.ElementsError as error:
                 raise InvalidRequest(str(error)) from None
             continue
         if length != nbytes:

@@ -7,7 +7,7 @@ the same, and only the number of values is compared with the shape.
 
 import orjson
 
-from ksrv._native.json import number_array as numbers
+from ksrv._native.json import number_array
 from ksrv._native.json.number_array import NumbersError
 from ksrv._native.v2.infer_body import Input
 from ksrv.errors import InvalidRequest, quote
@@ -82,7 +82,7 @@ def read_data(body: memoryview, entry: Input, index: int) -> Array | list[Elemen
             f"(2 bytes per element after the JSON header, with 'binary_data_size')"
         )
     try:
-        values = numbers.read(body, begin, end, entry.datatype, entry.elements)
+        values = number_array.read(body, begin, end, entry.datatype, entry.elements)
     except NumbersError as error:
         raise numbers_fault(
             error, body, begin, entry.name, index, entry.datatype, entry.elements

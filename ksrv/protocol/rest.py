@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 
 from ksrv._native.memory import buffer_pool
-from ksrv._native.tensor import bytes_tensor as elements
+from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.bytes_tensor import ElementsError
 from ksrv._native.tensor.datatype import item_size
 from ksrv._native.v2 import infer_body as native
@@ -112,7 +112,7 @@ def _read_elements(
     body: memoryview, count: int, sizes: tuple[int, ...] | None, is_image: bool, name: str
 ) -> list[Element]:
     try:
-        return elements.read(body, count, sizes, is_image, name)
+        return bytes_tensor.read(body, count, sizes, is_image, name)
     except ElementsError as error:
         raise InvalidRequest(str(error)) from None
 
@@ -186,7 +186,7 @@ def _raw_request(body: memoryview, spec: ModelSpec) -> InferRequest:
     declared = spec.inputs[0]
     name = quote(declared.name)
     is_element = declared.datatype == "BYTES" or (
-        declared.image is not None and elements.signature(body) is not None
+        declared.image is not None and bytes_tensor.signature(body) is not None
     )
     shape = None if is_element else _raw_shape(declared, len(body))
     if shape is not None:
@@ -328,7 +328,7 @@ def _contiguous(array: Array) -> Array:
 
 def _binary_part(tensor: Tensor) -> bytes | memoryview:
     if isinstance(tensor.data, list):
-        return elements.encode(tensor.data)
+        return bytes_tensor.encode(tensor.data)
     flat = _contiguous(tensor.data)
     return flat.view(np.uint8).data if flat.size else b""
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ksrv._native.tensor import bytes_tensor as elements
+from ksrv._native.tensor import bytes_tensor
 from ksrv.errors import BodyTooLarge, HandlerFailed, InvalidRequest, KsrvError, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.protocol.tensors import check_bool, measure, subject, view
@@ -93,8 +93,8 @@ def read_tensor(
         raise _named(owner, error) from None
     if datatype == "BYTES":
         try:
-            return elements.read(received, count, None, is_image, name)
-        except elements.ElementsError as error:
+            return bytes_tensor.read(received, count, None, is_image, name)
+        except bytes_tensor.ElementsError as error:
             raise InvalidRequest(str(error)) from None
     values = view(received, 0, datatype, shape, count)
     if datatype == "BOOL":
@@ -123,7 +123,7 @@ def write_tensor(
         raise HandlerFailed(f"{owner}: {DISABLED}")
     data: bytes | memoryview
     if isinstance(tensor.data, list):
-        data = elements.encode(tensor.data)
+        data = bytes_tensor.encode(tensor.data)
     else:
         flat = np.ascontiguousarray(tensor.data, tensor.data.dtype.newbyteorder("<")).reshape(-1)
         data = flat.view(np.uint8).data if flat.size else b""

@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ksrv._native.image import convert_pixels as pixels
-from ksrv._native.image import image_header as image
+from ksrv._native.image import convert_pixels, image_header
 from ksrv._native.image.decode_pool import DecodePool
 from ksrv.errors import InvalidRequest
 from ksrv.images.preparer import ImagePreparer
@@ -43,7 +42,7 @@ def encoded(draw, modes=("RGB", "L", "P", "1", "RGBA", "LA")):
 @given(encoded())
 @RELAXED
 def test_headers_agree_with_both_libraries(data):
-    header = image.probe(data)
+    header = image_header.probe(data)
     decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     assert (header.height, header.width) == decoded.shape[:2]
     assert header.channels == (decoded.shape[2] if decoded.ndim == 3 else 1)
@@ -72,10 +71,10 @@ def damaged(draw):
 @examples(300)
 def test_damage_is_an_error_or_a_picture(data):
     try:
-        header = image.probe(data)
-    except image.ImageError:
+        header = image_header.probe(data)
+    except image_header.ImageError:
         return
-    assert header.format in image.FORMATS
+    assert header.format in image_header.FORMATS
     assert 1 <= header.orientation <= 8
 
 
@@ -156,4 +155,4 @@ def test_resize_is_pillows(size, target, mode, seed):
     picture = np.random.default_rng(seed).integers(0, 256, (*size, channels), dtype=np.uint8)
     file = Image.fromarray(picture if channels > 1 else picture[:, :, 0], name)
     wanted = np.asarray(file.resize(target[::-1], Image.BILINEAR)).reshape(*target, channels)
-    np.testing.assert_array_equal(pixels.resize_pillow(picture, *target), wanted)
+    np.testing.assert_array_equal(convert_pixels.resize_pillow(picture, *target), wanted)

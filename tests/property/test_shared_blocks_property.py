@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksrv._native.ipc import tensor_descriptors as records
+from ksrv._native.ipc import tensor_descriptors
 from ksrv._native.ipc.channel import Channel, ChannelError, Link
 from ksrv._native.memory import buffer_pool
 from ksrv.engine.executors import messages
@@ -50,7 +50,7 @@ class Sides:
         sender, receiver = self.links if step["there"] else reversed(self.links)
         tensors = [self.tensor(sender, size, step, pattern) for size in step["sizes"]]
         outputs = BatchOutputs(tensors)
-        written, blocks = records.write(outputs.tensors, sender.own)
+        written, blocks = tensor_descriptors.write(outputs.tensors, sender.own)
         payload, lenient = messages.pack_answer(outputs, written)
         sender.send(MessageType.ANSWER, payload, blocks=blocks, lenient=lenient)
         del blocks
@@ -116,7 +116,7 @@ def test_a_mutated_message_is_read_or_refused(mutations, cut, elements):
         tensor = (
             Tensor("t", "BYTES", (2,), data) if elements else Tensor("t", "UINT8", (200,), data)
         )
-        written, blocks = records.write([tensor], sender.own)
+        written, blocks = tensor_descriptors.write([tensor], sender.own)
         payload, _ = messages.pack_answer(BatchOutputs([tensor]), written)
         sender.send(MessageType.ANSWER, payload, blocks=blocks)
         message, descriptors, _, _ = socket.recv_fds(tap, 100_000, 8)

@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from ksrv._native.ipc import tensor_descriptors as records
+from ksrv._native.ipc import tensor_descriptors
 from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Frame, Link
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
@@ -89,7 +89,7 @@ def send_answer(link: Link, kind: MessageType, sequence: int, outputs: BatchOutp
         sequence: The batch that it belongs to.
         outputs: What the handler answered.
     """
-    written, blocks = records.write(outputs.tensors, link.own)
+    written, blocks = tensor_descriptors.write(outputs.tensors, link.own)
     payload, lenient = messages.pack_answer(outputs, written)
     # Emptied before sending, because the message names the input blocks without references, and
     # an output may be a view of an input.

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from ksrv import errors
-from ksrv._native.ipc import tensor_descriptors as records
+from ksrv._native.ipc import tensor_descriptors
 from ksrv._native.ipc.channel import ChannelError, Frame
 from ksrv._native.ipc.shared_blocks import BlockError, PeerBlocks
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
@@ -217,7 +217,7 @@ def _split(frame: Frame, peer: PeerBlocks) -> tuple[list[Read], bytes]:
         if count > _TENSORS:
             raise ValueError(f"{count} tensors are too many")
         start = _PREFIX.size
-        found = records.read(frame.payload, start, length, count, peer)
+        found = tensor_descriptors.read(frame.payload, start, length, count, peer)
         return found, frame.payload[start + length :]
     except (ValueError, BlockError, struct.error) as error:
         raise ChannelError(f"the other side sent tensors that do not add up: {error}") from error

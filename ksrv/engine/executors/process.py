@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ksrv._native.ipc import tensor_descriptors as records
+from ksrv._native.ipc import tensor_descriptors
 from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Frame, Link
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
@@ -217,7 +217,7 @@ class ProcessExecutor:
         with self._lock:
             link, process = self._living()
             try:
-                written, blocks = records.write(batch.tensors.values(), link.own)
+                written, blocks = tensor_descriptors.write(batch.tensors.values(), link.own)
                 payload, lenient = messages.pack_batch(batch, written)
             except MemoryError as error:
                 raise Overloaded(str(error), "memory") from error

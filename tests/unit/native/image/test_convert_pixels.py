@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ksrv._native.image import convert_pixels as pixels
+from ksrv._native.image import convert_pixels
 from ksrv._native.memory import buffer_pool
 from tests.support import image_files as files
 from tests.support.paths import GOLDEN
@@ -42,7 +42,7 @@ def stored(computed, dtype):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("planar", [False, True])
 def test_plain_conversions(source, target, planar):
-    convert = pixels.Conversion()
+    convert = convert_pixels.Conversion()
     assert convert.keeps_values
     for channels, width in itertools.product((1, 2, 3, 4), (1, 5, 47, 129, 400)):
         picture = values(source, (3, width, channels))
@@ -61,7 +61,7 @@ def test_arithmetic(source, target, planar, exact):
     precision = np.float64 if target == "f8" else np.float32
     for channels, height, width in ((1, 2, 77), (3, 4, 61), (3, 1, 1), (4, 3, 130)):
         mean, std = MEAN[:channels], STD[:channels]
-        convert = pixels.Conversion(scale=255, mean=mean, std=std, exact=exact)
+        convert = convert_pixels.Conversion(scale=255, mean=mean, std=std, exact=exact)
         assert not convert.keeps_values
         picture = values(source, (height, width, channels))
         out = np.empty((channels, height, width) if planar else picture.shape, target)
@@ -82,7 +82,9 @@ def test_exact_is_what_torchserve_computes():
 
     picture = values("u1", (224, 224, 3))
     out = np.empty((3, 224, 224), np.float32)
-    pixels.Conversion(scale=255, mean=MEAN[:3], std=STD[:3], exact=True)(picture, out, planar=True)
+    convert_pixels.Conversion(scale=255, mean=MEAN[:3], std=STD[:3], exact=True)(
+        picture, out, planar=True
+    )
     tensor = torch.from_numpy(picture.transpose(2, 0, 1).copy()).to(torch.float32).div(255)
     mean, std = torch.tensor(MEAN[:3]), torch.tensor(STD[:3])
     tensor.sub_(mean[:, None, None]).div_(std[:, None, None])
@@ -92,8 +94,8 @@ def test_exact_is_what_torchserve_computes():
 def test_fast_is_close_to_exact():
     picture = np.arange(256, dtype=np.uint8).reshape(16, 16, 1).repeat(3, axis=2)
     fast, exact = np.empty((16, 16, 3), "f4"), np.empty((16, 16, 3), "f4")
-    pixels.Conversion(scale=255, mean=MEAN[:3], std=STD[:3])(picture, fast)
-    pixels.Conversion(scale=255, mean=MEAN[:3], std=STD[:3], exact=True)(picture, exact)
+    convert_pixels.Conversion(scale=255, mean=MEAN[:3], std=STD[:3])(picture, fast)
+    convert_pixels.Conversion(scale=255, mean=MEAN[:3], std=STD[:3], exact=True)(picture, exact)
     assert abs(fast - exact).max() < 1e-6
 
 
@@ -110,7 +112,7 @@ def test_channel_orders(channels, order, planar, target):
         shape = (len(order), 2, width) if planar else (2, width, len(order))
         out = np.empty(shape, target)
         mean = tuple(range(1, len(order) + 1))
-        pixels.Conversion(channels=order, scale=2, mean=mean, exact=True)(
+        convert_pixels.Conversion(channels=order, scale=2, mean=mean, exact=True)(
             picture, out, planar=planar
         )
         wanted = picture[:, :, list(order)].astype("f4") / np.float32(2) - np.array(mean, "f4")
@@ -121,15 +123,15 @@ def test_channel_orders(channels, order, planar, target):
 def test_one_value_serves_all_channels():
     picture = values("u1", (5, 9, 3))
     one, three = np.empty((5, 9, 3), "f4"), np.empty((5, 9, 3), "f4")
-    pixels.Conversion(mean=(3,), std=(2,))(picture, one)
-    pixels.Conversion(mean=(3, 3, 3), std=(2, 2, 2))(picture, three)
+    convert_pixels.Conversion(mean=(3,), std=(2,))(picture, one)
+    convert_pixels.Conversion(mean=(3, 3, 3), std=(2, 2, 2))(picture, three)
     np.testing.assert_array_equal(one, three)
 
 
 def test_two_dimensions_are_one_channel():
     picture = values("u1", (7, 11))
     out = np.empty((7, 11), "f4")
-    pixels.Conversion()(picture, out)
+    convert_pixels.Conversion()(picture, out)
     np.testing.assert_array_equal(out, picture)
 
 
@@ -137,12 +139,12 @@ def test_rows_may_have_gaps():
     wide = values("u1", (20, 40, 3))
     out = np.zeros((10, 50, 3), "f4")
     for order in (None, (2, 1, 0)):
-        pixels.Conversion(channels=order)(wide[::2, 5:25], out[:, 10:30])
+        convert_pixels.Conversion(channels=order)(wide[::2, 5:25], out[:, 10:30])
         wanted = wide[::2, 5:25][..., list(order or (0, 1, 2))]
         np.testing.assert_array_equal(out[:, 10:30], wanted)
         assert not out[:, :10].any() and not out[:, 30:].any()
     planes = np.zeros((3, 10, 30), "f4")
-    pixels.Conversion()(wide[::-2, :20], planes[:, :, 4:24], planar=True)
+    convert_pixels.Conversion()(wide[::-2, :20], planes[:, :, 4:24], planar=True)
     np.testing.assert_array_equal(planes[:, :, 4:24], wide[::-2, :20].transpose(2, 0, 1))
 
 
@@ -150,7 +152,7 @@ def test_a_picture_is_converted_in_place():
     for dtype, order in itertools.product(("f4", "u1"), (None, (2, 1, 0))):
         picture = values("u1", (33, 57, 3)).astype(dtype)
         wanted = np.empty_like(picture)
-        convert = pixels.Conversion(channels=order, scale=3, mean=(1, 2, 3))
+        convert = convert_pixels.Conversion(channels=order, scale=3, mean=(1, 2, 3))
         convert(picture.copy(), wanted)
         convert(picture, picture)
         np.testing.assert_array_equal(picture, wanted)
@@ -162,7 +164,7 @@ def test_half_precision_of_every_kind_of_number():
                       0x477FF000, 0x7F800000, 0x7FC00000, 0x7F800001], np.uint32)  # fmt: skip
     numbers = np.concatenate([bits, edges, edges | 0x80000000]).view(np.float32)[None, :, None]
     out = np.empty(numbers.shape, np.float16)
-    pixels.Conversion()(numbers, out)
+    convert_pixels.Conversion()(numbers, out)
     with np.errstate(over="ignore", invalid="ignore"):
         wanted = numbers.astype(np.float16)
     nan = np.isnan(wanted)
@@ -176,13 +178,13 @@ def test_bfloat16_of_every_kind_of_number():
     bits = np.arange(0, 2**32, 4093, dtype=np.uint64).astype(np.uint32)
     numbers = bits.view(np.float32)[None, :, None]
     out = np.empty(numbers.shape, np.uint16)
-    pixels.Conversion()(numbers, out, bfloat16=True)
+    convert_pixels.Conversion()(numbers, out, bfloat16=True)
     wanted = torch.from_numpy(numbers.copy()).to(torch.bfloat16).view(torch.uint16).numpy()
     nan = np.isnan(numbers)
     np.testing.assert_array_equal(out[~nan], wanted[~nan])
     assert np.isnan((out[nan].astype(np.uint32) << 16).view(np.float32)).all()
     with pytest.raises(ValueError, match="stored as uint16"):
-        pixels.Conversion()(numbers, np.empty(numbers.shape, np.float32), bfloat16=True)
+        convert_pixels.Conversion()(numbers, np.empty(numbers.shape, np.float32), bfloat16=True)
 
 
 def test_integers_saturate_and_round_to_even():
@@ -190,7 +192,7 @@ def test_integers_saturate_and_round_to_even():
                         np.inf, -np.inf, np.nan], np.float32)[None, :, None]  # fmt: skip
     for dtype in ("u1", "i1", "u2", "i2", "i4"):
         out = np.empty(numbers.shape, dtype)
-        pixels.Conversion()(numbers, out)
+        convert_pixels.Conversion()(numbers, out)
         info = np.iinfo(dtype)
         wanted = np.clip(np.rint(numbers[0, :-1, 0]), info.min, min(info.max, 2147483520))
         np.testing.assert_array_equal(out[0, :-1, 0], wanted.astype(dtype))
@@ -201,7 +203,7 @@ def test_conversion_equals_opencvs():
     for source, target in (("u2", "u1"), ("u2", "i2"), ("u1", "i2"), ("u1", "u2"), ("u2", "f4")):
         picture = values(source, (40, 50, 3))
         out = np.empty(picture.shape, target)
-        pixels.Conversion()(picture, out)
+        convert_pixels.Conversion()(picture, out)
         wanted = np.empty(picture.shape, target)
         low, high = (np.iinfo(target).min, np.iinfo(target).max) if target != "f4" else (0, 1e9)
         wanted[...] = np.clip(picture.astype(np.int64), low, high)
@@ -212,7 +214,7 @@ def test_conversion_equals_opencvs():
 
 def test_empty_pictures():
     for shape in ((0, 5, 3), (5, 0, 3)):
-        pixels.Conversion()(np.empty(shape, "u1"), np.empty(shape, "f4"))
+        convert_pixels.Conversion()(np.empty(shape, "u1"), np.empty(shape, "f4"))
 
 
 @pytest.mark.parametrize(
@@ -229,7 +231,7 @@ def test_empty_pictures():
 )
 def test_conversions_that_make_no_sense(keys):
     with pytest.raises(ValueError):
-        pixels.Conversion(**keys)
+        convert_pixels.Conversion(**keys)
 
 
 def unaligned(dtype, shape):
@@ -255,21 +257,25 @@ def unaligned(dtype, shape):
 )
 def test_arguments_that_do_not_fit(source, target, problem):
     with pytest.raises(ValueError, match=problem):
-        pixels.Conversion()(source, target)
+        convert_pixels.Conversion()(source, target)
 
 
 def test_values_and_channels_must_match():
     with pytest.raises(ValueError, match="has no channel 2"):
-        pixels.Conversion(channels=(2,))(np.zeros((2, 2, 2), "u1"), np.zeros((2, 2, 1), "f4"))
+        convert_pixels.Conversion(channels=(2,))(
+            np.zeros((2, 2, 2), "u1"), np.zeros((2, 2, 1), "f4")
+        )
     with pytest.raises(ValueError, match="1 channels, not 3"):
-        pixels.Conversion(mean=(1, 2, 3))(np.zeros((2, 2, 1), "u1"), np.zeros((2, 2, 1), "f4"))
+        convert_pixels.Conversion(mean=(1, 2, 3))(
+            np.zeros((2, 2, 1), "u1"), np.zeros((2, 2, 1), "f4")
+        )
 
 
 def test_read_only_targets_are_refused():
     target = np.zeros((2, 2, 3), "f4")
     target.flags.writeable = False
     with pytest.raises((BufferError, ValueError)):
-        pixels.Conversion()(np.zeros((2, 2, 3), "u1"), target)
+        convert_pixels.Conversion()(np.zeros((2, 2, 3), "u1"), target)
 
 
 # ---- Pillow's resize ----------------------------------------------------------------------------
@@ -290,7 +296,7 @@ RESIZE = GOLDEN / "resize.json"
 def test_golden_results(case):
     picture = np.array(case["in"], np.uint8).reshape(case["in_shape"])
     height, width, _ = case["out_shape"]
-    assert pixels.resize_pillow(picture, height, width).ravel().tolist() == case["out"]
+    assert convert_pixels.resize_pillow(picture, height, width).ravel().tolist() == case["out"]
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -313,7 +319,9 @@ def test_golden_results(case):
 )
 def test_resize_equals_pillow(size, target, channels):
     picture = files.pixels(*size, channels)
-    np.testing.assert_array_equal(pixels.resize_pillow(picture, *target), pillow(picture, *target))
+    np.testing.assert_array_equal(
+        convert_pixels.resize_pillow(picture, *target), pillow(picture, *target)
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -324,10 +332,12 @@ def test_resize_equals_pillow_on_any_size(seed):
         channels = int(rng.choice([1, 3, 4]))
         picture = rng.integers(0, 256, (height, width, channels), dtype=np.uint8)
         wanted = pillow(picture, to_height, to_width)
-        np.testing.assert_array_equal(pixels.resize_pillow(picture, to_height, to_width), wanted)
+        np.testing.assert_array_equal(
+            convert_pixels.resize_pillow(picture, to_height, to_width), wanted
+        )
         top, left = int(rng.integers(0, to_height)), int(rng.integers(0, to_width))
         window = np.zeros(wanted[top:, left:][: to_height // 2 + 1].shape, np.uint8)
-        pixels.resize_pillow(picture, to_height, to_width, window, (top, left))
+        convert_pixels.resize_pillow(picture, to_height, to_width, window, (top, left))
         np.testing.assert_array_equal(window, wanted[top:, left:][: to_height // 2 + 1])
 
 
@@ -337,22 +347,22 @@ def test_which_pass_comes_first_shows_and_follows_pillow():
     for less_width in (9, 10, 11):
         picture = rng.integers(0, 256, (60, 40 + less_width, 3), dtype=np.uint8)
         np.testing.assert_array_equal(
-            pixels.resize_pillow(picture, 40, 40), pillow(picture, 40, 40)
+            convert_pixels.resize_pillow(picture, 40, 40), pillow(picture, 40, 40)
         )
 
 
 def test_resizing_rows_with_gaps_and_two_dimensions():
     wide = files.pixels(60, 90)
     out = np.zeros((20, 50, 3), np.uint8)
-    pixels.resize_pillow(wide[::2, 10:50], 20, 30, out[:, 5:35])
+    convert_pixels.resize_pillow(wide[::2, 10:50], 20, 30, out[:, 5:35])
     np.testing.assert_array_equal(
         out[:, 5:35], pillow(np.ascontiguousarray(wide[::2, 10:50]), 20, 30)
     )
     assert not out[:, :5].any() and not out[:, 35:].any()
     grey = files.pixels(30, 40, 1)
-    assert pixels.resize_pillow(grey[:, :, 0], 9, 8).shape == (9, 8)
+    assert convert_pixels.resize_pillow(grey[:, :, 0], 9, 8).shape == (9, 8)
     np.testing.assert_array_equal(
-        pixels.resize_pillow(grey[:, :, 0], 9, 8), pillow(grey, 9, 8)[:, :, 0]
+        convert_pixels.resize_pillow(grey[:, :, 0], 9, 8), pillow(grey, 9, 8)[:, :, 0]
     )
 
 
@@ -360,7 +370,7 @@ def test_four_channels_without_opacity_are_four_planes():
     picture = files.pixels(30, 40, 4)
     planes = [pillow(picture[:, :, c : c + 1], 11, 13) for c in range(4)]
     np.testing.assert_array_equal(
-        pixels.resize_pillow(picture, 11, 13, alpha=False), np.concatenate(planes, axis=2)
+        convert_pixels.resize_pillow(picture, 11, 13, alpha=False), np.concatenate(planes, axis=2)
     )
 
 
@@ -368,7 +378,7 @@ def test_two_channels_are_two_planes():
     picture = files.pixels(30, 40, 2)
     planes = [pillow(picture[:, :, c : c + 1], 11, 13) for c in range(2)]
     np.testing.assert_array_equal(
-        pixels.resize_pillow(picture, 11, 13), np.concatenate(planes, axis=2)
+        convert_pixels.resize_pillow(picture, 11, 13), np.concatenate(planes, axis=2)
     )
 
 
@@ -389,7 +399,7 @@ def test_two_channels_are_two_planes():
 )
 def test_resizes_that_do_not_fit(source, size, target, offset, problem):
     with pytest.raises(ValueError, match=problem):
-        pixels.resize_pillow(source, *size, target, offset)
+        convert_pixels.resize_pillow(source, *size, target, offset)
 
 
 def test_the_golden_picture_resized_and_cropped():
@@ -399,18 +409,20 @@ def test_the_golden_picture_resized_and_cropped():
     picture = np.stack([(5 * x + 3 * y) % 256, x * y // 16 % 256, checks], axis=-1).astype("u1")
     assert hashlib.sha256(picture.tobytes()).hexdigest() == golden["image_sha256_of_rgb_bytes"]
     width, height = golden["resized_wh"]
-    resized = pixels.resize_pillow(picture, height, width)
+    resized = convert_pixels.resize_pillow(picture, height, width)
     assert hashlib.sha256(resized.tobytes()).hexdigest() == golden["resized_sha256"]
     crop = np.empty((224, 224, 3), np.uint8)
-    pixels.resize_pillow(picture, height, width, crop, (16, 58))
+    convert_pixels.resize_pillow(picture, height, width, crop, (16, 58))
     assert hashlib.sha256(crop.tobytes()).hexdigest() == golden["cropped_sha256"]
     out = np.empty((3, 224, 224), np.float32)
-    pixels.Conversion(scale=255, mean=MEAN[:3], std=STD[:3], exact=True)(crop, out, planar=True)
+    convert_pixels.Conversion(scale=255, mean=MEAN[:3], std=STD[:3], exact=True)(
+        crop, out, planar=True
+    )
     for where, value in golden["normalised_chw_float32"].items():
         assert out[tuple(int(n) for n in where.split(","))] == np.float32(value)
 
 
 def test_scratch_comes_from_the_buffer_pool_and_goes_back():
     before = buffer_pool.statistics()["leased"]
-    pixels.resize_pillow(files.pixels(100, 100), 30, 30)
+    convert_pixels.resize_pillow(files.pixels(100, 100), 30, 30)
     assert buffer_pool.statistics()["leased"] == before

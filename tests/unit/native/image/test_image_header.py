@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ksrv._native.image import image_header as image
+from ksrv._native.image import image_header
 from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.memory import buffer_pool
 from tests.support import image_files as files
@@ -49,7 +49,7 @@ def unchanged(data):
     ],
 )
 def test_headers_say_what_cv2_decodes(data):
-    header = image.probe(data)
+    header = image_header.probe(data)
     pixels = unchanged(data)
     assert (header.height, header.width) == pixels.shape[:2]
     assert header.channels == (1 if pixels.ndim == 2 else pixels.shape[2])
@@ -74,25 +74,25 @@ def test_headers_say_what_cv2_decodes(data):
 )
 @pytest.mark.parametrize("size", [(20, 30), (301, 257)])
 def test_other_formats(form, mode, options, size):
-    header = image.probe(files.encode(files.picture(*size, mode), form, **options))
+    header = image_header.probe(files.encode(files.picture(*size, mode), form, **options))
     assert header[:5] == (form.lower(), size[1], size[0], 0, 8)
 
 
 def test_a_bitmap_from_the_top_and_an_old_one():
     data = bytearray(files.encode(files.picture(20, 30), "BMP"))
     data[22:26] = struct.pack("<i", -20)
-    assert image.probe(data)[:3] == ("bmp", 30, 20)
+    assert image_header.probe(data)[:3] == ("bmp", 30, 20)
     old = b"BM" + bytes(12) + struct.pack("<IHHHH", 12, 30, 20, 1, 24) + bytes(8)
-    assert image.probe(old)[:3] == ("bmp", 30, 20)
+    assert image_header.probe(old)[:3] == ("bmp", 30, 20)
     data[18:22] = struct.pack("<i", -30)
-    with pytest.raises(image.ImageError, match="BMP header is damaged"):
-        image.probe(data)
+    with pytest.raises(image_header.ImageError, match="BMP header is damaged"):
+        image_header.probe(data)
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF"])
 @pytest.mark.parametrize("orientation", [*range(1, 9)])
 def test_orientation_is_read(form, orientation):
-    assert image.probe(files.oriented(20, 30, orientation, form)).orientation == orientation
+    assert image_header.probe(files.oriented(20, 30, orientation, form)).orientation == orientation
 
 
 def exif_segment(tiff):
@@ -123,7 +123,7 @@ def with_segment(segment):
     ],
 )
 def test_damaged_orientation_never_spoils_the_picture(tiff, orientation):
-    header = image.probe(with_segment(exif_segment(tiff)))
+    header = image_header.probe(with_segment(exif_segment(tiff)))
     assert header[:3] == ("jpeg", 30, 20) and header.orientation == orientation
 
 
@@ -131,11 +131,11 @@ def test_the_first_exif_segment_counts():
     def tagged(value):
         return exif_segment(b"II*\0\x08\0\0\0" + struct.pack("<HHHIHH", 1, 0x112, 3, 1, value, 0))
 
-    assert image.probe(with_segment(tagged(6) + tagged(3))).orientation == 6
+    assert image_header.probe(with_segment(tagged(6) + tagged(3))).orientation == 6
 
 
 def test_fill_bytes_and_markers_without_parameters_are_passed():
-    assert image.probe(with_segment(b"\xff\xff\xff\x01\xff\xd0"))[:3] == ("jpeg", 30, 20)
+    assert image_header.probe(with_segment(b"\xff\xff\xff\x01\xff\xd0"))[:3] == ("jpeg", 30, 20)
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ def test_fill_bytes_and_markers_without_parameters_are_passed():
     ],
 )
 def test_unreadable_headers_are_named(data, problem):
-    with pytest.raises(image.ImageError, match=problem):
-        image.probe(data)
+    with pytest.raises(image_header.ImageError, match=problem):
+        image_header.probe(data)
 
 
 def tiff_of(*entries):
@@ -184,26 +184,28 @@ def tiff_of(*entries):
 
 def test_a_tile_far_beyond_its_picture_is_refused():
     base = ((256, 10), (257, 10))
-    assert image.probe(tiff_of(*base, (322, 256), (323, 256)))[1:3] == (10, 10)
+    assert image_header.probe(tiff_of(*base, (322, 256), (323, 256)))[1:3] == (10, 10)
     for tile in ((322, 60_000), (323, 60_000)):
-        with pytest.raises(image.ImageError, match="TIFF header is damaged"):
-            image.probe(tiff_of(*base, tile))
+        with pytest.raises(image_header.ImageError, match="TIFF header is damaged"):
+            image_header.probe(tiff_of(*base, tile))
 
 
 @pytest.mark.parametrize("kind", [b"IDAT", b"tEXt", b"fdAT", b"IEND", b"abcd"])
 @pytest.mark.parametrize("length", [0xFFFFFFFF, 0x7FFFFFFF, 200_000_000, 7])
 def test_a_chunk_that_announces_more_than_the_file_holds(kind, length):
     data = files.png_announcing(kind, length, b"pixels")
-    with pytest.raises(image.ImageError, match=rf"announces {length} bytes .* and 6 are left"):
-        image.probe(data)
+    with pytest.raises(
+        image_header.ImageError, match=rf"announces {length} bytes .* and 6 are left"
+    ):
+        image_header.probe(data)
 
 
 def test_every_cut_of_a_chunk_is_named():
     data = files.png(20, 30)
     at = data.index(b"IDAT") - 4
     for end in range(at + 8, len(data) - 12):
-        with pytest.raises(image.ImageError, match=f"chunk at byte {at} announces"):
-            image.probe(data[:end])
+        with pytest.raises(image_header.ImageError, match=f"chunk at byte {at} announces"):
+            image_header.probe(data[:end])
 
 
 def test_compressed_texts_are_bounded():
@@ -211,10 +213,10 @@ def test_compressed_texts_are_bounded():
         return files.png(8, 8)[:33] + files.chunk(kind, b"k\0\0x") * count + files.png(8, 8)[33:]
 
     for kind in (b"zTXt", b"iTXt"):
-        assert image.probe(texts(kind, 64))[:3] == ("png", 8, 8)
-        with pytest.raises(image.ImageError, match="more than 64 compressed texts"):
-            image.probe(texts(kind, 65))
-    assert image.probe(texts(b"tEXt", 5000))[:3] == ("png", 8, 8)
+        assert image_header.probe(texts(kind, 64))[:3] == ("png", 8, 8)
+        with pytest.raises(image_header.ImageError, match="more than 64 compressed texts"):
+            image_header.probe(texts(kind, 65))
+    assert image_header.probe(texts(b"tEXt", 5000))[:3] == ("png", 8, 8)
 
 
 # ---- what decoding costs -----------------------------------------------------------------------
@@ -229,15 +231,15 @@ SCAN = segment(0xDA, b"\1\1\0\0\0\0")
 
 
 def scans(*behind, frame=0xC2):
-    return image.probe(b"\xff\xd8" + segment(frame, FRAME) + b"".join(behind)).scans
+    return image_header.probe(b"\xff\xd8" + segment(frame, FRAME) + b"".join(behind)).scans
 
 
 def test_scans_are_counted_to_the_end():
     for count in (10, 11, 94, 95, 2000):
-        assert image.probe(files.jpeg_of_scans(count)).scans == count
+        assert image_header.probe(files.jpeg_of_scans(count)).scans == count
     for mode, progressive in itertools.product(("L", "RGB", "CMYK"), (True, False)):
         data = files.jpeg(64, 48, mode, progressive=progressive)
-        assert image.probe(data).scans == data.count(b"\xff\xda")
+        assert image_header.probe(data).scans == data.count(b"\xff\xda")
     assert scans() == 0
     assert scans(SCAN) == scans(SCAN, b"\xff") == scans(SCAN, b"\xff\xda") - 1 == 1
 
@@ -269,7 +271,7 @@ def test_the_count_ends_with_the_picture():
 
 def test_the_decoders_memory_is_told():
     def told(data):
-        return image.probe(data).pixel_bytes
+        return image_header.probe(data).pixel_bytes
 
     assert told(files.jpeg(8, 8)) == 2 * 3
     assert told(files.jpeg(8, 8, progressive=True)) == 3 * 3
@@ -284,10 +286,10 @@ PEAK = """
 import sys
 import cv2
 import numpy as np
-from ksrv._native.image import image_header as image
+from ksrv._native.image import image_header
 
 data = sys.stdin.buffer.read()
-header = image.probe(data)
+header = image_header.probe(data)
 told = header.width * header.height * header.pixel_bytes
 cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)[:1].copy()
 
@@ -325,11 +327,11 @@ def test_the_decoder_holds_no_more_than_is_told(made):
 
 def test_every_cut_of_a_file_is_read_or_refused():
     for data in (files.jpeg(20, 30), files.png(20, 30), files.oriented(20, 30, 6)):
-        whole = image.probe(data)
+        whole = image_header.probe(data)
         for end in range(1, len(data)):
             try:
-                header = image.probe(data[:end])
-            except image.ImageError:
+                header = image_header.probe(data[:end])
+            except image_header.ImageError:
                 continue
             assert header[:3] == whole[:3]
 
@@ -338,15 +340,15 @@ def test_every_cut_of_a_file_is_read_or_refused():
 def test_any_contiguous_buffer_will_do(kind):
     data = files.jpeg(20, 30)
     buffer = kind(data, np.uint8) if kind is np.frombuffer else kind(data)
-    assert image.probe(buffer)[:3] == ("jpeg", 30, 20)
+    assert image_header.probe(buffer)[:3] == ("jpeg", 30, 20)
 
 
 def test_other_arguments_are_type_errors():
     for wrong in ("text", None, 3):
         with pytest.raises(TypeError):
-            image.probe(wrong)
+            image_header.probe(wrong)
     with pytest.raises((BufferError, ValueError)):
-        image.probe(memoryview(bytes(100))[::2])
+        image_header.probe(memoryview(bytes(100))[::2])
 
 
 @pytest.mark.parametrize("claim", [files.png_claiming, files.jpeg_claiming])
@@ -355,7 +357,7 @@ def test_a_bomb_costs_no_memory(claim):
     leased = buffer_pool.statistics()["leased_bytes"]
     tracemalloc.start()
     for _ in range(50):
-        assert image.probe(bomb)[1:3] == (30000, 30000)
+        assert image_header.probe(bomb)[1:3] == (30000, 30000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000

@@ -6,12 +6,12 @@ import struct
 import numpy as np
 import pytest
 
-from ksrv._native.tensor import bytes_tensor as elements
+from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.bytes_tensor import ElementsError
 
 JPEG = b"\xff\xd8\xff\xe0" + bytes(range(60))
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(50))
-LARGE = bytes(elements.VIEW_BYTES)
+LARGE = bytes(bytes_tensor.VIEW_BYTES)
 
 
 def prefixed(*parts: bytes) -> bytes:
@@ -20,70 +20,70 @@ def prefixed(*parts: bytes) -> bytes:
 
 class TestRead:
     def test_prefixed_strings_are_bytes(self):
-        assert elements.read(prefixed(b"a", b"", b"\xc3\xa9"), 3, None, False, "x") == [
+        assert bytes_tensor.read(prefixed(b"a", b"", b"\xc3\xa9"), 3, None, False, "x") == [
             b"a",
             b"",
             b"\xc3\xa9",
         ]
 
     def test_no_elements_take_no_bytes(self):
-        assert elements.read(b"", 0, None, False, "x") == []
+        assert bytes_tensor.read(b"", 0, None, False, "x") == []
         with pytest.raises(ElementsError, match="4 bytes follow the last element at offset 0"):
-            elements.read(b"abcd", 0, None, False, "x")
+            bytes_tensor.read(b"abcd", 0, None, False, "x")
 
     def test_size_list_means_bare_elements(self):
-        assert elements.read(b"abcde", 3, (2, 0, 3), False, "x") == [b"ab", b"", b"cde"]
+        assert bytes_tensor.read(b"abcde", 3, (2, 0, 3), False, "x") == [b"ab", b"", b"cde"]
 
     def test_size_list_of_wrong_length(self):
         with pytest.raises(ElementsError, match="lists 2 sizes, but the shape has 3 elements"):
-            elements.read(b"abcde", 3, (2, 3), True, "x")
+            bytes_tensor.read(b"abcde", 3, (2, 3), True, "x")
 
     @pytest.mark.parametrize("sizes", [(2, 2), (3, 3), (2**62, 2**62, 2**62, 2**62)])
     def test_size_list_that_does_not_add_up(self, sizes):
         with pytest.raises(ElementsError, match=f"add up to {sum(sizes)} bytes, but there are 5"):
-            elements.read(b"abcde", len(sizes), sizes, True, "x")
+            bytes_tensor.read(b"abcde", len(sizes), sizes, True, "x")
 
     def test_negative_size(self):
         with pytest.raises(ElementsError, match="-1 is not a size"):
-            elements.read(b"abcde", 2, (-1, 6), True, "x")
+            bytes_tensor.read(b"abcde", 2, (-1, 6), True, "x")
 
     @pytest.mark.parametrize("image", [JPEG, PNG])
     def test_one_image_bare_or_prefixed(self, image):
-        assert elements.read(image, 1, None, True, "x") == [image]
-        assert elements.read(prefixed(image), 1, None, True, "x") == [image]
+        assert bytes_tensor.read(image, 1, None, True, "x") == [image]
+        assert bytes_tensor.read(prefixed(image), 1, None, True, "x") == [image]
 
     def test_images_are_views_into_the_buffer(self):
         buffer = bytearray(prefixed(JPEG, PNG))
-        first, second = elements.read(buffer, 2, None, True, "x")
+        first, second = bytes_tensor.read(buffer, 2, None, True, "x")
         assert isinstance(first, memoryview) and isinstance(second, memoryview)
         assert np.shares_memory(np.frombuffer(first, "u1"), np.frombuffer(buffer, "u1"))
         assert second == PNG
 
     def test_large_elements_are_views_and_smaller_ones_bytes(self):
-        small, large = elements.read(prefixed(LARGE[1:], LARGE), 2, None, False, "x")
+        small, large = bytes_tensor.read(prefixed(LARGE[1:], LARGE), 2, None, False, "x")
         assert isinstance(small, bytes)
         assert isinstance(large, memoryview) and large == LARGE
 
     def test_views_of_any_byte_buffer(self):
         source = np.frombuffer(prefixed(JPEG), np.int8).copy()
-        (view,) = elements.read(source, 1, None, True, "x")
+        (view,) = bytes_tensor.read(source, 1, None, True, "x")
         assert view.format == "B" and view == JPEG
 
     def test_bare_image_whose_first_bytes_are_its_length_minus_four(self):
         # A little-endian TIFF of 2,771,277 bytes passes the prefixed walk by accident.
         tiff = b"II*\0" + bytes(0x002A4949)
         assert len(tiff) == 0x002A4949 + 4
-        (element,) = elements.read(tiff, 1, None, True, "x")
+        (element,) = bytes_tensor.read(tiff, 1, None, True, "x")
         assert len(element) == len(tiff)
 
     def test_prefix_that_looks_like_a_bitmap(self):
         image = JPEG + bytes(0x4D42 - len(JPEG))
-        (element,) = elements.read(prefixed(image), 1, None, True, "x")
+        (element,) = bytes_tensor.read(prefixed(image), 1, None, True, "x")
         assert element == image
 
     def test_two_bare_images_explain_the_two_formats(self):
         with pytest.raises(ElementsError) as caught:
-            elements.read(JPEG + JPEG, 2, None, True, "image")
+            bytes_tensor.read(JPEG + JPEG, 2, None, True, "image")
         text = str(caught.value)
         assert "input 'image': not 2 length-prefixed elements" in text
         assert (
@@ -93,19 +93,19 @@ class TestRead:
 
     def test_bare_string_is_not_taken_for_an_element(self):
         with pytest.raises(ElementsError, match="element 0 claims"):
-            elements.read(b"hello world", 1, None, False, "x")
+            bytes_tensor.read(b"hello world", 1, None, False, "x")
 
     def test_short_prefix(self):
         with pytest.raises(ElementsError, match="4-byte length at offset 5, 3 remain"):
-            elements.read(prefixed(b"a") + b"\1\0\0", 2, None, False, "x")
+            bytes_tensor.read(prefixed(b"a") + b"\1\0\0", 2, None, False, "x")
 
     def test_claimed_count_allocates_nothing(self):
         with pytest.raises(ElementsError):
-            elements.read(b"\0" * 16, 2**63, None, False, "x")
+            bytes_tensor.read(b"\0" * 16, 2**63, None, False, "x")
 
     def test_name_is_cut_and_escaped(self):
         with pytest.raises(ElementsError) as caught:
-            elements.read(b"x", 1, None, False, "\x1b\n" + "é" * 500)
+            bytes_tensor.read(b"x", 1, None, False, "\x1b\n" + "é" * 500)
         assert "\x1b" not in str(caught.value) and "..." in str(caught.value)
         assert len(str(caught.value)) < 300
 
@@ -121,30 +121,32 @@ class TestEncode:
             np.bytes_(b"n"),
             np.str_("s"),
         ]
-        assert elements.encode(parts) == prefixed(b"ab", "é".encode(), b"c", b"yz", b"", b"n", b"s")
-        assert elements.encode([]) == b""
-        assert elements.encode(iter(["a"])) == prefixed(b"a")
+        assert bytes_tensor.encode(parts) == prefixed(
+            b"ab", "é".encode(), b"c", b"yz", b"", b"n", b"s"
+        )
+        assert bytes_tensor.encode([]) == b""
+        assert bytes_tensor.encode(iter(["a"])) == prefixed(b"a")
 
     @pytest.mark.parametrize("bad", [1, None, 1.5, ["a"], np.zeros(3, "u1")])
     def test_other_types_name_the_index(self, bad):
         with pytest.raises(TypeError, match="element 1 is a"):
-            elements.encode([b"", bad])
+            bytes_tensor.encode([b"", bad])
 
     def test_lone_surrogate(self):
         with pytest.raises(ElementsError, match="element 0 is a string that UTF-8 cannot hold"):
-            elements.encode(["\ud800"])
+            bytes_tensor.encode(["\ud800"])
 
     def test_more_bytes_than_a_length_can_say(self):
         flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
         with mmap.mmap(-1, 2**32, flags=flags) as untouched:
             view = memoryview(untouched)
             with pytest.raises(ElementsError, match="element 1 has 4294967296 bytes"):
-                elements.encode([b"", view])
+                bytes_tensor.encode([b"", view])
             view.release()
 
     def test_strided_view(self):
         with pytest.raises(ElementsError, match="element 0 is a view with gaps"):
-            elements.encode([memoryview(b"abcdef")[::2]])
+            bytes_tensor.encode([memoryview(b"abcdef")[::2]])
 
 
 @pytest.mark.parametrize(
@@ -165,4 +167,4 @@ class TestEncode:
     ],
 )
 def test_signature(start, name):
-    assert elements.signature(start) == name
+    assert bytes_tensor.signature(start) == name

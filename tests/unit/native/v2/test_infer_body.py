@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from ksrv._native.v2 import infer_body as body
+from ksrv._native.v2 import infer_body
 from ksrv._native.v2.infer_body import BodyError, Bounds
 
 
 def read(document, tail=b"", **bounds):
     text = json.dumps(document).encode()
-    return body.read(text + tail, len(text), Bounds(**bounds))
+    return infer_body.read(text + tail, len(text), Bounds(**bounds))
 
 
 @pytest.mark.parametrize(
@@ -39,32 +39,32 @@ def read(document, tail=b"", **bounds):
     ],
 )
 def test_digits(text, limit, value):
-    assert body.digits(text, limit) == value
+    assert infer_body.digits(text, limit) == value
 
 
 class TestView:
     def test_arrays(self):
         source = np.arange(10, dtype="<i4")
-        found = body.view(source.tobytes(), 4, "INT32", (3, 3))
+        found = infer_body.view(source.tobytes(), 4, "INT32", (3, 3))
         np.testing.assert_array_equal(found, np.arange(1, 10).reshape(3, 3))
-        assert body.view(b"", 0, "FP64", (0,)).shape == (0,)
-        assert body.view(b"abcd", 0, "INT32", ()).shape == ()
+        assert infer_body.view(b"", 0, "FP64", (0,)).shape == (0,)
+        assert infer_body.view(b"abcd", 0, "INT32", ()).shape == ()
 
     @pytest.mark.parametrize("datatype", ["BYTES", "fp32", "", "\ud800"])
     def test_datatypes(self, datatype):
         with pytest.raises(ValueError, match="not a datatype of fixed size"):
-            body.view(b"abcd", 0, datatype, (1,))
+            infer_body.view(b"abcd", 0, datatype, (1,))
 
     @pytest.mark.parametrize(
         ("offset", "shape"), [(1, (1,)), (0, (2,)), (4, (1,)), (0, (-1,)), (0, (2**70,))]
     )
     def test_bounds(self, offset, shape):
         with pytest.raises(ValueError, match="do not lie within 4 bytes"):
-            body.view(b"abcd", offset, "INT32", shape)
+            infer_body.view(b"abcd", offset, "INT32", shape)
 
     def test_bool(self):
         with pytest.raises(BodyError) as caught:
-            body.view(b"\0\1\7", 0, "BOOL", (3,), "flags", 4)
+            infer_body.view(b"\0\1\7", 0, "BOOL", (3,), "flags", 4)
         error = caught.value
         assert (error.code, error.owner, error.index) == ("not_bool", "flags", 4)
         assert (error.expected, error.received, error.offset) == (2, 7, 2)
@@ -180,13 +180,13 @@ class TestRead:
                     wanted.encode()
                 except ValueError:  # not JSON, not UTF-8, or half a surrogate pair
                     with pytest.raises(BodyError):
-                        body.read(text, len(text))
+                        infer_body.read(text, len(text))
                 else:
-                    assert body.read(text, len(text)).id == wanted
+                    assert infer_body.read(text, len(text)).id == wanted
 
     def test_header_beyond_the_body(self):
         with pytest.raises(ValueError, match="longer than the body"):
-            body.read(b"{}", 3)
+            infer_body.read(b"{}", 3)
 
     @pytest.mark.parametrize(
         ("bounds", "code"),
@@ -230,12 +230,12 @@ class TestRead:
         # The fault lies where the limit is passed, however much is still to come.
         text = (before + ",".join(item % i for i in range(100_000)) + after).encode()
         with pytest.raises(BodyError) as caught:
-            body.read(text, len(text))
+            infer_body.read(text, len(text))
         assert caught.value.code == "too_many"
         assert caught.value.offset < 20_000
 
     def test_not_a_buffer(self):
         with pytest.raises(TypeError):
-            body.read("{}", 2)
+            infer_body.read("{}", 2)
         with pytest.raises(BufferError):
-            body.read(memoryview(b"{ } ")[::2], 2)
+            infer_body.read(memoryview(b"{ } ")[::2], 2)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ksrv._native.json import number_array as numbers
+from ksrv._native.json import number_array
 from ksrv._native.json.number_array import NumbersError
 
 
@@ -17,7 +17,7 @@ def read(text, datatype, count):
     """The values, or the error that refuses them."""
     body = text.encode()
     try:
-        return numbers.read(body, 0, len(body), datatype, count)
+        return number_array.read(body, 0, len(body), datatype, count)
     except NumbersError as error:
         return error
 
@@ -182,10 +182,10 @@ def test_any_text(text):
 def test_span_is_checked():
     for begin, end in ((0, 4), (2, 1), (4, 4)):
         with pytest.raises(ValueError, match="does not lie within"):
-            numbers.read(b"[1]", begin, end, "FP32", 1)
+            number_array.read(b"[1]", begin, end, "FP32", 1)
     for datatype in ("BYTES", "FP16", "BF16", "nonsense", ""):
         with pytest.raises(ValueError, match="has no JSON form"):
-            numbers.read(b"[1]", 0, 3, datatype, 1)
+            number_array.read(b"[1]", 0, 3, datatype, 1)
     for text in (b"", b"1", b"[1", b"[", b"]"):
         with pytest.raises(NumbersError):
-            numbers.read(text, 0, len(text), "FP32", 1)
+            number_array.read(text, 0, len(text), "FP32", 1)

@@ -5,7 +5,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksrv._native.tensor import bytes_tensor as elements
+from ksrv._native.tensor import bytes_tensor
 from ksrv._native.tensor.bytes_tensor import ElementsError
 
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"II*\0", b"MM\0*", b"BM")
@@ -56,7 +56,7 @@ def oracle(data, count, sizes, is_image):
 def check(data, count, sizes, is_image):
     expected = oracle(data, count, sizes, is_image)
     try:
-        got = elements.read(data, count, sizes, is_image, "x")
+        got = bytes_tensor.read(data, count, sizes, is_image, "x")
     except ElementsError:
         got = None
     assert got == expected
@@ -89,6 +89,6 @@ def test_mutated_buffers(items, is_image, data):
 @given(st.lists(st.one_of(st.binary(max_size=50), st.text(max_size=20))))
 def test_encode_and_decode(items):
     raw = [item.encode() if isinstance(item, str) else item for item in items]
-    encoded = elements.encode(items)
+    encoded = bytes_tensor.encode(items)
     assert encoded == prefixed(raw)
-    assert elements.decode(encoded, len(items)) == raw
+    assert bytes_tensor.decode(encoded, len(items)) == raw
