@@ -13,48 +13,31 @@ class Scanner {
         : base_(base), size_(size), limits_(limits), request_(request) {}
 
     Outcome run() noexcept {
-        Cursor c(base_, 0, size_);
         bool seen[4] = {};
-        while (!c.done()) {
-            std::uint64_t field;
-            unsigned type;
-            if (!c.tag(&field, &type, &request_.unsure)) return malformed(c);
-            if (type != protobuf::BYTES || field == 0 || field > 7) {
-                if (!unknown(c, field, type)) return malformed(c);
-                continue;
-            }
-            Span part;
-            if (!c.span(&part, &request_.unsure)) return malformed(c);
-            Outcome outcome = OK;
+        const Span message{0, size_};
+        return parts(message, 7, [&](const Cursor &, std::uint64_t field, const Span &part) {
             switch (field) {
             case 1:
-                outcome = once(part, &request_.model_name, &seen[1]);
-                break;
+                return once(part, &request_.model_name, &seen[1]);
             case 2:
-                outcome = once(part, &request_.model_version, &seen[2]);
-                break;
+                return once(part, &request_.model_version, &seen[2]);
             case 3:
-                outcome = once(part, &request_.id, &seen[3]);
-                break;
+                return once(part, &request_.id, &seen[3]);
             case 4:
-                outcome = parameter(part, request_.parameters);
-                break;
+                return parameter(part, request_.parameters);
             case 5:
-                outcome = input(part);
-                break;
+                return input(part);
             case 6:
-                outcome = output(part);
-                break;
+                return output(part);
             default:
-                if (request_.raw.size() == limits_.inputs) return limit(INPUTS, limits_.inputs + 1);
-                if (Span *raw = request_.raw.add())
-                    *raw = part;
-                else
-                    outcome = MEMORY;
+                break;
             }
-            if (outcome != OK) return outcome;
-        }
-        return OK;
+            if (request_.raw.size() == limits_.inputs) return limit(INPUTS, limits_.inputs + 1);
+            Span *raw = request_.raw.add();
+            if (!raw) return MEMORY;
+            *raw = part;
+            return OK;
+        });
     }
 
   private:
@@ -71,6 +54,26 @@ class Scanner {
     bool unknown(Cursor &c, std::uint64_t field, unsigned type) noexcept {
         request_.unsure = true;
         return c.skip(field, type);
+    }
+
+    // Calls `take` with each field of `within` up to number `last`; all of them have a length.
+    template <typename Take>
+    Outcome parts(const Span &within, std::uint64_t last, Take &&take) noexcept {
+        Cursor c(base_, within.offset, within.offset + within.length);
+        while (!c.done()) {
+            std::uint64_t field;
+            unsigned type;
+            if (!c.tag(&field, &type, &request_.unsure)) return malformed(c);
+            if (type != protobuf::BYTES || field == 0 || field > last) {
+                if (!unknown(c, field, type)) return malformed(c);
+                continue;
+            }
+            Span part;
+            if (!c.span(&part, &request_.unsure)) return malformed(c);
+            const Outcome outcome = take(c, field, part);
+            if (outcome != OK) return outcome;
+        }
+        return OK;
     }
 
     Outcome text(const Span &part) noexcept {
@@ -93,23 +96,10 @@ class Scanner {
             return limit(PARAMETERS, limits_.parameters + 1);
         Parameter *made = pool.add();
         if (!made) return MEMORY;
-        Cursor c(base_, entry.offset, entry.offset + entry.length);
         bool has_key = false, has_value = false;
-        while (!c.done()) {
-            std::uint64_t field;
-            unsigned type;
-            if (!c.tag(&field, &type, &request_.unsure)) return malformed(c);
-            if (type != protobuf::BYTES || (field != 1 && field != 2)) {
-                if (!unknown(c, field, type)) return malformed(c);
-                continue;
-            }
-            Span part;
-            if (!c.span(&part, &request_.unsure)) return malformed(c);
-            const Outcome outcome =
-                field == 1 ? once(part, &made->key, &has_key) : value(part, made, &has_value);
-            if (outcome != OK) return outcome;
-        }
-        return OK;
+        return parts(entry, 2, [&](const Cursor &, std::uint64_t field, const Span &part) {
+            return field == 1 ? once(part, &made->key, &has_key) : value(part, made, &has_value);
+        });
     }
 
     Outcome value(const Span &part, Parameter *made, bool *seen) noexcept {
@@ -215,24 +205,14 @@ class Scanner {
 
     Outcome contents(const Span &part, Input *made) noexcept {
         made->contents = part;
-        Cursor c(base_, part.offset, part.offset + part.length);
-        while (!c.done()) {
-            std::uint64_t field;
-            unsigned type;
-            if (!c.tag(&field, &type, &request_.unsure)) return malformed(c);
-            if (type != protobuf::BYTES || field == 0 || field > BYTES_CONTENTS) {
-                if (!unknown(c, field, type)) return malformed(c);
-                continue;
-            }
-            Span values;
-            if (!c.span(&values, &request_.unsure)) return malformed(c);
+        const auto take = [&](const Cursor &c, std::uint64_t field, const Span &values) {
             const unsigned bit = 1u << field;
             if (field == BYTES_CONTENTS) {
                 made->elements = made->fields & bit ? made->elements + 1 : 1;
                 made->fields |= bit;
-                continue;
+                return OK;
             }
-            if (values.length == 0) continue;  // a packed field without values is not set
+            if (values.length == 0) return OK;  // a packed field without values is not set
             if (made->fields & bit) request_.unsure = true;
             made->fields |= bit;
             made->packed = values;
@@ -241,11 +221,12 @@ class Scanner {
                 if (values.length % width) return malformed(c);
                 made->elements = values.length / width;
             } else if (!protobuf::count_varints(base_ + values.offset, values.length, &made->elements,
-                                      &request_.unsure)) {
+                                                &request_.unsure)) {
                 return malformed(c);
             }
-        }
-        return OK;
+            return OK;
+        };
+        return parts(part, BYTES_CONTENTS, take);
     }
 
     Outcome output(const Span &entry) noexcept {
@@ -253,28 +234,12 @@ class Scanner {
         Output *made = request_.outputs.add();
         if (!made) return MEMORY;
         made->first_parameter = request_.inner_parameters.size();
-        Cursor c(base_, entry.offset, entry.offset + entry.length);
         bool has_name = false;
-        while (!c.done()) {
-            std::uint64_t field;
-            unsigned type;
-            if (!c.tag(&field, &type, &request_.unsure)) return malformed(c);
-            if (type != protobuf::BYTES || (field != 1 && field != 2)) {
-                if (!unknown(c, field, type)) return malformed(c);
-                continue;
-            }
-            Span part;
-            if (!c.span(&part, &request_.unsure)) return malformed(c);
-            Outcome outcome;
-            if (field == 1) {
-                outcome = once(part, &made->name, &has_name);
-            } else {
-                outcome = parameter(part, request_.inner_parameters);
-                ++made->parameters;
-            }
-            if (outcome != OK) return outcome;
-        }
-        return OK;
+        return parts(entry, 2, [&](const Cursor &, std::uint64_t field, const Span &part) {
+            if (field == 1) return once(part, &made->name, &has_name);
+            ++made->parameters;
+            return parameter(part, request_.inner_parameters);
+        });
     }
 
     const unsigned char *base_;

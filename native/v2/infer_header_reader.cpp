@@ -115,34 +115,23 @@ private:
         return fail(HEADER_NUMBER, start);
     }
 
-    template <class Field>
-    bool object(Field &&field) {
+    // Reads the members of an object or an array up to `close`.
+    template <class Member>
+    bool members(char close, Member &&member) {
         if (++depth_ > limits_.depth) return fail(HEADER_DEPTH);
         ++c_.at;
         json::skip_space(c_);
         if (!more()) return false;
-        if (*c_.at == '}') {
-            ++c_.at;
-            --depth_;
-            return true;
-        }
-        for (;;) {
-            if (!more()) return false;
-            if (*c_.at != '"') return fail(HEADER_SYNTAX);
-            Text key;
-            if (!string(&key)) return false;
-            json::skip_space(c_);
-            if (!more()) return false;
-            if (*c_.at != ':') return fail(HEADER_SYNTAX);
-            ++c_.at;
-            json::skip_space(c_);
-            if (!more() || !field(key)) return false;
-            json::skip_space(c_);
-            if (!more()) return false;
-            if (*c_.at == '}') break;
-            if (*c_.at != ',') return fail(HEADER_SYNTAX);
-            ++c_.at;
-            json::skip_space(c_);
+        if (*c_.at != close) {
+            for (;;) {
+                if (!more() || !member()) return false;
+                json::skip_space(c_);
+                if (!more()) return false;
+                if (*c_.at == close) break;
+                if (*c_.at != ',') return fail(HEADER_SYNTAX);
+                ++c_.at;
+                json::skip_space(c_);
+            }
         }
         ++c_.at;
         --depth_;
@@ -151,27 +140,22 @@ private:
 
     template <class Item>
     bool array(Item &&item) {
-        if (++depth_ > limits_.depth) return fail(HEADER_DEPTH);
-        ++c_.at;
-        json::skip_space(c_);
-        if (!more()) return false;
-        if (*c_.at == ']') {
-            ++c_.at;
-            --depth_;
-            return true;
-        }
-        for (;;) {
-            if (!more() || !item()) return false;
+        return members(']', item);
+    }
+
+    template <class Field>
+    bool object(Field &&field) {
+        return members('}', [&]() {
+            if (*c_.at != '"') return fail(HEADER_SYNTAX);
+            Text key;
+            if (!string(&key)) return false;
             json::skip_space(c_);
             if (!more()) return false;
-            if (*c_.at == ']') break;
-            if (*c_.at != ',') return fail(HEADER_SYNTAX);
+            if (*c_.at != ':') return fail(HEADER_SYNTAX);
             ++c_.at;
             json::skip_space(c_);
-        }
-        ++c_.at;
-        --depth_;
-        return true;
+            return more() && field(key);
+        });
     }
 
     bool once(unsigned *seen, unsigned bit, const Text &key) noexcept {
@@ -180,6 +164,17 @@ private:
             return fail(HEADER_TWICE);
         }
         *seen |= bit;
+        return true;
+    }
+
+    template <class Tensors>
+    bool named_once(const Tensors &others, const Text &name, const char *at) noexcept {
+        for (const auto &other : others) {
+            if (other.name.same(name)) {
+                fault_.name = name;
+                return fail(HEADER_DUPLICATE_NAME, at);
+            }
+        }
         return true;
     }
 
@@ -442,12 +437,7 @@ private:
         if (input.shared.given && (input.has_data || input.size_form != SIZE_ABSENT))
             return fail(HEADER_DATA_AND_SHARED, start);
         if (input.has_data && input.size_form != SIZE_ABSENT) return fail(HEADER_DATA_AND_SIZE, start);
-        for (const InputHeader &other : out_.inputs) {
-            if (other.name.same(input.name)) {
-                fault_.name = input.name;
-                return fail(HEADER_DUPLICATE_NAME, start);
-            }
-        }
+        if (!named_once(out_.inputs, input.name, start)) return false;
         std::size_t where = 0;
         const std::size_t item = item_size_of(input.datatype);
         SizeLimits sizes;
@@ -497,12 +487,7 @@ private:
         });
         if (!read) return false;
         if (!(seen & NAME)) return missing("'name'", start);
-        for (const OutputHeader &other : out_.outputs) {
-            if (other.name.same(output.name)) {
-                fault_.name = output.name;
-                return fail(HEADER_DUPLICATE_NAME, start);
-            }
-        }
+        if (!named_once(out_.outputs, output.name, start)) return false;
         out_.outputs.push_back(output);
         fault_.place = AT_REQUEST;
         return true;
