@@ -50,11 +50,11 @@ class Sides:
         sender, receiver = self.links if step["there"] else reversed(self.links)
         tensors = [self.tensor(sender, size, step, pattern) for size in step["sizes"]]
         outputs = BatchOutputs(tensors)
-        written, blocks = tensor_descriptors.write(outputs.tensors, sender.own)
+        written, blocks = tensor_descriptors.write(outputs.tensors, sender.exported)
         payload, lenient = messages.pack_answer(outputs, written)
         sender.send(MessageType.ANSWER, payload, blocks=blocks, lenient=lenient)
         del blocks
-        received = messages.unpack_answer(receiver.receive(), receiver.peer, 1)
+        received = messages.unpack_answer(receiver.receive(), receiver.imported, 1)
         self.check([(tensor.data, pattern) for tensor in received.tensors])
         if step["keep"]:
             self.held += [(tensor.data, pattern) for tensor in received.tensors]
@@ -65,7 +65,7 @@ class Sides:
         if step["elements"]:
             return Tensor("t", "BYTES", (2,), [bytes([pattern]) * size, bytes([pattern]) * 3])
         if step["leased"]:
-            array = buffer_pool.array(link.own.lease(size), "u1", (size,))
+            array = buffer_pool.array(link.exported.lease(size), "u1", (size,))
             array[...] = pattern
         else:
             array = np.full((size,), pattern, "u1")
@@ -95,8 +95,8 @@ def test_what_is_held_never_changes(steps):
             for there in (True, False):
                 sides.send(dict(empty, there=there), 0)
         for link in sides.links:
-            assert len(link.peer.held()) <= 1
-            assert len(link.own.numbers()) <= 9
+            assert len(link.imported.held()) <= 1
+            assert len(link.exported.numbers()) <= 9
     finally:
         sides.close()
 
@@ -116,7 +116,7 @@ def test_a_mutated_message_is_read_or_refused(mutations, cut, elements):
         tensor = (
             Tensor("t", "BYTES", (2,), data) if elements else Tensor("t", "UINT8", (200,), data)
         )
-        written, blocks = tensor_descriptors.write([tensor], sender.own)
+        written, blocks = tensor_descriptors.write([tensor], sender.exported)
         payload, _ = messages.pack_answer(BatchOutputs([tensor]), written)
         sender.send(MessageType.ANSWER, payload, blocks=blocks)
         message, descriptors, _, _ = socket.recv_fds(tap, 100_000, 8)
@@ -128,7 +128,7 @@ def test_a_mutated_message_is_read_or_refused(mutations, cut, elements):
         for descriptor in descriptors:
             os.close(descriptor)
         try:
-            answer = messages.unpack_answer(receiver.receive(0), receiver.peer, 1)
+            answer = messages.unpack_answer(receiver.receive(0), receiver.imported, 1)
         except ChannelError:
             return
         for one in answer.tensors:

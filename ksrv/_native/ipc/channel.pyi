@@ -3,7 +3,7 @@ from collections.abc import Sequence
 
 from typing_extensions import Buffer
 
-from ksrv._native.ipc.shared_blocks import OwnBlocks, PeerBlocks
+from ksrv._native.ipc.shared_blocks import ExportedBlocks, ImportedBlocks
 from ksrv._native.memory.buffer_pool import Block
 
 class ChannelClosed(Exception): ...
@@ -36,9 +36,9 @@ class Link:
     @property
     def channel(self) -> Channel: ...
     @property
-    def own(self) -> OwnBlocks: ...
+    def exported(self) -> ExportedBlocks: ...
     @property
-    def peer(self) -> PeerBlocks: ...
+    def imported(self) -> ImportedBlocks: ...
     def send(
         self,
         kind: int,

@@ -20,7 +20,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset, strerror
 
 from ksrv._native.memory.buffer_pool cimport Block
-from ksrv._native.ipc.shared_blocks cimport OwnBlocks, PeerBlocks, Shared
+from ksrv._native.ipc.shared_blocks cimport ExportedBlocks, ImportedBlocks, Shared
 
 from ksrv._native.ipc.shared_blocks import BlockError
 
@@ -190,7 +190,7 @@ cdef class Channel:
             return  # shut down before, or never connected: no thread waits
 
     def finish(self) -> None:
-        """Tell the other end that nothing more is sent; what it sends is still received.
+        """Tell the other end that nothing more is sent; its messages are still received.
 
         Raises:
             ChannelClosed: The other end is gone.
@@ -216,7 +216,7 @@ cdef class Frame:
     """A message that was received and whose blocks were taken in.
 
     Attributes:
-        kind: What it is about.
+        kind: Its subject, a number that both ends know.
         sequence: Of the batch that it belongs to; 0 outside of one.
         payload: Its payload.
         lenient: Whether the JSON in it is the standard library's, with NaN and lone surrogates.
@@ -229,28 +229,28 @@ cdef class Frame:
 
 
 cdef class Link:
-    """A channel with the blocks of both sides: what turns payloads into messages and back.
+    """A channel with the blocks of both sides: it turns payloads into messages and back.
 
     Args:
         channel: The socket.
 
     Attributes:
         channel: The socket.
-        own: The blocks of this side.
-        peer: The blocks of the other side.
+        exported: The blocks of this side.
+        imported: The blocks of the other side.
     """
 
     cdef readonly Channel channel
-    cdef readonly OwnBlocks own
-    cdef readonly PeerBlocks peer
+    cdef readonly ExportedBlocks exported
+    cdef readonly ImportedBlocks imported
     cdef list _returns
     cdef list _retired
     cdef bytearray _buffer
 
     def __init__(self, Channel channel not None):
         self.channel = channel
-        self.own = OwnBlocks()
-        self.peer = PeerBlocks()
+        self.exported = ExportedBlocks()
+        self.imported = ImportedBlocks()
         self._returns = []
         self._retired = []
         self._buffer = bytearray(MESSAGE_BYTES)
@@ -268,7 +268,7 @@ cdef class Link:
         """Send a message.
 
         Args:
-            kind: What it is about.
+            kind: Its subject, a number that both ends know.
             payload: Records and JSON.
             sequence: Of the batch that it belongs to.
             blocks: The blocks of this side that the payload refers to.
@@ -297,17 +297,17 @@ cdef class Link:
         head.sequence = sequence
         head.length = tail_bytes
         if tail_bytes > INLINE_PAYLOAD:
-            block = self.own.lease(tail_bytes)
+            block = self.exported.lease(tail_bytes)
             memcpy(block.block.data, tail, tail_bytes)
             referred = [*referred, block]
             head.flags |= IN_BLOCK
-            spilled.number = self.own.number_of(block)
+            spilled.number = self.exported.number_of(block)
             spilled.offset = 0
             tail = <const char *>&spilled
             tail_bytes = sizeof(Spilled)
-        cdef list unknown = self.own.lend(referred)
-        self._returns.extend(self.peer.unused())
-        self._retired.extend(self.own.retired())
+        cdef list unknown = self.exported.note_named(referred)
+        self._returns.extend(self.imported.unused())
+        self._retired.extend(self.exported.retired())
         if len(unknown) > MESSAGE_DESCRIPTORS:
             raise ValueError(f"{len(unknown)} new blocks do not fit into one message")
         cdef list returned = self._returns[:NUMBERS]
@@ -346,7 +346,7 @@ cdef class Link:
             self.channel._send(PyBytes_AS_STRING(message), total, descriptors, count, wait)
         except BlockingIOError:
             for shared in unknown:
-                shared.announced = shared.lent = False
+                shared.announced = shared.named = False
             self._returns[:0] = returned
             self._retired[:0] = retired
             raise
@@ -404,19 +404,19 @@ cdef class Link:
         for _ in range(head.announced):
             memcpy(&announced, at, sizeof(Announced))
             at += sizeof(Announced)
-            self.peer.adopt(announced.number, announced.size, descriptors[adopted[0]])
+            self.imported.adopt(announced.number, announced.size, descriptors[adopted[0]])
             adopted[0] += 1
         for _ in range(head.returned):
             memcpy(&number, at, sizeof(uint64_t))
             at += sizeof(uint64_t)
-            self.own.returned(number)
+            self.exported.returned(number)
         retired = at
         at += head.retired * sizeof(uint64_t)
         if head.flags & IN_BLOCK:
             if left != sizeof(Spilled):
                 raise ValueError("its payload is not where it should be")
             memcpy(&spilled, at, sizeof(Spilled))
-            block = self.peer.part(spilled.number, spilled.offset, head.length)
+            block = self.imported.part(spilled.number, spilled.offset, head.length)
             # Copied, so that checking and reading see the same bytes whatever the other side does.
             frame.payload = (<char *>block.block.data + spilled.offset)[: head.length]
         else:
@@ -426,7 +426,7 @@ cdef class Link:
         for _ in range(head.retired):
             memcpy(&number, retired, sizeof(uint64_t))
             retired += sizeof(uint64_t)
-            self.peer.forget(number)
+            self.imported.forget(number)
         frame.kind = head.kind
         frame.sequence = head.sequence
         frame.lenient = (head.flags & LENIENT) != 0
@@ -435,5 +435,5 @@ cdef class Link:
     def close(self) -> None:
         """Close the socket and let go of every block."""
         self.channel.close()
-        self.own.clear()
-        self.peer.clear()
+        self.exported.clear()
+        self.imported.clear()

@@ -1,4 +1,4 @@
-"""What tensor_descriptors.pyx and channel.pyx need of the shared blocks."""
+"""The shared blocks, for tensor_descriptors.pyx and channel.pyx."""
 
 from libc.stdint cimport uint64_t
 
@@ -9,10 +9,10 @@ cdef class Shared:
     cdef uint64_t number
     cdef Block block
     cdef bint announced
-    cdef bint lent
+    cdef bint named
 
 
-cdef class OwnBlocks:
+cdef class ExportedBlocks:
     cdef object _lock
     cdef list _shared
     cdef list _retired
@@ -22,14 +22,14 @@ cdef class OwnBlocks:
     cdef Block _leased(self, size_t nbytes)
     cdef Block containing(self, const void *data, size_t nbytes)
     cdef Shared shared_of(self, Block block)
-    cdef list lend(self, list blocks)
+    cdef list note_named(self, list blocks)
     cdef int returned(self, uint64_t number) except -1
     cdef list retired(self)
     cdef int _trim(self, size_t spared) except -1
     cdef int _disown(self, Shared shared) except -1
 
 
-cdef class PeerBlocks:
+cdef class ImportedBlocks:
     cdef dict _by_number
     cdef list _held
 

@@ -1,8 +1,8 @@
-# It relies on the GIL: the books of lent and returned blocks are written when arrays die.
-"""Blocks of memory that two processes share, and who may write to them when.
+# It relies on the GIL: the books of named and returned blocks are written when arrays die.
+"""Blocks of memory that two processes share, and which of them may write to them when.
 
-Each side makes the blocks that it writes (`OwnBlocks`) and maps those of the other (`PeerBlocks`).
-A block's descriptor travels once, with the first message that refers to it; later messages name it
+Each side makes the blocks that it writes (`ExportedBlocks`) and maps those of the other
+(`ImportedBlocks`). A block's descriptor travels once, with the first message that refers to it; later messages name it
 by a number that is never used again. A block is leased anew only when nothing here refers to it
 and the other side has said that nothing there does: a handler may keep its inputs for ever, a
 client may read its answer slowly, and neither will see another request's bytes.
@@ -30,7 +30,7 @@ cdef extern from "Python.h":
 
 
 cdef size_t SMALLEST = 64 * 1024
-cdef size_t LENT_BLOCKS = 16
+cdef size_t NAMED_BLOCKS = 16
 cdef size_t IDLE_BLOCKS = 8
 cdef size_t IDLE_BYTES = 128 * 1024 * 1024
 cdef size_t PEER_BLOCKS = 1024
@@ -70,7 +70,7 @@ cdef Block make(size_t nbytes):
     """
     descriptor = os.memfd_create("ksrv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        # Taken now, so that a lack of memory is an error here and not a SIGBUS in whoever writes.
+        # Taken now, so that a lack of memory is an error here and not a SIGBUS of a writer.
         os.posix_fallocate(descriptor, 0, nbytes)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
@@ -80,17 +80,17 @@ cdef Block make(size_t nbytes):
         raise
 
 
-cdef class OwnBlocks:
+cdef class ExportedBlocks:
     """The blocks that this side makes and writes; safe to use from several threads."""
 
     def __cinit__(self):
         self._lock = threading.Lock()
-        self._shared = []  # in the order in which they were lent last
+        self._shared = []  # in the order in which they were named last
         self._retired = []
         self._next = 1
 
     cpdef Block lease(self, size_t nbytes):
-        """Return a block of at least `nbytes` that nobody refers to.
+        """Return a block of at least `nbytes` that nothing refers to.
 
         Raises:
             MemoryError: There is no memory for it.
@@ -104,7 +104,7 @@ cdef class OwnBlocks:
         for shared in self._shared:
             size = shared.block.block.size
             if (
-                not shared.lent
+                not shared.named
                 and nbytes <= size
                 and size // 4 <= nbytes + SMALLEST
                 and unreferenced(shared)
@@ -160,7 +160,7 @@ cdef class OwnBlocks:
                 return shared
         raise KeyError("this block is not one of these")
 
-    cdef list lend(self, list blocks):
+    cdef list note_named(self, list blocks):
         """Note that the next message refers to these blocks; return those not announced yet."""
         cdef Block block
         cdef Shared shared
@@ -171,7 +171,7 @@ cdef class OwnBlocks:
                 if self._shared[len(self._shared) - 1] is not shared:
                     self._shared.remove(shared)
                     self._shared.append(shared)
-                shared.lent = True
+                shared.named = True
                 if not shared.announced:
                     shared.announced = True
                     unknown.append(shared)
@@ -185,19 +185,19 @@ cdef class OwnBlocks:
         with self._lock:
             for shared in self._shared:
                 if shared.number == number:
-                    shared.lent = False
+                    shared.named = False
         return 0  # not found: it was disowned while the message was on its way
 
     cdef list retired(self):
-        """Disown what is held too long or not needed; return the numbers since the last call."""
+        """Disown blocks that are held too long or not needed; return the numbers since the last call."""
         cdef list numbers
-        cdef list lent
+        cdef list named
         cdef Shared shared
         with self._lock:
             if len(self._shared) > <Py_ssize_t>IDLE_BLOCKS:
-                lent = [shared for shared in self._shared if shared.lent]
-                for shared in lent[: max(0, len(lent) - <Py_ssize_t>LENT_BLOCKS)]:
-                    # What the message in the making refers to is referred to by its maker as well.
+                named = [shared for shared in self._shared if shared.named]
+                for shared in named[: max(0, len(named) - <Py_ssize_t>NAMED_BLOCKS)]:
+                    # The maker of a message that is not sent yet refers to its blocks as well.
                     if unreferenced(shared):
                         self._disown(shared)
                 self._trim(IDLE_BLOCKS)
@@ -206,11 +206,11 @@ cdef class OwnBlocks:
         return numbers
 
     cdef int _trim(self, size_t spared) except -1:
-        """Disown what lies idle beyond the bounds, the longest idle first."""
+        """Disown idle blocks beyond the bounds, the longest idle first."""
         cdef Shared shared
         cdef size_t size = 0
         cdef Py_ssize_t surplus = -<Py_ssize_t>IDLE_BLOCKS
-        cdef list idle = [shared for shared in self._shared if not shared.lent]
+        cdef list idle = [shared for shared in self._shared if not shared.named]
         for shared in idle:
             size += shared.block.block.size
             surplus += 1
@@ -230,7 +230,7 @@ cdef class OwnBlocks:
         return 0
 
 
-cdef class PeerBlocks:
+cdef class ImportedBlocks:
     """The blocks of the other side that are mapped here; used by one thread at a time."""
 
     def __cinit__(self):
@@ -273,15 +273,15 @@ cdef class PeerBlocks:
                 f"{nbytes} bytes from byte {offset} on of block {number} were named, which has"
                 f" {shared.block.block.size}"
             )
-        if not shared.lent:  # here: named by a message and not given back
-            shared.lent = True
+        if not shared.named:  # here: named by a message and not given back
+            shared.named = True
             self._held.append(shared)
         return shared.block
 
     cdef int forget(self, uint64_t number) except -1:
         """Let go of a block that the other side has disowned; it is unmapped with its last view."""
         cdef Shared shared = self._by_number.pop(number, None)
-        if shared is not None and shared.lent:
+        if shared is not None and shared.named:
             self._held.remove(shared)
         return 0
 
@@ -291,8 +291,8 @@ cdef class PeerBlocks:
         cdef list numbers = []
         for shared in self._held:
             if unreferenced(shared):
-                shared.lent = False
+                shared.named = False
                 numbers.append(shared.number)
         if numbers:
-            self._held = [shared for shared in self._held if shared.lent]
+            self._held = [shared for shared in self._held if shared.named]
         return numbers

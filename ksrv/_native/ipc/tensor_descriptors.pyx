@@ -1,9 +1,9 @@
 # It relies on the GIL: the books of shared_blocks.
 """Tensors in shared blocks: written once on one side, viewed on the other.
 
-A record names the block, the place in it, the datatype and the shape. An array that already lies in
-one of this side's blocks is referred to where it is; everything else of a batch is copied into one
-block. An array whose axes are a permutation of contiguous memory (an NHWC batch that the handler
+A descriptor names the block, the place in it, the datatype and the shape. An array that already
+lies in one of this side's blocks is referred to where it is; all other arrays of a batch are copied
+into one block. An array whose axes are a permutation of contiguous memory (an NHWC batch that the handler
 sees as NCHW) keeps its memory order, and the other side sees the same view. BYTES elements lie one
 after the other behind a table of their sizes.
 
@@ -28,7 +28,7 @@ from ksrv._native.tensor.datatype cimport (
     datatype_of,
     item_size_of,
 )
-from ksrv._native.ipc.shared_blocks cimport OwnBlocks, PeerBlocks
+from ksrv._native.ipc.shared_blocks cimport ExportedBlocks, ImportedBlocks
 
 import numpy
 
@@ -48,7 +48,7 @@ cdef tuple DTYPES = _datatype.DTYPES
 cdef tuple NAMES = _datatype.NAMES
 
 
-cdef struct Record:
+cdef struct TensorDescriptor:
     uint8_t datatype
     uint8_t rank
     uint8_t permuted
@@ -63,17 +63,17 @@ cdef inline size_t aligned(size_t size) noexcept:
     return (size + 63) & ~(<size_t>63)
 
 
-def write(tensors, OwnBlocks own not None) -> tuple:
+def write(tensors, ExportedBlocks exported not None) -> tuple:
     """Put tensors into shared blocks.
 
     Args:
         tensors: Objects with `name`, `datatype`, `shape` and `data`: an array of the datatype's
             dtype, or a list of BYTES elements.
-        own: The blocks of this side.
+        exported: The blocks of this side.
 
     Returns:
-        The records as bytes, and the blocks that they refer to; whoever sends the records keeps
-        those until they are sent.
+        The descriptors as bytes, and the blocks that they refer to; the caller keeps the blocks
+        until the descriptors are sent.
 
     Raises:
         TypeError: An array's dtype is not its datatype's.
@@ -84,37 +84,37 @@ def write(tensors, OwnBlocks own not None) -> tuple:
     cdef Place place
     cdef size_t total = 0
     for tensor in tensors:
-        place = place_of(tensor, own, len(blocks) < DIRECT_BLOCKS)
+        place = place_of(tensor, exported, len(blocks) < DIRECT_BLOCKS)
         places.append(place)
         if place.block is not None:
             blocks.append(place.block)
         else:
-            place.record.offset = total
-            total += aligned(place.record.nbytes)
+            place.descriptor.offset = total
+            total += aligned(place.descriptor.nbytes)
     cdef Block scratch = None
     cdef uint64_t number = 0
     if total:
-        scratch = own.lease(total)
-        number = own.number_of(scratch)
+        scratch = exported.lease(total)
+        number = exported.number_of(scratch)
         blocks.append(scratch)
-    cdef string records
+    cdef string descriptors
     for place in places:
         if place.block is not None:
-            place.record.block = own.number_of(place.block)
-        elif place.record.nbytes:
-            place.record.block = number
+            place.descriptor.block = exported.number_of(place.block)
+        elif place.descriptor.nbytes:
+            place.descriptor.block = number
             fill(place, scratch)
-        records.append(<char *>&place.record, sizeof(Record))
-        records.append(<char *>place.shape, place.record.rank * sizeof(int64_t))
-        if place.record.permuted:
-            records.append(<char *>place.order, place.record.rank)
-    return <bytes>records, blocks
+        descriptors.append(<char *>&place.descriptor, sizeof(TensorDescriptor))
+        descriptors.append(<char *>place.shape, place.descriptor.rank * sizeof(int64_t))
+        if place.descriptor.permuted:
+            descriptors.append(<char *>place.order, place.descriptor.rank)
+    return <bytes>descriptors, blocks
 
 
 cdef class Place:
-    """A tensor's record, and where its bytes are: an array in memory order, or elements."""
+    """A tensor's descriptor, and where its bytes are: an array in memory order, or elements."""
 
-    cdef Record record
+    cdef TensorDescriptor descriptor
     cdef int64_t shape[RANK_LIMIT]
     cdef uint8_t order[RANK_LIMIT]
     cdef object array
@@ -122,7 +122,7 @@ cdef class Place:
     cdef Block block
 
 
-cdef Place place_of(object tensor, OwnBlocks own, bint direct):
+cdef Place place_of(object tensor, ExportedBlocks exported, bint direct):
     cdef Place place = Place.__new__(Place)
     cdef bytes kind = tensor.datatype.encode()
     cdef Datatype code = datatype_of(kind, len(kind))
@@ -131,21 +131,21 @@ cdef Place place_of(object tensor, OwnBlocks own, bint direct):
     cdef Py_buffer view
     cdef Py_ssize_t size = 0
     cdef int i
-    memset(&place.record, 0, sizeof(Record))
+    memset(&place.descriptor, 0, sizeof(TensorDescriptor))
     if code == DT_INVALID:
         raise TypeError(f"tensor {tensor.name!r} has the unknown datatype {tensor.datatype!r}")
-    place.record.datatype = <uint8_t>code
+    place.descriptor.datatype = <uint8_t>code
     if isinstance(data, list):
         if code != DT_BYTES or len(tensor.shape) > RANK_LIMIT:
             raise TypeError(f"tensor {tensor.name!r} is {tensor.datatype} and a list of elements")
         for element in data:
             size += len(element)
         place.elements = data
-        place.record.rank = <uint8_t>len(tensor.shape)
-        for i in range(place.record.rank):
+        place.descriptor.rank = <uint8_t>len(tensor.shape)
+        for i in range(place.descriptor.rank):
             place.shape[i] = tensor.shape[i]
-        place.record.elements = <uint64_t>len(data)
-        place.record.nbytes = <uint64_t>(size + 8 * len(data))
+        place.descriptor.elements = <uint64_t>len(data)
+        place.descriptor.nbytes = <uint64_t>(size + 8 * len(data))
         return place
     cdef object dtype = data.dtype
     cdef object wanted = DTYPES[code]
@@ -158,7 +158,7 @@ cdef Place place_of(object tensor, OwnBlocks own, bint direct):
         axes = sorted(range(data.ndim), key=lambda axis: -strides[axis])
         if data.transpose(axes).flags.c_contiguous:
             data = data.transpose(axes)
-            place.record.permuted = 1
+            place.descriptor.permuted = 1
             for i, axis in enumerate(axes):
                 place.order[i] = axis
         else:
@@ -168,14 +168,14 @@ cdef Place place_of(object tensor, OwnBlocks own, bint direct):
     try:
         if view.ndim > RANK_LIMIT:
             raise TypeError(f"tensor {tensor.name!r} has {view.ndim} dimensions")
-        place.record.rank = <uint8_t>view.ndim
+        place.descriptor.rank = <uint8_t>view.ndim
         for i in range(view.ndim):
             place.shape[i] = view.shape[i]
-        place.record.nbytes = <uint64_t>view.len
+        place.descriptor.nbytes = <uint64_t>view.len
         if direct and view.len:
-            place.block = own.containing(view.buf, <size_t>view.len)
+            place.block = exported.containing(view.buf, <size_t>view.len)
             if place.block is not None:
-                place.record.offset = <uint64_t>(
+                place.descriptor.offset = <uint64_t>(
                     <unsigned char *>view.buf - place.block.block.data
                 )
     finally:
@@ -185,8 +185,8 @@ cdef Place place_of(object tensor, OwnBlocks own, bint direct):
 
 cdef int fill(Place place, Block block) except -1:
     """Copy a tensor to its offset in a block."""
-    cdef unsigned char *target = block.block.data + place.record.offset
-    cdef size_t nbytes = place.record.nbytes
+    cdef unsigned char *target = block.block.data + place.descriptor.offset
+    cdef size_t nbytes = place.descriptor.nbytes
     cdef Py_buffer view
     cdef uint64_t size
     count_copied(nbytes)
@@ -200,11 +200,11 @@ cdef int fill(Place place, Block block) except -1:
         PyBuffer_Release(&view)
         return 0
     cdef unsigned char *sizes = target
-    target += 8 * place.record.elements
+    target += 8 * place.descriptor.elements
     for element in place.elements:
         PyObject_GetBuffer(element, &view, PyBUF_SIMPLE)
         size = <uint64_t>view.len
-        if target + size > block.block.data + place.record.offset + nbytes:
+        if target + size > block.block.data + place.descriptor.offset + nbytes:
             PyBuffer_Release(&view)
             raise ValueError("an element of a BYTES tensor grew while it was copied")
         memcpy(sizes, &size, 8)
@@ -216,104 +216,108 @@ cdef int fill(Place place, Block block) except -1:
 
 
 def read(const unsigned char[::1] payload, size_t start, size_t length, size_t count,
-         PeerBlocks peer not None) -> list:
+         ImportedBlocks imported not None) -> list:
     """View tensors that the other side wrote.
 
     Args:
-        payload: Bytes with the records in them.
-        start: Where the records begin.
+        payload: Bytes with the descriptors in them.
+        start: Where the descriptors begin.
         length: How many bytes they have.
         count: How many there are.
-        peer: The blocks of the other side.
+        imported: The blocks of the other side.
 
     Returns:
         Datatype, shape and data of each; arrays and long elements are views of the blocks.
 
     Raises:
-        ValueError: A record does not add up.
-        BlockError: A record names bytes that do not exist.
+        ValueError: A descriptor does not add up.
+        BlockError: A descriptor names bytes that do not exist.
     """
     cdef list tensors = []
     cdef size_t size = <size_t>payload.shape[0]
     if start > size or length > size - start:
-        raise ValueError(f"{length} bytes of records were announced, and {size} bytes came")
+        raise ValueError(f"{length} bytes of descriptors were announced, and {size} bytes came")
     cdef const unsigned char *at = &payload[0] + start if size else NULL
     cdef size_t left = length
     cdef size_t tail
-    cdef Record record
+    cdef TensorDescriptor descriptor
     cdef int64_t shape[RANK_LIMIT]
     cdef uint8_t order[RANK_LIMIT]
     for _ in range(count):
-        if left < sizeof(Record):
-            raise ValueError("the records end too soon")
-        memcpy(&record, at, sizeof(Record))
-        at += sizeof(Record)
-        left -= sizeof(Record)
-        if record.datatype >= DT_COUNT or record.rank > RANK_LIMIT or record.permuted > 1:
+        if left < sizeof(TensorDescriptor):
+            raise ValueError("the descriptors end too soon")
+        memcpy(&descriptor, at, sizeof(TensorDescriptor))
+        at += sizeof(TensorDescriptor)
+        left -= sizeof(TensorDescriptor)
+        if (descriptor.datatype >= DT_COUNT or descriptor.rank > RANK_LIMIT
+                or descriptor.permuted > 1):
             raise ValueError(
-                f"a tensor has the datatype number {record.datatype} and rank {record.rank}"
+                f"a tensor has the datatype number {descriptor.datatype} and rank {descriptor.rank}"
             )
-        tail = record.rank * (sizeof(int64_t) + record.permuted)
+        tail = descriptor.rank * (sizeof(int64_t) + descriptor.permuted)
         if left < tail:
-            raise ValueError("the records end too soon")
-        memcpy(shape, at, record.rank * sizeof(int64_t))
-        memcpy(order, at + record.rank * sizeof(int64_t), record.rank * record.permuted)
+            raise ValueError("the descriptors end too soon")
+        memcpy(shape, at, descriptor.rank * sizeof(int64_t))
+        memcpy(order, at + descriptor.rank * sizeof(int64_t), descriptor.rank * descriptor.permuted)
         at += tail
         left -= tail
-        tensors.append(read_one(&record, shape, order, peer))
+        tensors.append(read_one(&descriptor, shape, order, imported))
     if left:
-        raise ValueError(f"{left} bytes follow the last record")
+        raise ValueError(f"{left} bytes follow the last descriptor")
     return tensors
 
 
 cdef tuple read_one(
-    const Record *record, const int64_t *shape, const uint8_t *order, PeerBlocks peer
+    const TensorDescriptor *descriptor, const int64_t *shape, const uint8_t *order,
+    ImportedBlocks imported,
 ):
     cdef SizeLimits limits
     cdef uint64_t elements = 0
     cdef uint64_t nbytes = 0
     cdef size_t where = 0
-    cdef size_t width = item_size_of(<Datatype>record.datatype)
+    cdef size_t width = item_size_of(<Datatype>descriptor.datatype)
     cdef int i
-    cdef tuple dimensions = tuple([shape[i] for i in range(record.rank)])
+    cdef tuple dimensions = tuple([shape[i] for i in range(descriptor.rank)])
     limits.rank = RANK_LIMIT
     limits.dimension = DIMENSION_LIMIT
     limits.bytes = 1 << 62
     if checked_nbytes(
-        shape, record.rank, width if width else 1, limits, &elements, &nbytes, &where
+        shape, descriptor.rank, width if width else 1, limits, &elements, &nbytes, &where
     ) != SIZE_OK:
         raise ValueError(f"a tensor has the shape {list(dimensions)}, which has no size")
-    name = NAMES[record.datatype]
-    if record.datatype == DT_BYTES:
-        if record.elements != elements or record.permuted:
+    name = NAMES[descriptor.datatype]
+    if descriptor.datatype == DT_BYTES:
+        if descriptor.elements != elements or descriptor.permuted:
             raise ValueError(
-                f"a BYTES tensor of shape {list(dimensions)} has {record.elements} elements"
+                f"a BYTES tensor of shape {list(dimensions)} has {descriptor.elements} elements"
             )
-        return name, dimensions, read_elements(record, peer)
-    if nbytes != record.nbytes:
+        return name, dimensions, read_elements(descriptor, imported)
+    if nbytes != descriptor.nbytes:
         raise ValueError(
-            f"a {name} tensor of shape {list(dimensions)} has {record.nbytes} bytes"
+            f"a {name} tensor of shape {list(dimensions)} has {descriptor.nbytes} bytes"
         )
-    if nbytes and record.offset % width:
-        raise ValueError(f"a {name} tensor begins at byte {record.offset}, which is not aligned")
+    if nbytes and descriptor.offset % width:
+        raise ValueError(
+            f"a {name} tensor begins at byte {descriptor.offset}, which is not aligned"
+        )
     if nbytes:
-        block = peer.part(record.block, record.offset, nbytes)
-        array = numpy.ndarray(dimensions, DTYPES[record.datatype], block, record.offset)
+        block = imported.part(descriptor.block, descriptor.offset, nbytes)
+        array = numpy.ndarray(dimensions, DTYPES[descriptor.datatype], block, descriptor.offset)
     else:
-        array = numpy.empty(dimensions, DTYPES[record.datatype])
-    if record.permuted:
-        axes = [order[i] for i in range(record.rank)]
-        if sorted(axes) != list(range(record.rank)):
+        array = numpy.empty(dimensions, DTYPES[descriptor.datatype])
+    if descriptor.permuted:
+        axes = [order[i] for i in range(descriptor.rank)]
+        if sorted(axes) != list(range(descriptor.rank)):
             raise ValueError("the order of a tensor's axes is not a permutation")
         array = array.transpose(numpy.argsort(axes))
         dimensions = array.shape
     return name, dimensions, array
 
 
-cdef list read_elements(const Record *record, PeerBlocks peer):
+cdef list read_elements(const TensorDescriptor *descriptor, ImportedBlocks imported):
     cdef list found = []
-    cdef uint64_t count = record.elements
-    cdef uint64_t left = record.nbytes
+    cdef uint64_t count = descriptor.elements
+    cdef uint64_t left = descriptor.nbytes
     cdef uint64_t size = 0
     cdef uint64_t i
     cdef size_t at
@@ -321,11 +325,11 @@ cdef list read_elements(const Record *record, PeerBlocks peer):
         return found
     if count > left // 8:
         raise ValueError(f"{count} elements have {left} bytes")
-    cdef Block block = peer.part(record.block, record.offset, record.nbytes)
-    cdef const unsigned char *sizes = block.block.data + record.offset
+    cdef Block block = imported.part(descriptor.block, descriptor.offset, descriptor.nbytes)
+    cdef const unsigned char *sizes = block.block.data + descriptor.offset
     cdef object view = memoryview(block)
     left -= 8 * count
-    at = record.offset + 8 * count
+    at = descriptor.offset + 8 * count
     for i in range(count):
         # Read once: the other side may change it between a check and a second look.
         memcpy(&size, sizes + 8 * i, 8)

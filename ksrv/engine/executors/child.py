@@ -89,7 +89,7 @@ def send_answer(link: Link, kind: MessageType, sequence: int, outputs: BatchOutp
         sequence: The batch that it belongs to.
         outputs: What the handler answered.
     """
-    written, blocks = tensor_descriptors.write(outputs.tensors, link.own)
+    written, blocks = tensor_descriptors.write(outputs.tensors, link.exported)
     payload, lenient = messages.pack_answer(outputs, written)
     # Emptied before sending, because the message names the input blocks without references, and
     # an output may be a view of an input.
@@ -224,7 +224,7 @@ class Child:
 
     def _run(self, runner: Runner, frame: Frame) -> None:
         chunks = Chunks(self._link, self._sequence)
-        batch = messages.unpack_batch(frame, self._link.peer, lambda: chunks)
+        batch = messages.unpack_batch(frame, self._link.imported, lambda: chunks)
         try:
             outputs = runner.run(batch)
         finally:

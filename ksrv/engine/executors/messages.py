@@ -17,7 +17,7 @@ import msgspec
 from ksrv import errors
 from ksrv._native.ipc import tensor_descriptors
 from ksrv._native.ipc.channel import ChannelError, Frame
-from ksrv._native.ipc.shared_blocks import BlockError, PeerBlocks
+from ksrv._native.ipc.shared_blocks import BlockError, ImportedBlocks
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.limits import Limits
 from ksrv.request import (
@@ -211,13 +211,13 @@ def _join(count: int, written: bytes, text: bytes) -> bytes:
     return b"".join((_PREFIX.pack(count, len(written)), written, text))
 
 
-def _split(frame: Frame, peer: PeerBlocks) -> tuple[list[Read], bytes]:
+def _split(frame: Frame, imported: ImportedBlocks) -> tuple[list[Read], bytes]:
     try:
         count, length = _PREFIX.unpack_from(frame.payload)
         if count > _TENSORS:
             raise ValueError(f"{count} tensors are too many")
         start = _PREFIX.size
-        found = tensor_descriptors.read(frame.payload, start, length, count, peer)
+        found = tensor_descriptors.read(frame.payload, start, length, count, imported)
         return found, frame.payload[start + length :]
     except (ValueError, BlockError, struct.error) as error:
         raise ChannelError(f"the other side sent tensors that do not add up: {error}") from error
@@ -277,18 +277,20 @@ def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
     return _join(len(note.names), written, text), lenient
 
 
-def unpack_batch(frame: Frame, peer: PeerBlocks, emitter: Callable[[], Emitter]) -> BatchInputs:
+def unpack_batch(
+    frame: Frame, imported: ImportedBlocks, emitter: Callable[[], Emitter]
+) -> BatchInputs:
     """Return the batch of a RUN message; its arrays are views of the other side's blocks.
 
     Args:
         frame: The message.
-        peer: The blocks of the other side.
+        imported: The blocks of the other side.
         emitter: Makes what takes intermediate answers, for a batch in which somebody wants them.
 
     Raises:
         ChannelError: The message does not add up.
     """
-    found, text = _split(frame, peer)
+    found, text = _split(frame, imported)
     note = load(RunMessage, text, frame.lenient)
     named = _named(note.names, found, note.tensor_parameters)
     return BatchInputs(
@@ -332,18 +334,18 @@ def pack_answer(outputs: BatchOutputs, written: bytes) -> tuple[bytes, bool]:
     return _join(len(note.names), written, text), lenient
 
 
-def unpack_answer(frame: Frame, peer: PeerBlocks, requests: int) -> BatchOutputs:
+def unpack_answer(frame: Frame, imported: ImportedBlocks, requests: int) -> BatchOutputs:
     """Return the answer of an ANSWER or CHUNK message; its arrays are views of shared blocks.
 
     Args:
         frame: The message.
-        peer: The blocks of the other side.
+        imported: The blocks of the other side.
         requests: How many requests the batch has.
 
     Raises:
         ChannelError: The message does not add up.
     """
-    found, text = _split(frame, peer)
+    found, text = _split(frame, imported)
     note = load(AnswerMessage, text, frame.lenient)
     named = (*note.failures, *note.headers, *note.parameters, *note.torchserve)
     for index in (*named, *(note.only or ())):

@@ -192,7 +192,7 @@ class ProcessExecutor:
         try:
             if link is None:
                 return buffer_pool.lease(nbytes)
-            return link.own.lease(nbytes)
+            return link.exported.lease(nbytes)
         except MemoryError as error:
             raise Overloaded(str(error), "memory") from error
 
@@ -217,7 +217,7 @@ class ProcessExecutor:
         with self._lock:
             link, process = self._living()
             try:
-                written, blocks = tensor_descriptors.write(batch.tensors.values(), link.own)
+                written, blocks = tensor_descriptors.write(batch.tensors.values(), link.exported)
                 payload, lenient = messages.pack_batch(batch, written)
             except MemoryError as error:
                 raise Overloaded(str(error), "memory") from error
@@ -259,13 +259,13 @@ class ProcessExecutor:
             if frame.sequence != self._sequence:
                 raise ChannelError(f"it answered batch {frame.sequence}, not {self._sequence}")
             if frame.kind == MessageType.ANSWER:
-                return messages.unpack_answer(frame, link.peer, len(batch.requests))
+                return messages.unpack_answer(frame, link.imported, len(batch.requests))
             if frame.kind == MessageType.ASK:
                 self._tell_listening(link, batch)
                 continue
             if frame.kind != MessageType.CHUNK:
                 return self._failure(frame)
-            chunk = messages.unpack_answer(frame, link.peer, len(batch.requests))
+            chunk = messages.unpack_answer(frame, link.imported, len(batch.requests))
             if batch.emit is not None:
                 batch.emit(chunk)
 

@@ -34,16 +34,16 @@ class Liar:
         self.near.close()
 
     def own(self, nbytes: int, fill: int = 0) -> int:
-        block = self.link.own.lease(nbytes)
+        block = self.link.exported.lease(nbytes)
         self.keep.append(block)
         memoryview(block)[:] = bytes([fill]) * len(block)
-        return self.link.own.number_of(block)
+        return self.link.exported.number_of(block)
 
     def sizes(self, *values: int) -> int:
-        block = self.link.own.lease(64)
+        block = self.link.exported.lease(64)
         self.keep.append(block)
         memoryview(block)[: 8 * len(values)] = struct.pack(f"<{len(values)}Q", *values)
-        return self.link.own.number_of(block)
+        return self.link.exported.number_of(block)
 
     def answer(self, records=b"", names=(), count=None, text=None, **note):
         text = json.dumps({"names": list(names), **note}).encode() if text is None else text
@@ -175,13 +175,13 @@ def liar():
 def test_a_message_that_does_not_add_up_is_refused(liar, lie):
     LIES[lie](liar)
     with pytest.raises(ChannelError):
-        messages.unpack_answer(liar.near.receive(), liar.near.peer, 1)
+        messages.unpack_answer(liar.near.receive(), liar.near.imported, 1)
 
 
 def test_the_liar_can_also_tell_the_truth(liar):
     number = liar.own(40, 1)
     liar.answer(records(number=number, nbytes=40, shape=(5, 2), order=(1, 0)), names=["y"])
-    answer = messages.unpack_answer(liar.near.receive(), liar.near.peer, 1)
+    answer = messages.unpack_answer(liar.near.receive(), liar.near.imported, 1)
     assert answer.tensors[0].shape == (2, 5)
     assert (np.ascontiguousarray(answer.tensors[0].data).view("u4") == 0x01010101).all()
 

@@ -128,7 +128,7 @@ def test_an_input_in_a_leased_block_is_not_copied(echo):
 
 def test_blocks_are_reused_and_descriptors_travel_once(echo):
     def numbers():
-        return echo._link.own.numbers(), echo._link.peer.numbers()
+        return echo._link.exported.numbers(), echo._link.imported.numbers()
 
     array = np.zeros((1, 1000), "f4")
     for _ in range(3):
@@ -268,14 +268,14 @@ def test_a_handler_that_keeps_every_input_sees_each_unchanged(tmp_path):
         for place in range(60):
             array = np.full((1, 5000), place, "f4")
             answers.append(executor.run(batch_of(array), None).tensors[0].data)
-        assert len(executor._link.own.numbers()) < 30
+        assert len(executor._link.exported.numbers()) < 30
         for place, answer in enumerate(answers):
             assert (answer == place).all()
         # and when the answers are gone, both sides go on with few blocks
         del answers, answer
         gc.collect()
         executor.run(batch_of(np.full((1, 5000), 60, "f4")), None)
-        assert len(executor._link.peer.held()) <= 1
+        assert len(executor._link.imported.held()) <= 1
 
 
 def test_a_handler_that_answers_with_the_same_array_each_time(tmp_path):
