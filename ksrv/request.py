@@ -203,7 +203,7 @@ class Emitter(Protocol):
         """
 
     def listening(self) -> frozenset[int]:
-        """Return the places of the requests that have not ended: no disconnect, no deadline."""
+        """Return the indices of the requests that have not ended: no disconnect, no deadline."""
 
 
 @dataclass(slots=True)

@@ -33,9 +33,9 @@ class Batch:
         requests: For each request its slice of rows, id, parameters (also those of its inputs and
             outputs, by name) and headers.
         explain: Whether the clients asked for explanations.
-        failures: The errors of failed requests, by their place in `requests`.
-        headers: Response headers, by place in `requests`.
-        parameters: Response parameters, by place in `requests`.
+        failures: The errors of failed requests, by index in `requests`.
+        headers: Response headers, by index in `requests`.
+        parameters: Response parameters, by index in `requests`.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Batch:
         return tensor.to(self._device())
 
     def request_of(self, row: int) -> int:
-        """Return the place in `requests` of the request that owns a row.
+        """Return the index in `requests` of the request that owns a row.
 
         Args:
             row: The row.
@@ -132,9 +132,9 @@ class Batch:
             IndexError: The batch has no such row.
         """
         at = index(row)
-        for place, request in enumerate(self.requests):
+        for number, request in enumerate(self.requests):
             if request.rows.start <= at < request.rows.stop:
-                return place
+                return number
         raise IndexError(f"row {at} of a batch of {self.rows} rows")
 
     def fail(self, row: int, message: str, status: int = 400) -> None:
@@ -200,12 +200,12 @@ class Batch:
         Raises:
             IndexError: The batch has no such row.
         """
-        place = None if row is None else self.request_of(row)
+        request = None if row is None else self.request_of(row)
         emit = self._inputs.emit
         if emit is None:
             return True
         waiting = emit.listening()
-        return bool(waiting) if place is None else place in waiting
+        return bool(waiting) if request is None else request in waiting
 
     def _entry(self, name: str) -> Tensor:
         try:
@@ -217,11 +217,11 @@ class Batch:
     def _array(self, entry: Tensor) -> Array:
         if not isinstance(entry.data, np.ndarray):
             array = np.empty(len(entry.data), dtype=object)
-            for place, element in enumerate(entry.data):
+            for position, element in enumerate(entry.data):
                 if not isinstance(element, bytes):
                     buffer_pool.count_copy(len(element))
                     element = bytes(element)
-                array[place] = element
+                array[position] = element
             return array.reshape(entry.shape)
         if entry.name in self._nchw_inputs and entry.data.ndim == 4:
             return entry.data.transpose(0, 3, 1, 2)

@@ -189,8 +189,8 @@ class Runner:
         if failure is not None:
             if batch is None or not batch.failures:
                 raise failure.with_traceback(None)
-            for place in range(len(inputs.requests)):
-                batch.failures.setdefault(place, failure)
+            for index in range(len(inputs.requests)):
+                batch.failures.setdefault(index, failure)
         if batch is None:
             return BatchOutputs(tensors, {}, timings)
         return BatchOutputs(tensors, batch.failures, timings, batch.headers, batch.parameters)
@@ -303,10 +303,10 @@ def check_inputs(spec: ModelSpec, loaded: LoadedModel) -> None:
         )
     names = {one.name for one in loaded.inputs}
     by_name = names == {one.name for one in spec.inputs}
-    for place, declared in enumerate(spec.inputs):
+    for index, declared in enumerate(spec.inputs):
         own = next(
             (one for one in loaded.inputs if by_name and one.name == declared.name),
-            loaded.inputs[place],
+            loaded.inputs[index],
         )
         if own.datatype != declared.datatype:
             raise ModelLoadError(

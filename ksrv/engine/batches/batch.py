@@ -346,7 +346,7 @@ class PendingBatch:
             headers: list[Header] = []
             asked: list[QueuedRequest] = []
             first_row = row
-            for place, handle in enumerate(handles, known):
+            for index, handle in enumerate(handles, known):
                 data = _tensor(handle.request, name).data
                 if isinstance(data, np.ndarray):
                     target[row : row + handle.rows] = data
@@ -357,7 +357,7 @@ class PendingBatch:
                     first_row = row + handle.rows
                 else:
                     elements += data
-                    owners += [place] * len(data)
+                    owners += [index] * len(data)
                     numbers += range(len(data))
                     headers += _checked(handle.request, name).headers
                     asked += [handle] * len(data)
@@ -365,8 +365,8 @@ class PendingBatch:
             errors = images.prepare(elements, target, first_row, numbers, asked, headers)
             _note_bad(bad, owners, errors)
         if bad:
-            self.failed += [(self.handles[place], error) for place, error in bad.items()]
-            self.keep([one for place, one in enumerate(self.handles) if place not in bad])
+            self.failed += [(self.handles[index], error) for index, error in bad.items()]
+            self.keep([one for index, one in enumerate(self.handles) if index not in bad])
 
     def _image_rows(self, name: str, first: InferRequest) -> Array:
         """Return the array for an image input; the requests of a group agree on its shape."""

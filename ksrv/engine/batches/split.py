@@ -55,14 +55,14 @@ def split(
         return [_response(spec, handles[0], 0, tensors, outputs, timings)]
     answers: list[InferResponse | KsrvError] = []
     row = 0
-    for place, handle in enumerate(handles):
+    for index, handle in enumerate(handles):
         end = row + handle.rows
-        failure = outputs.failures.get(place)
+        failure = outputs.failures.get(index)
         if failure is not None:
             answers.append(failure)
         else:
             mine = tensors if len(handles) == 1 else [_rows(one, row, end) for one in tensors]
-            answers.append(_response(spec, handle, place, mine, outputs, timings))
+            answers.append(_response(spec, handle, index, mine, outputs, timings))
         row = end
     return answers
 
@@ -88,7 +88,7 @@ def _rows(tensor: Tensor, row: int, end: int) -> Tensor:
 def _response(
     spec: ModelSpec,
     handle: QueuedRequest,
-    place: int,
+    index: int,
     tensors: list[Tensor],
     outputs: BatchOutputs,
     timings: dict[str, int],
@@ -104,10 +104,10 @@ def _response(
         spec.version,
         request.id,
         tensors,
-        outputs.parameters.get(place, {}),
+        outputs.parameters.get(index, {}),
         {"queue": handle.started_ns - handle.enqueued_ns, **timings},
-        outputs.headers.get(place, {}),
-        outputs.torchserve.get(place),
+        outputs.headers.get(index, {}),
+        outputs.torchserve.get(index),
     )
 
 

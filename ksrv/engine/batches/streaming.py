@@ -35,11 +35,11 @@ class ChunkSender:
     def __call__(self, outputs: BatchOutputs) -> None:
         """Hand one chunk to every request that still wants one."""
         answers = split(self._spec, self._handles, outputs, {}, [], {})
-        for place, (handle, answer) in enumerate(zip(self._handles, answers, strict=True)):
+        for index, (handle, answer) in enumerate(zip(self._handles, answers, strict=True)):
             on_chunk = handle.request.on_chunk
             if on_chunk is None or handle.done():
                 continue
-            if outputs.only is not None and place not in outputs.only:
+            if outputs.only is not None and index not in outputs.only:
                 continue
             if isinstance(answer, InferResponse):
                 on_chunk(answer)
@@ -49,7 +49,7 @@ class ChunkSender:
 
     def listening(self) -> frozenset[int]:
         """See `ksrv.request.Emitter.listening`."""
-        return frozenset(place for place, handle in enumerate(self._handles) if not handle.done())
+        return frozenset(index for index, handle in enumerate(self._handles) if not handle.done())
 
 
 def chunk_sender(spec: ModelSpec, handles: Sequence[QueuedRequest]) -> ChunkSender | None:

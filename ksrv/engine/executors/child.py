@@ -130,7 +130,7 @@ class Chunks:
             if frame.kind != MessageType.LISTENING:
                 raise ChannelError(f"a message was {frame.kind}, not LISTENING")
             note = messages.load(messages.ListeningMessage, frame.payload, frame.lenient)
-            return frozenset(note.places)
+            return frozenset(note.indices)
 
     def end(self) -> None:
         """Send nothing more: the batch has its answer."""

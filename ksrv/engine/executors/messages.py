@@ -34,12 +34,12 @@ from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
 
 _PREFIX = struct.Struct("<II")
-"""Number of tensors, bytes of their records; the JSON follows them."""
+"""Number of tensors, bytes of their descriptors; the JSON follows them."""
 
 _TENSORS = 65_536
 
 Read: TypeAlias = tuple[str, tuple[int, ...], Any]
-"""Datatype, shape and data of a tensor; its name is in the JSON beside the records."""
+"""Datatype, shape and data of a tensor; its name is in the JSON beside the descriptors."""
 
 Message = TypeVar("Message", bound=msgspec.Struct)
 
@@ -128,9 +128,9 @@ class AnswerMessage(msgspec.Struct, omit_defaults=True):
 
 
 class ListeningMessage(msgspec.Struct):
-    """The places of the requests that have not ended, as `Emitter.listening` gives them."""
+    """The indices of the requests that have not ended, as `Emitter.listening` gives them."""
 
-    places: list[int]
+    indices: list[int]
 
 
 class LogMessage(msgspec.Struct):
@@ -243,7 +243,7 @@ def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
 
     Args:
         batch: The batch.
-        written: The records of its tensors.
+        written: The descriptors of its tensors.
     """
     note = RunMessage(
         names=list(batch.tensors),
@@ -318,7 +318,7 @@ def pack_answer(outputs: BatchOutputs, written: bytes) -> tuple[bytes, bool]:
 
     Args:
         outputs: What the handler answered.
-        written: The records of its tensors.
+        written: The descriptors of its tensors.
     """
     note = AnswerMessage(
         names=[tensor.name for tensor in outputs.tensors],

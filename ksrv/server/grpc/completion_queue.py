@@ -348,7 +348,7 @@ class DirectCalls:
         with self._lock:
             self._closing = True
 
-    def let_go(self) -> None:
+    def send_held(self) -> None:
         """Send the answers that were held."""
         with self._lock:
             held, self._held = self._held, None

@@ -274,7 +274,7 @@ class GrpcServer:
         self._direct.begin_stop()
         self._stopped = self._server.stop(grace)
         time.sleep(HOLD_SECONDS)
-        self._direct.let_go()
+        self._direct.send_held()
 
     def stop(self, grace: float) -> None:
         """Stop, and return when no call is left; further calls do nothing."""

@@ -84,7 +84,7 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
         if time.monotonic() >= self.next_try:
             super().spawn_workers()
 
-    def bury(self, slot: int) -> None:
+    def release_slot(self, slot: int) -> None:
         """Free the slot of a worker that is gone.
 
         Args:

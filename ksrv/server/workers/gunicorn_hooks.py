@@ -241,7 +241,7 @@ class Master:
 
     def child_exit(self, server: Any, worker: Any) -> None:
         """Free the slot of a worker that is gone, however it went."""
-        server.bury(worker.ksrv_slot)
+        server.release_slot(worker.ksrv_slot)
 
 
 def _check_jpeg_decoder(settings: ServerSettings) -> None:

@@ -34,12 +34,12 @@ class RepositoryChange(msgspec.Struct):
     """One change.
 
     Attributes:
-        place: The worker that made it.
+        slot: The slot of the worker that made it.
         kind: What was done.
         name: The model's name; "" for all of the repository.
     """
 
-    place: int
+    slot: int
     kind: Kind
     name: str
 
@@ -60,13 +60,13 @@ class ChangeLog:
         """Add a change.
 
         Returns:
-            A place behind it.
+            The position behind it.
         """
         os.write(self._file, msgspec.json.encode(change) + b"\n")
         return self.end
 
     def read(self, since: int) -> tuple[list[RepositoryChange], int]:
-        """Return the changes from a place on, and the place behind them."""
+        """Return the changes from a position on, and the position behind them."""
         text = os.pread(self._file, self.end - since, since)
         lines = text[: text.rfind(b"\n") + 1]
         changes = [msgspec.json.decode(line, type=RepositoryChange) for line in lines.splitlines()]
@@ -74,21 +74,21 @@ class ChangeLog:
 
 
 class ChangeReplicator:
-    """One worker's part: it publishes its changes and applies those of the others.
+    """Publishes the changes of one worker, and applies the changes of the other workers.
 
     Args:
-        file: The file that all share.
+        file: The file that all workers share.
         table: The workers, and how far each of them has read.
-        place: This worker's slot.
+        slot: This worker's slot.
 
     Attributes:
         unloaded: The models that were unloaded on purpose before this worker started.
     """
 
-    def __init__(self, file: ChangeLog, table: WorkerTable, place: int) -> None:
+    def __init__(self, file: ChangeLog, table: WorkerTable, slot: int) -> None:
         self._file = file
         self._table = table
-        self._place = place
+        self._slot = slot
         # What was loaded before is on the disk, which this worker is about to read.
         before, self._position = file.read(0)
         self.unloaded: set[str] = set()
@@ -97,7 +97,7 @@ class ChangeReplicator:
                 self.unloaded.add(change.name)
             elif change.kind == "load":
                 self.unloaded.discard(change.name)
-        table.acknowledge(place, self._position)
+        table.acknowledge(slot, self._position)
 
     def publish(self, kind: Kind, name: str) -> None:
         """Publish a change of this worker, and wait until the other workers have applied it.
@@ -106,8 +106,8 @@ class ChangeReplicator:
             kind: What was done.
             name: The model's name; "" for all of the repository.
         """
-        end = self._file.append(RepositoryChange(self._place, kind, name))
-        while not self._table.acknowledged(end, besides=self._place):
+        end = self._file.append(RepositoryChange(self._slot, kind, name))
+        while not self._table.acknowledged(end, besides=self._slot):
             time.sleep(WAIT_SECONDS)
 
     def run(self, engine: "Engine", ended: threading.Event) -> None:
@@ -120,10 +120,10 @@ class ChangeReplicator:
         while not ended.wait(LONE_LOOK_SECONDS if self._table.target_count == 1 else LOOK_SECONDS):
             changes, position = self._file.read(self._position)
             for change in changes:
-                if change.place != self._place:
+                if change.slot != self._slot:
                     _apply(engine, change)
             self._position = position
-            self._table.acknowledge(self._place, position)
+            self._table.acknowledge(self._slot, position)
 
 
 def _apply(engine: "Engine", change: RepositoryChange) -> None:

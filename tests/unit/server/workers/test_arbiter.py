@@ -22,7 +22,7 @@ def test_a_worker_that_could_not_start_ends_a_server_that_never_served(server):
     slot = server.ksrv_workers.allocate()
     server.ksrv_workers.set_state(slot, State.NEVER_SERVED)
     with pytest.raises(HaltServer) as told:
-        server.bury(slot)
+        server.release_slot(slot)
     assert told.value.exit_status == 3
 
 
@@ -34,7 +34,7 @@ def test_a_worker_that_could_not_start_later_is_tried_again_after_a_while(server
     server.ksrv_workers.set_served()
     slot = server.ksrv_workers.allocate()
     server.ksrv_workers.set_state(slot, State.NEVER_SERVED)
-    server.bury(slot)
+    server.release_slot(slot)
     assert server.ksrv_workers.state(slot) is State.EMPTY
     server.spawn_workers()
     assert spawned == []
@@ -48,6 +48,6 @@ def test_a_worker_that_died_later_is_replaced_at_once(server, monkeypatch):
     monkeypatch.setattr(arbiter.arbiter.Arbiter, "spawn_workers", lambda self: spawned.append(self))
     slot = server.ksrv_workers.allocate()
     server.ksrv_workers.set_state(slot, State.READY)
-    server.bury(slot)
+    server.release_slot(slot)
     server.spawn_workers()
     assert spawned == [server]
