@@ -21,8 +21,6 @@ Array: TypeAlias = npt.NDArray[Any]
 Element: TypeAlias = bytes | memoryview
 """One BYTES element; large ones (images) are views into the received block."""
 
-NO_PARAMETERS: Parameters = {}
-
 
 @dataclass(frozen=True, slots=True)
 class SharedMemoryRef:

@@ -174,7 +174,7 @@ def add_counts(mine: ModelStatistics, other: ModelStatistics) -> None:
     """Add what another worker has counted of the same version.
 
     Args:
-        mine: What is added to; `pending` and `ready`, which tell of now, are left.
+        mine: The statistics that grow; `pending` and `ready`, which describe the present, stay.
         other: The other worker's.
     """
     mine.last_inference_ms = max(mine.last_inference_ms, other.last_inference_ms)

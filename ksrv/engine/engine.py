@@ -32,10 +32,10 @@ log = logging.getLogger("ksrv.engine")
 IDLE_MEMORY_SECONDS = 30.0
 SHOWN_MODELS = 8
 SHOWN_CHARACTERS = 240
-"""Of the models that are not ready, and of each one's reason, what a health route tells."""
+"""How many models that are not ready a health route names, and how much of each reason it tells."""
 
 Change: TypeAlias = Literal["load", "unload", "reload"]
-"""What can be asked of an engine while it serves."""
+"""The changes of the repository that a client may ask for."""
 
 
 class Engine:
@@ -45,7 +45,7 @@ class Engine:
     its response, with its error, or with DeadlineExceeded at its deadline.
 
     Args:
-        repository: What is on disk.
+        repository: The models on disk.
         settings: The engine's settings.
         make_executor: Makes the executor of an instance; by default what the model's settings say.
 
@@ -53,8 +53,8 @@ class Engine:
         handler_metrics: The values that handlers report.
         unknown_requests: How many requests named an unknown model or version.
         on_table_change: Called when what requests reach has changed, before the change is reported done.
-        on_change: Called with what was done and the model's name after a load or an unload that was
-            asked for here; it may wait until other workers have done the same.
+        on_change: Called with the change and the model's name after a load or an unload that a client
+            asked this engine for; it may wait until the other workers have done the same.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Engine:
 
         Args:
             wait: Whether to return only when every model has been loaded or has failed.
-            unloaded: Models that stand as if they had been unloaded, until somebody loads them.
+            unloaded: Models that are not loaded until a client asks for that.
 
         Raises:
             RepositoryError: A path of the repository holds no models (only with `wait`).
@@ -160,7 +160,7 @@ class Engine:
             if not self._loaded.is_set():
                 continue
             try:
-                self._models.reload_changed()  # every worker watches
+                self._models.reload_changed()  # every worker does this for itself
             except Exception:
                 log.exception("the repository cannot be looked at for changes")
 
@@ -213,12 +213,12 @@ class Engine:
         Args:
             request: The parsed request.
             callback: Called with the handle once the request has ended, on the thread that ended
-                it; for one that expires that is a thread of the engine's.
-            allow_inline: Whether a request to a handler that has proven quick may be run before this
-                returns, on the calling thread. Only for a thread that others can stand in for: a
-                handler that hangs keeps it, though the request is still ended at its deadline.
-            caller_blocks: Whether the calling thread would only wait for the handle. Then the request may
-                be run on it where that cannot last beyond the request's deadline.
+                it; an expired request is ended by a thread of the engine.
+            allow_inline: Whether the calling thread may run the request before this returns, if the
+                handler has proven quick. Other threads must be able to do the calling thread's
+                work: a handler that hangs keeps it, though the request ends at its deadline.
+            caller_blocks: Whether the calling thread would only wait for the handle. It may then run
+                the request, if the executor enforces the request's deadline.
 
         Returns:
             The handle to wait for.
@@ -310,8 +310,8 @@ class Engine:
     def _misses(self, down: list[tuple[str, ModelVersions]], wanted: int) -> bool:
         """Whether the server cannot be ready without the models that are down.
 
-        It can without one whose process is being replaced, as long as another model serves: an
-        input that ends its handler must not take the whole server away from its clients.
+        A model whose handler process is being replaced does not count, as long as another model serves:
+        an input that ends its handler must not take the whole server away from its clients.
         """
         if len(down) == wanted:
             return wanted > 0
@@ -365,7 +365,7 @@ class Engine:
         """Return the state of every version of every model.
 
         Args:
-            ready_only: Whether to leave out those that do not serve.
+            ready_only: Whether to leave out the versions that do not serve.
         """
         return [line for line in self._models.index() if not ready_only or line.state == "READY"]
 
@@ -422,7 +422,7 @@ class Engine:
         self._change("unload", name)
 
     def reload_changed(self) -> bool:
-        """Load what has changed on disk, and unload what is gone.
+        """Load the models that have changed on disk, and unload the models that are gone.
 
         Returns:
             Whether anything had changed.
@@ -430,10 +430,10 @@ class Engine:
         return self._change("reload", "")
 
     def follow(self, change: "Change", name: str) -> bool:
-        """Do what another worker was asked for.
+        """Make a change that a client asked another worker for.
 
         Args:
-            change: What that is.
+            change: The change.
             name: The model's name; "" for all of the repository.
 
         Returns:
@@ -486,7 +486,7 @@ def executor_for(
 
 
 def _shown(name: str, served: ModelVersions) -> str:
-    """Say what is the matter with a model that is not ready, in the version that requests want."""
+    """Return why a model is not ready, for the version that requests without a version reach."""
     model = served.default
     if model is not None:
         state, reason = model.state, model.why_not_ready

@@ -1,4 +1,4 @@
-"""What the threads that serve one model version ask of it."""
+"""The interface of a model version towards the threads that serve it."""
 
 from typing import Protocol
 

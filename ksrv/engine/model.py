@@ -65,9 +65,9 @@ class ModelVersion:
 
     Attributes:
         spec: The description, completed once the model is loaded.
-        state: Where it stands.
+        state: What it does now.
         reason: Why it is not ready.
-        warm_up_error: What the warm-up failed with, though the model serves; "" if it did not fail.
+        warm_up_error: The error of a warm-up that failed, though the model serves; "" if it did not fail.
         load_ns: How long its instances took to load; 0 until they have.
         warm_up_ns: How long they took to warm up; 0 until they have.
     """
@@ -245,12 +245,10 @@ class ModelVersion:
             KsrvError: It is refused.
         """
         handle = self._validated(request)
-        if isinstance(handle, SplitRequest):
-            if callback is not None:
-                handle.add_done_callback(callback)
-            return handle
         if callback is not None:
             handle.add_done_callback(callback)
+        if isinstance(handle, SplitRequest):
+            return handle
         caller_blocks = caller_blocks and self._may_keep(handle)
         if allow_inline or caller_blocks:
             pushed = self.queue.push_inline(handle, caller_blocks)
@@ -286,7 +284,7 @@ class ModelVersion:
     def _may_keep(self, handle: QueuedRequest) -> bool:
         """Whether a thread that waits for a handle may run it.
 
-        The timer ends it at its deadline whoever runs it, but a thread cannot leave a handler.
+        The timer ends a request at its deadline on any thread, but a thread cannot leave a handler.
         """
         return self._bounded or handle.deadline_ns == NO_DEADLINE
 

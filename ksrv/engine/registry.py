@@ -74,7 +74,7 @@ class ModelRegistry:
     """The table of models.
 
     Args:
-        repository: What is on disk.
+        repository: The models on disk.
         make: Makes a model that is not loaded yet.
         drain_seconds: How long an old version may take to finish what it accepted.
         parallel_loads: How many versions are loaded at a time.
@@ -231,7 +231,7 @@ class ModelRegistry:
         raise NotFound(f"Request for unknown model: {quote(name)} is not found")
 
     def reload_changed(self) -> bool:
-        """Load what has changed on disk, and unload what is gone.
+        """Load the models that have changed on disk, and unload the models that are gone.
 
         Returns:
             Whether anything had changed.

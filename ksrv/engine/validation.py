@@ -5,7 +5,7 @@ rows and the wanted outputs all fit the model's description. A refusal names the
 the values that disagree.
 
 Requests of equal batch key can be joined: their inputs have the same names, datatypes and shapes past
-the first dimension, and they ask for the same mode. Groups are numbers that are handed out here, so
+the first dimension, and they ask for the same mode. Batch keys are numbers that are given out here, so
 that no client can make two different shapes look equal. A request whose images take long to decode has
 a batch key to itself, so that no other request waits for it in a batch; see `ksrv.engine.decode_thread`.
 """
@@ -26,10 +26,10 @@ from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 KNOWN_GROUPS = 4096
 APART = 1 << 62
-"""The groups from here on are of one request each, whose images take long to decode."""
+"""From here on each batch key belongs to one request, whose images take long to decode."""
 
 APART_NS = 200_000_000
-"""How long that is, by the estimate of one thread: about fifty million pixels."""
+"""How long that is, as estimated for one thread: about fifty million pixels."""
 
 
 class Validated(NamedTuple):
@@ -267,7 +267,7 @@ class RequestValidator:
             names.add(wanted.name)
 
     def _wrong_names(self, request: InferRequest) -> None:
-        """Raise what is wrong with the inputs' names, if anything is."""
+        """Raise an error if the names of the inputs are not the declared names."""
         known = f"the inputs of the model {self.spec.name} are {_listed(self._inputs)}"
         names = set()
         for tensor in request.inputs:

@@ -71,7 +71,7 @@ def _has_simplejpeg() -> bool:
 
 
 def decodes(header: Header) -> bool:
-    """Tell whether a picture is one that a decoder other than cv2 is asked for first.
+    """Tell whether another decoder than cv2 tries a picture first.
 
     Args:
         header: The picture's header.

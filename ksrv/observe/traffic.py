@@ -4,7 +4,7 @@ Each refusal is counted here, once, where its answer is made: `count_error` for 
 that is rendered, `count_refusal` where a client gets no answer that one could count (a connection that
 is closed, a call that another library ends). The counts are the process's.
 
-The HTTP server counts without Python; it is asked when somebody reads (`watch_connections`).
+The HTTP server counts without Python; its counts are read when the metrics page is rendered (`watch_connections`).
 """
 
 import threading
@@ -100,7 +100,7 @@ def count_error(error: KsrvError) -> None:
 
 
 def watch_connections(source: Callable[[], Traffic]) -> None:
-    """Have the counts of whoever holds connections added to the process's.
+    """Have the counts of a server that holds connections added to the process's counts.
 
     Args:
         source: Returns its counts so far; it lives as long as the process.

@@ -18,16 +18,15 @@ SERVER_NAME = "ksrv"
 Document = dict[str, Any]
 
 
-def server_metadata(extensions: Iterable[str], version: str = "") -> Document:
+def server_metadata(extensions: Iterable[str]) -> Document:
     """Describe the server.
 
     Args:
         extensions: The names of the protocol's extensions that work.
-        version: The server's version; by default this package's.
     """
     return {
         "name": SERVER_NAME,
-        "version": version or __version__,
+        "version": __version__,
         "extensions": list(extensions),
     }
 

@@ -19,7 +19,7 @@ DISABLED = "shared memory is not enabled on this server (--allow-shared-memory)"
 
 
 class SharedMemoryRegistry(Protocol):
-    """Where references are resolved; `ksrv.server.shared_memory` has one."""
+    """Resolves references to regions; see `ksrv.server.memory_regions`."""
 
     def read(self, ref: SharedMemoryRef) -> memoryview:
         """Return a copy of the bytes of a reference."""

@@ -18,6 +18,7 @@ from ksrv.server.http.body import Bound, read_body
 from ksrv.server.http.byte_budget import Reservation, process_budget
 from ksrv.server.http.gevent_support import choose_waiter
 from ksrv.server.http.json_body import DOCUMENT_BYTES, document_too_large, parse_document
+from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.rest.health import LiveResource, ModelReadyResource, ReadyResource
 from ksrv.server.rest.infer import InferResource
@@ -40,7 +41,6 @@ from ksrv.server.rest.responses import send_error, send_json, status_line
 from ksrv.server.rest.route_guard import Guard, GuardedRouter, Needs
 from ksrv.server.rest.shared_memory import add_routes
 from ksrv.server.settings import ServerSettings
-from ksrv.server.shared_memory import SharedMemory, shared_memory_of
 from ksrv.server.torchserve.routes import TorchServeRoutes
 from ksrv.server.workers.shared_statistics import ServerStatistics
 

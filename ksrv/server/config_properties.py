@@ -1,6 +1,6 @@
 """Reads a TorchServe config.properties and translates what ksrv has a setting for.
 
-The rest is named in a report with the reason, so that nobody believes that a key works. Values are read
+A report names every other key with the reason, so that no key seems to work that does not. Values are read
 as TorchServe reads them: `key=value`, `#` comments, a backslash that continues a line.
 """
 

@@ -1,8 +1,8 @@
-"""Who may call: bearer tokens for every call, and the narrower circle that may change models.
+"""Who may call: a bearer token for every call, and a control token for calls that change models.
 
 One check stands before routing on both front ends. Health needs no credentials, everything else
 does as soon as a token file is given. Calls that change the repository need the control token; where
-none is configured they are open to callers on this machine only. A page in somebody's browser runs
+none is configured they are open to callers on this machine only. A page in a user's browser runs
 on this machine too, so a call that carries an `Origin` is refused unless it is allowed.
 """
 
@@ -83,7 +83,7 @@ class Access:
         Args:
             authorization: The `Authorization` header or metadata entry, if there is one.
             peer: The caller's IP address; "" for a unix socket.
-            forwarded: Whether a proxy says that it speaks for somebody else.
+            forwarded: Whether a proxy forwards the call for another caller.
             origin: The `Origin` header, if there is one.
 
         Raises:

@@ -3,13 +3,12 @@
 gunicorn keeps processes, signals, settings, its parser and its thread pool. The HTTP server owns the
 listeners and the connections, serves fast-path inference and health requests, and hands every other
 message, unread, to the main thread here, which gives it to gunicorn's pool; a connection that stays
-alive goes back to the HTTP server. A client that is slow, or a handler, can keep a thread of that pool; so
-questions about the server are answered by a few threads that neither can keep. Nothing of the
-worker's state is touched outside the main thread.
+alive goes back to the HTTP server. A slow client or a handler can occupy a thread of that pool, so health
+and metrics are answered by a few threads of their own. Only the main thread touches the worker's state.
 
 Where the HTTP server may not stand in front (TLS, the PROXY protocol, HTTP/2 in cleartext, request hooks of
-the user's, another app than ksrv's) or gunicorn is not one that this module knows, the worker is a
-plain threaded worker, whose connections `ksrv.server.http.threaded_server` looks after.
+the user's, another app than ksrv's), or with a release of gunicorn that this module does not know, the
+worker is a plain threaded worker, whose connections `ksrv.server.http.threaded_server` accepts.
 """
 
 import errno
@@ -37,7 +36,7 @@ from ksrv.server.http.expect_continue import defer_continue
 from ksrv.server.http.fast_path import (
     FastPath,
     endpoint_for,
-    ready_answers,
+    prepared_answers,
     render_error,
     render_unready,
 )
@@ -246,7 +245,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
                 compression=compression,
             ),
             self._fast_path,
-            ready_answers(limits, extensions_of(settings)),
+            prepared_answers(limits, extensions_of(settings)),
             threads=settings.io_threads,
             connections=self.worker_connections,
             head=settings.head_timeout,
@@ -293,7 +292,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         """Tell the HTTP server what it answers without Python: health, and full queues."""
         assert self.http_server is not None
         why = self.wsgi.engine.why_not_ready(names=not self.wsgi.access.needs_token)
-        self._publish_routes()  # an HTTP server that calls itself ready knows them
+        self._publish_routes()  # before it says that it is ready
         self.http_server.set_health(
             live=True, ready=not why, unready=render_unready(why) if why else None
         )
@@ -455,7 +454,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self.set_accept_enabled(False)
         for listener in self.sockets:
             listener.close()
-        self._publish()  # one that is replaced is as ready as its successor, one that stops is not
+        self._publish()  # a replaced worker stays ready, a worker of a server that stops does not
         http_server.drain()
         deadline = time.monotonic() + self.cfg.graceful_timeout
         while http_server.open_connections > 0 and time.monotonic() < deadline:

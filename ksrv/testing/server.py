@@ -1,4 +1,4 @@
-"""A real server for tests: a process of its own on ports that nobody else has.
+"""A real server for tests: a process of its own on free ports.
 
     with Server("models/") as server:
         requests.get(f"{server.url}/v2/health/ready")

@@ -304,7 +304,7 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
         [[fallthrough]];
     case Phase::head:
     case Phase::buffering:
-        refuse(connection, ready_answers[READY_TOO_SLOW], SERVER_TOO_SLOW);
+        refuse(connection, prepared_answers[ANSWER_TOO_SLOW], SERVER_TOO_SLOW);
         return;
     case Phase::idle:
         count(SERVER_IDLE_CLOSED);

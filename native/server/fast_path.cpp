@@ -51,7 +51,7 @@ void HttpServer::answer_late(Connection *connection, const ModelSignature &signa
     fields.number(static_cast<std::int64_t>(body.length()));
     fields.put("\r\n");
     if (body.full() || fields.full()) {
-        answer_ready(connection, READY_FAILED);
+        answer_prepared(connection, ANSWER_FAILED);
         return;
     }
     if (put_answer(connection, 504, signature.late_status.data(), signature.late_status.size(), fields.text(),

@@ -48,7 +48,7 @@ void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_c
     end_fields(fields, true, body.length());
     static constexpr char line[] = "200 OK";
     if (!good || body.full() || fields.full()) {
-        server->answer_ready(connection, READY_FAILED);
+        server->answer_prepared(connection, ANSWER_FAILED);
     } else if (server->put_answer(connection, 200, line, sizeof line - 1, fields.text(), fields.length(),
                                 body.text(), body.length())) {
         server->answer(connection, nullptr);

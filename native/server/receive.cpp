@@ -135,15 +135,15 @@ bool HttpServer::put_get(Connection *connection) noexcept {
     count(SERVER_HEALTH);
     if (route == Route::live) {
         const bool good = live.load(std::memory_order_relaxed);
-        return put_ready(connection, ready_answers[good ? READY_LIVE : READY_NOT_LIVE]);
+        return put_prepared(connection, prepared_answers[good ? ANSWER_LIVE : ANSWER_NOT_LIVE]);
     }
     if (ready.load(std::memory_order_relaxed))
-        return put_ready(connection, ready_answers[READY_READY]);
-    return put_ready(connection, *unready.answer());
+        return put_prepared(connection, prepared_answers[ANSWER_READY]);
+    return put_prepared(connection, *unready.answer());
 }
 
 bool HttpServer::put_description(Connection *connection, Route route) noexcept {
-    const ReadyAnswer *made = &ready_answers[READY_SERVER];
+    const PreparedAnswer *made = &prepared_answers[ANSWER_SERVER];
     std::shared_ptr<const RouteTable> table;  // while the answer is copied
     if (route != Route::server) {
         table = routes.table();
@@ -153,7 +153,7 @@ bool HttpServer::put_description(Connection *connection, Route route) noexcept {
     }
     if (made->status == 0) return false;
     count(SERVER_DESCRIBED);
-    return put_ready(connection, *made);
+    return put_prepared(connection, *made);
 }
 
 // Whether the caller of a message may send it, as far as is known without Python.
@@ -208,7 +208,7 @@ bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
         connection->head.has_json_length ? (0 - connection->head.json_length) & 63 : 0;
     connection->block = process_pool().lease(connection->body_offset + need, BACKEND_HEAP);
     if (!connection->block) {
-        refuse(connection, ready_answers[READY_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
+        refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
         return false;
     }
     connection->body_got = taken;
@@ -265,7 +265,7 @@ void HttpServer::await_memory(Connection *connection, uint64_t now) noexcept {
         connection->memory_wait_ns = now;
         connection->phase.store(Phase::awaiting_memory, std::memory_order_relaxed);
     } else if (now - connection->memory_wait_ns >= config.memory_wait_ns) {
-        refuse(connection, ready_answers[READY_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
+        refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
         return;
     }
     deadlines.set(connection->slot, now + MEMORY_RETRY_NS);
@@ -303,7 +303,7 @@ bool HttpServer::try_route(Connection *connection, bool complete) noexcept {
         return true;
     }
     count(SERVER_QUEUE_FULL);
-    if (!put_ready(connection, route->full)) {
+    if (!put_prepared(connection, route->full)) {
         drop(connection);
     } else {
         answer(connection, nullptr);

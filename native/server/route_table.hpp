@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "http/ready_answer.hpp"
+#include "http/prepared_answer.hpp"
 #include "queue/request_queue.hpp"
 #include "v2/model_signature.hpp"
 
@@ -22,8 +22,8 @@ namespace ksrv {
 struct ModelRoute {
     std::string name, version;
     Queue *queue = nullptr;  // held by the table
-    ReadyAnswer full;
-    ReadyAnswer metadata, model_ready;  // of status 0 where Python answers
+    PreparedAnswer full;
+    PreparedAnswer metadata, model_ready;  // of status 0 where Python answers
     ModelSignature *signature = nullptr;    // held by the table; null where every request goes through Python
 };
 

@@ -30,19 +30,19 @@ bool HttpServer::put_answer(Connection *connection, uint16_t status, const char 
 }
 
 // Sets up a ready-made answer; the connection closes behind it where it must.
-bool HttpServer::put_ready(Connection *connection, const ReadyAnswer &made) noexcept {
+bool HttpServer::put_prepared(Connection *connection, const PreparedAnswer &made) noexcept {
     return put_answer(connection, made.status, made.status_line.data(), made.status_line.size(),
                       made.fields.data(), made.fields.size(), made.body.data(), made.body.size());
 }
 
 // Answers a message whose rest is not read, and closes.
-void HttpServer::refuse(Connection *connection, const ReadyAnswer &made, ServerCounter counter) noexcept {
+void HttpServer::refuse(Connection *connection, const PreparedAnswer &made, ServerCounter counter) noexcept {
     count(counter);
     if (connection->block) process_pool().release(connection->block);
     connection->block = nullptr;
     give_back(connection);
     connection->close_after = true;
-    if (!put_ready(connection, made)) {
+    if (!put_prepared(connection, made)) {
         drop(connection);
         return;
     }
@@ -65,7 +65,7 @@ Connection *HttpServer::take_turn(const Turn &turn) noexcept {
 }
 
 void HttpServer::fail(const Turn &turn) noexcept {
-    if (Connection *connection = take_turn(turn)) answer_ready(connection, READY_FAILED);
+    if (Connection *connection = take_turn(turn)) answer_prepared(connection, ANSWER_FAILED);
 }
 
 // The engine's answer, from whatever thread it comes.
@@ -101,8 +101,8 @@ bool HttpServer::reserve_answer(Connection *connection, uint64_t nbytes) noexcep
     return false;
 }
 
-void HttpServer::answer_ready(Connection *connection, Ready which) noexcept {
-    if (!put_ready(connection, ready_answers[which])) {
+void HttpServer::answer_prepared(Connection *connection, PreparedAnswerIndex which) noexcept {
+    if (!put_prepared(connection, prepared_answers[which])) {
         drop(connection);
         return;
     }

@@ -27,7 +27,7 @@
 #include "base/clock.hpp"
 #include "base/monotonic_condition.hpp"
 #include "http/connection.hpp"
-#include "http/ready_answer.hpp"
+#include "http/prepared_answer.hpp"
 #include "http/response_head.hpp"
 #include "server/connection_deadlines.hpp"
 #include "server/connection_table.hpp"
@@ -113,7 +113,8 @@ class HttpServer {
     // Sends `connection->out`. True: it is over and `owners` are the caller's to give back; false:
     // the socket is full, and the server keeps them. The connection is not the caller's any more.
     bool answer(Connection *connection, Owners *owners) noexcept;
-    void answer_ready(Connection *connection, Ready which) noexcept;  // the same, ready-made
+    // The same, with a prepared answer.
+    void answer_prepared(Connection *connection, PreparedAnswerIndex which) noexcept;
     void drop(Connection *connection) noexcept;                       // no answer: closes
     void close_disconnected(Connection *connection) noexcept;  // the same for a client that is gone
 
@@ -160,8 +161,8 @@ class HttpServer {
     int notify_fd() const noexcept { return notify_; }
 
     HttpServerConfig config;
-    ReadyAnswer ready_answers[READY_ANSWERS];
-    UnreadyAnswer unready;
+    PreparedAnswer prepared_answers[PREPARED_ANSWERS];
+    NotReadyAnswer unready;
     std::atomic<bool> live{true}, ready{false};
     std::atomic<bool> draining{false};
     std::atomic<uint64_t> counters[SERVER_COUNTERS] = {};
@@ -262,8 +263,8 @@ class HttpServer {
     bool submit_fast_request(Connection *connection, const ModelRoute &route) noexcept;
 
     // send.cpp
-    bool put_ready(Connection *connection, const ReadyAnswer &made) noexcept;
-    void refuse(Connection *connection, const ReadyAnswer &made, ServerCounter counter) noexcept;
+    bool put_prepared(Connection *connection, const PreparedAnswer &made) noexcept;
+    void refuse(Connection *connection, const PreparedAnswer &made, ServerCounter counter) noexcept;
     bool finish(Connection *connection, uint64_t now) noexcept;
     Sent flush(Connection *connection) noexcept;
     static uint64_t acknowledged(const Connection *connection) noexcept;

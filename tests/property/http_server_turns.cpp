@@ -47,7 +47,7 @@ struct Client {
 int main() {
     HttpServerConfig config;
     HttpServer server(config, [](void *) {}, nullptr);
-    server.ready_answers[READY_FAILED] = {500, "500 Failed", "content-length: 0\r\n", ""};
+    server.prepared_answers[ANSWER_FAILED] = {500, "500 Failed", "content-length: 0\r\n", ""};
     const auto strays = [&server] { return server.counters[SERVER_STRAY].load(); };
 
     // One answer to one message.

@@ -13,7 +13,7 @@ from libc.stdlib cimport calloc, free
 
 from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_wrap, retain_block
 from ksrv._native.server.server cimport (
-    ANSWER_BLOCKS, CHttpServer, Connection, Outgoing, Owners, READY_BYTES_IN_FLIGHT, READY_FAILED,
+    ANSWER_BLOCKS, CHttpServer, Connection, Outgoing, Owners, ANSWER_BYTES_IN_FLIGHT, ANSWER_FAILED,
     Turn, add_part, forget_outgoing, put_head, reserve_parts,
 )
 from ksrv._native.queue.request_handle cimport NativeHandle
@@ -206,7 +206,7 @@ cdef class Exchange:
         self.body = None
         if total > COUNTED and not server.reserve_answer(connection, total):
             held = None
-            server.answer_ready(connection, READY_BYTES_IN_FLIGHT)
+            server.answer_prepared(connection, ANSWER_BYTES_IN_FLIGHT)
             return
         out = &connection.out
         forget_outgoing(out)
@@ -220,7 +220,7 @@ cdef class Exchange:
             server.config.server_header.data(), server.config.server_header.size(),
             connection.close_after,
         ):
-            server.answer_ready(connection, READY_FAILED)
+            server.answer_prepared(connection, ANSWER_FAILED)
             raise MemoryError()
         for i in range(count):
             add_part(out, held.views[i].buf, <size_t>held.views[i].len)

@@ -95,7 +95,7 @@ cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
 
 cdef extern from "server/server.hpp" namespace "ksrv" nogil:
     ctypedef RouteTable const_table "const ksrv::RouteTable"
-    ctypedef CReadyAnswer const_answer "const ksrv::ReadyAnswer"
+    ctypedef CPreparedAnswer const_answer "const ksrv::PreparedAnswer"
 
     cdef struct Owners:
         Owners *next
@@ -146,22 +146,22 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
 
     ctypedef void (*Serve)(void *owner) noexcept
 
-    cdef cppclass CReadyAnswer "ksrv::ReadyAnswer":
+    cdef cppclass CPreparedAnswer "ksrv::PreparedAnswer":
         uint16_t status
         string status_line
         string fields
         string body
 
-    cdef cppclass UnreadyAnswer:
+    cdef cppclass NotReadyAnswer:
         void replace(shared_ptr[const_answer] answer) noexcept
 
     cdef cppclass ModelRoute:
         string name
         string version
         CQueue *queue
-        CReadyAnswer full
-        CReadyAnswer metadata
-        CReadyAnswer model_ready
+        CPreparedAnswer full
+        CPreparedAnswer metadata
+        CPreparedAnswer model_ready
         ModelSignature *signature
 
     cdef cppclass RouteTable:
@@ -182,15 +182,15 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         socklen_t peer_length
         timespec at
 
-    cdef enum Ready:
-        READY_LIVE
-        READY_NOT_LIVE
-        READY_READY
-        READY_TOO_SLOW
-        READY_BYTES_IN_FLIGHT
-        READY_FAILED
-        READY_SERVER
-        READY_ANSWERS
+    cdef enum PreparedAnswerIndex:
+        ANSWER_LIVE
+        ANSWER_NOT_LIVE
+        ANSWER_READY
+        ANSWER_TOO_SLOW
+        ANSWER_BYTES_IN_FLIGHT
+        ANSWER_FAILED
+        ANSWER_SERVER
+        PREPARED_ANSWERS
 
     cdef enum ServerCounter:
         SERVER_COUNTERS
@@ -210,7 +210,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         void drain() noexcept
         uint64_t stuck_ns() noexcept
         cbool answer(Connection *connection, Owners *owners) noexcept
-        void answer_ready(Connection *connection, Ready which) noexcept
+        void answer_prepared(Connection *connection, PreparedAnswerIndex which) noexcept
         Turn turn_of(Connection *connection) noexcept
         Connection *take_turn(const Turn &turn) noexcept
         void fail(const Turn &turn) noexcept
@@ -234,8 +234,8 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         void take_records(vector[AccessRecord] *out) except +
         int notify_fd() noexcept
         HttpServerConfig config
-        CReadyAnswer *ready_answers
-        UnreadyAnswer unready
+        CPreparedAnswer *prepared_answers
+        NotReadyAnswer unready
         atomic[cbool] live
         atomic[cbool] ready
         atomic[cbool] draining

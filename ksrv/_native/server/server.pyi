@@ -7,18 +7,18 @@ from ksrv._native.server.exchange import Exchange
 from ksrv._native.server.model_endpoint import ModelEndpoint
 
 COUNTERS: Final[tuple[str, ...]]
-READY_ANSWERS_NEEDED: Final[tuple[str, ...]]
+PREPARED_ANSWERS_NEEDED: Final[tuple[str, ...]]
 
-ReadyAnswer: TypeAlias = tuple[int, bytes, bytes, bytes]
+PreparedAnswer: TypeAlias = tuple[int, bytes, bytes, bytes]
 Address: TypeAlias = tuple[Any, ...] | str
 Route: TypeAlias = tuple[
     str,
     str,
     Queue,
-    ReadyAnswer,
+    PreparedAnswer,
     ModelEndpoint | None,
-    ReadyAnswer | None,
-    ReadyAnswer | None,
+    PreparedAnswer | None,
+    PreparedAnswer | None,
 ]
 
 class HttpServer:
@@ -26,7 +26,7 @@ class HttpServer:
         self,
         rules: HeadRules,
         handler: Callable[[Exchange], None],
-        answers: Mapping[str, ReadyAnswer],
+        answers: Mapping[str, PreparedAnswer],
         *,
         threads: int = 2,
         connections: int = 1000,
@@ -47,7 +47,7 @@ class HttpServer:
     def accept(self, enabled: bool) -> None: ...
     def drain(self) -> None: ...
     def set_health(
-        self, *, live: bool, ready: bool, unready: ReadyAnswer | None = None
+        self, *, live: bool, ready: bool, unready: PreparedAnswer | None = None
     ) -> None: ...
     @property
     def model_changes(self) -> int: ...

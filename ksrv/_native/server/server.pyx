@@ -20,7 +20,7 @@ from ksrv._native.http.request_head cimport HeadRules
 
 log = logging.getLogger(__name__)
 
-ReadyAnswer = tuple
+PreparedAnswer = tuple
 Address = tuple | str
 
 COUNTERS = (
@@ -29,11 +29,11 @@ COUNTERS = (
     "idle_closed", "disconnected", "accept_paused", "fast_path", "recycled", "lost_records",
     "stray",
 )
-READY_ANSWERS_NEEDED = (
+PREPARED_ANSWERS_NEEDED = (
     "live", "not_live", "ready", "too_slow", "bytes_in_flight", "failed", "server", "not_ready",
 )
 NO_ANSWER = (0, b"", b"", b"")
-assert len(COUNTERS) == SERVER_COUNTERS and len(READY_ANSWERS_NEEDED) == READY_ANSWERS + 1
+assert len(COUNTERS) == SERVER_COUNTERS and len(PREPARED_ANSWERS_NEEDED) == PREPARED_ANSWERS + 1
 
 cdef void _serve(void *owner) noexcept with gil:
     cdef HttpServer self = <HttpServer>owner
@@ -68,7 +68,7 @@ cdef void _check(HttpServer self, Connection *connection) noexcept:
         self.server.checked(connection, admitted)
 
 
-cdef int _fill_answer(CReadyAnswer *made, tuple answer) except -1:
+cdef int _fill_answer(CPreparedAnswer *made, tuple answer) except -1:
     made.status = answer[0]
     made.status_line = <bytes>answer[1]
     made.fields = <bytes>answer[2]
@@ -146,8 +146,8 @@ cdef class HttpServer:
         self.check = check
         self.endpoints = []
         self.server = new CHttpServer(config, _serve, <void *>self)
-        for name in READY_ANSWERS_NEEDED[:READY_ANSWERS]:  # the last one changes
-            _fill_answer(&self.server.ready_answers[index], answers[name])
+        for name in PREPARED_ANSWERS_NEEDED[:PREPARED_ANSWERS]:  # the last one changes
+            _fill_answer(&self.server.prepared_answers[index], answers[name])
             index += 1
         self._set_unready(answers["not_ready"])
 
@@ -186,7 +186,7 @@ cdef class HttpServer:
         self.server.drain()
 
     cdef int _set_unready(self, tuple answer) except -1:
-        cdef CReadyAnswer *made = new CReadyAnswer()
+        cdef CPreparedAnswer *made = new CPreparedAnswer()
         cdef shared_ptr[const_answer] shared = shared_ptr[const_answer](<const_answer *>made)
         _fill_answer(made, answer)
         self.server.unready.replace(shared)

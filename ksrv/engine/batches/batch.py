@@ -188,7 +188,7 @@ class PendingBatch:
         )
 
     def fill(self, handles: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
-        """Add requests, and answer those that cannot be added.
+        """Add requests, and answer the requests that cannot be added.
 
         Args:
             handles: Requests that the queue gave out.
@@ -225,7 +225,7 @@ class PendingBatch:
         """Drop the rows of requests that ended before the batch started.
 
         Args:
-            alive: Those that remain, in order.
+            alive: The requests that remain, in order.
         """
         if len(alive) == len(self.handles):
             return

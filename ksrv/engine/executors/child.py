@@ -2,7 +2,7 @@
 
 It loads one handler, runs one batch at a time on its main thread, and ends when told, when the
 worker's end of the socket closes, or with the worker. Everything it says comes home: log records as
-events, what is printed through pipes.
+events, the output of `print` through pipes.
 """
 
 import argparse
@@ -238,7 +238,7 @@ class Child:
 
 
 def _load_text(error: BaseException) -> str:
-    """Return what is said of a failed load; HandlerLoadError names the handler's own error itself."""
+    """Return the text about a failed load; a HandlerLoadError names the handler's own error itself."""
     return str(error) if isinstance(error, HandlerLoadError) else f"{type(error).__name__}: {error}"
 
 

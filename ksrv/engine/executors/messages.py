@@ -285,7 +285,7 @@ def unpack_batch(
     Args:
         frame: The message.
         imported: The blocks of the other side.
-        emitter: Makes what takes intermediate answers, for a batch in which somebody wants them.
+        emitter: Makes the emitter of intermediate answers, for a batch with a client that streams.
 
     Raises:
         ChannelError: The message does not add up.
@@ -364,7 +364,7 @@ def unpack_answer(frame: Frame, imported: ImportedBlocks, requests: int) -> Batc
 
 
 def to_message(error: KsrvError) -> ErrorMessage:
-    """Return an error's form for the socket; a class of somebody's own becomes its ksrv base."""
+    """Return an error's form for the socket; a handler's own class becomes its base class of ksrv."""
     kind = next(base for base in type(error).__mro__ if base.__module__ == errors.__name__)
     headers = dict(error.headers) if isinstance(error, InferenceError) else {}
     return ErrorMessage(

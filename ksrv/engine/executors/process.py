@@ -309,7 +309,7 @@ class ProcessExecutor:
         return link, process
 
     def _drop_process(self) -> None:
-        """End what is left of the process and free everything that belonged to it."""
+        """End the process and its children, and free everything that belonged to it."""
         link, process = self._link, self._process
         self._link = self._process = None
         self._loaded = False

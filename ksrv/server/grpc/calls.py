@@ -94,7 +94,7 @@ def needs_control(authorizer: Access) -> Check:
 
 
 def failure_of(error: BaseException) -> KsrvError:
-    """Return what the client is told of an error; one that nobody foresaw goes into the log."""
+    """Return the error that the client is told; an unforeseen exception goes into the log."""
     if isinstance(error, KsrvError):
         return error
     log.error("a gRPC call failed", exc_info=error)

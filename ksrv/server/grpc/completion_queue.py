@@ -47,11 +47,11 @@ log = logging.getLogger(__name__)
 
 LONG_NS = 1_000_000
 MOST_NS = 4_000_000
-"""While requests that are run on the spot take `LONG_NS` on average, the leader hands over first. One
-that takes longer than `MOST_NS` counts as that: a single one that was held up tells nothing."""
+"""While the requests that the leader runs itself take `LONG_NS` on average, it hands its role over first.
+A longer request counts as `MOST_NS`: a single request that was held up says little."""
 
 STUCK_NS = 20_000_000
-"""A leader that has been away for so long is replaced."""
+"""A leader that has run one request for so long is replaced."""
 
 WATCH_SECONDS = 0.02
 
@@ -104,7 +104,7 @@ class Unary:
 
 
 class Call(UnfinishedCall):
-    """One call: what is asked of a `grpc.ServicerContext`, and its answer.
+    """One call, with the methods of a `grpc.ServicerContext` that are needed, and its answer.
 
     Args:
         event: grpcio's event of its arrival.
@@ -570,7 +570,7 @@ class DirectCalls:
         request, handle = call.request, call.handle
         assert request is not None, "an accepted call has its request"
         assert handle is not None, "an accepted call has its handle"
-        # What is sent is a copy of the tensors; the request's memory is free before it leaves.
+        # The answer is a copy of the tensors; the request's memory is free before it leaves.
         call.request = call.handle = None
         try:
             message = self._calls.finish(call, request, handle)

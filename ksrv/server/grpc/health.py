@@ -30,7 +30,7 @@ class Health:
     """The health calls of one server.
 
     Args:
-        engine: What is asked.
+        engine: The engine, which knows what is ready.
         closing: Set when the server stops; watchers are told and let go.
         check: Who may ask for models.
     """

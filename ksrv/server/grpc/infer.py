@@ -4,7 +4,7 @@ The scan and the writer take and give `bytes`, so grpcio (de)serialises nothing.
 grpcio's completion queue (`completion_queue`); where that cannot be had, from its sync server. There a
 pool thread waits for the answer while few requests are under way, which costs the least. When many
 are, a request is deferred: its thread leaves at once and comes back with the answer, so that the
-engine's queue, not a pool of threads, bounds what is accepted, and a full queue is told at once.
+engine's queue, not a pool of threads, bounds the accepted requests; a full queue refuses at once.
 """
 
 import threading
@@ -192,7 +192,7 @@ class InferCalls:
     ) -> None:
         try:
             message = self.finish(context, request, handle)
-        except Exception as error:  # noqa: BLE001 - nobody else would see it in this thread
+        except Exception as error:  # noqa: BLE001 - the pool's thread would drop it
             set_status(context, failure_of(error))
         else:
             send(message)

@@ -77,7 +77,7 @@ def _listens(number: int) -> bool:
 
 
 def duplicate(number: int) -> socket.socket:
-    """Return a socket over a copy of a descriptor, to ask or tell the one that grpcio owns.
+    """Return a socket over a copy of a descriptor, to read and set options of grpcio's socket.
 
     Raises:
         OSError: The descriptor was closed, or is no socket's.

@@ -39,7 +39,7 @@ def answer(request: Any) -> Any:
         request: A ServerReflectionRequest of either version.
 
     Returns:
-        A ServerReflectionResponse of the same version; what is unknown is an `error_response`.
+        A ServerReflectionResponse of the same version; an unknown symbol is an `error_response`.
     """
     package = request.DESCRIPTOR.file.package
     made = protobuf.message_class(f"{package}.ServerReflectionResponse")(

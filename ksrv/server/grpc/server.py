@@ -53,9 +53,9 @@ from ksrv.server.grpc.servicer import CONTROL, OPEN, Servicer
 from ksrv.server.grpc.stream import StreamCalls
 from ksrv.server.grpc.unfinished_calls import SMALL, UnfinishedCalls
 from ksrv.server.http.byte_budget import process_budget
+from ksrv.server.memory_regions import AuthorizedRegistry, SharedMemory, shared_memory_of
 from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.settings import ServerSettings
-from ksrv.server.shared_memory import AuthorizedRegistry, SharedMemory, shared_memory_of
 from ksrv.server.workers.shared_statistics import ServerStatistics
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def channel_options(settings: ServerSettings, *, shared: bool) -> list[tuple[str
     options = [
         ("grpc.max_receive_message_length", message),
         ("grpc.max_send_message_length", min(limits.body, MAX_MESSAGE)),
-        # grpcio would inflate without a bound, and before anybody has looked at the caller.
+        # grpcio would inflate without a bound, and before the caller's credentials are checked.
         ("grpc.per_message_decompression", 0),
         ("grpc.max_concurrent_streams", 128),
         ("grpc.max_metadata_size", limits.head),
@@ -131,7 +131,7 @@ def channel_options(settings: ServerSettings, *, shared: bool) -> list[tuple[str
     ]
     if (
         not settings.decompress_requests
-    ):  # grpcio then refuses what is compressed, and says what it accepts
+    ):  # grpcio then refuses compressed messages, and names the encodings that it accepts
         options.append(("grpc.compression_enabled_algorithms_bitset", 1))
     return options
 
@@ -152,7 +152,7 @@ class GrpcServer:
     """A gRPC server over an engine.
 
     Args:
-        engine: Where requests run and what is described.
+        engine: Where requests run.
         settings: Limits, threads and credentials.
         access: Who may call; made from the settings if left out.
         shared_memory: The clients' regions to share with another front end.

@@ -11,7 +11,7 @@ from ksrv.limits import Limits
 from ksrv.protocol import metadata
 from ksrv.protocol.protobuf import message_class
 from ksrv.server.grpc.calls import Behavior, Context
-from ksrv.server.shared_memory import SharedMemory
+from ksrv.server.memory_regions import SharedMemory
 from ksrv.server.workers.shared_statistics import ServerStatistics
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ OPEN = frozenset({"ServerLive", "ServerReady"})
 """The calls that need no credentials; their messages are empty."""
 
 CONTROL = frozenset({"RepositoryModelLoad", "RepositoryModelUnload", *SHARED_MEMORY})
-"""The calls that change what is served, or reach into this machine's memory."""
+"""The calls that load and unload models, or reach into this machine's memory."""
 
 
 class Servicer:

@@ -75,7 +75,7 @@ class _Line:
             return not self._entries and self._answered is None
 
     def fail(self, error: KsrvError) -> None:
-        """End the stream with an error, once what is under way is answered."""
+        """End the stream with an error, once the requests under way are answered."""
         self.failure = error
         self.end()
 
@@ -123,7 +123,7 @@ class _Line:
             return self._answered
 
     def close(self) -> None:
-        """Stop answering: let the reader go and give up what is under way."""
+        """Stop answering: release the reader and cancel the requests under way."""
         with self._changed:
             self._closed = self._ended = True
             left = [self._answered, *self._entries]

@@ -1,4 +1,4 @@
-"""The access log of what the HTTP server answered: records become lines in batches, on a thread of its own.
+"""The access log of the HTTP server's answers: records become lines in batches, on a thread of its own.
 
 gunicorn's logger formats a line from its own request and response objects; the two classes here have
 the attributes that it reads, with the meaning that they have there.
@@ -79,12 +79,12 @@ class AccessLog(threading.Thread):
         self._closed = threading.Event()
 
     def run(self) -> None:
-        """Write until `close`, and what is left then."""
+        """Write the records until `close`, and the rest of them then."""
         while not self._closed.wait(BATCH_SECONDS):
             write_records(self._logger, self._http_server.records())
         write_records(self._logger, self._http_server.records())
 
     def close(self) -> None:
-        """Write what is left and end the thread."""
+        """Write the rest and end the thread."""
         self._closed.set()
         self.join()

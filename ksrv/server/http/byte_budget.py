@@ -1,7 +1,7 @@
-"""What one request or answer holds of the process's memory budget, and the sentences of refusals.
+"""The bytes of the memory budget that one request or answer holds, and the sentences of refusals.
 
 The budget itself is `ksrv._native.memory.memory_budget`: one for the HTTP server, the queues and every other front
-end. What is announced holds nothing; bytes are taken as they come.
+end. An announced length is not charged; bytes are charged as they arrive.
 """
 
 from types import TracebackType

@@ -7,7 +7,7 @@ them from the moment in which the models change until they are rendered anew.
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from ksrv._native.server.server import ReadyAnswer
+from ksrv._native.server.server import PreparedAnswer
 from ksrv.errors import KsrvError
 from ksrv.limits import Limits
 from ksrv.protocol import metadata
@@ -35,7 +35,7 @@ def is_ready(engine: "Engine", name: str, version: str) -> bool:
 
 def describe(
     engine: "Engine", name: str, model: "ModelVersion", limits: Limits, *, ready: bool
-) -> tuple[ReadyAnswer | None, ReadyAnswer | None]:
+) -> tuple[PreparedAnswer | None, PreparedAnswer | None]:
     """Return the answers that hold a model's metadata and say that it is ready.
 
     Args:

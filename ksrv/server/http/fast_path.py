@@ -1,8 +1,8 @@
 """The requests of the fast path in Python: the way of the Falcon app without WSGI.
 
-The HTTP server has framed the message and received its body. What is left is the same as on the slow
-route: the same parser, the same engine, the same renderer, the same headers in the same order. A
-test compares the bytes.
+The HTTP server has framed the message and received its body. The rest is the same as in the Falcon app:
+the same parser, the same engine, the same renderer, the same headers in the same order. A test
+compares the bytes.
 """
 
 import logging
@@ -16,7 +16,7 @@ import orjson
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.server.exchange import Exchange, HeadFields
 from ksrv._native.server.model_endpoint import ModelEndpoint
-from ksrv._native.server.server import ReadyAnswer
+from ksrv._native.server.server import PreparedAnswer
 from ksrv._native.v2.binary_response import binary_reply
 from ksrv.engine.request_handle import SplitRequest
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded, RequestTooSlow
@@ -28,9 +28,9 @@ from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import ended_early
+from ksrv.server.memory_regions import AuthorizedRegistry
 from ksrv.server.rest.health import unready
 from ksrv.server.rest.responses import error_headers, server_timing, status_line, usable_headers
-from ksrv.server.shared_memory import AuthorizedRegistry
 from ksrv.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def header_lines(headers: list[tuple[str, str]], length: int) -> bytes:
 
 def render_json(
     document: object, status: int, headers: list[tuple[str, str]] | None = None
-) -> ReadyAnswer:
+) -> PreparedAnswer:
     """Return a JSON answer as the HTTP server takes it.
 
     Args:
@@ -73,12 +73,12 @@ def render_json(
     return status, status_line(status).encode("latin-1"), fields, body
 
 
-def render_error(error: KsrvError) -> ReadyAnswer:
+def render_error(error: KsrvError) -> PreparedAnswer:
     """Return an error's answer as the HTTP server takes it."""
     return render_json({"error": error.message}, error.http_status, error_headers(error))
 
 
-def render_unready(why: str) -> ReadyAnswer:
+def render_unready(why: str) -> PreparedAnswer:
     """Return the answer of a server that is not ready as the HTTP server takes it.
 
     Args:
@@ -88,7 +88,7 @@ def render_unready(why: str) -> ReadyAnswer:
     return render_json(unready(why), HTTPStatus.SERVICE_UNAVAILABLE, retry)
 
 
-def ready_answers(limits: Limits, extensions: tuple[str, ...]) -> dict[str, ReadyAnswer]:
+def prepared_answers(limits: Limits, extensions: tuple[str, ...]) -> dict[str, PreparedAnswer]:
     """Return the answers that the HTTP server gives without Python.
 
     Args:
@@ -280,7 +280,7 @@ class FastPath:
     def fast_request(
         self, spec: ModelSpec, body: memoryview, header_length: str, head: bytes
     ) -> InferRequest:
-        """Return a request that the HTTP server queued by itself, for whoever looks at it.
+        """Return a request that the HTTP server queued by itself, for a handler that reads it.
 
         Args:
             spec: The model's description.
@@ -303,7 +303,7 @@ class FastPath:
         """Send a response.
 
         Args:
-            exchange: What is answered.
+            exchange: The exchange to answer.
             request: The request.
             response: Its response.
             regions: The shared memory that outputs may go to.
@@ -330,8 +330,8 @@ class FastPath:
         """Send an error.
 
         Args:
-            exchange: What is answered.
-            error: What went wrong; one that is not ksrv's own is logged and answered as a 500.
+            exchange: The exchange to answer.
+            error: The error; any other than a `KsrvError` is logged and answered as a 500.
         """
         path = f"/v2/models/{exchange.model}/infer"
         if not isinstance(error, KsrvError):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def unready(why: str) -> dict[str, object]:
-    """Return what is answered while the server is not ready.
+    """Return the answer while the server is not ready.
 
     Args:
         why: Which models are not ready and why, as `Engine.why_not_ready` says it.
@@ -43,7 +43,7 @@ class ReadyResource:
     """GET /v2/health/ready: models are loaded and warm, and the server is not going away.
 
     Args:
-        engine: What is asked.
+        engine: The engine, which knows what is ready.
         names: Whether models that are not ready are named: to those who may list them anyway.
     """
 
@@ -52,7 +52,7 @@ class ReadyResource:
         self._names = names
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Answer whether requests will be served, and if not, what is missing."""
+        """Answer whether requests are served, and if not, which models are not ready."""
         why = self._engine.why_not_ready(names=self._names)
         if not why:
             send_json(resp, {"ready": True, "live": True})

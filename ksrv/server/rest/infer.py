@@ -22,10 +22,10 @@ from ksrv.server.http.body import DIGITS, Bound, content_length, padding, read_b
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.client_watch import ThreadWaiter
 from ksrv.server.http.request_headers import request_headers
+from ksrv.server.memory_regions import AuthorizedRegistry
 from ksrv.server.rest.responses import send_parts, server_timing, set_handler_headers
 from ksrv.server.rest.route_guard import check_control
 from ksrv.server.settings import ServerSettings
-from ksrv.server.shared_memory import AuthorizedRegistry
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -36,7 +36,7 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer: what is written, and what the headers are made of."""
+    """One answer: its body, and the response that its headers are made of."""
 
     body: rest.RenderedBody
     response: InferResponse
@@ -94,8 +94,8 @@ def json_bound(header_length: str | None, length: int | None, limits: Limits) ->
     """Return the limit on a body that is JSON as a whole; None where only its beginning is.
 
     Args:
-        header_length: The raw `Inference-Header-Content-Length`, if there is one. One that is not a
-            number, or beyond the body, is refused later, by the parser.
+        header_length: The raw `Inference-Header-Content-Length`, if there is one. The parser refuses a
+            value later that is not a number, or beyond the body.
         length: The announced length of the body, if there is one.
         limits: Where JSON is bounded.
 

@@ -1,4 +1,4 @@
-"""The routes that change what is served: Triton's repository calls and OVMS's configuration calls."""
+"""The routes that load and unload models: Triton's repository calls and OVMS's configuration calls."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any

@@ -1,9 +1,9 @@
-"""The checks in front of every REST resource: the form of a request, and who may use what it names.
+"""The checks in front of every REST resource: the form of a request, and the rights of its caller.
 
-Falcon calls the guard before it routes and asks the router which resource a path names. The router
-answers with a resource only to a caller who may use it, so that the path is read once: what is run
-and what is allowed cannot be two opinions. A route that does not say who may use it is one for
-control, and a path without a route needs what an ordinary call needs.
+Falcon calls the guard before it routes, and asks the router which resource a path names. The router
+returns a resource only to a caller who may use it. So the path is read once: the resource that is run
+is the resource that was checked. A route without a `needs` of its own needs the control token, and a
+path without a route needs the token of an ordinary call.
 """
 
 import enum
@@ -30,7 +30,7 @@ class Needs(enum.Enum):
     Attributes:
         NOTHING: Every caller is let in, so that probes work.
         TOKEN: The token, where one is configured.
-        CONTROL: The control token; where none is configured, a place on this machine.
+        CONTROL: The control token; without one, an address of this machine.
     """
 
     NOTHING = enum.auto()
@@ -39,7 +39,7 @@ class Needs(enum.Enum):
 
 
 def check_control(access: Access, environ: Environ) -> None:
-    """Let a call that changes what is served, or uses shared memory, pass or raise.
+    """Let a call that loads or unloads models, or uses shared memory, pass or raise.
 
     Args:
         access: The checks.
@@ -57,7 +57,7 @@ def check_control(access: Access, environ: Environ) -> None:
 
 
 class GuardedRouter(CompiledRouter):
-    """Falcon's router, which finds a resource for those only who may use it.
+    """Falcon's router, which finds a resource only for callers who may use it.
 
     Args:
         access: Who may call.
@@ -88,14 +88,14 @@ class GuardedRouter(CompiledRouter):
         self._needs[uri_template] = needs
 
     def find(self, uri: str, req: falcon.Request | None = None) -> Any:
-        """Return what `CompiledRouter.find` does, or raise where the caller may not use it.
+        """Find a route as `CompiledRouter.find` does, or raise if the caller may not use it.
 
         Args:
             uri: The path.
             req: The request; without one nothing is asked of the caller.
 
         Raises:
-            KsrvError: The caller may not use the route, or did not write it as it is.
+            KsrvError: The caller may not use the route, or wrote one of its fixed segments with escapes.
         """
         found = super().find(uri, req)
         if req is None:

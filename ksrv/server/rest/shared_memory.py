@@ -5,10 +5,10 @@ from typing import Any
 import falcon
 
 from ksrv.errors import InvalidRequest, quote
+from ksrv.server.memory_regions import SharedMemory, unsigned
 from ksrv.server.rest.repository import ReadDocument
 from ksrv.server.rest.responses import send_json
 from ksrv.server.rest.route_guard import Needs
-from ksrv.server.shared_memory import SharedMemory, unsigned
 
 PREFIX = "/v2/systemsharedmemory"
 

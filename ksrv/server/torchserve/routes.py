@@ -1,9 +1,9 @@
 """TorchServe's inference routes, over the same engine.
 
 They are served for archives, on the main HTTP address, when the setting `torchserve_api` asks for
-them. A request becomes one row whose parts are BYTES tensors; what else the
-route says is a `ksrv.request.TorchServeCall`. gunicorn upper-cases the names of headers
-before anybody sees them, so handlers find `X-My-Header` however the client wrote it.
+them. A request becomes one row whose parts are BYTES tensors; the route's own facts are a
+`ksrv.request.TorchServeCall`. gunicorn upper-cases the names of headers first, so handlers find
+`X-My-Header` in whichever case the client wrote it.
 """
 
 import uuid

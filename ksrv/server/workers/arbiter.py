@@ -1,8 +1,8 @@
-"""gunicorn's master process, with what ksrv wants otherwise of reloads, stops and dead workers.
+"""gunicorn's master process, with reloads, stops and restarts of workers as ksrv needs them.
 
-gunicorn has no hooks for these. A reload that cannot be is refused and changes nothing; one that can
-is not waited for, so that the master goes on heeding signals while models load. The workers are told
-when the whole server stops. How a worker ended never ends the server, unless none has ever served.
+gunicorn has no hooks for these. A reload whose files cannot be used is refused and changes nothing. The
+master does not wait for a reload, so that it handles signals while models load. It tells the workers
+when the whole server stops. The end of a worker never ends the server, unless no worker has ever served.
 """
 
 import signal
@@ -29,34 +29,34 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
     """The master process; an arbiter of gunicorn's becomes one by `adopt`.
 
     Attributes:
-        ksrv_workers: The table that master and workers share.
-        patience: Seconds that leaving workers get when the server stops.
+        ksrv_workers: The worker table.
+        stop_timeout: Seconds that leaving workers get when the server stops.
         next_try: Before then no worker is started.
     """
 
-    # No process can end with these: what a handler calls os._exit with is no reason to stop.
+    # No process can end with these: a handler's own os._exit must not stop the server.
     WORKER_BOOT_ERROR = 0x100 | BOOT_ERROR
     APP_LOAD_ERROR = 0x100 | 4
 
     ksrv_workers: "WorkerTable"
-    patience: int
+    stop_timeout: int
     next_try = 0.0
 
     def reload(self) -> None:
-        """Begin a new generation of workers, unless a file that it needs cannot be used."""
+        """Begin a new generation of workers, unless one of its files cannot be used."""
         try:
             super().reload()
         except SettingsError as error:
             self.ksrv_workers.note_reload(accepted=False)
             self.log.error("the reload is refused and everything stays as it was: %s", error)
         finally:
-            self.cfg.set("graceful_timeout", self.patience)
+            self.cfg.set("graceful_timeout", self.stop_timeout)
 
     def begin_reload(self) -> None:
-        """Go on with a reload whose files are good; gunicorn's reload then waits for nobody."""
+        """Go on with a reload whose files are good; gunicorn's reload then waits for no worker."""
         self.ksrv_workers.note_reload(accepted=True)
         self.ksrv_workers.next_generation()
-        self.patience = self.cfg.graceful_timeout
+        self.stop_timeout = self.cfg.graceful_timeout
         self.cfg.set("graceful_timeout", 0)
 
     def reexec(self) -> None:
@@ -67,12 +67,12 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
         )
 
     def stop(self, graceful: bool = True) -> None:
-        """Stop the workers; they know first that nobody will take their place."""
+        """Stop the workers, after telling them that no worker replaces them."""
         self.ksrv_workers.begin_stop(Stop.ORDERLY if graceful else Stop.QUICK)
         super().stop(graceful)
 
     def spawn_worker(self) -> Any:
-        """Start a worker; a signal to stop that comes meanwhile waits until it can heed it."""
+        """Start a worker; a signal to stop that comes meanwhile is delivered afterwards."""
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             return super().spawn_worker()
@@ -85,7 +85,7 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
             super().spawn_workers()
 
     def release_slot(self, slot: int) -> None:
-        """Free the slot of a worker that is gone.
+        """Free the slot of a worker that has ended.
 
         Args:
             slot: Its slot.
@@ -111,9 +111,9 @@ def adopt(server: Any, table: "WorkerTable") -> None:
 
     Args:
         server: The arbiter, which has not started a worker yet.
-        table: The table that master and workers share.
+        table: The worker table.
     """
     end_with_own_status()
     server.__class__ = Arbiter
     server.ksrv_workers = table
-    server.patience = server.cfg.graceful_timeout
+    server.stop_timeout = server.cfg.graceful_timeout

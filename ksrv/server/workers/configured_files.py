@@ -1,7 +1,7 @@
 """The files that the settings name, as the master read them when it started or was last reloaded.
 
-Every worker has them from the master, over the fork: one that takes the place of another knows what
-the others know, whatever has become of the files since.
+Every worker inherits them from the master: a worker that replaces another has the same files as the
+other workers, even if the files have changed since.
 """
 
 from dataclasses import dataclass

@@ -28,8 +28,8 @@ from ksrv.server.http.expect_continue import defer_continue
 from ksrv.server.http.gevent_support import exclude_threads
 from ksrv.server.http.gunicorn_errors import speak_json
 from ksrv.server.logs import configure, gunicorn_logger
+from ksrv.server.memory_regions import check_shared_memory
 from ksrv.server.settings import ServerSettings, SettingsError
-from ksrv.server.shared_memory import check_shared_memory
 from ksrv.server.workers.arbiter import adopt
 from ksrv.server.workers.banner import print_addresses
 from ksrv.server.workers.configured_files import read_files
@@ -50,7 +50,7 @@ UNIX_SOCKET_UMASK = 0o007
 
 @dataclass(frozen=True)
 class _Quiet:
-    """A listener that nobody outside can find, for `--http off`."""
+    """A listener in a private folder, which no client can find, for `--http off`."""
 
     folder: tempfile.TemporaryDirectory[str]
 

@@ -23,8 +23,8 @@ from ksrv.errors import KsrvError
 from ksrv.server.addresses import Address
 from ksrv.server.credentials import Access
 from ksrv.server.http.byte_budget import process_budget
+from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.settings import ServerSettings
-from ksrv.server.shared_memory import SharedMemory, shared_memory_of
 from ksrv.server.workers.banner import print_models
 from ksrv.server.workers.configured_files import GivenFiles
 from ksrv.server.workers.repository_changes import ChangeLog, ChangeReplicator
@@ -262,7 +262,7 @@ class Service:
         type(worker).handle_exit(worker, signal.SIGTERM, None)
 
     def _drain(self) -> None:
-        """Serve on, unready, until nobody sends new requests here any more."""
+        """Serve on, not ready, for the drain delay, so that load balancers stop sending requests."""
         end = time.monotonic() + self.settings.drain_delay
         if not self._signals.quick:
             log.info("draining for %.1f s", self.settings.drain_delay)

@@ -1,8 +1,8 @@
-"""The signals that ask a worker to leave, whichever come in whichever order.
+"""The signals that ask a worker to leave, in any number and order.
 
 A terminal's Ctrl-C reaches the whole process group, and the master then tells its workers once more;
-a supervisor may repeat itself. The main thread can be anywhere when a signal comes, so what handles
-it here takes no lock: it writes the signal down, and a thread of its own acts on it.
+a supervisor may repeat a signal. The main thread can be anywhere when a signal comes, so the signal
+handler takes no lock: it puts the signal into a queue, and a thread of its own acts on it.
 """
 
 import atexit
@@ -20,10 +20,9 @@ _WHILE_ENDING = (*STOP_SIGNALS, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def end_with_own_status() -> None:
-    """Have this process, and those that it forks, ignore signals once Python itself ends.
+    """Have this process and the processes that it forks ignore signals while Python ends.
 
-    Python then takes its handlers away, and a signal that is repeated would be what the process died
-    of.
+    Python removes its signal handlers then, and a repeated signal would become the process's status.
     """
     atexit.register(_ignore)
 
@@ -34,7 +33,7 @@ def _ignore() -> None:
 
 
 class StopSignals:
-    """What a worker has been told.
+    """The signals to stop that a worker has received.
 
     Args:
         table: The table in which the master says that the whole server stops.
@@ -46,7 +45,7 @@ class StopSignals:
         self._came: Counter[int] = Counter()
 
     def heed(self) -> None:
-        """Take the signals from now on, also those that the master held back over the fork."""
+        """Take the signals from now on, also the signals that the master blocked over the fork."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._take)
             signal.siginterrupt(number, False)
@@ -78,10 +77,10 @@ class StopSignals:
 
     @property
     def at_once(self) -> bool:
-        """Whether even what runs is not waited for: somebody who had asked has lost patience.
+        """Whether the worker leaves without waiting for running requests.
 
-        One Ctrl-C is a SIGINT from the terminal and a SIGQUIT from the master. A second one is
-        another SIGINT; one that comes while the server drains has the master send SIGQUIT, and kill
+        One Ctrl-C is a SIGINT from the terminal and a SIGQUIT from the master. A second Ctrl-C is
+        another SIGINT; while the server drains it has the master send SIGQUIT, and kill the workers
         after two seconds.
         """
         hurried = self._table.stopping is Stop.ORDERLY and self._came[signal.SIGQUIT] > 0

@@ -72,7 +72,7 @@ class WorkerTable:
         return Stop(self._cells[2])
 
     def begin_stop(self, stop: Stop) -> None:
-        """Note that the server stops; what is quick already stays so."""
+        """Note that the server stops; a quick stop stays quick."""
         self._cells[2] = max(self._cells[2], stop)
 
     @property
@@ -98,7 +98,7 @@ class WorkerTable:
         """Note that a reload was asked for.
 
         Args:
-            accepted: Whether it was begun; one that is refused has failed.
+            accepted: Whether the reload was begun; a refused reload has failed.
         """
         self._cells[4] = int(time.time())
         self._cells[5] = _BEGUN if accepted else 0
@@ -199,7 +199,7 @@ class WorkerTable:
         raise RuntimeError(f"more than {CAPACITY} workers are alive at once")
 
     def release(self, slot: int) -> None:
-        """Note that the worker in `slot` is gone."""
+        """Note that the worker in `slot` has ended."""
         self.set_accepting(slot, False)
         self.set_state(slot, State.EMPTY)
 

@@ -20,7 +20,7 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.limits import Limits
 from ksrv.repository.layout import Repository
 from ksrv.server.http.descriptions import describe
-from ksrv.server.http.fast_path import FastPath, endpoint_for, ready_answers, render_error
+from ksrv.server.http.fast_path import FastPath, endpoint_for, prepared_answers, render_error
 from tests.support.http_reader import read_message
 
 PAIR = """
@@ -183,7 +183,7 @@ def opened(engine: Any, *, endpoints: bool = True, access: Any = None) -> Iterat
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         http_server = HttpServer(
-            HeadRules(body=1 << 30), route, ready_answers(limits, ()), check=check
+            HeadRules(body=1 << 30), route, prepared_answers(limits, ()), check=check
         )
         http_server.listen([listener.fileno()])
         made: dict[int, Any] = {}

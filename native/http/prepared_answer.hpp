@@ -11,7 +11,7 @@ namespace ksrv {
 
 // An answer that needs no Python: its status and its application headers, rendered when the worker
 // starts, and its body.
-struct ReadyAnswer {
+struct PreparedAnswer {
     uint16_t status = 0;
     std::string status_line;  // "503 Service Unavailable"
     std::string fields;       // "content-type: ...\r\ncontent-length: 20\r\n"
@@ -20,32 +20,32 @@ struct ReadyAnswer {
 
 // What a health route says while the server is not ready. It tells why, so it changes while I/O
 // threads send it.
-class UnreadyAnswer {
+class NotReadyAnswer {
   public:
-    void replace(std::shared_ptr<const ReadyAnswer> answer) noexcept {
+    void replace(std::shared_ptr<const PreparedAnswer> answer) noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
         answer_.swap(answer);
     }
 
-    std::shared_ptr<const ReadyAnswer> answer() noexcept {
+    std::shared_ptr<const PreparedAnswer> answer() noexcept {
         std::lock_guard<std::mutex> guard(mutex_);
         return answer_;
     }
 
   private:
     std::mutex mutex_;
-    std::shared_ptr<const ReadyAnswer> answer_ = std::make_shared<ReadyAnswer>();
+    std::shared_ptr<const PreparedAnswer> answer_ = std::make_shared<PreparedAnswer>();
 };
 
-enum Ready : int {
-    READY_LIVE,
-    READY_NOT_LIVE,
-    READY_READY,
-    READY_TOO_SLOW,      // the head or the body did not come in time
-    READY_BYTES_IN_FLIGHT,       // the bytes in flight are at their bound
-    READY_FAILED,        // the server's own fault
-    READY_SERVER,        // name, version and extensions
-    READY_ANSWERS,
+enum PreparedAnswerIndex : int {
+    ANSWER_LIVE,
+    ANSWER_NOT_LIVE,
+    ANSWER_READY,
+    ANSWER_TOO_SLOW,      // the head or the body did not come in time
+    ANSWER_BYTES_IN_FLIGHT,       // the bytes in flight are at their bound
+    ANSWER_FAILED,        // the server's own fault
+    ANSWER_SERVER,        // name, version and extensions
+    PREPARED_ANSWERS,
 };
 
 }  // namespace ksrv

@@ -2,8 +2,8 @@
 
 Only regular files directly in /dev/shm that belong to the server's own user are opened, by a name
 without a slash and without following links. A region is read and written through its descriptor and
-never mapped, so that one that shrinks cannot bring the process down; offsets and sizes are compared
-with the file's size on every use. The descriptor stays open until the region is unregistered and the
+never mapped, so that a region that shrinks cannot end the process; offsets and sizes are compared with
+the file's size on every use. The descriptor stays open until the region is unregistered and the
 last request that uses it is done.
 """
 
@@ -61,7 +61,7 @@ class _Region:
 
 
 def _open(key: str) -> _Descriptor:
-    """Open what a key names.
+    """Open the memory that a key names.
 
     Raises:
         InvalidRequest: The key is no plain name, or names no memory that may be used.
@@ -153,7 +153,7 @@ class SharedMemory:
             self._regions[status.name] = _Region(status, descriptor)
 
     def unregister(self, name: str = "") -> None:
-        """Forget a region, or all; one that is not registered is no error.
+        """Forget a region, or all of them; an unknown name is no error.
 
         Args:
             name: The region's name, or "" for all.
@@ -165,7 +165,7 @@ class SharedMemory:
                 self._regions.clear()
 
     def status(self, name: str = "") -> list[RegionStatus]:
-        """Return what is registered.
+        """Return the registered regions.
 
         Args:
             name: A region's name, or "" for all.
