@@ -240,7 +240,7 @@ def write_settings(folder: Path, settings: dict[str, Any], candidate: Candidate)
     Args:
         folder: The copy of the model's folder.
         settings: The model's own.
-        candidate: What is changed in them.
+        candidate: The changes of the settings.
     """
     batching = settings.get("batching") or {}
     changed = settings | {
@@ -254,7 +254,7 @@ def write_settings(folder: Path, settings: dict[str, Any], candidate: Candidate)
 
 @dataclass(frozen=True)
 class Goal:
-    """What is asked of the settings.
+    """The demands on the settings.
 
     Attributes:
         milliseconds: That the percentile of the latencies may be.
@@ -282,10 +282,10 @@ class Bench:
         folder: The copy of the model's folder.
         settings: The model's own.
         server: A running server of the copy.
-        files: What is sent, as `operations_of` takes it.
+        files: The files of the requests, as `operations_of` takes them.
         rows: Rows of each request.
         goal: The goal.
-        tell: Is told what is going on.
+        tell: Called with each line about the progress.
     """
 
     def __init__(

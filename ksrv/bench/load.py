@@ -2,7 +2,7 @@
 
 In a closed loop each connection sends its next request when it has its answer, so a slow server is
 asked less. In an open loop requests are due at times that do not depend on answers, and a request's
-latency counts from the time when it was due: one that could not be sent in time, because all
+latency counts from the time when it was due: a request that could not be sent in time, because all
 connections waited for a slow server, has waited too. (Counting from the real send time instead, the
 "coordinated omission", hides exactly the slow moments.)
 """
@@ -36,7 +36,7 @@ READY_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Where:
-    """What is called, and how."""
+    """The server that is called, and the transport."""
 
     url: str
     token: str | None = None
@@ -46,7 +46,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Load:
-    """What is done to a server.
+    """The load on a server.
 
     Attributes:
         connections: That are open at once.
@@ -104,7 +104,7 @@ class RestSender:
     """A connection of HTTP.
 
     Args:
-        where: What is called.
+        where: The server that is called.
         operations: The requests.
     """
 
@@ -142,7 +142,7 @@ class GrpcSender:
     """A channel of gRPC.
 
     Args:
-        where: What is called.
+        where: The server that is called.
         operations: The requests.
     """
 
@@ -262,7 +262,7 @@ def _share_of_process(
 def _ready_senders(
     where: Where, operations: Sequence[Operation], load: Load, number: int
 ) -> Iterator[list[Sender]]:
-    """Make a process's senders, and keep the collector of garbage out of what is measured."""
+    """Make a process's senders, and keep the garbage collector out of the measured time."""
     connections = len(range(number, load.connections, load.processes))
     make = GrpcSender if where.url.startswith("grpc") else RestSender
     senders: list[Sender] = [make(where, operations) for _ in range(connections)]

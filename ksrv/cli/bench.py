@@ -152,7 +152,7 @@ def bench(
 ) -> None:
     """Load MODEL and print its throughput and latency.
 
-    FILES are what is sent: for a model with one input each file is a request, sent in turn; for
+    FILES hold the requests: for a model with one input each file is a request, sent in turn; for
     others NAME=FILE gives the input NAME its value. A .npy file is an array, any other file one
     element of bytes, such as a JPEG. Without files values are made in the declared shapes.
 

@@ -431,7 +431,9 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-@click.option("--all/--problems", "everything", default=True, help="Print also what is well.")
+@click.option(
+    "--all/--problems", "everything", default=True, help="Print also the checks that pass."
+)
 def doctor(as_json: bool, everything: bool) -> None:
     """Say what this machine and environment mean for ksrv, and what to mend.
 

@@ -34,7 +34,7 @@ class StatusError(ClientError):
     """The server answered with an error.
 
     Args:
-        status: The HTTP status; for gRPC the one that means the same.
+        status: The HTTP status; for gRPC the status with the same meaning.
         message: The server's sentence.
         retry_after: Seconds after which the server asks to try again, or None.
 

@@ -1,7 +1,7 @@
 """HTTP/1.1 over a socket and over asyncio's streams: one request and its answer after the other.
 
 http.client is not used because its headers cost more than a small inference, and asyncio has no HTTP
-client at all; both clients share what is read here.
+client at all; both clients share these readers.
 """
 
 import asyncio
@@ -219,7 +219,7 @@ class Connection:
 
     @property
     def stale(self) -> bool:
-        """Whether the server has closed it, or sent what nobody asked for."""
+        """Whether the server has closed it, or sent bytes without a request."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(self._received) or bool(poll.poll(0))
@@ -424,7 +424,7 @@ class ConnectionPool:
             oldest.close()
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the idle connections."""
         with self._lock:
             idle = list(self._idle)
             self._idle.clear()
@@ -530,7 +530,7 @@ class AsyncConnectionPool:
             raise BrokenConnection(closed) from error
 
     async def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the idle connections."""
         while self._idle:
             writer = self._idle.pop()[1]
             writer.close()

@@ -23,7 +23,7 @@ class Retries:
     def pause(self, error: Unavailable, attempt: int, deadline: float) -> float | None:
         """Return the seconds to wait before the next attempt, or None where there is none.
 
-        The pause is what the server asked for (`Retry-After`), or one that doubles; up to a quarter
+        The pause is the server's `Retry-After`, or doubles each time; up to a quarter
         is added at random so that clients which were refused together do not come back together.
 
         Args:

@@ -130,7 +130,7 @@ class Repository:
             except RecursionError:
                 doubt = f"{entry.path} is nested too deep to be looked at"
             if doubt:
-                log.warning("the model %s: %s; the server runs what is in it", entry.name, doubt)
+                log.warning("the model %s: %s; the server runs the code in it", entry.name, doubt)
 
     def _models(self, path: Path) -> Iterator[ModelEntry]:
         if path.is_file():
