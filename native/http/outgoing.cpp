@@ -5,6 +5,12 @@
 
 namespace ksrv {
 
+bool send_continue(int fd) noexcept {
+    static constexpr char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    static constexpr ssize_t length = sizeof interim - 1;
+    return send(fd, interim, length, MSG_NOSIGNAL | MSG_DONTWAIT) == length;
+}
+
 Sent send_now(int fd, Outgoing *out) noexcept {
     while (out->at < out->count) {
         msghdr message{};

@@ -197,15 +197,16 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
     const unsigned char *target = at;
     while (at < end && is(*at, TARGET)) ++at;
     const unsigned char *target_end = at;
-    if (target == target_end || *target != '/' || !literal(at, end, " HTTP/1.1\r\n"))
-        return Verdict::gunicorn;
+    if (target == target_end || *target != '/' || !literal(at, end, " HTTP/1.")) return Verdict::gunicorn;
+    const bool http_1_0 = literal(at, end, "0\r\n");
+    if (!http_1_0 && !literal(at, end, "1\r\n")) return Verdict::gunicorn;
     if (static_cast<size_t>(at - data) - 2 > limits.request_line) return Verdict::gunicorn;
     Route route = target_route(post, target, target_end, data, head);
     head->fields = static_cast<uint32_t>(at - data);
 
     size_t count = 0, scheme_seen = 0;
     bool content_length = false, host = false, content_type = false, connection = false,
-         close = false;
+         close = false, keep = false, expects_continue = false;
     uint64_t body = 0, json = 0;
     bool has_json = false, authorization = false;
     while (at < end) {
@@ -242,7 +243,8 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
                 content_type = true;
             } else if (named(name, width, "connection")) {
                 close = single_word(value, stop, "close");
-                if (connection || !(close || single_word(value, stop, "keep-alive")))
+                keep = single_word(value, stop, "keep-alive");
+                if (connection || !(close || keep))
                     return Verdict::gunicorn;
                 connection = true;
             } else if (named(name, width, "content-encoding")) {
@@ -250,7 +252,11 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
             }
             break;
         case 'e':
-            if (named(name, width, "expect")) return Verdict::gunicorn;
+            if (named(name, width, "expect")) {
+                if (expects_continue || http_1_0 || !single_word(value, stop, "100-continue"))
+                    return Verdict::gunicorn;
+                expects_continue = true;
+            }
             break;
         case 'h':
             if (named(name, width, "host")) {
@@ -291,7 +297,9 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
     }
     if (!host) return Verdict::gunicorn;
 
-    head->close = close;
+    head->close = close || (http_1_0 && !keep);
+    head->http_1_0 = http_1_0;
+    head->expects_continue = expects_continue;
     if (route == Route::infer && (has_json ? json : body) > limits.json)
         return Verdict::gunicorn;  // refused unread
     if (route == Route::infer) {
@@ -302,11 +310,12 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
             head->has_json_length = has_json;
             return Verdict::native;
         }
-    } else if (route != Route::none && !content_length) {
+    } else if (route != Route::none && !content_length && !expects_continue) {
         head->route = route;
         return Verdict::native;
     }
-    if (body <= limits.buffered_body && body <= limits.body) head->buffered_body = body;
+    if (!expects_continue && body <= limits.buffered_body && body <= limits.body)
+        head->buffered_body = body;
     return Verdict::gunicorn;
 }
 

@@ -51,6 +51,8 @@ struct Head {
     bool has_json_length = false;
     Span authorization;           // the only Authorization's value; empty where there are several
     bool close = false;           // native, and the connection ends with the answer
+    bool http_1_0 = false;        // the answer is of HTTP/1.0 as well
+    bool expects_continue = false;  // the sender waits for 100 Continue before it sends the body
     uint64_t buffered_body = 0;   // gunicorn's: body bytes that are received before the handoff
 };
 

@@ -34,7 +34,7 @@ const char *http_date() noexcept {
 
 bool put_head(Outgoing *out, const char *status, size_t status_length, const char *fields,
               size_t fields_length, const char *server, size_t server_length, bool close,
-              const char *body, size_t body_length) noexcept {
+              bool http_1_0, const char *body, size_t body_length) noexcept {
     const size_t most = status_length + fields_length + server_length + body_length + 128;
     char *text = out->head;
     if (most > ANSWER_HEAD) {
@@ -46,7 +46,7 @@ bool put_head(Outgoing *out, const char *status, size_t status_length, const cha
         memcpy(at, piece, length);
         at += length;
     };
-    put("HTTP/1.1 ", 9);
+    put(http_1_0 ? "HTTP/1.0 " : "HTTP/1.1 ", 9);
     put(status, status_length);
     put("\r\nServer: ", 10);
     put(server, server_length);

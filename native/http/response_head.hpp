@@ -10,6 +10,6 @@ namespace ksrv {
 // in its order. `fields` ends with CRLF or is empty. A ready-made body is copied behind the head.
 bool put_head(Outgoing *out, const char *status, size_t status_length, const char *fields,
               size_t fields_length, const char *server, size_t server_length, bool close,
-              const char *body = nullptr, size_t body_length = 0) noexcept;
+              bool http_1_0, const char *body = nullptr, size_t body_length = 0) noexcept;
 
 }  // namespace ksrv

@@ -26,7 +26,7 @@ Request *const LOOKING = reinterpret_cast<Request *>(1);
 void HttpServer::watch(Connection *connection, Request *request) noexcept {
     retain(request);
     watched_.fetch_add(1, std::memory_order_relaxed);
-    connection->probed = false;
+    connection->probed = connection->head.http_1_0;  // its clients know no interim answers
     connection->waiting.store(request, std::memory_order_release);
 }
 
@@ -45,14 +45,12 @@ void HttpServer::unwatch(Connection *connection) noexcept {
 }
 
 bool HttpServer::is_disconnected(Connection *connection) noexcept {
-    static constexpr char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    static constexpr ssize_t length = sizeof interim - 1;
     pollfd asked{connection->fd, POLLRDHUP, 0};
     if (poll(&asked, 1, 0) <= 0) return false;
     if (asked.revents & (POLLERR | POLLHUP | POLLNVAL)) return true;
     if (!(asked.revents & POLLRDHUP) || connection->probed) return false;
     connection->probed = true;
-    return send(connection->fd, interim, length, MSG_NOSIGNAL | MSG_DONTWAIT) != length;
+    return !send_continue(connection->fd);
 }
 
 void HttpServer::close_disconnected(Connection *connection) noexcept {

@@ -191,6 +191,12 @@ void HttpServer::checked(Connection *connection, bool admitted) noexcept {
     advance(connection, unsigned_now_ns());
 }
 
+// Whether requests reach the model that a message names.
+bool HttpServer::is_routed(Connection *connection) noexcept {
+    const std::shared_ptr<const RouteTable> table = routes.table();
+    return table && model_route(*table, connection);
+}
+
 // Takes the block for an infer request's body and moves the bytes that came with the head into it. False: the
 // connection is not the caller's any more.
 bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
@@ -202,7 +208,13 @@ bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
         return false;
     }
     if (taken < need && check_first(connection)) return false;
-    if (need > config.limits.buffered_body + connection->filled && try_route(connection, false)) return false;
+    const bool waits = connection->head.expects_continue && taken == 0;
+    if (waits && !is_routed(connection)) {  // the app says so, before the body is sent
+        hand_off(connection);
+        return false;
+    }
+    const bool large = need > config.limits.buffered_body + connection->filled;
+    if ((large || waits) && try_route(connection, false)) return false;
     // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
     connection->body_offset =
         connection->head.has_json_length ? (0 - connection->head.json_length) & 63 : 0;
@@ -221,6 +233,10 @@ bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
         return false;
     }
     connection->block->unwritten = !connection->block->pooled_before && taken < need;
+    if (waits && !send_continue(connection->fd)) {
+        drop(connection);
+        return false;
+    }
     memcpy(connection->block->data + connection->body_offset,
            connection->buffer + connection->head.length, taken);
     connection->large = need > HEAD_BUFFER;

@@ -23,7 +23,8 @@ bool HttpServer::put_answer(Connection *connection, uint16_t status, const char 
     connection->close_after = connection->close_after || draining.load(std::memory_order_relaxed) ||
                               config.idle_ns == 0;
     if (!put_head(out, line, line_length, fields, fields_length, config.server_header.data(),
-                  config.server_header.size(), connection->close_after, body, body_length))
+                  config.server_header.size(), connection->close_after,
+                  connection->head.http_1_0, body, body_length))
         return false;
     connection->answered_bytes = body_length;
     return true;

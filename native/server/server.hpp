@@ -251,6 +251,7 @@ class HttpServer {
     void hand_off(Connection *connection) noexcept;
     bool put_get(Connection *connection) noexcept;
     bool put_description(Connection *connection, Route route) noexcept;
+    bool is_routed(Connection *connection) noexcept;
     bool is_admitted(Connection *connection) noexcept;
     bool check_first(Connection *connection) noexcept;
     bool count_body(Connection *connection) noexcept;

@@ -49,6 +49,8 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         uint64_t json_length
         bint has_json_length
         bint close
+        bint http_1_0
+        bint expects_continue
         uint64_t buffered_body
 
     Verdict classify "ksrv::classify_head"(

@@ -28,6 +28,9 @@ class HeadVerdict:
     content_length: int
     json_length: int | None
     buffered_body: int
+    close: bool
+    http_1_0: bool
+    expects_continue: bool
 
 def classify_head(
     data: bytes | bytearray | memoryview, rules: HeadRules, pieces: Iterable[int] = ()

@@ -68,6 +68,8 @@ cdef class HeadVerdict:
         content_length: Bytes of the body that follow.
         json_length: The Inference-Header-Content-Length, or None.
         close: Whether the connection of a native message ends with its answer.
+        http_1_0: Whether it is a message of HTTP/1.0.
+        expects_continue: Whether its sender waits for 100 Continue.
         buffered_body: Body bytes that are received before a handoff to gunicorn.
     """
 
@@ -79,6 +81,8 @@ cdef class HeadVerdict:
     cdef readonly object content_length
     cdef readonly object json_length
     cdef readonly bint close
+    cdef readonly bint http_1_0
+    cdef readonly bint expects_continue
     cdef readonly object buffered_body
 
 
@@ -97,6 +101,8 @@ cdef HeadVerdict _verdict(Verdict verdict, const Head &head, const unsigned char
     seen.content_length = head.content_length
     seen.json_length = head.json_length if head.has_json_length else None
     seen.close = head.close
+    seen.http_1_0 = head.http_1_0
+    seen.expects_continue = head.expects_continue
     seen.buffered_body = head.buffered_body
     return seen
 

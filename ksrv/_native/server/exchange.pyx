@@ -218,7 +218,7 @@ cdef class Exchange:
             out, PyBytes_AS_STRING(status_line), PyBytes_GET_SIZE(status_line),
             PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields),
             server.config.server_header.data(), server.config.server_header.size(),
-            connection.close_after,
+            connection.close_after, connection.head.http_1_0,
         ):
             server.answer_prepared(connection, ANSWER_FAILED)
             raise MemoryError()

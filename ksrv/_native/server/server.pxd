@@ -251,5 +251,6 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
     void add_part(Outgoing *out, const void *data, size_t length) noexcept
     cbool put_head(
         Outgoing *out, const char *status, size_t status_length, const char *fields,
-        size_t fields_length, const char *server, size_t server_length, cbool close
+        size_t fields_length, const char *server, size_t server_length, cbool close,
+        cbool http_1_0
     ) noexcept

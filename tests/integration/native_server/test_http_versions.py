@@ -1,0 +1,168 @@
+"""`Expect: 100-continue` and HTTP/1.0 on the fast path: the same answers as on the way through Python."""
+
+import json
+import socket
+import threading
+
+import pytest
+
+from ksrv.testing import Server
+from tests.support.http_reader import double_body, open_connection, read_all, read_message
+from tests.support.models import write_double, write_slow
+from tests.support.native.fast_path import (
+    ONE,
+    Hold,
+    message,
+    opened,
+    row,
+    serving,
+    status,
+    stripped,
+)
+
+SLOWLY = "TE: trailers\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+BODY = double_body()
+LENGTH = len(BODY)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    write_double(folder)
+    write_slow(folder)
+    with Server(folder) as server:
+        yield server
+
+
+def head(model="double", fields="", length=LENGTH, version="1.1"):
+    return (
+        f"POST /v2/models/{model}/infer HTTP/{version}\r\nHost: x\r\n{fields}"
+        f"Content-Length: {length}\r\n\r\n"
+    ).encode()
+
+
+def expecting(model="double", fields="", length=LENGTH):
+    return head(model, "Expect: 100-continue\r\n" + fields, length)
+
+
+def exactly(client, length):
+    received = b""
+    while len(received) < length:
+        piece = client.recv(length - len(received))
+        assert piece, received
+        received += piece
+    return received
+
+
+@pytest.mark.parametrize("way", ["", SLOWLY], ids=["native", "python"])
+def test_a_client_that_waits_is_told_to_go_on(server, way):
+    with open_connection(server.http) as client:
+        for _ in range(3):
+            client.sendall(expecting(fields=way))
+            assert exactly(client, len(CONTINUE)) == CONTINUE
+            client.sendall(BODY[:10])
+            client.sendall(BODY[10:])
+            assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("way", ["", SLOWLY], ids=["native", "python"])
+def test_a_request_that_is_refused_by_its_head_is_not_told_to_go_on(server, way):
+    refused = {
+        expecting("nope", way): b"HTTP/1.1 404 ",
+        expecting(fields=way, length=1 << 50): b"HTTP/1.1 413 ",
+    }
+    for request, expected in refused.items():
+        with open_connection(server.http) as client:
+            client.sendall(request)
+            assert read_all(client).startswith(expected)
+
+
+def test_a_body_that_came_with_its_head_needs_no_telling(server):
+    with open_connection(server.http) as client:
+        client.sendall(expecting() + BODY + head() + BODY)
+        first, _, rest = read_message(client)
+        assert first.startswith(b"HTTP/1.1 200 OK")
+        assert read_message(client, rest)[0].startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_caller_without_a_token_is_not_told_to_go_on(tmp_path):
+    write_double(tmp_path / "models")
+    (tmp_path / "tokens").write_text("secret\n")
+    with Server(tmp_path / "models", token_file=str(tmp_path / "tokens")) as server:
+        for _ in range(3):
+            with open_connection(server.http) as client:
+                client.sendall(expecting(fields="Authorization: Bearer secret\r\n"))
+                assert exactly(client, len(CONTINUE)) == CONTINUE
+                client.sendall(BODY)
+                assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
+            with open_connection(server.http) as client:
+                client.sendall(expecting(fields="Authorization: Bearer secre\r\n"))
+                assert read_all(client).startswith(b"HTTP/1.1 401 ")
+
+
+def test_a_full_queue_is_told_before_the_body(tmp_path):
+    settings = """
+handler: handler.py
+queue_size: 1
+inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
+"""
+    with (
+        serving(tmp_path / "one", ONE, settings) as engine,
+        opened(engine) as (_, address),
+        Hold(tmp_path / "one") as hold,
+        socket.create_connection(address, 20) as first,
+        socket.create_connection(address, 20) as second,
+        socket.create_connection(address, 20) as third,
+    ):
+        hold.begin(first, "one")
+        second.sendall(message("one", {"x": row(1)}))
+        threading.Event().wait(0.2)  # until it waits in the queue; a full one is full either way
+        request = message("one", {"x": row(1)}, fields="Expect: 100-continue\r\n")
+        third.sendall(request[: request.index(b"\r\n\r\n") + 4])
+        answer = read_all(third)
+        assert status(answer) == 503
+        assert b"Connection: close" in answer
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        head(version="1.0") + BODY,
+        head(version="1.0", fields="Connection: close\r\n") + BODY,
+        head("nope", version="1.0") + BODY,
+        b"GET /v2/health/ready HTTP/1.0\r\nHost: x\r\n\r\n",
+        b"GET /v2/models/double HTTP/1.0\r\nHost: x\r\n\r\n",
+    ],
+    ids=["infer", "closing", "unknown", "ready", "metadata"],
+)
+def test_a_message_of_http_1_0_is_answered_in_kind_and_closes(server, request_):
+    answers = []
+    for way in (b"", SLOWLY.encode()):
+        with open_connection(server.http) as client:
+            client.sendall(request_.replace(b"Host: x\r\n", b"Host: x\r\n" + way))
+            answers.append(stripped(read_all(client)))
+    assert answers[0] == answers[1]
+    assert answers[0].startswith(b"HTTP/1.0 ")
+    assert b"\r\nConnection: close\r\n" in answers[0]
+
+
+def test_a_client_of_http_1_0_may_keep_its_connection(server):
+    for way in ("", SLOWLY):
+        with open_connection(server.http) as client:
+            request = head(version="1.0", fields="Connection: Keep-Alive\r\n" + way) + BODY
+            for _ in range(3):
+                client.sendall(request)
+                answer, body, _ = read_message(client)
+                assert answer.startswith(b"HTTP/1.0 200 OK\r\n")
+                assert b"\r\nConnection: keep-alive\r\n" in answer
+                assert json.loads(body)["outputs"]
+
+
+def test_a_client_of_http_1_0_that_ends_its_sending_gets_no_interim_answer(server):
+    body = double_body((0.7, 0, 0, 0))
+    with open_connection(server.http) as client:
+        client.sendall(head("slow", version="1.0", length=len(body)) + body)
+        client.shutdown(socket.SHUT_WR)
+        assert read_all(client).startswith(b"HTTP/1.0 200 OK\r\n")
