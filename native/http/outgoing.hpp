@@ -16,13 +16,14 @@ constexpr size_t ANSWER_HEAD = 768;
 constexpr int ANSWER_PARTS = 64;
 constexpr int ANSWER_BLOCKS = 4;
 
-// What an answer's parts belong to; given back by whoever has the GIL once the last byte was sent.
+// The Python objects that an answer's parts belong to; a thread with the GIL gives them back once the last
+// byte was sent.
 struct Owners {
     Owners *next = nullptr;
     void *object = nullptr;
 };
 
-// A message to be sent: iovecs, how far it has come, and what must live until then.
+// A message to be sent: its iovecs, how far it has come, and the memory that must live until then.
 struct Outgoing {
     iovec *parts = nullptr;
     int count = 0;
@@ -35,7 +36,7 @@ struct Outgoing {
     Block *blocks[ANSWER_BLOCKS];  // parts that lie in the pool need no Python object
     int block_count = 0;
     uint64_t total = 0;
-    // Of all answers on this connection: what the kernel holds is not only the last one's.
+    // Of all answers on this connection: the kernel's bytes are not only the last answer's.
     uint64_t sent = 0;
     uint64_t taken = 0;         // of those, acknowledged by the peer when it was last looked at
 };

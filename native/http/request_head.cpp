@@ -104,7 +104,7 @@ bool has_quality(const unsigned char *at, const unsigned char *end) noexcept {
 }
 
 // NAME up to `/`; false where it is empty, longer than 63 bytes or holds any other byte. `.` and `..`
-// are no names: whoever reads the target as a path takes them for another one.
+// are no names: a proxy that reads the target as a path takes them for another path.
 bool segment(const unsigned char *&at, const unsigned char *end, const unsigned char *data,
              Span *span) noexcept {
     const unsigned char *start = at;
@@ -271,7 +271,7 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
                 if (has_json) return Verdict::gunicorn;
                 has_json = true;
                 if (!number(text, static_cast<size_t>(stop - text), &json)) {
-                    json = 0;  // malformed: the slow route says what is wrong
+                    json = 0;  // malformed: Python's parser has the sentence for it
                     route = Route::none;
                 }
             }

@@ -1,4 +1,4 @@
-// What image codecs write to the C library's `stderr` about damaged files, kept from the log.
+// Keeps the complaints of image codecs about damaged files, which go to the C library's `stderr`, from the log.
 //
 // libjpeg and libpng print a line or more for a damaged file, and nothing in cv2's interface stops
 // them, so clients could fill the log with uploads. Redirecting descriptor 2 would take the last words
@@ -19,14 +19,14 @@ inline constexpr std::size_t NOISE_BYTES = 200;
 
 struct Noise {
     bool listening = false;
-    std::size_t length = 0;  // of what is kept, the beginning
+    std::size_t length = 0;  // of the kept text, the beginning
     char text[NOISE_BYTES];
 };
 
 // Keeps what this thread writes to `stderr` from now on; not nested.
 void begin_noise() noexcept;
 
-// Ends what `begin_noise` began. What was kept stays readable until the next beginning.
+// Ends it. The kept text stays readable until the next beginning.
 const Noise &end_noise() noexcept;
 
 }  // namespace ksrv

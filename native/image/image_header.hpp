@@ -1,5 +1,5 @@
-// What a picture's bytes say about it before it is decoded: format, size, channels, depth, orientation,
-// and what decoding it will cost.
+// The header of a picture, read before it is decoded: format, size, channels, depth, orientation, and the
+// cost of decoding it.
 //
 // Strategy: this runs before any decoder and allocates nothing, so that a file which claims more
 // pixels than allowed costs a walk over its segments and no pixel memory. Every read is checked
@@ -10,7 +10,7 @@
 // and no more. It accepts a subset of what decoders do: a header that it cannot follow to the
 // dimensions is an error, never a guess.
 //
-// The channels are those that cv2.imdecode gives with IMREAD_UNCHANGED, or 0 where the header alone
+// The channels are as cv2.imdecode gives them with IMREAD_UNCHANGED, or 0 where the header alone
 // does not tell (BMP, GIF, TIFF, WebP).
 
 #pragma once

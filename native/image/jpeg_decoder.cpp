@@ -20,7 +20,7 @@
 namespace ksrv {
 namespace {
 
-// Rows that are asked for in one call: what the decoder has ready together.
+// Rows that are asked for in one call: as many as the decoder has ready together.
 constexpr unsigned ROWS_AT_ONCE = 8;
 
 struct ErrorManager {
@@ -35,7 +35,7 @@ void leave(j_common_ptr common) {
     std::longjmp(errors->back, 1);
 }
 
-// A warning means that the decoder made pixels up; cv2 is asked what it makes of the file.
+// A warning means that the decoder made pixels up; cv2 decodes the file then.
 void leave_at_warning(j_common_ptr common, int level) {
     if (level < 0) leave(common);
 }

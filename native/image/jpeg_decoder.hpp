@@ -29,7 +29,7 @@ struct JpegJob {
     std::uint32_t height, width;   // what the header check saw, reduced
 };
 
-// What takes the rows, from the top of the picture to its bottom, each once.
+// Takes the rows, from the top of the picture to its bottom, each once.
 class RowReceiver {
   public:
     virtual void take(std::uint32_t row, const std::uint8_t *pixels) noexcept = 0;

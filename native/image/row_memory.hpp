@@ -27,7 +27,7 @@ class RowMemory {
         return data_;
     }
 
-    // Gives back what only a huge picture needed.
+    // Gives memory back that only a huge picture needed.
     void trim() noexcept {
         if (size_ <= KEPT) return;
         std::free(data_);

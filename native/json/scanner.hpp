@@ -1,7 +1,7 @@
 // The lexical level of JSON (RFC 8259) for the native readers: strings, digits, numbers, skipping.
 //
 // Strategy: a cursor over received bytes that never reads beyond their end and never recurses; a
-// value that nobody asked for is still checked, with one bit of memory for each level. The one
+// value that is not asked for is still checked, with one bit of memory for each level. The one
 // liberty is `skip_array`, which finds the end of a tensor's data at memory speed and leaves the
 // checking to the reader of the data. Nothing here allocates, throws or knows Python.
 
@@ -182,7 +182,7 @@ Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept;
 
 // Moves behind the array whose bracket is at the cursor, looking only at brackets and quotes.
 //
-// What lies between them is checked by whoever reads the data. Brackets and braces are the bytes
+// The text between them is checked by the reader of the data. Brackets and braces are the bytes
 // that become 0x7F when 0x26 is set in them, with 'Y', '_', 'y' and DEL, which are passed over.
 Fault skip_array(Cursor &c, unsigned depth, unsigned deepest) noexcept;
 

@@ -54,7 +54,7 @@ bool memfd_allocate(Block *block, std::size_t nbytes) noexcept {
 #endif
 }
 
-// Maps somebody else's memfd. One that its sender can still shrink is refused: reading past the end
+// Maps another process's memfd. A memfd that its sender can still shrink is refused: reading past the end
 // of a shrunken file is a SIGBUS. On success the block owns `fd`.
 AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes) noexcept {
     struct stat status;

@@ -8,7 +8,7 @@ namespace ksrv {
 // `heaps` heaps; with `no_mmap` nothing is mapped. Whether the C library took the settings.
 bool tune_malloc(int keep, bool no_mmap, int heaps) noexcept;
 
-// Changes what a heap keeps at its end.
+// Changes how much free memory a heap keeps at its end.
 bool keep_freed(int keep) noexcept;
 
 // Gives the free memory of all heaps back; whether there was any.

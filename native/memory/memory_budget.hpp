@@ -56,8 +56,8 @@ class MemoryBudget {
     // The same for an answer, which is there already.
     AnswerRoom reserve_answer(std::uint64_t nbytes) noexcept {
         if (reserve(nbytes, nbytes <= SMALL_REQUEST)) return AnswerRoom::shared;
-        std::uint64_t nobody = 0;
-        return beside_.compare_exchange_strong(nobody, nbytes) ? AnswerRoom::beside : AnswerRoom::none;
+        std::uint64_t none = 0;
+        return beside_.compare_exchange_strong(none, nbytes) ? AnswerRoom::beside : AnswerRoom::none;
     }
 
     void give_back_answer(std::uint64_t nbytes, AnswerRoom room) noexcept {

@@ -1,4 +1,4 @@
-// What the Python face of the queue adds to it: waking waiters without the GIL, and noticing ends.
+// For the queue's Python side: waking waiters without the GIL, and the list of completions.
 
 #pragma once
 

@@ -1,8 +1,8 @@
 // One request on its way through a queue, from submission to its single answer.
 //
-// Strategy: a request is counted by its holders (the submitter, the queue, whoever waits for it) and
+// Strategy: a request is counted by its holders (the submitter, the queue, waiting threads) and
 // carries two atomics. `state` says who may answer: it leaves the open states once, under the
-// queue's mutex, and whoever moved it answers. `done` says that the answer may be read: it is set
+// queue's mutex, and the thread that moved it answers. `done` says that the answer may be read: it is set
 // after the answer has been stored, and it is the word that waiters sleep on.
 //
 // Nothing here throws, allocates or knows Python.
@@ -44,10 +44,10 @@ struct Request {
     // Called when a batch takes the request, with the GIL: a new reference to the Python object that
     // stands for it, or null with a Python error set.
     void *(*taken)(Request *request) = nullptr;
-    // Called once by whoever answered, with the GIL and the response or exception it answers with,
+    // Called once by the answering thread, with the GIL and the response or exception it answers with,
     // before `publish`; null where the Python object keeps the answer.
     void (*answered)(Request *request, void *answer) = nullptr;
-    // Called once after `publish` by whoever expired or cancelled the request: any thread, with or
+    // Called once after `publish` by the thread that expired or cancelled the request, with or
     // without the GIL, no lock held.
     void (*ended)(Request *request) = nullptr;
     // Called when the last holder lets go; frees the request.
@@ -78,7 +78,7 @@ inline void retain(Request *request) noexcept { request->refs.fetch_add(1, std::
 
 void release(Request *request) noexcept;  // the last holder lets go of the queue as well
 
-// Lets waiters read the answer. Whoever moved the state to a final one calls this, once.
+// Lets waiters read the answer. The thread that moved the state to a final one calls this, once.
 inline void publish(Request *request) noexcept {
     request->done.store(1, std::memory_order_seq_cst);
     if (request->waiters.load(std::memory_order_seq_cst) != 0)

@@ -263,7 +263,7 @@ void Queue::finish(Request **requests, std::size_t count, unsigned char *won) no
             gone += won[i] == PARTED;
         }
     }
-    // The queue's references to those that were won pass to the caller, who publishes and releases them.
+    // The queue's references to won requests pass to the caller, who publishes and releases them.
     if (gone != 0) release_parted(requests, count, won);
 }
 
@@ -284,7 +284,7 @@ bool Queue::cancel(Request *request) noexcept {
 }
 
 bool cancel(Request *request) noexcept {
-    // `queue` is written before the first state of an accepted request: who sees that sees the queue.
+    // `queue` is written before the first state of an accepted request: a thread that sees the state sees it.
     if (request->state.load(std::memory_order_acquire) == STATE_NEW) return false;
     return request->queue->cancel(request);
 }

@@ -67,13 +67,13 @@ class Queue {
     std::atomic<long> refs{1};
     std::atomic<bool> may_prefetch{false};
     std::atomic<bool> inline_for_all{false};      // any thread may claim a slot
-    std::atomic<bool> inline_for_blocked{false};  // threads may that only wait for their request
+    std::atomic<bool> inline_for_blocked{false};  // threads that only wait for their request may
 
     // Makes a slot for an instance; SIZE_MAX when there is no memory.
     std::size_t add_slot() noexcept;
 
-    // Counts a request that `push` refused, where that is the last word. The others do not count: who
-    // is refused there is asked for once more, the general way.
+    // Counts a request that `push` refused for good. The I/O threads do not count: a request that they
+    // cannot push is pushed once more, the general way.
     void refused(Push pushed) noexcept {
         if (pushed == PUSH_FULL) counters[COUNT_FULL].fetch_add(1, std::memory_order_relaxed);
         if (pushed == PUSH_BYTES) counters[COUNT_BYTES].fetch_add(1, std::memory_order_relaxed);
@@ -110,13 +110,13 @@ class Queue {
     // A batch that must be run again, or on another instance.
     void requeue() noexcept;
 
-    // Moves taken requests to running. `alive[i]` is 0 for one that ended meanwhile, or that `finish` had
-    // before; those are no longer the batch's.
+    // Moves taken requests to running. `alive[i]` is 0 for a request that ended meanwhile, or that
+    // `finish` had before; it is no longer the batch's.
     void start(Request **requests, std::size_t count, unsigned char *alive) noexcept;
 
     // Ends a batch. `won[i]` is 1 where the caller now answers, publishes and releases the request; the
-    // others had ended before. Who is in doubt whether a batch was finished may finish it again: that
-    // changes nothing about requests that were.
+    // others had ended before. A batch may be finished twice: that changes nothing about requests that
+    // had ended.
     void finish(Request **requests, std::size_t count, unsigned char *won) noexcept;
 
     // Ends the claim of a slot.
@@ -125,10 +125,10 @@ class Queue {
     // Ends one request that is still open, as cancelled. False when it had ended before.
     bool cancel(Request *request) noexcept;
 
-    // Ends what is past its deadline. Returns the next deadline, or NEVER.
+    // Ends the requests that are past their deadlines. Returns the next deadline, or NEVER.
     std::int64_t expire(std::int64_t now) noexcept;
 
-    // No more pushes; what is queued is still served.
+    // No more pushes; queued requests are still served.
     void close() noexcept;
 
     // Takes out everything that still waits, as TAKEN; for a version that failed for good.

@@ -1,4 +1,4 @@
-// Accepting connections, and what happens where there are too many.
+// Accepting connections, and making room where there are too many.
 
 #include <errno.h>
 #include <poll.h>
@@ -9,8 +9,8 @@
 
 namespace ksrv {
 
-// Whoever switches accepting off may close the listeners when it has: from then on no thread uses their
-// descriptors' numbers, also one that holds an event from before.
+// Once `accept_enabled(false)` has returned, the caller may close the listeners: no thread uses their
+// descriptors' numbers from then on, not even for an event from before.
 void HttpServer::accept_some(uint16_t listener, uint64_t now) noexcept {
     accepting_.fetch_add(1);
     if (wanted_.load()) accept_from(listener, now);
@@ -59,7 +59,7 @@ void HttpServer::accept_from(uint16_t listener, uint64_t now) noexcept {
 }
 
 // The kernel wakes the first process in a listener's queue that waits, which would always be the same one
-// while little is to do, and it would get every connection that is kept open. So whoever accepted one
+// while little is to do, and it would get every connection that is kept open. So a process that accepted one
 // goes to the end of the queue.
 void HttpServer::requeue_listener(uint16_t listener) noexcept {
     std::lock_guard<std::mutex> guard(accept_mutex_);

@@ -1,14 +1,14 @@
 // Requests whose client went away while they wait for their model: they are cancelled, and their place
 // is free.
 //
-// Strategy: a connection whose request is with the engine is not armed, so that nobody hears of its
-// end. The sweep asks the kernel about those that wait, ten times a second; a request that is run at
-// once costs nothing. `waiting` is the request's request, held. The sweep puts LOOKING there while it
-// looks, and whoever answers waits for that, so that the descriptor is the connection's all the while.
+// Strategy: a connection whose request is with the engine is not armed, so that epoll does not report
+// its end. The sweep asks the kernel about waiting connections, ten times a second; a request that is run at
+// once costs nothing. `waiting` is the request, held. The sweep puts LOOKING there while it
+// looks, and the answering thread waits for that, so that the descriptor is the connection's all the while.
 //
-// A peer that has reset the connection is gone. One that has closed its own direction may be gone as
-// well, or may read on: nobody can tell from what it sent. So it is sent an interim answer, which every
-// client of HTTP/1.1 skips; the system of one that is gone answers that with a reset.
+// A peer that has reset the connection is gone. A peer that has closed its own direction may be gone as
+// well, or may read on: its bytes do not tell. So it is sent an interim answer, which every client of
+// HTTP/1.1 skips; the system of a client that is gone answers that with a reset.
 
 #include <poll.h>
 #include <sched.h>
@@ -65,7 +65,7 @@ void HttpServer::cancel_disconnected() noexcept {
         Request *request = connection->waiting.load(std::memory_order_acquire);
         if (request == nullptr || request == LOOKING) continue;
         if (!connection->waiting.compare_exchange_strong(request, LOOKING)) continue;
-        // One that no queue has accepted yet cannot be cancelled: the next look is early enough.
+        // A request that no queue has accepted yet cannot be cancelled: the next look is early enough.
         const bool gone =
             request->state.load(std::memory_order_acquire) != STATE_NEW && is_disconnected(connection);
         connection->waiting.store(gone ? nullptr : request, std::memory_order_release);

@@ -41,7 +41,7 @@ bool HttpServer::listen_on(const int *listeners, size_t count) noexcept {
         return false;
     }
     for (int fd : listeners_) {
-        const int on = 1;  // inherited by what is accepted; fails on unix sockets, which need none
+        const int on = 1;  // inherited by accepted sockets; fails on unix sockets, which need none
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     }
     epoll_event event{};
@@ -155,7 +155,7 @@ void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
         return;
     }
     case Phase::head: {
-        // Bytes that nobody looked at yet make no event: being writable stands in for it.
+        // Bytes in the buffer that no thread has looked at make no event: being writable stands in for it.
         const bool unread = connection->searched != connection->filled;
         deadlines.set(slot, connection->message_ns + config.head_ns);
         arm(connection, unread ? READING | EPOLLOUT : READING);
@@ -296,7 +296,7 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
             receive_body(connection, now);
             return;
         }
-        if (connection->low_water > 1) {  // what has come below the mark counts as well
+        if (connection->low_water > 1) {  // bytes below the mark count as well
             connection->slow_body = true;
             receive_body(connection, now);
             return;

@@ -23,7 +23,7 @@ void free_fast_request(Request *freed) noexcept {
     server->open_fast_requests.fetch_sub(1, std::memory_order_release);
 }
 
-// Called by the timer's thread, or by whoever cancelled the request; without the GIL.
+// Called by the timer's thread, or by the thread that cancelled the request; without the GIL.
 void end_fast_request(Request *ended) noexcept {
     FastRequest *request = static_cast<FastRequest *>(ended);
     Connection *connection = request->server->take_turn(request->turn);

@@ -2,7 +2,7 @@
 //
 // Strategy: one thread at a time serves: it takes requests out of the run queue into Python until the
 // queue is empty. Normally it is the leader, which saves a change of thread; the follower takes the
-// lead meanwhile and never enters Python while the first one is there, so that somebody is always
+// lead meanwhile and never enters Python while the first one is there, so that a thread is always
 // with the sockets. A handler that hangs on the serving thread would then keep every request waiting.
 // So threads beyond the I/O threads stand by: where one request has kept the serving thread for long,
 // one of them serves in its place.
@@ -12,8 +12,8 @@
 
 namespace ksrv {
 
-// Whoever finds nobody there serves. The look after leaving catches what came between the last look
-// and the leaving.
+// A thread that finds no other one serving serves. The look after leaving catches requests that came between
+// the last look and the leaving.
 void HttpServer::serve(int index) noexcept {
     while (to_run_.load() != 0) {
         int serving = serving_.load();

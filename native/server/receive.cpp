@@ -313,7 +313,8 @@ bool HttpServer::try_route(Connection *connection, bool complete) noexcept {
     if (!table) return false;
     const ModelRoute *route = model_route(*table, connection);
     if (!route) return false;
-    if (!route->queue->turns_away()) return complete && route->signature && submit_fast_request(connection, *route);
+    if (!route->queue->turns_away())
+        return complete && route->signature && submit_fast_request(connection, *route);
     if (!complete) {
         refuse(connection, route->full, SERVER_QUEUE_FULL);
         return true;
@@ -372,7 +373,7 @@ void HttpServer::receive_body(Connection *connection, uint64_t now) noexcept {
     queue_to_run(connection);
 }
 
-// The kernel wakes nobody for less than this.
+// The kernel makes no event for fewer bytes than this.
 void HttpServer::set_low_water(Connection *connection, int bytes) noexcept {
     if (connection->low_water == bytes) return;
     if (setsockopt(connection->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)

@@ -1,4 +1,4 @@
-// How answers go out, and what happens to the connection behind them.
+// How answers are sent, and how their connections go on or close.
 
 #include <errno.h>
 #include <linux/sockios.h>

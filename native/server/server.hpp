@@ -102,7 +102,7 @@ class HttpServer {
 
     // ---- set up and the threads' life (server/event_loop.cpp) ----
     bool listen_on(const int *listeners, size_t count) noexcept;
-    // One I/O thread, or from `config.threads` on one that stands by; returns after stop().
+    // One I/O thread, or from `config.threads` on a relief thread; returns after stop().
     void run(int index) noexcept;
     void stop() noexcept;
     void accept_enabled(bool enabled) noexcept;
@@ -135,7 +135,7 @@ class HttpServer {
     // The connection, for the caller to answer or drop. Null where the message was answered before;
     // that is counted.
     Connection *take_turn(const Turn &turn) noexcept;
-    void fail(const Turn &turn) noexcept;  // 500, where nobody has answered
+    void fail(const Turn &turn) noexcept;  // 500, where it was not answered
 
     // Renders an answer into `connection->out`; false when there is no memory.
     bool put_answer(Connection *connection, uint16_t status, const char *line, size_t line_length,

@@ -20,7 +20,8 @@ bool fast_input(const InferHeader &header, const InputHeader &input, const Input
            reinterpret_cast<std::uintptr_t>(body + input.offset) % item_size_of(input.datatype) == 0;
 }
 
-bool fast_outputs(const InferHeader &header, const ModelSignature &signature, FastRequestLayout *layout) noexcept {
+bool fast_outputs(const InferHeader &header, const ModelSignature &signature,
+                  FastRequestLayout *layout) noexcept {
     const std::size_t count = header.outputs.size();
     if (count == 0) return header.binary_output == 1;
     if (count > FAST_OUTPUTS) return false;

@@ -3,7 +3,7 @@
 // Strategy: the header is read by the one reader that every route has, and what was read is compared
 // with the model's signature. The fast path takes a request when nothing about it is left to decide: binary
 // inputs of the declared names, datatypes and shapes, aligned, in the declared order; binary outputs
-// that the model has; no parameters but those that say so, and a timeout. Everything else, wrong
+// that the model has; no parameters but the binary ones and a timeout. Everything else, wrong
 // requests above all, is left to the general way, which says what is wrong with them.
 
 #pragma once

@@ -1,4 +1,4 @@
-// What is known of an infer request once its JSON header has been read, and what can be wrong with it.
+// An infer request as its JSON header describes it, and the faults that a header can have.
 //
 // Strategy: flat vectors that the entries point into by index, and text that points into the
 // received bytes. A fault is a code, an offset and the numbers for a sentence; the sentences are

@@ -15,7 +15,7 @@
 
 namespace ksrv {
 
-// Reads the JSON header in `data[0:length]`. On a fault `*fault` says what and where.
+// Reads the JSON header in `data[0:length]`. On a fault `*fault` says which one and where.
 HeaderError scan_infer_header(const char *data, std::size_t length, const HeaderLimits &limits,
                               InferHeader *header, HeaderFault *fault) noexcept;
 

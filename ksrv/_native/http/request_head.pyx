@@ -24,7 +24,7 @@ cdef class HeadRules:
         scheme_names: gunicorn's `secure_scheme_headers`; at most one of them may occur.
 
     Raises:
-        ValueError: More than eight scheme names, or one that is empty or longer than 47 bytes.
+        ValueError: More than eight scheme names, or a name that is empty or longer than 47 bytes.
     """
 
     def __init__(

@@ -2,10 +2,10 @@
 """Blocks of memory that two processes share, and which of them may write to them when.
 
 Each side makes the blocks that it writes (`ExportedBlocks`) and maps those of the other
-(`ImportedBlocks`). A block's descriptor travels once, with the first message that refers to it; later messages name it
-by a number that is never used again. A block is leased anew only when nothing here refers to it
-and the other side has said that nothing there does: a handler may keep its inputs for ever, a
-client may read its answer slowly, and neither will see another request's bytes.
+(`ImportedBlocks`). A block's descriptor travels once, with the first message that refers to it;
+later messages name the block by a number that is never used again. A block is leased anew only when
+nothing here refers to it and the other side has said that nothing there does: a handler may keep its
+inputs for ever, a client may read its answer slowly, and neither will see another request's bytes.
 
 Whether something refers to a block is asked of its reference counts: every array and memoryview
 over a block holds one of the object, and native code that reads from it without the GIL holds one
@@ -189,7 +189,7 @@ cdef class ExportedBlocks:
         return 0  # not found: it was disowned while the message was on its way
 
     cdef list retired(self):
-        """Disown blocks that are held too long or not needed; return the numbers since the last call."""
+        """Disown blocks that are held too long or not needed; return the new numbers."""
         cdef list numbers
         cdef list named
         cdef Shared shared

@@ -3,9 +3,9 @@
 
 A descriptor names the block, the place in it, the datatype and the shape. An array that already
 lies in one of this side's blocks is referred to where it is; all other arrays of a batch are copied
-into one block. An array whose axes are a permutation of contiguous memory (an NHWC batch that the handler
-sees as NCHW) keeps its memory order, and the other side sees the same view. BYTES elements lie one
-after the other behind a table of their sizes.
+into one block. An array whose axes are a permutation of contiguous memory (an NHWC batch that the
+handler sees as NCHW) keeps its memory order, and the other side sees the same view. BYTES elements
+lie one after the other behind a table of their sizes.
 
 Reading believes no number: the block must exist, the bytes must lie in it, the shape must have just
 that size, the sizes of elements must add up.

@@ -99,7 +99,7 @@ def lease(nbytes, *, bint memfd=False, bint fresh=False) -> Block:
         fresh: Whether to take a new one, whose memory the system gives as it is written.
 
     Returns:
-        The block. Its contents are undefined: whoever leases it writes before anybody reads.
+        The block. Its contents are undefined until the caller writes them.
 
     Raises:
         ValueError: `nbytes` is negative.
@@ -225,7 +225,7 @@ def configure(*, cap_bytes=None, idle_seconds=None) -> None:
 
 
 def trim(double idle_seconds=0.0) -> int:
-    """Free pooled blocks that nobody has used for a while; for an engine that has nothing to do.
+    """Free pooled blocks that were not used for a while; for an engine that has nothing to do.
 
     Args:
         idle_seconds: How long a block must have waited; 0 frees every pooled block.

@@ -60,7 +60,7 @@ cdef class MemoryBudget:
         """Give reserved bytes back.
 
         Args:
-            nbytes: How many of those that were reserved.
+            nbytes: How many of the reserved bytes.
         """
         self.budget.give_back(nbytes)
 

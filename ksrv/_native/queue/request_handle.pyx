@@ -45,7 +45,7 @@ cdef void _handle_freed(CRequest *request) noexcept nogil:
 
 
 cdef int ksrv_run_completions() except -1:
-    """Let go of handles that ended in the queue, and run the callbacks of those that ended."""
+    """Release handles whose requests ended in the queue, and run the callbacks of all."""
     cdef CRequest *request
     cdef NativeHandle handle
     while True:
@@ -207,7 +207,7 @@ cdef class NativeHandle:
         return True
 
     def cancel(self) -> bool:
-        """End the request as cancelled; one that runs is detached from its batch.
+        """End the request as cancelled; a running request is detached from its batch.
 
         Returns:
             Whether this ended it; False when it had ended before or was never accepted.

@@ -217,7 +217,7 @@ cdef class Queue:
             handles: What `take` returned.
 
         Returns:
-            Those that have not ended meanwhile; the others are no longer the batch's.
+            The handles whose requests have not ended meanwhile; the others leave the batch.
         """
         cdef vector[CRequest *] requests
         cdef vector[unsigned char] alive
@@ -258,7 +258,7 @@ cdef class Queue:
         won.resize(len(handles))
         for handle in handles:
             requests.push_back(handle.native)
-        # Nothing behind this raises: who wins a request answers it.
+        # Nothing behind this raises: this thread must answer the requests that it wins.
         self.queue.finish(requests.data(), requests.size(), won.data())
         for i in range(won.size()):
             if not won[i]:

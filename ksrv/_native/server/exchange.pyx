@@ -27,7 +27,7 @@ cdef enum:
 
 
 cdef class HeadFields:
-    """The header fields of a request, read from its head when somebody first looks: a `Mapping`.
+    """The header fields of a request, read from its head on the first look: a `Mapping`.
 
     Names are in lower case; a field that occurs several times is joined with commas, as WSGI does.
 
@@ -146,7 +146,7 @@ cdef void _hold_blocks(Held held, list parts, Outgoing *out) noexcept:
 cdef class Exchange:
     """One infer request that came in on the fast path, and the place for its answer.
 
-    An exchange is answered once, by any thread; one that is dropped unanswered answers 500.
+    An exchange is answered once, by any thread; an exchange that is dropped unanswered answers 500.
 
     Attributes:
         model: The model's name from the target.

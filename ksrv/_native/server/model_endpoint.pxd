@@ -1,4 +1,4 @@
-"""What the HTTP server needs of endpoints."""
+"""Model endpoints, for the HTTP server."""
 
 from ksrv._native.server.server cimport CHttpServer, Connection, ModelSignature
 from ksrv._native.queue.request_queue cimport Queue

@@ -194,13 +194,13 @@ cdef void _fail(FastRequest *request) noexcept:
 
 
 cdef class ModelEndpoint:
-    """What an HTTP server needs to serve fast-path requests to one version of a model.
+    """The native route to one version of a model: its signature, queue and prepared answers.
 
     Args:
         queue: The model's.
         spec: Its description; every input has fixed dimensions behind the first.
         timeout_ns: How long a request may take; 0 for ever.
-        route: Makes the requests that somebody looks at, and gives the answers of the general form:
+        route: Makes the Python requests that are looked at, and gives answers of the general form:
             see `ksrv.server.http.fast_path.FastPath`.
         run: Called with the number of a claimed slot and the handles to be run on it.
         late: The answer past the deadline: status line, header lines but for the length, and the
@@ -371,7 +371,7 @@ cdef void _copy_rows(
 
 
 cdef struct Parts:
-    # The outputs of a batch, as memory of arrays that somebody else holds.
+    # The outputs of a batch, as memory of arrays that the caller holds.
     ReplyPart parts[FAST_OUTPUTS]
     int count
 
@@ -406,7 +406,7 @@ cdef bint _add_part(Parts *parts, object tensor, int64_t rows, bint alone) excep
 
 
 cdef bint _fits(ModelSignature *signature, Parts *parts, list handles) except -1:
-    """Whether the outputs are those that the model declares, and every reply fits the room."""
+    """Whether the outputs are those that the model declares, and every response fits its buffer."""
     cdef size_t bound = 512 + signature.model.size() + signature.version.size()
     cdef size_t most = 0
     cdef size_t tensors = 0
@@ -437,7 +437,7 @@ def reply(Queue queue not None, list handles not None, list tensors not None,
           uint64_t assemble_ns, dict timings not None):
     """Answer a batch of fast-path requests, where their answers are small.
 
-    What is sent is copied out of the outputs, so that nothing is shared with the handler.
+    The sent bytes are copied out of the outputs, so that nothing is shared with the handler.
 
     Args:
         queue: The queue that the requests came from.
@@ -447,8 +447,8 @@ def reply(Queue queue not None, list handles not None, list tensors not None,
         timings: Nanoseconds by stage of the whole batch, as the handler's runner gave them.
 
     Returns:
-        For each handle whether it was answered now; False where it had expired. None, and nobody is
-        answered, where an answer is not of the common form or large.
+        For each handle whether it was answered now; False where it had expired. None, and no
+        request is answered, where an answer is not of the common form or large.
     """
     cdef ModelSignature *signature = (<FastRequest *>(<NativeHandle>handles[0]).native).signature
     cdef Parts parts

@@ -193,12 +193,12 @@ cdef class HttpServer:
         return 0
 
     def set_health(self, *, bint live, bint ready, unready=None):
-        """Set what the health routes answer.
+        """Set the answers of the health routes.
 
         Args:
             live: Whether the server lives.
             ready: Whether it is ready.
-            unready: What is answered while it is not, which tells why; None leaves that as it is.
+            unready: The answer while it is not ready, which tells why; None leaves that as it is.
         """
         if unready is not None:
             self._set_unready(unready)
@@ -252,7 +252,7 @@ cdef class HttpServer:
 
     @property
     def open_connections(self):
-        """Connections that are open, with those that gunicorn has."""
+        """The number of open connections, gunicorn's included."""
         return self.server.connections.open()
 
     def stuck(self):
@@ -292,7 +292,7 @@ cdef class HttpServer:
         try:
             os.read(self.server.notify_fd(), 8)
         except BlockingIOError:
-            pass  # nobody notified; looking is harmless
+            pass  # no thread has notified; looking is harmless
         owners = self.server.take_deferred_decrefs()
         while owners != NULL:
             following = owners.next
@@ -334,7 +334,7 @@ cdef class HttpServer:
         self.server.release_detached(slot)
 
     def records(self):
-        """Return and forget what was answered since the last call, for the access log.
+        """Return and forget the answers since the last call, for the access log.
 
         Returns:
             A list of (time of the answer, seconds it took, status, bytes of the body, listener's

@@ -3,7 +3,7 @@
 """HTTP body to JSON header and tensor views: Python face of infer_header_reader.hpp.
 
 Tensors of fixed size become arrays over the body's own memory where they lie aligned to their item
-size; one that does not is copied, once, and counted. BYTES blocks and JSON data are left as offsets
+size; any other block is copied, once, and counted. BYTES blocks and JSON data are left as offsets
 for the readers of those forms. What is wrong with a body is raised as numbers, not as a sentence.
 """
 
