@@ -4,8 +4,9 @@
 Each side makes the blocks that it writes (`ExportedBlocks`) and maps those of the other
 (`ImportedBlocks`). A block's descriptor travels once, with the first message that refers to it;
 later messages name the block by a number that is never used again. A block is leased anew only when
-nothing here refers to it and the other side has said that nothing there does: a handler may keep its
-inputs for ever, a client may read its answer slowly, and neither will see another request's bytes.
+nothing here refers to it and the other side has said that nothing there does: a handler may keep
+its inputs for ever, a client may read its answer slowly, and neither will see another request's
+bytes.
 
 Whether something refers to a block is asked of its reference counts: every array and memoryview
 over a block holds one of the object, and native code that reads from it without the GIL holds one

@@ -3,8 +3,8 @@
 """The wire form of ModelInferRequest, as Python sees it.
 
 `scan` notes the fields of a received message and where they lie; tensors stay in the message's own
-bytes until their values are asked for. The reading itself lives in infer_request.hpp, the wire format
-below it in wire_format.hpp; answers are written by infer_response.pyx.
+bytes until their values are asked for. The reading itself lives in infer_request.hpp, the wire
+format below it in wire_format.hpp; answers are written by infer_response.pyx.
 """
 
 cimport cython
