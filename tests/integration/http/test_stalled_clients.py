@@ -271,7 +271,7 @@ class Clients:
 @pytest.mark.parametrize("keep", [True, False], ids=["kept", "new"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stop_resets_nobody(models, certificate, workers, keep):
-    with tls_server(models, certificate, workers=workers, drain_delay=0.3) as server:
+    with tls_server(models, certificate, workers=workers, drain_delay=1) as server:
         wait_until(lambda: server.log.count("ready: True") == workers)
         with Clients(server, certificate[1], count=8, keep=keep) as clients:
             wait_until(lambda: clients.answered > 100)
