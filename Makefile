@@ -103,7 +103,7 @@ SANITIZED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(ASAN)/lib:$(CURDIR) LD_PRELO
 	PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 \
 	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 TRACED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(TRACE)/lib:$(CURDIR)
-NATIVE_TESTS := tests/unit/native tests/unit/protocol tests/property tests/unit/engine \
+NATIVE_TESTS := tests/unit/native tests/unit/protocol tests/property tests/sanitizers tests/unit/engine \
 	tests/unit/server/http/test_fast_path.py tests/integration/native_server
 
 # The sanitizer's own handler turns a signal that a test sends on purpose into an abort: -k.

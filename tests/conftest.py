@@ -24,8 +24,8 @@ sys.dont_write_bytecode = False
 LONG_FILES = (
     "integration/torchserve/test_packages.py",
     "integration/engine/test_formats_served.py",
-    "property/test_queue_sanitizers.py",
-    "property/test_http_server_races.py",
+    "sanitizers/test_queue_sanitizers.py",
+    "sanitizers/test_http_server_races.py",
     "integration/torchserve/test_handler_behaviours.py",
     "integration/torchserve/test_golden_answers.py",
     "integration/http/test_bytes_held.py",

@@ -1,6 +1,6 @@
 """Builds the native core: the extension file of all compiled modules, and C++ programs over the core.
 
-    python tools/native_build.py sanitize tests/property/queue_stress.cpp --into build/programs
+    python tools/native_build.py sanitize tests/sanitizers/queue_stress.cpp --into build/programs
 
 builds a program with a flavour's flags and prints its path; setup.py builds the extension. Both link
 `libksrv_core.a`, which holds native/**/*.cpp. What is built lies in build/native/<flavour>/. An object

@@ -20,7 +20,7 @@ from ksrv.limits import Limits
 from ksrv.protocol import grpc, rest
 from ksrv.request import InferRequest
 from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
-from tests.support.v2_wire import FORMS, Plain, document, grpc_request, rest_input
+from tests.support.wire.v2_wire import FORMS, Plain, document, grpc_request, rest_input
 
 LIMITS = Limits()
 SPECS = (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ksrv._native.http.request_head import HeadRules, classify_head
 from tests.support.examples import examples
-from tests.support.http_heads import HOSTILE, INFER, NATIVE, PROBE, READY
+from tests.support.wire.http_heads import HOSTILE, INFER, NATIVE, PROBE, READY
 
 SCHEME_NAMES = tuple(Config().secure_scheme_headers)
 RULES = HeadRules(body=4096, scheme_names=SCHEME_NAMES)

@@ -8,7 +8,7 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
-from tests.support.http_reader import double_body
+from tests.support.wire.http_reader import double_body
 
 TOKEN = {"Authorization": "Bearer good-token"}
 CONTROL = {"Authorization": "Bearer control-token"}

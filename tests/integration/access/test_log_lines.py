@@ -8,9 +8,9 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.http_reader import infer_message, read_answer
 from tests.support.models import VECTOR, write_model
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import infer_message, read_answer
 
 FORGED = "2026-01-01 00:00:00,000 [1] ERROR ksrv.engine: forged"
 EVIL = f"a\n{FORGED}\r\x1b[2J\x1b]0;t\x07\u2028{FORGED}\x9b1m\x7f"

@@ -12,9 +12,9 @@ import requests
 import torch
 
 from ksrv.testing import Server
-from tests.support.grpc_calls import call
 from tests.support.models import VECTOR, write_double, write_model
 from tests.support.wait_until import wait_until
+from tests.support.wire.grpc_calls import call
 
 READS = """
 from ksrv import BaseHandler

@@ -26,10 +26,10 @@ from ksrv.server.app import make_app
 from ksrv.server.settings import ServerSettings
 from ksrv.testing import Server
 from tests.support import image_files
-from tests.support import v2_wire as wire
 from tests.support.error_texts import check_text
 from tests.support.examples import THOROUGH
 from tests.support.models import write_double, write_echo, write_mean, write_model, write_text
+from tests.support.wire import v2_wire as wire
 
 IN_PROCESS = 10_000 if THOROUGH else 2_500
 OVER_SOCKETS = OVER_GRPC = 1_000 if THOROUGH else 300

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from ksrv.testing import Server
-from tests.support import v2_wire as wire
 from tests.support.examples import examples
 from tests.support.models import write_model
+from tests.support.wire import v2_wire as wire
 
 ECHO = """
 from ksrv import BaseHandler

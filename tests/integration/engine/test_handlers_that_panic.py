@@ -17,11 +17,11 @@ from tritonclient import grpc as triton
 
 from ksrv.testing import Server
 from tests.integration.grpc.test_stream import stream
-from tests.support.grpc_calls import connect
-from tests.support.http_reader import open_connection, read_message
 from tests.support.models import VECTOR, write_model
 from tests.support.native.gunicorn_server import infer_head
 from tests.support.wait_until import wait_until
+from tests.support.wire.grpc_calls import connect
+from tests.support.wire.http_reader import open_connection, read_message
 
 HANDLER = """
 import asyncio, os, threading

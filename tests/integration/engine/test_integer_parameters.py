@@ -8,8 +8,8 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.grpc_calls import infer_request, stub_infer
 from tests.support.models import VECTOR, write_double, write_model
+from tests.support.wire.grpc_calls import infer_request, stub_infer
 
 SEES = """
 from ksrv import BaseHandler

@@ -7,9 +7,9 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.http_reader import double_body
 from tests.support.models import DOUBLE, VECTOR, write_model
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import double_body
 
 HANDLER = """
 import asyncio, sys

@@ -23,7 +23,7 @@ from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.grpc.servicer import REFUSED
 from ksrv.server.settings import ServerSettings
 from tests.support.engine.engine_stand_in import SPECS, StandInEngine
-from tests.support.grpc_calls import call, connect, infer_request, running, stub_infer
+from tests.support.wire.grpc_calls import call, connect, infer_request, running, stub_infer
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from ksrv.server.grpc import server as grpc_server
 from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
 from tests.support.engine.engine_stand_in import StandInEngine, Ticket
-from tests.support.grpc_calls import call, connect, infer_request, running, stub_infer
 from tests.support.wait_until import wait_until
+from tests.support.wire.grpc_calls import call, connect, infer_request, running, stub_infer
 
 ROW = np.arange(4, dtype=np.float32).reshape(1, 4)
 ADD = infer_request("add", ("x", "FP32", [1, 4]), raw=[ROW.tobytes()], id="7")

@@ -15,8 +15,8 @@ from ksrv.server.grpc import completion_queue
 from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
 from tests.support.engine.engine_stand_in import StandInEngine
-from tests.support.grpc_calls import connect, infer_request, running, small_limits, stub_infer
 from tests.support.wait_until import wait_until
+from tests.support.wire.grpc_calls import connect, infer_request, running, small_limits, stub_infer
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from ksrv.server.grpc.messages import encoding_of
 from ksrv.server.grpc.unfinished_calls import UnfinishedCall, UnfinishedCalls
 from ksrv.testing import Server
 from tests.support.engine.engine_stand_in import StandInEngine
-from tests.support.grpc_calls import call, connect, infer_request, running, stub_infer
-from tests.support.http2_wire import Wire
 from tests.support.wait_until import wait_until
+from tests.support.wire.grpc_calls import call, connect, infer_request, running, stub_infer
+from tests.support.wire.http2_wire import Wire
 
 INFER = f"/{INFERENCE}/ModelInfer"
 STREAM = f"/{INFERENCE}/ModelStreamInfer"

@@ -11,8 +11,8 @@ from ksrv.protocol.protobuf import INFERENCE, methods
 from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
 from tests.support.engine.engine_stand_in import StandInEngine
-from tests.support.grpc_calls import connect, infer_request, running
 from tests.support.wait_until import wait_until
+from tests.support.wire.grpc_calls import connect, infer_request, running
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.engine.engine_stand_in import StandInEngine
-from tests.support.grpc_calls import running
+from tests.support.wire.grpc_calls import running
 
 triton = pytest.importorskip("tritonclient.grpc")
 triton_aio = pytest.importorskip("tritonclient.grpc.aio")

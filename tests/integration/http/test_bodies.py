@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.http_reader import double_body, infer_head, read_answer
+from tests.support.wire.http_reader import double_body, infer_head, read_answer
 
 MIB = 1024 * 1024
 HEADER_LENGTH = "Inference-Header-Content-Length"

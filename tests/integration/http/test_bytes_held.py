@@ -13,8 +13,8 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.http_reader import read_answer
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import read_answer
 
 MIB = 1 << 20
 IN_FLIGHT = 64 * MIB

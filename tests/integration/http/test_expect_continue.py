@@ -6,8 +6,8 @@ import socket
 import pytest
 
 from ksrv.testing import Server
-from tests.support.http_reader import open_connection, read_all, read_message
 from tests.support.models import write_double
+from tests.support.wire.http_reader import open_connection, read_all, read_message
 
 BODY = json.dumps(
     {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from tests.support.error_texts import check_text
-from tests.support.http_reader import (
+from tests.support.wire.http_reader import (
     double_body,
     infer_head,
     infer_message,

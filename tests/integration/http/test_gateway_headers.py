@@ -7,8 +7,8 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.http_reader import double_body, read_answer
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import double_body, read_answer
 
 
 def variables(value):

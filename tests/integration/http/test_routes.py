@@ -8,9 +8,9 @@ import requests
 import tritonclient.http as triton
 
 from ksrv.testing import Server
-from tests.support.http_reader import double_body
 from tests.support.models import write_broken, write_double, write_echo
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import double_body
 
 
 @pytest.fixture

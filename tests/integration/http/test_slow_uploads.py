@@ -8,9 +8,9 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.http_reader import open_connection, read_all
 from tests.support.models import DOUBLE, VECTOR, write_model
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import open_connection, read_all
 
 PATIENT = {"head_timeout": 600, "transfer_grace": 600, "keepalive": 600, "stop_timeout": 1}
 """Nobody is ended for being slow, so that whoever is kept waiting waits for ever."""

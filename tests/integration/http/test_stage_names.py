@@ -6,7 +6,7 @@ import requests
 
 from ksrv._native.queue.stats import STAGE_NAMES
 from ksrv.observe.metrics import STAGES
-from tests.support.http_reader import double_body
+from tests.support.wire.http_reader import double_body
 
 
 def test_headers_statistics_and_metrics_agree(server):

@@ -12,9 +12,9 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
-from tests.support.http_reader import double_body, read_all, read_answer
 from tests.support.models import DOUBLE, VECTOR, write_model
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import double_body, read_all, read_answer
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 HELD = """

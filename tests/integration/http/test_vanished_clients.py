@@ -11,10 +11,10 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.http_reader import open_connection, read_message
 from tests.support.models import write_model
 from tests.support.native.gunicorn_server import infer_head
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import open_connection, read_message
 
 HANDLER = """
 import time

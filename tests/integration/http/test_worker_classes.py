@@ -16,8 +16,8 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 
 from ksrv.testing import Server
-from tests.support.http_reader import double_body
 from tests.support.models import VECTOR, write_model
+from tests.support.wire.http_reader import double_body
 
 
 class GunicornServer(Server):

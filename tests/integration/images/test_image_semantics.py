@@ -16,8 +16,8 @@ from ksrv.spec import ImageSpec
 from ksrv.testing import Server
 from tests.support import image_files as files
 from tests.support import image_oracle as oracle
-from tests.support import v2_wire as wire
 from tests.support.models import write_model
+from tests.support.wire import v2_wire as wire
 
 PIXELS = """
 from ksrv import BaseHandler

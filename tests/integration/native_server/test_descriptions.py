@@ -6,8 +6,8 @@ import re
 import pytest
 
 from ksrv.testing import Server
-from tests.support.http_reader import open_connection, read_message
 from tests.support.models import BROKEN, DOUBLE, VECTOR, write_model
+from tests.support.wire.http_reader import open_connection, read_message
 
 SLOWLY = b"TE: trailers\r\n"
 """A field that says nothing here, and that the request-head classifier leaves to Python."""

@@ -9,10 +9,10 @@ import pytest
 import requests
 
 from ksrv.testing import Server
-from tests.support.http_reader import open_connection, read_all, read_message
 from tests.support.native.gunicorn_server import NATIVE, assert_no_answer, infer, infer_head
 from tests.support.native.held_gil import MOST_IN_A_PIPE, held_gil, hold_gil
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import open_connection, read_all, read_message
 
 HANDLER = f"""
 import ctypes, os, threading, time

@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from ksrv.testing import Server
-from tests.support.http_reader import double_body, open_connection, read_all, read_message
 from tests.support.models import write_double, write_slow
 from tests.support.native.fast_path import (
     ONE,
@@ -19,6 +18,7 @@ from tests.support.native.fast_path import (
     status,
     stripped,
 )
+from tests.support.wire.http_reader import double_body, open_connection, read_all, read_message
 
 SLOWLY = "TE: trailers\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

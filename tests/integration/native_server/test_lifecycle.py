@@ -9,9 +9,9 @@ import time
 import pytest
 
 from ksrv.testing import Server
-from tests.support.http_reader import open_connection, read_all, read_message
 from tests.support.native.gunicorn_server import NATIVE, GunicornServer, infer
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import open_connection, read_all, read_message
 
 HANDLER = """
 import os, time

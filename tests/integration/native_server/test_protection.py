@@ -12,10 +12,10 @@ import pytest
 
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.limits import Limits
-from tests.support.http_reader import read_all, read_message
 from tests.support.native.gunicorn_server import GunicornServer, assert_no_answer, infer, infer_head
 from tests.support.native.held_gil import held_gil
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import read_all, read_message
 
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 SHORT = {"head_timeout": 0.5, "transfer_grace": 0.5, "min_transfer_rate": 1000}

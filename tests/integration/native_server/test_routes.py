@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from tests.support.http_heads import HOSTILE
-from tests.support.http_reader import read_all, read_message
 from tests.support.native.gunicorn_server import STOCK, GunicornServer, infer, infer_head
+from tests.support.wire.http_heads import HOSTILE
+from tests.support.wire.http_reader import read_all, read_message
 
 SLOWLY = "TE: trailers"
 """A field that says nothing here, and that the request-head classifier leaves to gunicorn."""

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from tests.support.certificates import self_signed
-from tests.support.http_reader import read_message
 from tests.support.native.gunicorn_server import GunicornServer, infer
+from tests.support.wire.http_reader import read_message
 
 
 @pytest.fixture

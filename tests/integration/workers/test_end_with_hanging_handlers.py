@@ -9,10 +9,10 @@ import signal
 import pytest
 
 from ksrv.testing import Server
-from tests.support.http_reader import open_connection
 from tests.support.models import write_model
 from tests.support.native.gunicorn_server import infer
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import open_connection
 
 HANDLER = """
 import time

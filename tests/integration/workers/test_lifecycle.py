@@ -15,7 +15,6 @@ import pytest
 import requests
 
 from ksrv.testing import Server, ServerFailed
-from tests.support.http_reader import double_body, infer_message, read_answer
 from tests.support.models import (
     write_all,
     write_broken,
@@ -25,6 +24,7 @@ from tests.support.models import (
     write_slow,
 )
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import double_body, infer_message, read_answer
 
 LOADING = """
 import time

@@ -10,9 +10,9 @@ import requests
 from tritonclient import grpc as triton
 
 from ksrv.testing import Server
-from tests.support.http_reader import read_answer
 from tests.support.models import VECTOR, write_broken, write_double, write_model
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import read_answer
 
 SLOW_TO_WARM = """
 import time

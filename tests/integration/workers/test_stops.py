@@ -14,9 +14,9 @@ import requests
 
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
-from tests.support.http_reader import double_body, infer_message, open_connection, read_answer
 from tests.support.models import write_broken, write_double, write_model
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import double_body, infer_message, open_connection, read_answer
 
 VECTOR = """
 inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]

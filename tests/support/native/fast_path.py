@@ -21,7 +21,7 @@ from ksrv.limits import Limits
 from ksrv.repository.layout import Repository
 from ksrv.server.http.descriptions import describe
 from ksrv.server.http.fast_path import FastPath, endpoint_for, prepared_answers, render_error
-from tests.support.http_reader import read_message
+from tests.support.wire.http_reader import read_message
 
 PAIR = """
 import numpy as np

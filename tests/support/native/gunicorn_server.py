@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.http_reader import read_all
 from tests.support.paths import ROOT
+from tests.support.wire.http_reader import read_all
 
 CONFIGURATION = """
 from ksrv.server.http.expect_continue import defer_continue as pre_request

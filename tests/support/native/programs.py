@@ -6,11 +6,11 @@ import sys
 from tests.support.paths import ROOT
 
 BUILD = ROOT / "tools" / "native_build.py"
-SOURCES = ROOT / "tests" / "property"
+SOURCES = ROOT / "tests" / "sanitizers"
 
 
 def run_program(flavour: str, name: str, *arguments: str) -> str:
-    """Build a program of tests/property, unless it is there, and return what it printed.
+    """Build a program of tests/sanitizers, unless it is there, and return what it printed.
 
     The test fails where a sanitizer found anything.
 

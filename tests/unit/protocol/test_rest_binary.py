@@ -10,7 +10,18 @@ from ksrv.errors import InvalidRequest
 from ksrv.limits import Limits
 from ksrv.protocol.rest import parse_infer
 from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
-from tests.support.rest_bodies import ADD, IMG, JPEG, LIMITS, STR, X, one, parse, prefixed, refusal
+from tests.support.wire.rest_bodies import (
+    ADD,
+    IMG,
+    JPEG,
+    LIMITS,
+    STR,
+    X,
+    one,
+    parse,
+    prefixed,
+    refusal,
+)
 
 DTYPES = {
     "BOOL": "?",

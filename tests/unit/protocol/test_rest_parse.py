@@ -11,7 +11,7 @@ from ksrv.errors import BodyTooLarge
 from ksrv.limits import Limits
 from ksrv.protocol.json_data import read_data
 from ksrv.protocol.rest import parse_infer
-from tests.support.rest_bodies import ADD, LIMITS, STR, X, one, parse, refusal
+from tests.support.wire.rest_bodies import ADD, LIMITS, STR, X, one, parse, refusal
 
 
 class TestJson:

@@ -15,7 +15,7 @@ from gunicorn.workers import gthread
 
 from ksrv._native.http.request_head import classify_head
 from ksrv.server import worker
-from tests.support.http_heads import INFER
+from tests.support.wire.http_heads import INFER
 
 READ_INTERNALS = {
     Arbiter.reload: "5928b1",

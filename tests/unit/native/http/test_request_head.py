@@ -5,7 +5,15 @@ import itertools
 import pytest
 
 from ksrv._native.http.request_head import HeadRules, classify_head
-from tests.support.http_heads import HOSTILE, INFER, LIVE, NATIVE, READY, VERSIONED, with_fields
+from tests.support.wire.http_heads import (
+    HOSTILE,
+    INFER,
+    LIVE,
+    NATIVE,
+    READY,
+    VERSIONED,
+    with_fields,
+)
 
 RULES = HeadRules(body=1 << 30)
 

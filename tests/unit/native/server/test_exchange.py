@@ -11,9 +11,9 @@ from ksrv._native.http.request_head import HeadRules
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.server.exchange import HeadFields
 from ksrv._native.server.server import PREPARED_ANSWERS_NEEDED, HttpServer
-from tests.support.http_heads import CLOSING, INFER, LIVE, PROBE, READY
-from tests.support.http_reader import read_message
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_heads import CLOSING, INFER, LIVE, PROBE, READY
+from tests.support.wire.http_reader import read_message
 
 ANSWERS = dict.fromkeys(
     PREPARED_ANSWERS_NEEDED, (500, b"500 Internal Server Error", b"content-length: 2\r\n", b"no")

@@ -38,7 +38,7 @@ entered.wait()
 HTTP_SERVER = """
 from ksrv._native.server.server import HttpServer, PREPARED_ANSWERS_NEEDED
 from ksrv._native.http.request_head import HeadRules
-from tests.support.http_heads import INFER
+from tests.support.wire.http_heads import INFER
 
 answers = dict.fromkeys(PREPARED_ANSWERS_NEEDED, (500, b"500 No", b"content-length: 0\\r\\n", b""))
 listener = socket.create_server(("127.0.0.1", 0))

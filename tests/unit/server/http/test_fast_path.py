@@ -21,7 +21,6 @@ from ksrv.engine.instance import Instance
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
 from ksrv.server.http.fast_path import FAST_PATH_JSON
-from tests.support.http_reader import read_message
 from tests.support.native.fast_path import (
     MODELS,
     ONE,
@@ -40,6 +39,7 @@ from tests.support.native.fast_path import (
     stripped,
 )
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import read_message
 
 
 @pytest.fixture(scope="module")

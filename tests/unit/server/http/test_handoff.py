@@ -9,8 +9,8 @@ from gunicorn.config import Config
 
 from ksrv.server import worker
 from ksrv.server.http.handoff import HandoffSocket, TransferTimeouts, is_question
-from tests.support.http_heads import with_fields
 from tests.support.wait_until import wait_until
+from tests.support.wire.http_heads import with_fields
 from tests.unit.native.server.test_exchange import opened
 
 QUESTIONS = [

@@ -8,8 +8,8 @@ import pytest
 
 from ksrv.server.credentials import Access
 from ksrv.server.settings import ServerSettings
-from tests.support.http_reader import read_message
 from tests.support.native.fast_path import ask, message, opened, row, serving, status, stripped
+from tests.support.wire.http_reader import read_message
 
 SEEN = """
 import numpy as np
