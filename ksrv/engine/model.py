@@ -65,7 +65,7 @@ class ModelVersion:
 
     Attributes:
         spec: The description, completed once the model is loaded.
-        state: What it does now.
+        state: The state that the repository index shows.
         reason: Why it is not ready.
         warm_up_error: The error of a warm-up that failed, though the model serves; "" if it did not fail.
         load_ns: How long its instances took to load; 0 until they have.
@@ -500,7 +500,8 @@ class ModelVersion:
                     instance.abandon()
             ended = [instance.join(None if finished else 1.0) for instance in self._instances]
             if self._prefetcher is not None:
-                ended.append(self._prefetcher.join(None if finished else 1.0))
+                self._prefetcher.join(None if finished else 1.0)
+                ended.append(not self._prefetcher.is_alive())
             self.state = "UNAVAILABLE"
             self.reason = self.reason or "unloaded"
             self.lifetime.end(self)

@@ -54,6 +54,25 @@ class LoadedModel:
     note: str | None = None
 
 
+def torch_file(request: LoadRequest, kind: str) -> Path:
+    """Return the file that a loader of torch is to read, once torch is imported.
+
+    Args:
+        request: The file and the device.
+        kind: The kind of the file, for the error.
+
+    Raises:
+        ModelLoadError: There is no file, or torch is missing.
+    """
+    if request.path is None:
+        raise ModelLoadError(f"{kind} needs a model file")
+    try:
+        import torch  # noqa: F401
+    except ModuleNotFoundError:
+        raise missing_dependency("torch", "torch", f"the model {request.path}") from None
+    return request.path
+
+
 def missing_dependency(module: str, extra: str, purpose: str) -> ModelLoadError:
     """Return the error of a framework that is not installed.
 

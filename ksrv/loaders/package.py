@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ksrv.loaders.arguments import PositionalCall
 from ksrv.loaders.device import torch_device
-from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, torch_file
 from ksrv.loaders.torch_compiler import torch_compiler
 from ksrv.spec import Dimension, TensorSpec
 
@@ -48,13 +48,9 @@ def load(request: LoadRequest) -> LoadedModel:
     Raises:
         ModelLoadError: torch is missing, or the file is no such package.
     """
-    path = request.path
-    if path is None:
-        raise ModelLoadError("a package needs a model file")
-    try:
-        import torch
-    except ModuleNotFoundError:
-        raise missing_dependency("torch", "torch", f"the model {path}") from None
+    path = torch_file(request, "a package")
+    import torch
+
     kind = package_kind(path)
     try:
         with torch_compiler(), warnings.catch_warnings():

@@ -3,7 +3,7 @@
 import logging
 
 from ksrv.loaders.arguments import PositionalCall
-from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, torch_file
 from ksrv.loaders.torch_compiler import torch_compiler
 
 NOTE = "AOT-compiled .so files are deprecated in torch; package the model as .pt2"
@@ -21,13 +21,9 @@ def load(request: LoadRequest) -> LoadedModel:
     Raises:
         ModelLoadError: torch is missing, or the file cannot be loaded on this device.
     """
-    path = request.path
-    if path is None:
-        raise ModelLoadError("an AOT-compiled model needs a model file")
-    try:
-        import torch
-    except ModuleNotFoundError:
-        raise missing_dependency("torch", "torch", f"the model {path}") from None
+    path = torch_file(request, "an AOT-compiled model")
+    import torch
+
     advice = logging.getLogger("torch._export")
     level = advice.level
     advice.setLevel(logging.ERROR)  # NOTE tells of the deprecation, once

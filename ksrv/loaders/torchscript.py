@@ -4,7 +4,7 @@ from typing import Any
 
 from ksrv.loaders.arguments import NamedArguments
 from ksrv.loaders.device import torch_device
-from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, torch_file
 
 NOTE = "TorchScript is deprecated in torch; torch.export (.pt2) or ONNX is the format to move to"
 
@@ -21,15 +21,11 @@ def load(request: LoadRequest) -> LoadedModel:
     Raises:
         ModelLoadError: torch is missing, or the file holds something else.
     """
-    try:
-        import torch
-    except ModuleNotFoundError:
-        raise missing_dependency("torch", "torch", f"the model {request.path}") from None
+    path = torch_file(request, "TorchScript")
     import warnings
 
-    path = request.path
-    if path is None:
-        raise ModelLoadError("TorchScript needs a model file")
+    import torch
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)

@@ -34,7 +34,7 @@ from ksrv.torchserve.dialects import (
     TorchServeDialect,
 )
 from ksrv.torchserve.entry import find_entry
-from ksrv.torchserve.shims import torchvision, ts
+from ksrv.torchserve.shims import finder, torchvision, ts
 
 log = logging.getLogger("ksrv.torchserve")
 
@@ -86,9 +86,9 @@ class TorchServeRunner:
         self._envelope = config.envelope or ""
         folder = self.source.folder
         try:
-            ts.install(self.source.name)
+            finder.install(ts.TsFinder(self.source.name))
             if self._archive.get("torchvision", True):
-                torchvision.install(self.source.name)
+                finder.install(torchvision.TorchvisionFinder(self.source.name))
             if str(folder) not in sys.path:
                 sys.path.insert(0, str(folder))
             if self._threads and config.model and not config.model.endswith(".onnx"):

@@ -11,7 +11,7 @@ import threading
 from ksrv.engine.host import InstanceHost
 
 
-class BatchPrefetcher:
+class BatchPrefetcher(threading.Thread):
     """The thread that joins batches ahead for one model version.
 
     Args:
@@ -19,29 +19,11 @@ class BatchPrefetcher:
     """
 
     def __init__(self, host: InstanceHost) -> None:
+        super().__init__(name=f"ksrv-{host.spec.name}-ahead", daemon=True)
         self._host = host
-        self._thread = threading.Thread(
-            target=self._live, name=f"ksrv-{host.spec.name}-ahead", daemon=True
-        )
 
-    def start(self) -> None:
-        """Begin to work."""
-        self._thread.start()
-
-    def join(self, timeout: float | None = None) -> bool:
-        """Wait for the thread to end; it does once the model's queue is closed and empty.
-
-        Args:
-            timeout: Seconds to wait at most.
-
-        Returns:
-            Whether it has ended.
-        """
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    def _live(self) -> None:
+    def run(self) -> None:
+        """Fill batches until the model's queue is closed and empty."""
         host = self._host
         most = max(host.spec.max_batch_size, 1)
         while True:

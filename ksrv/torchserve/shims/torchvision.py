@@ -32,15 +32,3 @@ class TorchvisionFinder(finder.StandInFinder):
         if module.__name__ != PACKAGE:
             for name in NAMES:
                 setattr(module, name, getattr(transforms, name))
-
-
-def install(wanted_by: str) -> bool:
-    """Make the stand-in importable in this process.
-
-    Args:
-        wanted_by: The model whose handler is loaded.
-
-    Returns:
-        False when the real torchvision is installed.
-    """
-    return finder.install(TorchvisionFinder(wanted_by))

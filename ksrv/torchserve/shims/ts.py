@@ -91,15 +91,3 @@ class TsFinder(finder.StandInFinder):
             setattr(module, name, getattr(import_module(path), name))
         if module.__name__ == "ts":
             module.__version__ = VERSION  # type: ignore[attr-defined]
-
-
-def install(wanted_by: str) -> bool:
-    """Make the `ts` modules importable in this process.
-
-    Args:
-        wanted_by: The model whose handler is loaded.
-
-    Returns:
-        False when the real torchserve is installed, which then serves the imports.
-    """
-    return finder.install(TsFinder(wanted_by))

@@ -63,9 +63,9 @@ def run(case, real):
 
 def main(jobs, results, kind):
     if kind == "stand-in":
-        from ksrv.torchserve.shims import ts
+        from ksrv.torchserve.shims import finder, ts
 
-        assert ts.install("the differential test")
+        assert finder.install(ts.TsFinder("the differential test"))
     with open(jobs) as file:
         cases = json.load(file)
     found = {case["id"]: run(case, kind == "real") for case in cases}

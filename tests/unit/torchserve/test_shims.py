@@ -9,8 +9,9 @@ import pytest
 from tests.support.paths import ROOT
 
 INSTALL = """
-from ksrv.torchserve.shims import torchvision, ts
-assert ts.install("cats") and torchvision.install("cats")
+from ksrv.torchserve.shims import finder, torchvision, ts
+assert finder.install(ts.TsFinder("cats"))
+assert finder.install(torchvision.TorchvisionFinder("cats"))
 """
 
 
