@@ -64,7 +64,7 @@ class RequestedOutput:
 
 @dataclass(frozen=True, slots=True)
 class TorchServeCall:
-    """What a request over one of TorchServe's own routes says beside its headers.
+    """The facts of a request over one of TorchServe's own routes, beside its headers.
 
     Attributes:
         content_types: The content types of its parts, by their names.
@@ -97,14 +97,14 @@ class InferRequest:
     """One inference request, parsed but not yet checked against its model.
 
     Attributes:
-        outputs: What the client asked for, in its order; empty means all outputs.
+        outputs: The outputs that the client asked for, in its order; empty means all.
         binary_output: Whether outputs without a `binary` of their own are answered as raw bytes.
         headers: HTTP headers or gRPC metadata, names in lower case.
         deadline_ns: `time.monotonic_ns` at which the client stops waiting, or None.
         explain: Whether the explain route was called.
         mark_final: Whether the last answer on a stream says so in a parameter.
         nbytes: Bytes received for it; what counts against the bound on bytes in flight.
-        torchserve: What TorchServe's own routes add; None over KServe v2. A batch holds requests of one
+        torchserve: The facts of TorchServe's own routes; None over KServe v2. A batch holds requests of one
             of these dialects only.
         on_chunk: Takes intermediate answers, on the thread that runs the batch; it must not block.
             None where they are not wanted.
@@ -160,7 +160,7 @@ class BatchRequest:
         rows: The request's slice of the batch's rows.
         input_parameters: The parameters of its inputs, by the names of the inputs with parameters.
         output_parameters: The same of the outputs that it asked for.
-        torchserve: What TorchServe's own routes add; None over KServe v2.
+        torchserve: The facts of TorchServe's own routes; None over KServe v2.
     """
 
     rows: slice
@@ -206,7 +206,7 @@ class Emitter(Protocol):
 
 @dataclass(slots=True)
 class BatchInputs:
-    """What the engine hands to an executor: assembled tensors and whose rows they hold.
+    """The batch that the engine hands to an executor: tensors, and the requests that own their rows.
 
     Attributes:
         tensors: Inputs by name; every first dimension is `rows` where the model batches.
@@ -225,7 +225,7 @@ class BatchInputs:
 
 @dataclass(slots=True)
 class BatchOutputs:
-    """What an executor answers.
+    """The answer of an executor to a batch.
 
     Attributes:
         tensors: The outputs, first dimension `rows`, failed rows included.

@@ -36,7 +36,7 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class BatchStatistics:
-    """What batches of one size cost."""
+    """The number and the times of the batches of one size."""
 
     batch_size: int
     compute_input: Duration
@@ -122,7 +122,7 @@ def total(
         name: The model's name.
         version: The version's name.
         stats: Those of its instances.
-        counts: What its queues counted (`ksrv._native.queue.request_queue.Queue.counts`).
+        counts: The counts of its queues (`ksrv._native.queue.request_queue.Queue.counts`).
     """
     all_of_it = Stats()
     for one in stats:

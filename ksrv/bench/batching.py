@@ -57,7 +57,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Trial:
-    """What settings have shown.
+    """The measurements of one choice of settings.
 
     Attributes:
         throughput: Rows a second within the goal; 0 where the goal was missed at once.

@@ -10,7 +10,7 @@ _LISTEN = "0A"
 
 @dataclass(frozen=True)
 class Usage:
-    """What a server's processes have used.
+    """The resources that a server's processes have used.
 
     Attributes:
         cpu: Seconds of CPU since they were started.

@@ -68,7 +68,7 @@ class Load:
 
 @dataclass
 class Samples:
-    """What was seen.
+    """The latencies and failures of a load.
 
     Attributes:
         latencies: Seconds of each request that was answered rightly in the time that counts.
@@ -355,7 +355,7 @@ def open_loop(senders: Sequence[Sender], due: Array, load: Load, begin: float) -
 
 
 class Record:
-    """What one thread has seen."""
+    """The latencies and failures of one thread."""
 
     def __init__(self) -> None:
         self.starts: list[float] = []

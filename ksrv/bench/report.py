@@ -1,4 +1,4 @@
-"""What a load has shown, as numbers, as JSON and as a table."""
+"""The results of a load, as numbers, as JSON and as a table."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,7 +25,7 @@ def percentile_name(percentile: float) -> str:
 
 @dataclass
 class Result:
-    """What one load has shown.
+    """The results of one load.
 
     Attributes:
         throughput: Requests a second that were answered rightly.
@@ -71,7 +71,7 @@ def result_of(url: str, load: Load, samples: Samples, rows: int) -> Result:
     Args:
         url: The server's.
         load: The load.
-        samples: What was seen.
+        samples: The latencies and failures.
         rows: Rows of each request.
     """
     milliseconds = samples.latencies * 1e3

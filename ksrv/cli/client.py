@@ -63,7 +63,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Call:
-    """What the examples call.
+    """The call that the examples make.
 
     Attributes:
         url: The server's URL, of REST.
@@ -98,7 +98,7 @@ class Call:
         """Return the JSON part of the request.
 
         Args:
-            image_size: What stands for the bytes of an image.
+            image_size: The placeholder for the bytes of an image.
         """
         return {"inputs": [self._entry(one, image_size) for one in self.inputs]}
 
@@ -149,7 +149,7 @@ def curl_code(call: Call) -> str:
     """Return a shell command.
 
     Args:
-        call: What it calls.
+        call: The call that it makes.
     """
     options = []
     if call.credentials.ca is not None:
@@ -185,7 +185,7 @@ def python_code(call: Call) -> str:
     """Return a Python program on ksrv.client.
 
     Args:
-        call: What it calls.
+        call: The call that it makes.
     """
     arguments = [repr(call.url)]
     reads_file = call.needs_image
@@ -238,7 +238,7 @@ def javascript_code(call: Call) -> str:
     """Return a JavaScript module for Node.js 18 and browsers.
 
     Args:
-        call: What it calls.
+        call: The call that it makes.
     """
     lines: list[str] = []
     if call.credentials.ca is not None:

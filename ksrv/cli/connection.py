@@ -20,7 +20,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a server is shown.
+    """The credentials that a server is shown.
 
     Attributes:
         token_file: The file whose first word is the token, or None.

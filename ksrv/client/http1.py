@@ -35,7 +35,7 @@ class Target:
 
     Attributes:
         authority: HOST:PORT as the `Host` header has it.
-        prefix: What stands before every path, behind a proxy.
+        prefix: The path of a proxy, before every path.
         fields: Header lines that every request has.
     """
 

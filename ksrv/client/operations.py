@@ -72,7 +72,7 @@ Steps: TypeAlias = Generator[Operation, Document, Any]
 
 
 class Operations:
-    """What both clients can do, as generators.
+    """The operations of both clients, as generators.
 
     The inputs that models declare are asked for once and kept until a request is refused or the
     model is loaded anew through this client.

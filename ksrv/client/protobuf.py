@@ -168,7 +168,7 @@ def encode(message: Message, values: Mapping[str, Any]) -> bytes:
 
     Args:
         message: Its fields.
-        values: What they hold; fields that are left out or empty are not written.
+        values: Their values; fields that are left out or empty are not written.
 
     Raises:
         ValueError: A parameter is neither a text, a number nor a truth value.

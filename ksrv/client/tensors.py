@@ -58,7 +58,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Declared:
-    """What a model's metadata says of one input."""
+    """One input of a model's metadata."""
 
     name: str
     datatype: str
@@ -87,7 +87,7 @@ def encode(name: str, value: Any, declared: Declared | None) -> Tensor:
     Args:
         name: The input's name.
         value: An array, a number, bytes, a text, a path, or nested lists of them.
-        declared: What the model says of the input, or None where it says nothing.
+        declared: The input in the model's metadata, or None without one.
 
     Raises:
         ValueError: The value has no form in the protocol or not the declared datatype.

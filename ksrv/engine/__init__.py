@@ -1,1 +1,1 @@
-"""What runs: models, their instances, batches, and the executors that drive handlers."""
+"""Models in memory: their instances, batches, and the executors that drive handlers."""

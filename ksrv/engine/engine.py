@@ -469,7 +469,7 @@ def executor_for(
         instance: The instance's number.
         threads: CPU threads that it may use.
         emit: Takes the values that the handler reports.
-        limits: What clients may send, for what a handler in a process of its own decodes.
+        limits: Bounds on requests, which a handler in a process of its own applies when it decodes.
     """
     if source.config is not None and source.config.executor == "process":
         from ksrv.engine.executors.process import ProcessExecutor

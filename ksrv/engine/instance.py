@@ -67,13 +67,13 @@ class Instance:
     Args:
         host: The model version.
         number: The instance's number.
-        executor: What drives the handler.
+        executor: The executor of the handler.
 
     Attributes:
         number: The instance's number.
         started: The description that the handler completed, once it is loaded.
         warm: Done once the instance takes batches.
-        stats: What the instance has done.
+        stats: The counts and times of the instance.
     """
 
     def __init__(self, host: InstanceHost, number: int, executor: Executor) -> None:

@@ -48,7 +48,7 @@ class ModelVersions:
         versions: The versions that serve, in rising order.
         states: The states of the other versions, by version.
         wanted: Whether readiness waits for the model: configured, and not unloaded on purpose.
-        fingerprints: What each version on disk looked like when it was last loaded or tried.
+        fingerprints: The `fingerprint` of each version on disk at its last load, also if that failed.
     """
 
     versions: dict[str, ModelVersion] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What `Engine.submit` returns: a handle to wait for an answer, to cancel it, or to be called back."""
+"""The handles that `Engine.submit` returns: to wait for an answer, to cancel it, to be called back."""
 
 import itertools
 from collections.abc import Callable, Sequence

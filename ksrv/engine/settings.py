@@ -1,4 +1,4 @@
-"""What can be set on an engine as a whole; each model brings its own settings with its source."""
+"""The settings of the engine as a whole; each model brings its own settings with its source."""
 
 import os
 from typing import Literal
@@ -13,7 +13,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's settings.
 
     Attributes:
-        limits: What clients may send.
+        limits: Bounds on requests.
         ready_when: "all": ready once every configured model serves; "any": once one does.
         watch_seconds: How often the repository is looked at for changes; 0 never.
         cores: CPU cores that the instances of a model share, and that images are decoded on; 0 for

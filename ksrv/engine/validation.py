@@ -1,6 +1,6 @@
 """Every check of a request against its model, made once and before the queue.
 
-What passes here can be batched and run without another look: names, datatypes, shapes, counts of
+A request that passes can be batched and run without another look: its names, datatypes, shapes, counts of
 rows and the wanted outputs all fit the model's description. A refusal names the tensor and both of
 the values that disagree.
 
@@ -33,7 +33,7 @@ APART_NS = 200_000_000
 
 
 class Validated(NamedTuple):
-    """What the queue has to know of a validated request.
+    """The facts of a validated request that the queue needs.
 
     Attributes:
         rows: How many rows it adds to a batch.

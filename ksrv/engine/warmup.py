@@ -50,7 +50,7 @@ def turned(spec: ModelSpec, request: InferRequest) -> BatchInputs | None:
 
     Args:
         spec: The model's description.
-        request: What `generated` returned.
+        request: The request that `generated` returned.
 
     Returns:
         The batch, or None for a model without image inputs.

@@ -1,6 +1,6 @@
 """Turns the results of a handler into the tensors of the answer.
 
-What is accepted: a mapping of output names to arrays, tensors or lists; one array or tensor; a
+Accepted are a mapping of output names to arrays, tensors or lists; one array or tensor; a
 tuple of them, in the order of the declared outputs (a list as well, where several are declared);
 or a list with one value for each row.
 

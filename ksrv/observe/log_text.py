@@ -1,6 +1,6 @@
 """The text of a log record: one line, and a traceback below it that cannot be taken for a record.
 
-What a client or a handler wrote may hold line breaks and the codes that move a terminal's cursor. In
+The text of a client or a handler may hold line breaks and the codes that move a terminal's cursor. In
 a log they would end one record and begin another of their own.
 """
 

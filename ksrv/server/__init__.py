@@ -1,4 +1,4 @@
-"""What listens: the Falcon app, the gunicorn glue, the gRPC servicer and their life cycle."""
+"""The server: the Falcon app, the gunicorn worker, the gRPC servicer and their life cycle."""
 
 from typing import Any
 

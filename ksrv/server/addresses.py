@@ -86,7 +86,7 @@ def unusable(address: Address, setting: str, error: OSError) -> AddressError:
     Args:
         address: The address.
         setting: The setting's name; its flag has the same.
-        error: What the system said.
+        error: The system's error.
     """
     if error.errno == errno.EADDRINUSE:
         return AddressError(

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class Context:
-    """What one request carries through the app: `req.context`.
+    """The context of one request in the app: `req.context`.
 
     Attributes:
         reading: Whether the body is being read, so that an exception belongs to the server in
@@ -128,7 +128,7 @@ def make_app(
     """Return the WSGI app for an engine.
 
     Args:
-        engine: What answers.
+        engine: The engine that answers.
         settings: Limits, access and the form of answers.
         access: The checks to share with another front end; made from the settings if left out.
         budget: The bytes in flight to share with another front end.

@@ -44,11 +44,11 @@ class ConfigPropertiesError(ValueError):
 
 @dataclass(slots=True)
 class Translated:
-    """What a config.properties asks for.
+    """The settings that a config.properties asks for.
 
     Attributes:
         settings: Server settings by dotted key.
-        defaults: What holds for archives that do not say otherwise.
+        defaults: The settings of archives that have none of their own.
         applied: Keys that were translated, with what they mean here.
         ignored: Keys that change nothing, with the reason.
     """

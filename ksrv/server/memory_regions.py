@@ -113,7 +113,7 @@ class SharedMemory:
         """Make a region known.
 
         Args:
-            name: What requests call it.
+            name: The region's name in requests.
             key: The name of the memory, as for `shm_open`.
             offset: Where in that memory the region begins.
             byte_size: Its bytes.
@@ -269,7 +269,7 @@ def unsigned(document_value: object, key: str) -> int:
     """Return an unsigned number of a register call.
 
     Args:
-        document_value: What the client sent.
+        document_value: The value that the client sent.
         key: Its name, for the error.
 
     Raises:

@@ -38,7 +38,7 @@ SERVICE_VARIABLE = re.compile(
     r"KSRV_(?:[A-Z0-9_]+_)?"
     r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)?)"
 )
-"""What Kubernetes injects for a Service whose name begins with ksrv; docker's links look the same."""
+"""Variables that Kubernetes injects for a Service called ksrv...; docker's links look the same."""
 
 SIZE_KEYS = frozenset({"limits.body", "limits.json", "limits.in_flight", "limits.head"})
 _SIZE = re.compile(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -54,7 +54,7 @@ def _says(text: str) -> msgspec.Meta:
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a server runs with. The descriptions are the help of `ksrv serve`."""
+    """The settings of a server. The descriptions are the help of `ksrv serve`."""
 
     models: Annotated[
         tuple[str, ...], _says("Model repositories, model folders or model files to serve.")
@@ -183,7 +183,7 @@ class Field:
 
     Attributes:
         key: The dotted key, such as "limits.body".
-        type: What its value is converted to.
+        type: The type of its value.
     """
 
     key: str
@@ -337,7 +337,7 @@ class Resolved:
 
     Attributes:
         origins: The source of each setting that is not a default, by dotted key.
-        warnings: What was found beside the settings and is not read.
+        warnings: Sentences about settings that were found and are not read.
     """
 
     settings: ServerSettings

@@ -106,7 +106,7 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What the server has printed so far, on both streams."""
+        """The server's output so far, of both streams."""
         return self._log_path.read_text(encoding="utf-8", errors="replace")
 
     def command(self, settings_file: Path) -> list[str]:

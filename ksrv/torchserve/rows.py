@@ -4,7 +4,7 @@ Requests that came over TorchServe's own routes become one row each, as TorchSer
 by name, decoded by their content types. Requests over KServe v2 become one row for each of their batch
 rows, under `body`: BYTES as the undecoded bytearray, numbers as nested lists.
 
-What such a route says beside the HTTP headers, the content types of the parts among it, is a
+The facts of such a route beside the HTTP headers, such as the content types of the parts, are a
 `ksrv.request.TorchServeCall`.
 """
 

@@ -45,7 +45,7 @@ class FastBatch(BatchInputs):
 
     Args:
         handles: The requests, in row order.
-        source: What makes the instance's batches.
+        source: The maker of the instance's batches.
 
     Attributes:
         rows: How many rows the batch has; 0 until `inputs` was called.

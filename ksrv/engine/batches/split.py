@@ -33,7 +33,7 @@ def split(
     Args:
         spec: The model's description.
         handles: The batch's requests, in row order.
-        outputs: What the executor answered.
+        outputs: The executor's answer.
         timings: Nanoseconds by stage of the whole batch.
         inputs: The arrays of the batch's inputs.
         before: The counts of `aliasing_check.counts` before the batch ran.

@@ -17,7 +17,7 @@ log = logging.getLogger("ksrv.engine")
 
 
 class ChunkSender:
-    """What `BatchInputs.emit` is for one batch.
+    """The emitter of one batch, `BatchInputs.emit`.
 
     Args:
         spec: The model's description.

@@ -1,4 +1,4 @@
-"""What the engine asks of an executor, whether the handler runs here or in a process of its own.
+"""The interface of executors, whether the handler runs here or in a process of its own.
 
 An executor is one instance of one model version: it runs one batch at a time. The engine knows only
 this protocol; batches go in as arrays over blocks and come back the same way, so that a third kind

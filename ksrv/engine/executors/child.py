@@ -87,7 +87,7 @@ def send_answer(link: Link, kind: MessageType, sequence: int, outputs: BatchOutp
         link: The link for batches.
         kind: ANSWER or CHUNK.
         sequence: The batch that it belongs to.
-        outputs: What the handler answered.
+        outputs: The handler's answer.
     """
     written, blocks = tensor_descriptors.write(outputs.tensors, link.exported)
     payload, lenient = messages.pack_answer(outputs, written)
@@ -98,7 +98,7 @@ def send_answer(link: Link, kind: MessageType, sequence: int, outputs: BatchOutp
 
 
 class Chunks:
-    """What `BatchInputs.emit` is to the handler of one batch.
+    """The emitter for the handler of one batch, `BatchInputs.emit`.
 
     The threads of a handler may use it at once. Once the batch has its answer nothing more is sent,
     because it would be taken for the next batch's.

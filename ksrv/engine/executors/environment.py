@@ -14,7 +14,7 @@ _THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "OPENCV_FOR_THREADS_NUM",
 )
-"""What OpenMP (torch with it), MKL, OpenBLAS, numexpr, Accelerate and OpenCV read when they load."""
+"""Variables that OpenMP (and torch), MKL, OpenBLAS, numexpr, Accelerate and OpenCV read when loaded."""
 
 
 def handler_environment(

@@ -1,4 +1,4 @@
-"""What messages say: batches, answers, faults, descriptions, events, as records and checked JSON.
+"""The contents of messages: batches, answers, faults, descriptions, events, as records and checked JSON.
 
 Names, parameters and headers are JSON, read into the classes below, so that an answer of the wrong
 form is refused where it comes in. What JSON proper cannot say (NaN, lone surrogates) goes through
@@ -45,7 +45,7 @@ Message = TypeVar("Message", bound=msgspec.Struct)
 
 
 class MessageType(IntEnum):
-    """What a message is about; the child's messages begin at 16, its event messages at 32.
+    """The type of a message; the child's messages begin at 16, its event messages at 32.
 
     Events (log records, metrics) have a socket of their own, so that they come home while nothing
     runs and never stand in the way of an answer.
@@ -65,7 +65,7 @@ class MessageType(IntEnum):
 
 
 class LoadMessage(msgspec.Struct):
-    """What a process is to load.
+    """The model that a process loads.
 
     Attributes:
         source: The `ModelSource` in its own JSON form.
@@ -317,7 +317,7 @@ def pack_answer(outputs: BatchOutputs, written: bytes) -> tuple[bytes, bool]:
     """Return the payload of ANSWER or CHUNK, and whether its JSON is the standard library's.
 
     Args:
-        outputs: What the handler answered.
+        outputs: The handler's answer.
         written: The descriptors of its tensors.
     """
     note = AnswerMessage(

@@ -43,7 +43,7 @@ class ProcessExecutor:
         threads: CPU threads of the instance; 0 leaves the libraries to themselves.
         start_timeout_s: How long loading may take.
         emit: Takes the values that the handler reports, on a thread of the executor's own.
-        limits: What clients may send, for what the handler itself decodes.
+        limits: Bounds on requests, which the handler applies when it decodes.
     """
 
     any_thread = True

@@ -1,4 +1,4 @@
-"""What a handler process says, in the worker's log: its output lines and its log records.
+"""The output lines and log records of a handler process, in the worker's log.
 
 Each entry names model, version, instance and process, as text and as fields of the record. A
 handler that prints without end is read on, so that it never blocks, but only so many lines a second

@@ -109,7 +109,7 @@ class Call(UnfinishedCall):
     Args:
         event: grpcio's event of its arrival.
         core: grpcio's operations.
-        method: What was called.
+        method: The method that was called.
     """
 
     __slots__ = (

@@ -208,7 +208,7 @@ class GrpcServer:
         Args:
             address: "host:port" or "unix:path"; port 0 lets the system choose.
             shared: Whether other workers listen on the same port.
-            credentials: What TLS is served with; None for none.
+            credentials: The credentials of TLS; None without TLS.
 
         Returns:
             The port; 1 for a unix socket.

@@ -50,7 +50,7 @@ class Servicer:
     Args:
         engine: The engine that the calls describe and change.
         statistics: The statistics of all workers.
-        limits: What clients may send; told in model metadata.
+        limits: Bounds on requests; model metadata shows them.
         extensions: The protocol's extensions that work here.
         shared_memory: The clients' regions; None where shared memory is off.
     """

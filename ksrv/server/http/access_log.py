@@ -19,14 +19,14 @@ BATCH_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class LoggedRequest:
-    """What gunicorn's logger reads of a request."""
+    """The attributes of a request that gunicorn's logger reads."""
 
     headers: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class LoggedResponse:
-    """What gunicorn's logger reads of a response."""
+    """The attributes of a response that gunicorn's logger reads."""
 
     status: str
     sent: int
@@ -56,7 +56,7 @@ def write_records(logger: Any, records: Iterable[tuple[Any, ...]]) -> None:
 
     Args:
         logger: gunicorn's logger.
-        records: What `HttpServer.records` returned.
+        records: The records that `HttpServer.records` returned.
     """
     for _, seconds, status, sent, _, peer, head in records:
         environ, fields = _environ(head, peer)

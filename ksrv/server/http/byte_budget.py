@@ -43,7 +43,7 @@ class Reservation:
     """The bytes that one request holds; leaving the context gives them back.
 
     Args:
-        budget: What they are taken from.
+        budget: The budget that they are charged to.
     """
 
     def __init__(self, budget: MemoryBudget) -> None:
@@ -101,7 +101,7 @@ def hold_answer(budget: MemoryBudget, nbytes: int) -> AnswerBytes | None:
     """Take the bytes of an answer that is about to be sent; None for a small one.
 
     Args:
-        budget: What they are taken from.
+        budget: The budget that they are charged to.
         nbytes: The answer's length.
 
     Raises:

@@ -92,7 +92,7 @@ def prepared_answers(limits: Limits, extensions: tuple[str, ...]) -> dict[str, P
     """Return the answers that the HTTP server gives without Python.
 
     Args:
-        limits: What the refusals name.
+        limits: The limits that the refusals name.
         extensions: The protocol's extensions that the server has.
     """
     return {
@@ -142,7 +142,7 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
 
     Args:
         model: The model, loaded.
-        route: What serves all other requests.
+        route: The route in Python, which serves all other requests.
         limits: Bounds for the parser.
     """
     late = late_answer(model)

@@ -1,4 +1,4 @@
-"""What a client is told of a message that is not HTTP: JSON and a sentence, like every other error.
+"""The answer to a message that is not HTTP: JSON and a sentence, like every other error.
 
 gunicorn's parser refuses such a message before there is a request, and answers with a page of HTML
 that repeats what the client sent. All its workers write that page through one function, which a

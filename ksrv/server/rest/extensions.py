@@ -1,4 +1,4 @@
-"""What `extensions` in the server's metadata lists: the parts of the protocol that work here."""
+"""The `extensions` of the server's metadata: the parts of the protocol that work here."""
 
 from ksrv.server.settings import ServerSettings
 

@@ -175,7 +175,7 @@ def send_parts(
         resp: Where the answer goes.
         parts: Contiguous buffers; they are held until the last byte was written.
         content_length: Their bytes together.
-        budget: What they are taken from until the client has them.
+        budget: The budget that they are charged to until the client has them.
         environ: The WSGI environment of the request.
         accept_encoding: The client's `Accept-Encoding` where answers may be compressed, else None.
 

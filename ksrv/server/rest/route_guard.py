@@ -25,7 +25,7 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Needs(enum.Enum):
-    """What a caller must show to use a route.
+    """The credentials that a caller of a route needs.
 
     Attributes:
         NOTHING: Every caller is let in, so that probes work.
@@ -80,8 +80,8 @@ class GuardedRouter(CompiledRouter):
 
         Args:
             uri_template: The paths.
-            resource: What answers them.
-            needs: What its callers must show.
+            resource: The resource that answers them.
+            needs: The credentials that its callers need.
             keywords: Falcon's own.
         """
         super().add_route(uri_template, resource, **keywords)

@@ -1,4 +1,4 @@
-"""What `GET /models/M` says of an archive: TorchServe's description, filled from ksrv's settings."""
+"""The answer of `GET /models/M`: TorchServe's description, filled from ksrv's settings."""
 
 from typing import TYPE_CHECKING, Any
 

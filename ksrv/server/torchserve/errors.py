@@ -1,4 +1,4 @@
-"""What TorchServe's clients are told when a request fails: its statuses and its error bodies.
+"""The error answers of TorchServe's routes: its statuses and its error bodies.
 
 The texts that stand here are recorded facts, which clients may compare; everything else is ksrv's own
 sentence in TorchServe's form.
@@ -91,7 +91,7 @@ def translated(error: KsrvError) -> TorchServeError:
     """Return ksrv's error in TorchServe's form.
 
     Args:
-        error: What was raised outside of the cases above.
+        error: An error outside of the cases above.
     """
     told = _told(error)
     told.reason = error.reason

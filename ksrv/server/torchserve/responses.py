@@ -33,7 +33,7 @@ FINISHED_HEADERS = {
     "cache-control": "no-cache; no-store, must-revalidate, private",
     "expires": "Thu, 01 Jan 1970 00:00:00 UTC",
 }
-"""What TorchServe sends against caching with every answer."""
+"""The headers against caching that TorchServe sends with every answer."""
 
 _STATUS = re.compile(r"[2-5][0-9]{2}( [\x20-\x7e]{1,128})?")
 
@@ -170,8 +170,8 @@ def send_answer(
 
     Args:
         resp: The answer.
-        response: What the handler returned.
-        budget: What the item is taken from until the client has it.
+        response: The handler's answer.
+        budget: The budget that the item is charged to until the client has it.
         environ: The WSGI environment of the request.
 
     Raises:

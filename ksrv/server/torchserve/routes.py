@@ -98,7 +98,7 @@ class TorchServeRoutes:
 
         Args:
             app: The app.
-            others: What tells errors on all other paths.
+            others: The error handlers of all other paths.
         """
 
         def handler(tell_others: ErrorHandler) -> ErrorHandler:
@@ -158,7 +158,7 @@ class TorchServeRoutes:
             resp: Its answer.
             name: The model's name, "" where a part of the request names it.
             version: The version, or "".
-            call: What the route adds; the content types of the parts are filled in here.
+            call: The facts of the route; the content types of the parts are filled in here.
             explain: Whether to explain.
             query: Query parameters that are parts of the row.
         """

@@ -1,4 +1,4 @@
-"""What `ksrv serve` prints on standard output: addresses, the table of models, a line to try.
+"""The output of `ksrv serve`: addresses, the table of models, a line to try.
 
 The two address lines come first and early, in a form that scripts can read; the table follows when
 the models are loaded. `rich` draws it where it is installed and the output is a terminal.
@@ -28,7 +28,7 @@ WRITTEN_VALUES = 64
 """Values of an input that the example line still writes out."""
 
 FREE_SIZE = 8
-"""What the example line takes for a dimension, other than the first, that may have any size."""
+"""The example line's size of a dimension, other than the first, that may have any size."""
 
 
 OPEN_TO_PROXIES = (
@@ -198,7 +198,7 @@ def print_models(engine: "Engine", url: str | None) -> None:
     """Print the table of models and a line to try.
 
     Args:
-        engine: What serves, after its models were loaded.
+        engine: The engine, after its models were loaded.
         url: The server's URL, or None where HTTP is off.
     """
     models = engine.loaded()

@@ -16,7 +16,7 @@ from ksrv.server.tls import Certificates, read_certificates
 
 @dataclass(frozen=True, slots=True)
 class GivenFiles:
-    """What stands in the files.
+    """The contents of the files.
 
     Attributes:
         access: The tokens.

@@ -45,7 +45,7 @@ HTTP_PARSER = "python"
 MARGIN_SECONDS = 5
 
 UNIX_SOCKET_UMASK = 0o007
-"""What gunicorn's mask, by default none, is at least: a caller on a unix socket may load models."""
+"""The least umask of unix sockets, whose callers may load models; gunicorn's default is none."""
 
 
 @dataclass(frozen=True)

@@ -45,18 +45,18 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.05
 STATISTICS_SECONDS = 1.0
 IMPATIENT_SECONDS = 1.0
-"""What a worker that is asked to stop once more gets to end in order; less than the master gives."""
+"""The time in which a worker ends after a second signal; less than the master gives it."""
 
 
 class Service:
-    """What a worker runs.
+    """The parts that a worker runs.
 
     Args:
         settings: The server's settings.
         table: The table that the workers share.
 
     Attributes:
-        files: What the master has read for all workers; there before the first fork.
+        files: The files that the master has read for all workers, before the first fork.
     """
 
     files: GivenFiles

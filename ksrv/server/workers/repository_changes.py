@@ -35,7 +35,7 @@ class RepositoryChange(msgspec.Struct):
 
     Attributes:
         slot: The slot of the worker that made it.
-        kind: What was done.
+        kind: The kind of the change.
         name: The model's name; "" for all of the repository.
     """
 
@@ -103,7 +103,7 @@ class ChangeReplicator:
         """Publish a change of this worker, and wait until the other workers have applied it.
 
         Args:
-            kind: What was done.
+            kind: The kind of the change.
             name: The model's name; "" for all of the repository.
         """
         end = self._file.append(RepositoryChange(self._slot, kind, name))

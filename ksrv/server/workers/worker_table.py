@@ -18,7 +18,7 @@ _BEGUN = 2
 
 
 class State(IntEnum):
-    """What the worker in a slot is doing."""
+    """The state of the worker in a slot."""
 
     EMPTY = 0
     LOADING = 1
@@ -138,7 +138,7 @@ class WorkerTable:
         self._cells[_HEADER + slot * _COLUMNS + column] = value
 
     def state(self, slot: int) -> State:
-        """What the worker in `slot` is doing."""
+        """Return the state of the worker in `slot`."""
         return State(self._get(slot, 0))
 
     def set_state(self, slot: int, state: State) -> None:
