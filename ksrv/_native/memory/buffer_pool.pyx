@@ -66,24 +66,6 @@ cdef class Block:
         """How many references to the memory there are: this object's, and those of native code."""
         return holders_of(self._leased())
 
-    def offset_of(self, address) -> int:
-        """Return how far into the block an address lies.
-
-        Args:
-            address: A pointer as an int, for example `array.ctypes.data`.
-
-        Returns:
-            The offset in bytes, from 0 to `len(block)`.
-
-        Raises:
-            ValueError: The address lies outside of the bytes asked for.
-        """
-        cdef CBlock *block = self._leased()
-        cdef object offset = address - <uintptr_t>block.data
-        if not 0 <= offset <= block.size:
-            raise ValueError(f"the address lies outside of the block's {block.size} bytes")
-        return offset
-
     cdef CBlock *_leased(self) except NULL:
         if self.block == NULL:
             raise TypeError("a Block is made by lease() or adopt_fd(), not by its class")

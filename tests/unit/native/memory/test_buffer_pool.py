@@ -241,16 +241,6 @@ def test_a_reference_cycle_gives_its_block_back():
     assert leased() == 0
 
 
-def test_offsets_of_addresses():
-    block = buffer_pool.lease(128)
-    view = buffer_pool.array(block, "u1", (10,), 100)
-    assert block.offset_of(view.ctypes.data) == 100
-    assert block.offset_of(block.address + 128) == 128
-    for address in (block.address - 1, block.address + 129, 0):
-        with pytest.raises(ValueError):
-            block.offset_of(address)
-
-
 def test_shared_blocks_are_sealed_and_closed_on_exec():
     block = buffer_pool.lease(5000, memfd=True)
     seals = fcntl.fcntl(block.fd, fcntl.F_GET_SEALS)
