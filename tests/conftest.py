@@ -19,7 +19,7 @@ load_profile()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Files of half a minute and more on one core. Several processes share the suite a file at a time: a
+# Files of fifteen seconds and more on one core. Several processes share the suite a file at a time: a
 # long file that begins last is waited for by all.
 LONG_FILES = (
     "integration/torchserve/test_packages.py",
@@ -33,8 +33,10 @@ LONG_FILES = (
     "integration/engine/test_hanging_handlers.py",
     "integration/workers/test_lifecycle.py",
     "integration/workers/test_stops.py",
+    "integration/workers/test_readiness.py",
+    "integration/cli/test_cli_init.py",
+    "integration/cli/test_cli_bench.py",
     "integration/workers/test_several_workers.py",
-    "integration/clients/test_mutated_requests.py",
     "integration/clients/test_random_requests.py",
     "integration/native_server/test_lifecycle.py",
     "integration/native_server/test_protection.py",
@@ -42,7 +44,6 @@ LONG_FILES = (
     "integration/engine/test_process_server.py",
     "integration/torchserve/test_import.py",
     "property/test_protobuf_differential.py",
-    "property/test_config_property.py",
 )
 
 missing = [name for name in LONG_FILES if not (Path(__file__).parent / name).exists()]
@@ -59,8 +60,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
-def pytest_collection_finish() -> None:
-    """Leave what the imports have made out of collections: some tests collect after every step."""
+@pytest.fixture(autouse=True, scope="module")
+def imports_frozen() -> None:
+    """Leave what is there before a file out of collections: some tests collect after every step."""
     gc.collect()
     gc.freeze()
 
