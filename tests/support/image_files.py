@@ -1,5 +1,6 @@
 """Encoded pictures for the tests: every kind of file that a client may send, made on the spot."""
 
+import functools
 import io
 import struct
 import zlib
@@ -9,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 
+@functools.lru_cache(maxsize=4)
 def pixels(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarray:
     """A picture with slopes, edges and noise, so that every resize filter shows its difference."""
     rng = np.random.default_rng(seed)
@@ -18,7 +20,9 @@ def pixels(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndar
         for c in range(channels)
     ]
     picture = np.stack(planes, axis=-1) + rng.normal(0, 8, (height, width, channels))
-    return picture.clip(0, 255).astype(np.uint8)
+    made = picture.clip(0, 255).astype(np.uint8)
+    made.flags.writeable = False  # others are given the same one
+    return made
 
 
 def encode(image: Image.Image, form: str, **options: object) -> bytes:
