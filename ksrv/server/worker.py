@@ -92,7 +92,13 @@ def missing_internals() -> list[str]:
 
 
 def head_rules(
-    cfg: Config, *, body: int, json: int | None = None, head: int, compression: bool = False
+    cfg: Config,
+    *,
+    body: int,
+    json: int | None = None,
+    head: int,
+    chunks: int = 65536,
+    compression: bool = False,
 ) -> HeadRules:
     """Return which heads are plain, never above what gunicorn's parser would take.
 
@@ -101,6 +107,7 @@ def head_rules(
         body: The limit on bodies.
         json: The limit on JSON, if it has one of its own.
         head: The limit on heads.
+        chunks: The limit on the chunks of a body.
         compression: Whether answers may be compressed.
     """
     line = cfg.limit_request_line
@@ -115,6 +122,7 @@ def head_rules(
     return HeadRules(
         body=body,
         json=json,
+        chunks=chunks,
         head=min(head, 16384),
         fields=min(fields, MOST_FIELDS),
         request_line=line,
@@ -240,6 +248,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             head_rules(
                 self.cfg,
                 body=limits.body,
+                chunks=limits.chunks,
                 json=limits.json,
                 head=limits.head,
                 compression=compression,

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "http/chunked_body.hpp"
 #include "http/outgoing.hpp"
 #include "http/request_head.hpp"
 #include "memory/memory_budget.hpp"
@@ -77,6 +78,7 @@ struct Connection {
     size_t capacity = 0;
     size_t filled = 0;
     size_t searched = 0;
+    ChunkedBody chunks;           // how far a chunked body has been looked at
     size_t message_end = 0;       // bytes of the buffer up to which the message goes
     Head head;
 
@@ -133,8 +135,18 @@ struct Connection {
         return true;
     }
 
+    // Gives back what the buffer has beyond the room for heads.
+    void shrink() noexcept {
+        if (capacity <= HEAD_BUFFER || filled > HEAD_BUFFER) return;
+        void *less = realloc(buffer, HEAD_BUFFER);
+        if (!less) return;
+        buffer = static_cast<unsigned char *>(less);
+        capacity = HEAD_BUFFER;
+    }
+
     void reset_message() noexcept {
         head = Head{};
+        chunks = ChunkedBody{};
         admitted = false;
         searched = 0;
         message_end = 0;

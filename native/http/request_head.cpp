@@ -206,7 +206,7 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
 
     size_t count = 0, scheme_seen = 0;
     bool content_length = false, host = false, content_type = false, connection = false,
-         close = false, keep = false, expects_continue = false;
+         close = false, keep = false, expects_continue = false, chunked = false;
     uint64_t body = 0, json = 0;
     bool has_json = false, authorization = false;
     while (at < end) {
@@ -280,9 +280,13 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
             if (prefixed(name, width, "proxy-")) return Verdict::gunicorn;
             break;
         case 't':
-            if (named(name, width, "te") || named(name, width, "trailer") ||
-                prefixed(name, width, "transfer-"))
+            if (named(name, width, "transfer-encoding")) {
+                if (chunked || !single_word(value, stop, "chunked")) return Verdict::gunicorn;
+                chunked = true;
+            } else if (named(name, width, "te") || named(name, width, "trailer") ||
+                       prefixed(name, width, "transfer-")) {
                 return Verdict::gunicorn;
+            }
             break;
         case 'u':
             if (named(name, width, "upgrade")) return Verdict::gunicorn;
@@ -300,6 +304,16 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
     head->close = close || (http_1_0 && !keep);
     head->http_1_0 = http_1_0;
     head->expects_continue = expects_continue;
+    if (chunked) {
+        if (route != Route::infer || content_length || http_1_0 || expects_continue)
+            return Verdict::gunicorn;
+        if (has_json && (json == 0 || json > limits.json)) return Verdict::gunicorn;
+        head->route = route;
+        head->chunked = true;
+        head->json_length = json;
+        head->has_json_length = has_json;
+        return Verdict::native;
+    }
     if (route == Route::infer && (has_json ? json : body) > limits.json)
         return Verdict::gunicorn;  // refused unread
     if (route == Route::infer) {

@@ -29,6 +29,7 @@ struct HeadLimits {
     size_t field_size = 8190;     // bytes of one field, with CRLF
     uint64_t body = 0;            // the greatest Content-Length
     uint64_t json = UINT64_MAX;   // bytes of it that may be JSON
+    size_t chunks = 65536;        // of a chunked body
     uint64_t buffered_body = 65536;  // bodies up to this are received before a handoff
     bool compression = false;     // answers may be compressed: Accept-Encoding matters
     size_t scheme_count = 0;      // gunicorn's secure_scheme_headers, in lower case
@@ -52,6 +53,7 @@ struct Head {
     Span authorization;           // the only Authorization's value; empty where there are several
     bool close = false;           // native, and the connection ends with the answer
     bool http_1_0 = false;        // the answer is of HTTP/1.0 as well
+    bool chunked = false;         // the body comes in chunks, and its length is not known
     bool expects_continue = false;  // the sender waits for 100 Continue before it sends the body
     uint64_t buffered_body = 0;   // gunicorn's: body bytes that are received before the handoff
 };

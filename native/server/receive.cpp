@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+
 #include "server/server.hpp"
 
 namespace ksrv {
@@ -35,7 +37,9 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
         }
         const bool buffering = phase == Phase::buffering;
         Verdict verdict = Verdict::incomplete;
-        if (buffering) {
+        if (buffering && connection->head.chunked) {
+            if (!receive_chunks(connection, now)) return;
+        } else if (buffering) {
             if (connection->filled >= connection->message_end) {
                 hand_off(connection);
                 return;
@@ -46,6 +50,12 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
         }
         if (verdict == Verdict::native) {
             if (connection->head.close) connection->close_after = true;
+            if (connection->head.chunked) {
+                if (check_first(connection)) return;
+                connection->stage_ns = now;
+                connection->phase.store(Phase::buffering, std::memory_order_relaxed);
+                continue;
+            }
             if (connection->head.route == Route::infer) {
                 if (!start_body(connection, now)) return;
                 continue;
@@ -364,13 +374,74 @@ void HttpServer::receive_body(Connection *connection, uint64_t now) noexcept {
         }
     }
     set_low_water(connection, 1);
-    count(SERVER_INFER);
     connection->ahead = false;
     connection->block->unwritten = connection->block->unwritten && connection->body_got < need;
-    if (connection->body_got == need && try_route(connection, true)) return;
+    begin_infer(connection);
+}
+
+// Puts an infer request whose body has come to its end into its model's queue, or has it wait for Python.
+void HttpServer::begin_infer(Connection *connection) noexcept {
+    count(SERVER_INFER);
+    if (connection->body_got == connection->head.content_length && try_route(connection, true)) return;
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->phase.store(Phase::run, std::memory_order_relaxed);
     queue_to_run(connection);
+}
+
+// Looks at what has come of a chunked body. A whole one goes on as a body of known length does; one that is
+// not of the plainest form, or longer than CHUNKED_MOST, is gunicorn's. True: more of it is to be received,
+// and `message_end` is how far the buffer may be filled.
+bool HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
+    const Head &head = connection->head;
+    const uint64_t whole = head.has_json_length ? config.limits.body
+                                                : std::min(config.limits.body, config.limits.json);
+    const size_t come = connection->filled - head.length;
+    const Chunks found = look_at_chunks(connection->buffer + head.length, come, config.limits.chunks,
+                                        static_cast<size_t>(std::min<uint64_t>(whole, CHUNKED_MOST)),
+                                        &connection->chunks);
+    const size_t decoded = connection->chunks.decoded;
+    if (found == Chunks::whole && decoded != 0 && decoded >= head.json_length) {
+        take_chunks(connection, now);
+        return false;
+    }
+    if (found != Chunks::incomplete || come >= CHUNKED_MOST) {
+        hand_off(connection);
+        return false;
+    }
+    if (connection->filled < connection->message_end) return true;
+    const size_t end = std::max(HEAD_BUFFER, 2 * connection->filled);
+    if (!process_budget().reserve(end - connection->filled, true)) {  // the app says so, with 503
+        hand_off(connection);
+        return false;
+    }
+    connection->counted += end - connection->filled;
+    connection->message_end = end;
+    return true;
+}
+
+// Moves the contents of a whole chunked body into a block, out of the buffer.
+void HttpServer::take_chunks(Connection *connection, uint64_t now) noexcept {
+    Head &head = connection->head;
+    const size_t decoded = connection->chunks.decoded, end = head.length + connection->chunks.at;
+    give_back(connection);
+    if (process_budget().reserve(decoded, true)) {
+        connection->counted = decoded;
+        connection->body_offset = head.has_json_length ? (0 - head.json_length) & 63 : 0;
+        connection->block = process_pool().lease(connection->body_offset + decoded, BACKEND_HEAP);
+    }
+    if (!connection->block) {
+        refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
+        return;
+    }
+    copy_chunks(connection->buffer + head.length, connection->block->data + connection->body_offset);
+    memmove(connection->buffer + head.length, connection->buffer + end, connection->filled - end);
+    connection->filled -= end - head.length;
+    connection->shrink();
+    connection->message_end = head.length;
+    connection->body_got = decoded;
+    head.content_length = decoded;
+    connection->stage_ns = now;
+    begin_infer(connection);
 }
 
 // The kernel makes no event for fewer bytes than this.
@@ -440,6 +511,7 @@ bool HttpServer::adopt(uint32_t slot, int fd, bool keep) noexcept {
     if (!connection || connection->phase.load(std::memory_order_acquire) != Phase::detached) return false;
     connection->fd = fd;
     connection->filled = 0;
+    connection->shrink();
     connection->close_after = false;
     connection->saw_bytes = true;
     connection->reset_message();

@@ -186,6 +186,7 @@ class HttpServer {
     static constexpr uint64_t STUCK_NS = 20000000u;  // another one serves when one request takes so long
     static constexpr uint64_t WATCHED_NS = 20000000u;  // since Python was last entered
     static constexpr uint64_t MEMORY_RETRY_NS = 20000000u;
+    static constexpr size_t CHUNKED_MOST = 1u << 20;  // of a chunked body in the buffer
     static constexpr size_t COUNTED_STEP = 65536;      // of a body, before it comes
     static constexpr uint64_t AHEAD_NS = 1000000000u;  // that a body may be counted before it comes
     static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
@@ -251,6 +252,9 @@ class HttpServer {
     void hand_off(Connection *connection) noexcept;
     bool put_get(Connection *connection) noexcept;
     bool put_description(Connection *connection, Route route) noexcept;
+    void begin_infer(Connection *connection) noexcept;
+    bool receive_chunks(Connection *connection, uint64_t now) noexcept;
+    void take_chunks(Connection *connection, uint64_t now) noexcept;
     bool is_routed(Connection *connection) noexcept;
     bool is_admitted(Connection *connection) noexcept;
     bool check_first(Connection *connection) noexcept;

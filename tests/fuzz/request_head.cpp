@@ -52,30 +52,43 @@ void check_plain(const std::string &head, const ksrv::Head &found, const ksrv::H
     require(found.length == head.size() && found.length <= limits.head);
     require(head.compare(head.size() - 4, 4, "\r\n\r\n") == 0);
     require(head.find('\0') == std::string::npos && found.fields <= found.length);
-    require(values(head, "transfer-encoding").empty() && values(head, "expect").empty());
+    const std::string version = head.substr(head.find("\r\n") - 9, 11);
+    require(version == (found.http_1_0 ? " HTTP/1.0\r\n" : " HTTP/1.1\r\n"));
+    const auto codings = values(head, "transfer-encoding"), expected = values(head, "expect");
+    require(codings.size() == (found.chunked ? 1u : 0u) && expected.size() == found.expects_continue);
+    require(codings.empty() || without_blanks(lower(codings[0])) == "chunked");
+    require(expected.empty() || without_blanks(lower(expected[0])) == "100-continue");
+    require(!found.http_1_0 || (codings.empty() && expected.empty()));
+    require(codings.empty() || expected.empty());
+    const auto callers = values(head, "authorization");
+    const std::string caller = head.substr(found.authorization.offset, found.authorization.length);
+    require(caller == (callers.size() == 1 ? without_blanks(callers[0]) : ""));
     require(values(head, "upgrade").empty() && values(head, "content-encoding").empty());
     require(values(head, "host").size() == 1);
     const auto connection = values(head, "connection");
     require(connection.size() <= 1);
-    const std::string asked = connection.empty() ? "keep-alive" : without_blanks(lower(connection[0]));
+    const std::string unasked = found.http_1_0 ? "close" : "keep-alive";
+    const std::string asked = connection.empty() ? unasked : without_blanks(lower(connection[0]));
     require(asked == "close" || asked == "keep-alive");
     require(found.close == (asked == "close"));
     const auto lengths = values(head, "content-length");
     if (found.route != ksrv::Route::infer) {
-        require(lengths.empty() && head.compare(0, 15, "GET /v2/health/") == 0);
+        require(lengths.empty() && codings.empty() && expected.empty());
+        require(head.compare(0, 7, "GET /v2") == 0);
         return;
     }
-    require(lengths.size() == 1 && lengths[0] == std::to_string(found.content_length));
-    require(found.content_length > 0 && found.content_length <= limits.body);
+    require(lengths.size() == (found.chunked ? 0u : 1u));
+    require(found.chunked || lengths[0] == std::to_string(found.content_length));
+    require(found.chunked == (found.content_length == 0) && found.content_length <= limits.body);
     const auto json = values(head, "inference-header-content-length");
     require(json.size() == (found.has_json_length ? 1u : 0u));
     require(json.empty() || json[0] == std::to_string(found.json_length));
-    require(found.json_length <= found.content_length);
+    require(found.chunked || found.json_length <= found.content_length);
     std::string target = "POST /v2/models/" + head.substr(found.name.offset, found.name.length);
     require(found.name.length >= 1 && found.name.length <= 63);
     if (found.version.length != 0)
         target += "/versions/" + head.substr(found.version.offset, found.version.length);
-    target += "/infer HTTP/1.1\r\n";
+    target += "/infer" + version;
     require(head.compare(0, target.size(), target) == 0);
 }
 

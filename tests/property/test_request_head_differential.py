@@ -7,7 +7,7 @@ byte by byte: the head must be complete exactly with its last byte, and the mess
 import httptools
 import pytest
 from gunicorn.config import Config
-from gunicorn.http.body import LengthReader
+from gunicorn.http.body import ChunkedReader, LengthReader
 from gunicorn.http.message import Request
 from gunicorn.http.parser import RequestParser
 from hypothesis import given
@@ -56,8 +56,13 @@ def fields_of(head):
     return [(name, value.strip(b" \t")) for name, value in (line.split(b":", 1) for line in lines)]
 
 
+def body_of(said):
+    """A body that the head announces; a chunked one holds five bytes."""
+    return b"3\r\nxxx\r\n2\r\nxx\r\n0\r\n\r\n" if said.chunked else b"x" * said.content_length
+
+
 def assert_llhttp_agrees(head, said):
-    body = b"x" * said.content_length
+    body = body_of(said)
     reader = Llhttp()
     reader.feed(head)
     assert reader.heads == [(len(head), not said.close, False)]
@@ -82,12 +87,15 @@ def gunicorn_parser(data, peer):
 
 
 def assert_gunicorn_agrees(head, said, peer=("127.0.0.1", 1)):
-    body = b"x" * said.content_length
+    body = body_of(said)
     parser = gunicorn_parser(head + body + SECOND, peer)
     first = next(parser)
     assert isinstance(first, Request)
-    assert isinstance(first.body.reader, LengthReader)
-    assert first.body.reader.length == said.content_length
+    if said.chunked:
+        assert isinstance(first.body.reader, ChunkedReader)
+    else:
+        assert isinstance(first.body.reader, LengthReader)
+        assert first.body.reader.length == said.content_length
     assert first.should_close() == said.close
     assert first._expected_100_continue == said.expects_continue
     assert first.method.encode() == head.split(b" ", 1)[0]
@@ -96,7 +104,7 @@ def assert_gunicorn_agrees(head, said, peer=("127.0.0.1", 1)):
     assert first.version == (1, 0 if said.http_1_0 else 1)
     expected = [(name.decode().upper(), value.decode()) for name, value in fields_of(head)]
     assert first.headers == expected
-    assert first.body.read() == body
+    assert first.body.read() == (b"xxxxx" if said.chunked else body)
     if said.close:
         assert next(parser, None) is None
     else:

@@ -34,6 +34,7 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         size_t field_size
         uint64_t body
         uint64_t json
+        size_t chunks
         uint64_t buffered_body
         bint compression
         size_t scheme_count
@@ -50,6 +51,7 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         bint has_json_length
         bint close
         bint http_1_0
+        bint chunked
         bint expects_continue
         uint64_t buffered_body
 

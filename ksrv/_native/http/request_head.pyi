@@ -14,6 +14,7 @@ class HeadRules:
         fields: int = 64,
         request_line: int = 4094,
         field_size: int = 8190,
+        chunks: int = 65536,
         buffered_body: int = 65536,
         compression: bool = False,
         scheme_names: Sequence[str] = (),
@@ -31,6 +32,7 @@ class HeadVerdict:
     close: bool
     http_1_0: bool
     expects_continue: bool
+    chunked: bool
 
 def classify_head(
     data: bytes | bytearray | memoryview, rules: HeadRules, pieces: Iterable[int] = ()

@@ -19,6 +19,7 @@ cdef class HeadRules:
         fields: Header fields.
         request_line: Bytes of the request line without its line end.
         field_size: Bytes of one header field with its line end.
+        chunks: Chunks of a chunked body.
         buffered_body: Bodies up to this size are received before a handoff to gunicorn.
         compression: Whether answers may be compressed, so that Accept-Encoding matters.
         scheme_names: gunicorn's `secure_scheme_headers`; at most one of them may occur.
@@ -29,7 +30,8 @@ cdef class HeadRules:
 
     def __init__(
         self, *, body, json=None, size_t head=16384, size_t fields=64, size_t request_line=4094,
-        size_t field_size=8190, buffered_body=65536, bint compression=False, scheme_names=()
+        size_t field_size=8190, size_t chunks=65536, buffered_body=65536,
+        bint compression=False, scheme_names=()
     ):
         cdef bytes name
         cdef size_t index = 0
@@ -40,6 +42,7 @@ cdef class HeadRules:
         self.limits.fields = fields
         self.limits.request_line = request_line
         self.limits.field_size = field_size
+        self.limits.chunks = chunks
         self.limits.buffered_body = buffered_body
         self.limits.compression = compression
         names = [entry.lower().encode("ascii") for entry in scheme_names]
@@ -69,6 +72,7 @@ cdef class HeadVerdict:
         json_length: The Inference-Header-Content-Length, or None.
         close: Whether the connection of a native message ends with its answer.
         http_1_0: Whether it is a message of HTTP/1.0.
+        chunked: Whether its body comes in chunks.
         expects_continue: Whether its sender waits for 100 Continue.
         buffered_body: Body bytes that are received before a handoff to gunicorn.
     """
@@ -82,6 +86,7 @@ cdef class HeadVerdict:
     cdef readonly object json_length
     cdef readonly bint close
     cdef readonly bint http_1_0
+    cdef readonly bint chunked
     cdef readonly bint expects_continue
     cdef readonly object buffered_body
 
@@ -103,6 +108,7 @@ cdef HeadVerdict _verdict(Verdict verdict, const Head &head, const unsigned char
     seen.close = head.close
     seen.http_1_0 = head.http_1_0
     seen.expects_continue = head.expects_continue
+    seen.chunked = head.chunked
     seen.buffered_body = head.buffered_body
     return seen
 

@@ -1,0 +1,229 @@
+"""The same request as clients and proxies do send it: CPU of the server beside the plain request.
+
+    python benchmarks/load/conditions.py [--rounds 5] [--seconds 1] [--connections 16] [ROW ...]
+
+The plain request is W1 over HTTP/1.1 with a Content-Length, without token or TLS. A round gives each row
+its turn, and medians are compared; a bare C server stands beside them, for the plain request and for a
+connection for each request. Needs cc and OpenSSL's headers. Only ratios mean anything.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from servers import HERE, LoadedServer, bare, write_models
+
+READY = "/v2/health/ready"
+TOKEN = "a-token-of-some-length-0123456789"
+PROXY = (
+    "X-Forwarded-For: 203.0.113.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: models.example\r\n"
+    "X-Real-IP: 203.0.113.7\r\nX-Request-Id: 3f2b8d1c9a7e4f60b1a2c3d4e5f60718\r\nVia: 1.1 proxy\r\n"
+    "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n"
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One condition: the request's bytes, and who gets them how.
+
+    Attributes:
+        server: The server's name.
+        mode: "keep", "close" or "expect"; see client.c.
+        limit: The row that this one is compared with.
+    """
+
+    server: str
+    request: bytes
+    mode: str = "keep"
+    limit: str = "plain"
+
+
+def infer(
+    model: str = "w1",
+    fields: str = "",
+    *,
+    version: str = "1.1",
+    chunks: int = 0,
+    text: bool = False,
+) -> bytes:
+    """Return W1 as a message: in binary or as JSON text, whole or in so many chunks."""
+    entry: dict[str, object] = {"name": "x", "datatype": "FP32", "shape": [1, 16]}
+    if text:
+        body = json.dumps({"inputs": [entry | {"data": [0.5] * 16}]}).encode()
+        lengths = ""
+    else:
+        entry["parameters"] = {"binary_data_size": 64}
+        outputs = [{"name": "y", "parameters": {"binary_data": True}}]
+        header = json.dumps({"inputs": [entry], "outputs": outputs}).encode()
+        body = header + bytes(64)
+        lengths = f"Inference-Header-Content-Length: {len(header)}\r\n"
+    if chunks:
+        size = -(-len(body) // chunks)
+        pieces = [body[at : at + size] for at in range(0, len(body), size)]
+        body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+        lengths += "Transfer-Encoding: chunked\r\n"
+    else:
+        lengths += f"Content-Length: {len(body)}\r\n"
+    head = f"POST /v2/models/{model}/infer HTTP/{version}\r\nHost: x\r\n{fields}{lengths}\r\n"
+    return head.encode() + body
+
+
+ROWS = {
+    "bare C": Row("bare", infer()),
+    "bare C, close": Row("bare", infer(), "close"),
+    "plain": Row("plain", infer(), limit="bare C"),
+    "token": Row("token", infer(fields=f"Authorization: Bearer {TOKEN}\r\n")),
+    "proxy headers": Row("plain", infer(fields=PROXY)),
+    "HTTP/1.0 kept open": Row("plain", infer(fields="Connection: keep-alive\r\n", version="1.0")),
+    "Expect: 100-continue": Row("plain", infer(fields="Expect: 100-continue\r\n"), "expect"),
+    "chunked": Row("plain", infer(chunks=2)),
+    "connection for each": Row(
+        "plain", infer(fields="Connection: close\r\n"), "close", limit="bare C, close"
+    ),
+    "JSON body": Row("plain", infer(text=True)),
+    "GET metadata": Row("plain", b"GET /v2/models/w1 HTTP/1.1\r\nHost: x\r\n\r\n"),
+    "handler process": Row("plain", infer("process")),
+    "handler process, batches": Row("plain", infer("process-batched")),
+    "TLS": Row("tls", infer()),
+}
+APART = {
+    "process": "executor: process",
+    "process-batched": "executor: process\nbatching: {max_batch_size: 8, max_delay_ms: 0}",
+}
+
+
+def write_apart(folder: Path) -> None:
+    """Write W1's model with a handler in a process of its own."""
+    for name, more in APART.items():
+        model = folder / name
+        model.mkdir()
+        text = (folder / "w1" / "model.yaml").read_text()
+        (model / "model.yaml").write_text(f"{text}{more}\n")
+        (model / "handler.py").write_text((folder / "w1" / "handler.py").read_text())
+
+
+def certificate(folder: Path) -> list[str]:
+    """Make a certificate and return the options that serve with it."""
+    made = [folder / "key.pem", folder / "certificate.pem"]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-days", "1", "-subj", "/CN=localhost", "-keyout", str(made[0]),
+         "-out", str(made[1])],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return ["--tls-key", str(made[0]), "--tls-cert", str(made[1])]
+
+
+def servers(folder: Path, models: Path) -> dict[str, LoadedServer]:
+    """Return the servers by name, not yet started."""
+    command = [
+        sys.executable, "-m", "ksrv", "serve", str(models), "--http", "127.0.0.1:{port}",
+        "--grpc", "off", "--drain-delay", "0",
+    ]  # fmt: skip
+    tokens = folder / "tokens"
+    tokens.write_text(TOKEN + "\n")
+    return {
+        "bare": bare(64),
+        "plain": LoadedServer("plain", command),
+        "token": LoadedServer("token", [*command, "--token-file", str(tokens)]),
+        "tls": LoadedServer("tls", [*command, *certificate(folder)]),
+    }
+
+
+class Client:
+    """The compiled load client.
+
+    Args:
+        folder: Where requests are written for it.
+    """
+
+    def __init__(self, folder: Path, connections: int) -> None:
+        self._folder = folder
+        self._connections = connections
+        self._binary = Path(tempfile.gettempdir()) / f"ksrv-load-client-{os.getuid()}"
+        source = HERE / "client.c"
+        if not self._binary.exists() or self._binary.stat().st_mtime < source.stat().st_mtime:
+            command = [
+                "cc",
+                "-O2",
+                "-o",
+                str(self._binary),
+                str(source),
+                "-lssl",
+                "-lcrypto",
+                "-lpthread",
+            ]
+            subprocess.run(command, check=True)
+
+    def cost(self, server: LoadedServer, row: Row, seconds: float) -> float:
+        """Return the CPU seconds of a server for one request."""
+        file = self._folder / "request"
+        file.write_bytes(row.request)
+        before = server.cpu_seconds()
+        command = [
+            str(self._binary), str(server.port), str(self._connections), str(seconds), str(file),
+            row.mode,
+            "tls" if row.server == "tls" else "plain",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{server.name}: {done.stderr}")
+        return (server.cpu_seconds() - before) / int(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1)
+    parser.add_argument("--connections", type=int, default=16)
+    options = parser.parse_args()
+    wanted = options.rows or list(ROWS)
+    for name in wanted:
+        if name not in ROWS:
+            parser.error(f"there is no row {name!r}; there are {', '.join(ROWS)}")
+    rows = {
+        name: ROWS[name] for name in ROWS if name in {*wanted, "bare C", "bare C, close", "plain"}
+    }
+    costs: dict[str, list[float]] = {name: [] for name in rows}
+    with tempfile.TemporaryDirectory(prefix="ksrv-conditions-") as name:
+        folder = Path(name)
+        models = folder / "models"
+        write_models(models)
+        write_apart(models)
+        running = servers(folder, models)
+        client = Client(folder, options.connections)
+        used = {row.server for row in rows.values()}
+        try:
+            for name in used:
+                running[name].start(None if name in ("bare", "token", "tls") else READY)
+            for row in rows.values():
+                client.cost(running[row.server], row, 1)  # warm
+            for _ in range(options.rounds):
+                for name, row in rows.items():
+                    costs[name].append(client.cost(running[row.server], row, options.seconds))
+        finally:
+            for name in used:
+                if hasattr(running[name], "process"):
+                    running[name].stop()
+    middles = {name: statistics.median(found) for name, found in costs.items()}
+    print(f"{'the request':<26} {'CPU':>9}  {'ratio':>6}  {'spread':<12} beside")
+    for name, row in rows.items():
+        floor = middles[row.limit if not name.startswith("bare") else name]
+        spread = f"{min(costs[name]) / floor:.2f}-{max(costs[name]) / floor:.2f}"
+        print(
+            f"{name:<26} {middles[name] * 1e6:6.1f} us  {middles[name] / floor:5.2f}x  {spread:<12} "
+            f"{row.limit if not name.startswith('bare') else ''}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+from collections.abc import Iterable
+from typing import Final
+
+FOUND: Final[tuple[str, ...]]
+
+def read_chunks(
+    data: bytes | bytearray | memoryview,
+    pieces: Iterable[int] = (),
+    *,
+    most_chunks: int = 65536,
+    most_bytes: int = 1048576,
+) -> tuple[str, int, bytes]: ...

@@ -1,0 +1,149 @@
+"""Chunked infer requests: small plain ones on the fast path, all others answered as before."""
+
+import contextlib
+import json
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from ksrv._native.memory.memory_budget import PROCESS
+from ksrv.testing import Server
+from tests.support.models import write_double
+from tests.support.native.fast_path import ONE, ONE_YAML, message, opened, row, serving, stripped
+from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import open_connection, read_all, read_message
+
+SLOWLY = b"TE: trailers\r\n"
+WIDE_YAML = ONE_YAML.replace("[-1, 4]", "[-1, 100000]")
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chunked")
+    with serving(folder / "one", ONE, ONE_YAML) as engine:
+        yield engine
+
+
+def chunked(data, *sizes, end=b"0\r\n\r\n", fields=b""):
+    """The same message in chunks of these sizes, and one chunk with the rest."""
+    head, _, body = data.partition(b"\r\n\r\n")
+    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
+    pieces = []
+    for size in (*sizes, len(body)):
+        pieces.append(body[:size])
+        body = body[size:]
+    made = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces if piece)
+    head = b"\r\n".join([*lines, b"Transfer-Encoding: chunked", b""]) + fields + b"\r\n"
+    return head + made + end
+
+
+X = {"x": row(1, 2, 3, 4)}
+
+
+@pytest.mark.parametrize("sizes", [(), (1,), (1, 2, 3, 4, 5), (150,), (180, 10)])
+def test_chunks_are_the_same_request(engine, sizes):
+    with opened(engine) as (http_server, address), socket.create_connection(address, 20) as client:
+        client.sendall(message("one", X))
+        expected = read_message(client)
+        client.sendall(chunked(message("one", X), *sizes))
+        found = read_message(client)
+        assert (stripped(found[0]), found[1]) == (stripped(expected[0]), expected[1])
+        assert http_server.counters()["fast_path"] == 2
+
+
+def test_every_split_of_the_bytes_and_what_is_pipelined_behind_them(engine):
+    one, two = chunked(message("one", X), 7, 100), message("one", {"x": row(5)})
+    with opened(engine) as (http_server, address), socket.create_connection(address, 20) as client:
+        for at in range(1, len(one), 7):
+            client.sendall(one[:at])
+            time.sleep(0.001)
+            client.sendall(one[at:] + two + one)
+            rest = b""
+            for value in (1, 5, 1):
+                head, body, rest = read_message(client, rest)
+                length = int(head.partition(b"inference-header-content-length: ")[2].split()[0])
+                assert np.frombuffer(body[length:], "<f4")[0] == value
+        assert http_server.counters()["handoffs"] == 0
+
+
+def test_a_body_of_many_pieces_is_counted_and_given_back(tmp_path):
+    with (
+        serving(tmp_path / "one", ONE, WIDE_YAML) as engine,
+        opened(engine) as (http_server, address),
+        socket.create_connection(address, 20) as client,
+    ):
+        x = np.arange(200_000, dtype="<f4").reshape(2, 100_000) + 1
+        data = chunked(message("one", {"x": x}), *[9_999] * 60)
+        before = PROCESS.held
+        for _ in range(3):
+            client.sendall(data[:400_000])
+            wait_until(lambda: PROCESS.held - before >= 350_000)
+            client.sendall(data[400_000:])
+            body = read_message(client)[1]
+            assert body.endswith(x.tobytes())
+            wait_until(lambda: PROCESS.held == before)
+        assert http_server.counters()["fast_path"] == 3
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    write_double(folder)
+    with Server(folder, limits={"body": 4 << 20, "chunks": 50}) as server:
+        yield server
+
+
+JSON = json.dumps(
+    {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+).encode()
+TEXT = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n" + JSON
+
+REQUESTS = {
+    "JSON": chunked(TEXT),
+    "binary": chunked(message("double", X), 20),
+    "an unknown model": chunked(TEXT.replace(b"double", b"nope")),
+    "not JSON": chunked(TEXT[:-5]),
+    "an extension": chunked(TEXT)
+    .replace(b"\r\n\r\n", b"\r\n\r\n", 1)
+    .replace(b"5c\r\n", b"5c;a=b\r\n"),
+    "a trailer": chunked(TEXT, end=b"0\r\nX-Sum: 1\r\n\r\n"),
+    "an empty body": chunked(TEXT[: -len(JSON)]),
+    "a header longer than the body": chunked(message("double", X), fields=b"").replace(
+        b"Inference-Header-Content-Length: ", b"Inference-Header-Content-Length: 9"
+    ),
+    "too many chunks": chunked(TEXT, *[1] * 60),
+    "as many chunks as may be": chunked(TEXT, *[1] * 49),
+    "a bad size": chunked(TEXT, end=b"xyz\r\n\r\n"),
+    "a bad line end": chunked(TEXT).replace(b"]}\r\n0", b"]}\n0"),
+    "above the limit": chunked(TEXT + b" " * (5 << 20), 1 << 20),
+    "large": chunked(TEXT + b" " * (3 << 20), 1 << 16),
+}
+
+
+@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
+def test_both_ways_answer_the_same(server, request_):
+    answers = []
+    for way in (b"", SLOWLY):
+        with open_connection(server.http) as client:
+            with contextlib.suppress(ConnectionError):  # it may be refused before it was sent
+                client.sendall(
+                    request_.replace(b"Host: x\r\n", b"Host: x\r\nConnection: close\r\n" + way)
+                )
+            try:
+                answers.append(stripped(read_all(client)))
+            except ConnectionResetError:
+                answers.append(b"")
+    status = [answer[:13] for answer in answers]
+    assert status[0] == status[1]
+    assert answers[0] == answers[1]
+
+
+def test_a_stalled_chunked_body_is_told_that_it_is_too_slow(tmp_path):
+    write_double(tmp_path)
+    with Server(tmp_path, transfer_grace=0.5) as server, open_connection(server.http) as client:
+        client.sendall(chunked(TEXT)[:-7])
+        answer = read_all(client)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"Connection: close" in answer
