@@ -172,6 +172,8 @@ def refuses(server):
         open_connection(server.http).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # the listener was closed while the connection was made
+        return False
     return False
 
 
