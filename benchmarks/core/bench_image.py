@@ -5,6 +5,8 @@ into touched memory, and the same resize), `python` what a careful author writes
 malloc is tuned as in a worker; measure in a fresh process, since the gain depends on its history.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import cv2
@@ -70,7 +72,18 @@ def turbo(elements: Any, out: Any, buffer: Any, floats: Any = None) -> None:
         cv2.resize(pixels, (224, 224), dst=out[row])
 
 
-def plain_python(elements: Any, out: Any) -> None:
+@contextlib.contextmanager
+def without_ipp() -> Iterator[None]:
+    """Have cv2 use OpenCV's own arithmetic, which is ksrv's."""
+    before = cv2.ipp.useIPP()
+    cv2.ipp.setUseIPP(False)
+    try:
+        yield
+    finally:
+        cv2.ipp.setUseIPP(before)
+
+
+def careful_author(elements: Any, out: Any) -> None:
     for row, data in enumerate(elements):
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
         assert pixels is not None
@@ -87,7 +100,7 @@ def test_eight_photographs(benchmark: Any, photographs: Any, datatype: str, way:
     one, two = preparer(1, datatype), preparer(2, datatype)
     run = {
         "limit": lambda: turbo(photographs, out, buffer, floats),
-        "python": lambda: plain_python(photographs, out),
+        "python": lambda: careful_author(photographs, out),
         "ksrv": lambda: one.prepare(photographs, out),
         "ksrv-2-threads": lambda: two.prepare(photographs, out),
     }[way]
@@ -96,7 +109,12 @@ def test_eight_photographs(benchmark: Any, photographs: Any, datatype: str, way:
     benchmark.pedantic(run, rounds=100, warmup_rounds=10)
     wanted = np.empty_like(out)
     turbo(photographs, wanted, buffer, floats)
-    np.testing.assert_array_equal(out, wanted)
+    if way.startswith("ksrv"):
+        # Intel's IPP, by which cv2 resizes floats on x86, is this far from OpenCV's own arithmetic.
+        np.testing.assert_allclose(out, wanted, rtol=0, atol=0 if datatype == "UINT8" else 0.0125)
+        with without_ipp():
+            turbo(photographs, wanted, buffer, floats)
+        np.testing.assert_array_equal(out, wanted)
 
 
 @pytest.mark.parametrize("way", ["limit", "full", "reduced", "library reduced"])
