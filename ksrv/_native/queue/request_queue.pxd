@@ -70,7 +70,6 @@ cdef extern from "queue/request_queue.hpp" namespace "ksrv" nogil:
         size_t idle() noexcept
         bint closed() noexcept
         bint full() noexcept
-        bint turns_away() noexcept
         void refused(Push pushed) noexcept
 
     void retain_queue "ksrv::retain"(CQueue *queue) noexcept

@@ -60,12 +60,9 @@ cdef extern from "v2/fast_request.hpp" namespace "ksrv" nogil:
         void release() noexcept
 
     cdef struct FastRequestLayout:
-        size_t id_offset
         size_t id_length
         uint32_t rows
         size_t offsets[FAST_INPUTS]
-        uint8_t wanted_count
-        uint8_t wanted[FAST_OUTPUTS]
 
 
 cdef extern from "http/connection.hpp" namespace "ksrv" nogil:
@@ -135,8 +132,6 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         uint64_t grace_ns
         uint64_t rate
         uint64_t idle_ns
-        uint64_t stop_idle_ns
-        uint64_t linger_ns
         uint64_t memory_wait_ns
         uint64_t transfer_s
         cbool checks_callers
@@ -223,10 +218,6 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         Connection *next_to_run() noexcept
         size_t take_fast_requests(Connection *first, FastRequest **out, size_t room) noexcept
         Turn undo_fast_request(FastRequest *request) noexcept
-        cbool put_answer(
-            Connection *connection, uint16_t status, const char *line, size_t line_length,
-            const char *fields, size_t fields_length, const char *body, size_t body_length
-        ) noexcept
         Connection *next_handoff() noexcept
         cbool adopt(uint32_t slot, int fd, cbool keep) noexcept
         void release_detached(uint32_t slot) noexcept
