@@ -105,7 +105,7 @@ SANITIZED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(ASAN)/lib:$(CURDIR) LD_PRELO
 	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 TRACED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(TRACE)/lib:$(CURDIR)
 NATIVE_TESTS := tests/unit/native tests/unit/protocol tests/property tests/sanitizers tests/unit/engine \
-	tests/unit/server/http/test_fast_path.py tests/integration/native_server
+	tests/unit/server/http tests/integration/native_server
 
 # The sanitizer's own handler turns a signal that a test sends on purpose into an abort: -k.
 asan: $(VENV)/.built ## run the native parts' tests under the address and UB sanitizers

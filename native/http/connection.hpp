@@ -70,6 +70,7 @@ struct Connection {
     bool slow_body = false;        // its body comes slowly
     bool checking = false;        // in the run queue: whether its caller may send a body
     bool admitted = false;        // and Python has admitted its caller
+    bool looked_late = false;     // its bytes were read when its deadline had passed
     bool ahead = false;           // all of its body is counted, for its block's pages are there
     int low_water = 1;            // the socket's SO_RCVLOWAT
     uint16_t status = 0;
@@ -148,6 +149,7 @@ struct Connection {
         head = Head{};
         chunks = ChunkedBody{};
         admitted = false;
+        looked_late = false;
         searched = 0;
         message_end = 0;
         body_got = 0;

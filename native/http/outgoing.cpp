@@ -8,7 +8,11 @@ namespace ksrv {
 bool send_continue(int fd) noexcept {
     static constexpr char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
     static constexpr ssize_t length = sizeof interim - 1;
-    return send(fd, interim, length, MSG_NOSIGNAL | MSG_DONTWAIT) == length;
+    ssize_t sent;
+    do {
+        sent = send(fd, interim, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+    } while (sent < 0 && errno == EINTR);
+    return sent == length || (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK));
 }
 
 Sent send_now(int fd, Outgoing *out) noexcept {

@@ -72,7 +72,7 @@ inline void add_part(Outgoing *out, const void *data, size_t length) noexcept {
 
 enum class Sent : uint8_t { all, blocked, broken };
 
-// Sends `100 Continue`, before which nothing waits to be sent; false when the connection is broken.
+// Sends `100 Continue`, which a socket that is full does without; false when the connection is broken.
 bool send_continue(int fd) noexcept;
 
 // Sends as much as the socket takes now.

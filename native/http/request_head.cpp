@@ -97,6 +97,11 @@ Span trimmed(const unsigned char *at, const unsigned char *end, const unsigned c
     return {static_cast<uint32_t>(at - data), static_cast<uint32_t>(end - at)};
 }
 
+// llhttp takes no tab for a blank in the fields that framing rests on.
+bool has_tab(const unsigned char *at, const unsigned char *end) noexcept {
+    return memchr(at, '\t', static_cast<size_t>(end - at)) != nullptr;
+}
+
 bool has_quality(const unsigned char *at, const unsigned char *end) noexcept {
     for (; end - at >= 2; ++at)
         if ((at[0] == 'q' || at[0] == 'Q') && (at[1] == '=' || at[1] == ' ' || at[1] == '\t')) return true;
@@ -244,7 +249,7 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
             } else if (named(name, width, "connection")) {
                 close = single_word(value, stop, "close");
                 keep = single_word(value, stop, "keep-alive");
-                if (connection || !(close || keep))
+                if (connection || !(close || keep) || (http_1_0 && has_tab(value, stop)))
                     return Verdict::gunicorn;
                 connection = true;
             } else if (named(name, width, "content-encoding")) {
@@ -281,7 +286,8 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
             break;
         case 't':
             if (named(name, width, "transfer-encoding")) {
-                if (chunked || !single_word(value, stop, "chunked")) return Verdict::gunicorn;
+                if (chunked || has_tab(value, stop) || !single_word(value, stop, "chunked"))
+                    return Verdict::gunicorn;
                 chunked = true;
             } else if (named(name, width, "te") || named(name, width, "trailer") ||
                        prefixed(name, width, "transfer-")) {

@@ -162,7 +162,8 @@ void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
         return;
     }
     case Phase::buffering:
-        deadlines.set(slot, rate_deadline(connection->stage_ns, connection->filled, connection->message_end));
+        deadlines.set(slot, rate_deadline(connection->stage_ns, connection->filled,
+                                          connection->head.chunked ? 0 : connection->message_end));
         arm(connection, READING);
         return;
     case Phase::body:
@@ -285,11 +286,31 @@ void HttpServer::sweep(uint64_t now) noexcept {
     });
 }
 
+// Whether bytes have come that no thread has read yet.
+bool HttpServer::has_unread(const Connection *connection) noexcept {
+    char next;
+    return recv(connection->fd, &next, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
     switch (connection->phase.load(std::memory_order_relaxed)) {
     case Phase::awaiting_memory:
         retry_memory(connection, now);
         return;
+    case Phase::idle:
+    case Phase::head:
+    case Phase::buffering:
+    case Phase::body:
+        if (!connection->looked_late && has_unread(connection)) {  // this server is late, not the client
+            connection->looked_late = true;
+            advance(connection, now);
+            return;
+        }
+        break;
+    default:
+        break;
+    }
+    switch (connection->phase.load(std::memory_order_relaxed)) {
     case Phase::body:
         if (connection->ahead) {
             uncount_missing(connection);

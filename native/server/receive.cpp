@@ -177,7 +177,9 @@ bool HttpServer::is_admitted(Connection *connection) noexcept {
 
 void HttpServer::remember_caller(const Connection *connection) noexcept {
     const Span &value = connection->head.authorization;
-    if (value.length) known_callers.add(connection->buffer + value.offset, value.length);
+    const unsigned char *const begin = connection->buffer + value.offset, *const end = begin + value.length;
+    if (std::count_if(begin, end, [](unsigned char c) { return c == ' ' || c == '\t'; }) == 1)
+        known_callers.add(begin, value.length);
 }
 
 // Has Python look at who calls, before a body is waited for. True: the connection is not the caller's.
@@ -396,7 +398,8 @@ bool HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
     const uint64_t whole = head.has_json_length ? config.limits.body
                                                 : std::min(config.limits.body, config.limits.json);
     const size_t come = connection->filled - head.length;
-    const Chunks found = look_at_chunks(connection->buffer + head.length, come, config.limits.chunks,
+    const Chunks found = look_at_chunks(connection->buffer + head.length, come,
+                                        std::min(config.limits.chunks, CHUNKS_MOST),
                                         static_cast<size_t>(std::min<uint64_t>(whole, CHUNKED_MOST)),
                                         &connection->chunks);
     const size_t decoded = connection->chunks.decoded;
@@ -409,7 +412,7 @@ bool HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
         return false;
     }
     if (connection->filled < connection->message_end) return true;
-    const size_t end = std::max(HEAD_BUFFER, 2 * connection->filled);
+    const size_t end = std::min(std::max(HEAD_BUFFER, 2 * connection->filled), head.length + CHUNKED_MOST);
     if (!process_budget().reserve(end - connection->filled, true)) {  // the app says so, with 503
         hand_off(connection);
         return false;
@@ -423,8 +426,11 @@ bool HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
 void HttpServer::take_chunks(Connection *connection, uint64_t now) noexcept {
     Head &head = connection->head;
     const size_t decoded = connection->chunks.decoded, end = head.length + connection->chunks.at;
-    give_back(connection);
-    if (process_budget().reserve(decoded, true)) {
+    if (connection->counted > decoded) {
+        process_budget().give_back(connection->counted - decoded);
+        connection->counted = decoded;
+    }
+    if (process_budget().reserve(decoded - connection->counted, true)) {
         connection->counted = decoded;
         connection->body_offset = head.has_json_length ? (0 - head.json_length) & 63 : 0;
         connection->block = process_pool().lease(connection->body_offset + decoded, BACKEND_HEAP);

@@ -75,11 +75,6 @@ bool HttpServer::answer(Connection *connection, Owners *owners) noexcept {
     const uint64_t now = unsigned_now_ns();
     const Sent sent = flush(connection);
     if (sent == Sent::blocked) {
-        if (connection->answer_room == AnswerRoom::none) {  // a small one, or an error
-            process_budget().take(connection->out.total);
-            connection->answer_counted = connection->out.total;
-            connection->answer_room = AnswerRoom::shared;
-        }
         connection->out.owners = owners;
         wait_for_reader(connection, now);
         return false;
@@ -129,6 +124,7 @@ bool HttpServer::finish(Connection *connection, uint64_t now) noexcept {
     }
     const bool infer = connection->head.route == Route::infer;
     connection->consume(infer ? connection->message_end : connection->head.length);
+    connection->shrink();
     connection->reset_message();
     connection->phase.store(Phase::idle, std::memory_order_relaxed);
     if (connection->filled) {  // the next message was sent without waiting for this answer
@@ -150,6 +146,11 @@ uint64_t HttpServer::acknowledged(const Connection *connection) noexcept {
 
 // The socket takes no more: the rest goes out when the peer has read.
 void HttpServer::wait_for_reader(Connection *connection, uint64_t now) noexcept {
+    if (connection->answer_room == AnswerRoom::none) {  // a small one, or an error
+        process_budget().take(connection->out.total);
+        connection->answer_counted = connection->out.total;
+        connection->answer_room = AnswerRoom::shared;
+    }
     connection->stage_ns = now;
     connection->out.taken = acknowledged(connection);
     connection->phase.store(Phase::send, std::memory_order_relaxed);

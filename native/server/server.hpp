@@ -186,7 +186,9 @@ class HttpServer {
     static constexpr uint64_t STUCK_NS = 20000000u;  // another one serves when one request takes so long
     static constexpr uint64_t WATCHED_NS = 20000000u;  // since Python was last entered
     static constexpr uint64_t MEMORY_RETRY_NS = 20000000u;
-    static constexpr size_t CHUNKED_MOST = 1u << 20;  // of a chunked body in the buffer
+    // Of a chunked body in the buffer: a longer one is gunicorn's, whose reader takes time for each chunk and
+    // each byte that it is given.
+    static constexpr size_t CHUNKED_MOST = 65536, CHUNKS_MOST = 1024;
     static constexpr size_t COUNTED_STEP = 65536;      // of a body, before it comes
     static constexpr uint64_t AHEAD_NS = 1000000000u;  // that a body may be counted before it comes
     static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
@@ -218,6 +220,7 @@ class HttpServer {
     // event_loop.cpp
     void on_event(Connection *connection, uint32_t events, uint64_t now) noexcept;
     void sweep(uint64_t now) noexcept;
+    static bool has_unread(const Connection *connection) noexcept;
     void expire(Connection *connection, uint64_t now) noexcept;
     void arm(Connection *connection, uint32_t events) noexcept;
     void arm_for_phase(Connection *connection, uint64_t now) noexcept;

@@ -4,6 +4,7 @@ They are rendered when a model comes or changes, and sent without Python. The HT
 them from the moment in which the models change until they are rendered anew.
 """
 
+import logging
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from ksrv.server.rest.health import model_ready
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
     from ksrv.engine.model import ModelVersion
+
+log = logging.getLogger(__name__)
 
 
 def is_ready(engine: "Engine", name: str, version: str) -> bool:
@@ -46,11 +49,11 @@ def describe(
         ready: Whether it serves; the reason why a model does not is left to the Falcon app.
     """
     try:
-        versions = engine.versions(name)
+        document = metadata.model_metadata(model.spec, engine.versions(name), limits)
+        described = render_json(document, HTTPStatus.OK)
+        return described, render_json(model_ready(name), HTTPStatus.OK) if ready else None
     except KsrvError:  # gone since the look at the table
         return None, None
-    document = metadata.model_metadata(model.spec, versions, limits)
-    return (
-        render_json(document, HTTPStatus.OK),
-        render_json(model_ready(name), HTTPStatus.OK) if ready else None,
-    )
+    except Exception:
+        log.exception("the metadata of the model %s cannot be rendered", ascii(name))
+        return None, None

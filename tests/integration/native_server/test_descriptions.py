@@ -112,3 +112,15 @@ def test_callers_need_their_token(repository, tmp_path):
                 assert get(client, path)[0].startswith(b"HTTP/1.1 401 ")
                 wrong = good.replace(b"secret", b"secreT")
                 assert get(client, path, wrong)[0].startswith(b"HTTP/1.1 401 ")
+
+
+def test_a_model_whose_metadata_cannot_be_rendered_takes_no_other_down(tmp_path):
+    write_model(tmp_path, "double", DOUBLE, VECTOR)
+    odd = VECTOR.replace("name: y", 'name: "y\\ud800"')
+    write_model(tmp_path, "odd", DOUBLE, odd + "warmup: false\n")
+    with Server(tmp_path, ready_when="any") as server, open_connection(server.http) as client:
+        assert get(client, "/v2/models/double")[0].startswith(b"HTTP/1.1 200 ")
+        post(client, "/v2/repository/models/double/load")
+        assert not get(client, "/v2/models/odd")[0].startswith(b"HTTP/1.1 200 ")
+        assert get(client, "/v2/models/double")[0].startswith(b"HTTP/1.1 200 ")
+        assert "Booting worker" not in server.log.partition("models loaded")[2]

@@ -72,6 +72,10 @@ HOSTILE = {
     "blank before the colon": with_fields(LENGTH, b"X : a"),
     "blank in the length's name": with_fields(b"Content-Length : 2"),
     "xchunked": with_fields(b"Transfer-Encoding: xchunked"),
+    "tab behind the coding": with_fields(b"Transfer-Encoding: chunked\t"),
+    "tab behind keep-alive of HTTP/1.0": READY.replace(b"1.1", b"1.0").replace(
+        b"Accept: */*", b"Connection: keep-alive\t"
+    ),
     "two codings": with_fields(b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
     "chunked and expected": with_fields(b"Transfer-Encoding: chunked", b"Expect: 100-continue"),
     "chunked metadata": LIVE.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n"),

@@ -96,23 +96,23 @@ def test_another_value_is_refused_however_often_it_comes(server, fields):
 
 def test_each_accepted_form_is_known_by_itself(server):
     http_server, address = server
-    forms = ["Authorization:Bearer other\r\n", "AUTHORIZATION: bearer  secret \t\r\n"]
+    forms = ["Authorization:Bearer other\r\n", "AUTHORIZATION: bearer secret \t\r\n"]
     for turn in range(2):
         for form in forms:
             assert status(ask(address, message("seen", X, fields=form))[0]) == 200
         assert fast(http_server) == turn * len(forms)
 
 
-def test_more_forms_than_are_remembered_are_served_by_python(server):
+def test_odd_forms_of_one_token_leave_room_for_others(server):
     http_server, address = server
-    for blanks in range(1, 80):
+    for blanks in (*range(2, 80), 600):
         form = f"Authorization: Bearer{' ' * blanks}secret\r\n"
-        assert status(ask(address, message("seen", X, fields=form))[0]) == 200
+        for _ in range(2):
+            assert status(ask(address, message("seen", X, fields=form))[0]) == 200
     assert fast(http_server) == 0
-    long = f"Authorization: Bearer{' ' * 600}secret\r\n"
     for _ in range(2):
-        assert status(ask(address, message("seen", X, fields=long))[0]) == 200
-    assert fast(http_server) == 0
+        assert status(ask(address, message("seen", X, fields=GOOD))[0]) == 200
+    assert fast(http_server) == 1
 
 
 def test_a_body_that_comes_later_is_admitted_by_its_head(server):
