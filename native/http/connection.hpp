@@ -36,6 +36,12 @@ enum class Phase : uint8_t {
     detached,         // gunicorn has it
 };
 
+// Whether a connection waits for bytes of its client.
+inline bool receives(Phase phase) noexcept {
+    return phase == Phase::idle || phase == Phase::head || phase == Phase::buffering ||
+           phase == Phase::body;
+}
+
 enum Claim : uint8_t { OWNED, ARMING, ARMED };
 
 constexpr size_t HEAD_BUFFER = 16384;

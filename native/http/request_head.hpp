@@ -18,6 +18,11 @@ enum class Verdict : uint8_t { incomplete, native, gunicorn };
 
 enum class Route : uint8_t { none, infer, live, ready, server, metadata, model_ready };
 
+// Whether a route tells what the server or a model is: to those who may call.
+inline bool is_description(Route route) noexcept {
+    return route == Route::server || route == Route::metadata || route == Route::model_ready;
+}
+
 constexpr int SCHEME_NAMES = 8;
 constexpr int SCHEME_NAME_BYTES = 48;
 

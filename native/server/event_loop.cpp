@@ -293,24 +293,16 @@ bool HttpServer::has_unread(const Connection *connection) noexcept {
 }
 
 void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
-    switch (connection->phase.load(std::memory_order_relaxed)) {
+    const Phase phase = connection->phase.load(std::memory_order_relaxed);
+    if (receives(phase) && !connection->looked_late && has_unread(connection)) {
+        connection->looked_late = true;  // this server is late, not the client
+        advance(connection, now);
+        return;
+    }
+    switch (phase) {
     case Phase::awaiting_memory:
         retry_memory(connection, now);
         return;
-    case Phase::idle:
-    case Phase::head:
-    case Phase::buffering:
-    case Phase::body:
-        if (!connection->looked_late && has_unread(connection)) {  // this server is late, not the client
-            connection->looked_late = true;
-            advance(connection, now);
-            return;
-        }
-        break;
-    default:
-        break;
-    }
-    switch (connection->phase.load(std::memory_order_relaxed)) {
     case Phase::body:
         if (connection->ahead) {
             uncount_missing(connection);

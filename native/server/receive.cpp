@@ -9,22 +9,6 @@
 
 namespace ksrv {
 
-namespace {
-
-bool is_description(Route route) noexcept {
-    return route == Route::server || route == Route::metadata || route == Route::model_ready;
-}
-
-// What is known of the model that a message names, or null.
-const ModelRoute *model_route(const RouteTable &table, const Connection *connection) noexcept {
-    const char *head = reinterpret_cast<const char *>(connection->buffer);
-    const Head &said = connection->head;
-    return table.find(head + said.name.offset, said.name.length, head + said.version.offset,
-                      said.version.length);
-}
-
-}  // namespace
-
 // Goes on with an owned connection until it is armed, in the run queue, handed over or dropped.
 void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
     int messages = 0;
@@ -138,34 +122,6 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
     }
 }
 
-// Sets up the answer to a GET that needs no Python; false where Python has to answer.
-bool HttpServer::put_get(Connection *connection) noexcept {
-    const Route route = connection->head.route;
-    if (is_description(route)) return put_description(connection, route);
-    count(SERVER_HEALTH);
-    if (route == Route::live) {
-        const bool good = live.load(std::memory_order_relaxed);
-        return put_prepared(connection, prepared_answers[good ? ANSWER_LIVE : ANSWER_NOT_LIVE]);
-    }
-    if (ready.load(std::memory_order_relaxed))
-        return put_prepared(connection, prepared_answers[ANSWER_READY]);
-    return put_prepared(connection, *unready.answer());
-}
-
-bool HttpServer::put_description(Connection *connection, Route route) noexcept {
-    const PreparedAnswer *made = &prepared_answers[ANSWER_SERVER];
-    std::shared_ptr<const RouteTable> table;  // while the answer is copied
-    if (route != Route::server) {
-        table = routes.table();
-        const ModelRoute *model = table ? model_route(*table, connection) : nullptr;
-        if (!model || table->state != model_changes.load(std::memory_order_acquire)) return false;
-        made = route == Route::metadata ? &model->metadata : &model->model_ready;
-    }
-    if (made->status == 0) return false;
-    count(SERVER_DESCRIBED);
-    return put_prepared(connection, *made);
-}
-
 // Whether the caller of a message may send it, as far as is known without Python.
 bool HttpServer::is_admitted(Connection *connection) noexcept {
     if (!config.checks_callers || connection->admitted) return true;
@@ -206,7 +162,7 @@ void HttpServer::checked(Connection *connection, bool admitted) noexcept {
 // Whether requests reach the model that a message names.
 bool HttpServer::is_routed(Connection *connection) noexcept {
     const std::shared_ptr<const RouteTable> table = routes.table();
-    return table && model_route(*table, connection);
+    return table && table->named_by(connection->buffer, connection->head);
 }
 
 // Takes the block for an infer request's body and moves the bytes that came with the head into it. False: the
@@ -323,7 +279,7 @@ bool HttpServer::try_route(Connection *connection, bool complete) noexcept {
     if (!is_admitted(connection)) return false;  // whom a full queue is not told of
     const std::shared_ptr<const RouteTable> table = routes.table();
     if (!table) return false;
-    const ModelRoute *route = model_route(*table, connection);
+    const ModelRoute *route = table->named_by(connection->buffer, connection->head);
     if (!route) return false;
     if (!route->queue->turns_away())
         return complete && route->signature && submit_fast_request(connection, *route);
@@ -473,59 +429,6 @@ void HttpServer::queue_to_run(Connection *connection) noexcept {
     (run_last_ ? run_last_->next : run_first_) = connection;
     run_last_ = connection;
     to_run_.fetch_add(1);
-}
-
-// ---- gunicorn's side ------------------------------------------------------------------------
-
-// Everything read since the message began goes along; epoll forgets the descriptor.
-void HttpServer::hand_off(Connection *connection) noexcept {
-    count(SERVER_HANDOFFS);
-    give_back(connection);  // who reads the body counts it
-    deadlines.set(connection->slot, Deadlines::NONE);
-    if (connection->registered) epoll_ctl(epoll_, EPOLL_CTL_DEL, connection->fd, nullptr);
-    connection->registered = false;
-    connection->phase.store(Phase::detached, std::memory_order_release);
-    {
-        std::lock_guard<std::mutex> guard(handoff_mutex_);
-        connection->next = nullptr;
-        (handoff_last_ ? handoff_last_->next : handoff_first_) = connection;
-        handoff_last_ = connection;
-    }
-    notify();
-}
-
-Connection *HttpServer::next_handoff() noexcept {
-    std::lock_guard<std::mutex> guard(handoff_mutex_);
-    Connection *connection = handoff_first_;
-    if (!connection) return nullptr;
-    handoff_first_ = connection->next;
-    if (!handoff_first_) handoff_last_ = nullptr;
-    connection->next = nullptr;
-    return connection;
-}
-
-// gunicorn has closed the connection, or keeps it for good.
-void HttpServer::release_detached(uint32_t slot) noexcept {
-    Connection *connection = connections.at(slot);
-    if (connection && connection->phase.load(std::memory_order_acquire) == Phase::detached)
-        drop(connection);
-}
-
-// Takes a connection back between two messages, to keep it or to close it.
-bool HttpServer::adopt(uint32_t slot, int fd, bool keep) noexcept {
-    Connection *connection = connections.at(slot);
-    if (!connection || connection->phase.load(std::memory_order_acquire) != Phase::detached) return false;
-    connection->fd = fd;
-    connection->filled = 0;
-    connection->shrink();
-    connection->close_after = false;
-    connection->saw_bytes = true;
-    connection->reset_message();
-    connection->stage_ns = unsigned_now_ns();
-    if (!keep) shutdown(fd, SHUT_WR);
-    connection->phase.store(keep ? Phase::idle : Phase::linger, std::memory_order_relaxed);
-    arm_for_phase(connection, connection->stage_ns);
-    return true;
 }
 
 }  // namespace ksrv

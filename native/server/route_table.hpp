@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "http/prepared_answer.hpp"
+#include "http/request_head.hpp"
 #include "queue/request_queue.hpp"
 #include "v2/model_signature.hpp"
 
@@ -69,6 +70,13 @@ class RouteTable {
             }
         }
         return nullptr;
+    }
+
+    // What is known of the model that a head names; `data` is where the head begins.
+    const ModelRoute *named_by(const unsigned char *data, const Head &head) const noexcept {
+        const char *text = reinterpret_cast<const char *>(data);
+        return find(text + head.name.offset, head.name.length, text + head.version.offset,
+                    head.version.length);
     }
 
     const uint64_t state;

@@ -36,6 +36,34 @@ bool HttpServer::put_prepared(Connection *connection, const PreparedAnswer &made
                       made.fields.data(), made.fields.size(), made.body.data(), made.body.size());
 }
 
+// Sets up the answer to a GET that needs no Python; false where Python has to answer.
+bool HttpServer::put_get(Connection *connection) noexcept {
+    const Route route = connection->head.route;
+    if (is_description(route)) return put_description(connection, route);
+    count(SERVER_HEALTH);
+    if (route == Route::live) {
+        const bool good = live.load(std::memory_order_relaxed);
+        return put_prepared(connection, prepared_answers[good ? ANSWER_LIVE : ANSWER_NOT_LIVE]);
+    }
+    if (ready.load(std::memory_order_relaxed))
+        return put_prepared(connection, prepared_answers[ANSWER_READY]);
+    return put_prepared(connection, *unready.answer());
+}
+
+bool HttpServer::put_description(Connection *connection, Route route) noexcept {
+    const PreparedAnswer *made = &prepared_answers[ANSWER_SERVER];
+    std::shared_ptr<const RouteTable> table;  // while the answer is copied
+    if (route != Route::server) {
+        table = routes.table();
+        const ModelRoute *model = table ? table->named_by(connection->buffer, connection->head) : nullptr;
+        if (!model || table->state != model_changes.load(std::memory_order_acquire)) return false;
+        made = route == Route::metadata ? &model->metadata : &model->model_ready;
+    }
+    if (made->status == 0) return false;
+    count(SERVER_DESCRIBED);
+    return put_prepared(connection, *made);
+}
+
 // Answers a message whose rest is not read, and closes.
 void HttpServer::refuse(Connection *connection, const PreparedAnswer &made, ServerCounter counter) noexcept {
     count(counter);

@@ -7,9 +7,10 @@
 // stays with the sockets. A message that is not served here goes to gunicorn.
 //
 // http/connection.hpp is what a connection is, receive.cpp how messages come in, send.cpp how answers go
-// out, route_table.hpp which queues are full, fast_path.cpp the requests that need no Python before their
-// handler, acceptor.cpp and event_loop.cpp the threads, accepting and deadlines, python_dispatch.cpp who
-// enters Python, disconnect_watch.cpp requests whose client is gone.
+// out, handoff.cpp the way to gunicorn and back, route_table.hpp what is known of each model, known_callers.hpp
+// who may call, fast_path.cpp the requests that need no Python before their handler, acceptor.cpp and
+// event_loop.cpp the threads, accepting and deadlines, python_dispatch.cpp who enters Python,
+// disconnect_watch.cpp requests whose client is gone.
 
 #pragma once
 
@@ -252,9 +253,6 @@ class HttpServer {
     void queue_to_run(Connection *connection) noexcept;
     void set_low_water(Connection *connection, int bytes) noexcept;
     void await_more(Connection *connection, size_t left) noexcept;
-    void hand_off(Connection *connection) noexcept;
-    bool put_get(Connection *connection) noexcept;
-    bool put_description(Connection *connection, Route route) noexcept;
     void begin_infer(Connection *connection) noexcept;
     bool receive_chunks(Connection *connection, uint64_t now) noexcept;
     void take_chunks(Connection *connection, uint64_t now) noexcept;
@@ -270,7 +268,12 @@ class HttpServer {
     FastRequest *make_fast_request(Connection *connection, ModelSignature *signature, uint64_t now) noexcept;
     bool submit_fast_request(Connection *connection, const ModelRoute &route) noexcept;
 
+    // handoff.cpp
+    void hand_off(Connection *connection) noexcept;
+
     // send.cpp
+    bool put_get(Connection *connection) noexcept;
+    bool put_description(Connection *connection, Route route) noexcept;
     bool put_prepared(Connection *connection, const PreparedAnswer &made) noexcept;
     void refuse(Connection *connection, const PreparedAnswer &made, ServerCounter counter) noexcept;
     bool finish(Connection *connection, uint64_t now) noexcept;
