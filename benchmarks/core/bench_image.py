@@ -5,8 +5,6 @@ into touched memory, and the same resize), `python` what a careful author writes
 malloc is tuned as in a worker; measure in a fresh process, since the gain depends on its history.
 """
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import cv2
@@ -23,6 +21,7 @@ from ksrv.images import opencv
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
 from ksrv.spec import ImageSpec, TensorSpec
+from tests.support.image_oracle import opencv_arithmetic
 
 IMAGES = 8
 
@@ -72,17 +71,6 @@ def turbo(elements: Any, out: Any, buffer: Any, floats: Any = None) -> None:
         cv2.resize(pixels, (224, 224), dst=out[row])
 
 
-@contextlib.contextmanager
-def without_ipp() -> Iterator[None]:
-    """Have cv2 use OpenCV's own arithmetic, which is ksrv's."""
-    before = cv2.ipp.useIPP()
-    cv2.ipp.setUseIPP(False)
-    try:
-        yield
-    finally:
-        cv2.ipp.setUseIPP(before)
-
-
 def careful_author(elements: Any, out: Any) -> None:
     for row, data in enumerate(elements):
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
@@ -112,7 +100,7 @@ def test_eight_photographs(benchmark: Any, photographs: Any, datatype: str, way:
     if way.startswith("ksrv"):
         # Intel's IPP, by which cv2 resizes floats on x86, is this far from OpenCV's own arithmetic.
         np.testing.assert_allclose(out, wanted, rtol=0, atol=0 if datatype == "UINT8" else 0.0125)
-        with without_ipp():
+        with opencv_arithmetic():
             turbo(photographs, wanted, buffer, floats)
         np.testing.assert_array_equal(out, wanted)
 

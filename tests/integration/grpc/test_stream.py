@@ -1,5 +1,6 @@
 """ModelStreamInfer: order, errors that leave the stream open, marks, cancellation, stop."""
 
+import contextlib
 import queue
 import threading
 
@@ -93,7 +94,9 @@ def test_cancelled_stream_gives_its_requests_up(engine, channel):
     assert next(iter(stream(channel, iter([add("3")])))).infer_response.id == "3"
 
 
-def test_stopping_answers_what_was_accepted_and_ends_the_stream(engine):
+@contextlib.contextmanager
+def stopped_with_one_under_way(engine):
+    """The answers of a stream whose server has begun to stop while the engine holds a request."""
     server = GrpcServer(engine, ServerSettings())
     port = server.start("127.0.0.1:0")
     with connect(f"127.0.0.1:{port}") as channel:
@@ -103,12 +106,17 @@ def test_stopping_answers_what_was_accepted_and_ends_the_stream(engine):
         wait_until(lambda: len(engine.tickets) == 1)
         server.begin_stop(30)
         engine.release.set()
+        yield answers
+        feed.put(None)
+        server.stop(30)
+
+
+def test_stopping_answers_what_was_accepted_and_ends_the_stream(engine):
+    with stopped_with_one_under_way(engine) as answers:
         assert next(answers).infer_response.id == "1"
         with pytest.raises(grpc.RpcError) as caught:
             next(answers)
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-        feed.put(None)
-        server.stop(30)
 
 
 class SlowToAccept(StandInEngine):
@@ -126,19 +134,9 @@ class SlowToAccept(StandInEngine):
 
 def test_a_stop_does_not_lose_the_request_that_is_just_being_accepted():
     engine = SlowToAccept()
-    server = GrpcServer(engine, ServerSettings())
-    port = server.start("127.0.0.1:0")
-    with connect(f"127.0.0.1:{port}") as channel:
-        feed = queue.Queue()
-        answers = stream(channel, iter(feed.get, None))
-        feed.put(infer_request("slow", id="1"))
-        wait_until(lambda: len(engine.tickets) == 1)
-        server.begin_stop(30)
-        engine.release.set()
+    with stopped_with_one_under_way(engine) as answers:
         engine.go_on.set()
         assert next(answers).infer_response.id == "1"
-        feed.put(None)
-        server.stop(30)
 
 
 def test_empty_stream_ends_well(channel):
