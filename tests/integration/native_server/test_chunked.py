@@ -11,7 +11,17 @@ import pytest
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.testing import Server
 from tests.support.models import write_double
-from tests.support.native.fast_path import ONE, ONE_YAML, message, opened, row, serving, stripped
+from tests.support.native.fast_path import (
+    JOINED,
+    ONE,
+    ONE_YAML,
+    chunked,
+    message,
+    opened,
+    row,
+    serving,
+    stripped,
+)
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import open_connection, read_all, read_message
 
@@ -26,19 +36,6 @@ def engine(tmp_path_factory):
         yield engine
 
 
-def chunked(data, *sizes, end=b"0\r\n\r\n", fields=b""):
-    """The same message in chunks of these sizes, and one chunk with the rest."""
-    head, _, body = data.partition(b"\r\n\r\n")
-    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
-    pieces = []
-    for size in (*sizes, len(body)):
-        pieces.append(body[:size])
-        body = body[size:]
-    made = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces if piece)
-    head = b"\r\n".join([*lines, b"Transfer-Encoding: chunked", b""]) + fields + b"\r\n"
-    return head + made + end
-
-
 X = {"x": row(1, 2, 3, 4)}
 
 
@@ -51,6 +48,21 @@ def test_chunks_are_the_same_request(engine, sizes):
         found = read_message(client)
         assert (stripped(found[0]), found[1]) == (stripped(expected[0]), expected[1])
         assert http_server.counters()["fast_path"] == 2
+
+
+def test_a_handler_process_gets_chunked_requests(tmp_path):
+    settings = ONE_YAML + "executor: process\n" + JOINED
+    with (
+        serving(tmp_path / "one", ONE, settings) as engine,
+        opened(engine) as (http_server, address),
+        socket.create_connection(address, 20) as client,
+    ):
+        for value in (1, 2, -1, 3):  # the handler raises where it is -1
+            client.sendall(chunked(message("one", {"x": row(value)}), 50))
+            head, body, _ = read_message(client)
+            assert head.startswith(b"HTTP/1.1 500 " if value < 0 else b"HTTP/1.1 200 ")
+            assert value < 0 or body.endswith(row(value).tobytes())
+        assert http_server.counters()["fast_path"] == 4
 
 
 def test_every_split_of_the_bytes_and_what_is_pipelined_behind_them(engine):

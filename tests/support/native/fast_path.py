@@ -245,6 +245,19 @@ def message(
     return head.encode() + body
 
 
+def chunked(data: bytes, *sizes: int, end: bytes = b"0\r\n\r\n", fields: bytes = b"") -> bytes:
+    """The same message in chunks of these sizes, and one chunk with the rest."""
+    head, _, body = data.partition(b"\r\n\r\n")
+    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
+    pieces = []
+    for size in (*sizes, len(body)):
+        pieces.append(body[:size])
+        body = body[size:]
+    made = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces if piece)
+    head = b"\r\n".join([*lines, b"Transfer-Encoding: chunked", b""]) + fields + b"\r\n"
+    return head + made + end
+
+
 def row(*values: Any, rows: int = 1, dtype: str = "<f4") -> Any:
     array = np.zeros((rows, 4), dtype)
     array.reshape(-1)[: len(values)] = values
