@@ -341,12 +341,11 @@ class ThreadedFront:
     def _finish(self) -> None:
         """Answer what was accepted, and what connects until the listeners are closed."""
         worker = self._worker
+        self._accept_more(False)
         for listener in worker.sockets:
             while self._accept(listener):
                 pass
-        self._accept_more(False)
-        for listener in worker.sockets:
-            listener.close()
+            listener.close()  # at once: the kernel resets a connection that comes in between
         now = time.monotonic()
         for conn in self._mine:
             if conn.idle:
