@@ -17,8 +17,8 @@
 #include <cstring>
 
 #include "http/chunked_body.hpp"
-#include "http/outgoing.hpp"
 #include "http/request_head.hpp"
+#include "http/transport.hpp"
 #include "memory/memory_budget.hpp"
 
 namespace ksrv {
@@ -59,7 +59,7 @@ struct Turn {
     uint64_t number = 0;
 };
 
-struct Connection {
+struct Connection : Transport {
     // Read by events that may be stale, hence atomic.
     std::atomic<uint32_t> generation{0};
     std::atomic<uint64_t> turn{0};  // odd while a message waits for its answer; never the same again
@@ -67,7 +67,6 @@ struct Connection {
     std::atomic<Phase> phase{Phase::free};
 
     uint32_t slot = 0;
-    int fd = -1;
     uint16_t listener = 0;
     bool registered = false;      // known to epoll
     bool close_after = false;     // the answer says Connection: close

@@ -1,4 +1,4 @@
-// A message on its way out: its parts, and sending them without waiting.
+// A message on its way out: its parts, and how far it has come.
 
 #pragma once
 
@@ -39,6 +39,19 @@ struct Outgoing {
     // Of all answers on this connection: the kernel's bytes are not only the last answer's.
     uint64_t sent = 0;
     uint64_t taken = 0;         // of those, acknowledged by the peer when it was last looked at
+
+    // Goes on behind bytes that were sent.
+    void advance(size_t count) noexcept {
+        sent += count;
+        while (count > 0) {
+            iovec *part = parts + at;
+            const size_t step = count < part->iov_len ? count : part->iov_len;
+            part->iov_base = static_cast<char *>(part->iov_base) + step;
+            part->iov_len -= step;
+            count -= step;
+            if (part->iov_len == 0) ++at;
+        }
+    }
 };
 
 inline void forget_outgoing(Outgoing *out) noexcept {
@@ -69,13 +82,5 @@ inline void add_part(Outgoing *out, const void *data, size_t length) noexcept {
     ++out->count;
     out->total += length;
 }
-
-enum class Sent : uint8_t { all, blocked, broken };
-
-// Sends `100 Continue`, which a socket that is full does without; false when the connection is broken.
-bool send_continue(int fd) noexcept;
-
-// Sends as much as the socket takes now.
-Sent send_now(int fd, Outgoing *out) noexcept;
 
 }  // namespace ksrv

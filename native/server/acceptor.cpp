@@ -129,10 +129,9 @@ bool HttpServer::recycle_idle() noexcept {
         if (!oldest) return false;
         tried = soonest;
         if (!oldest->claim_for_sweep()) continue;
-        char next;
-        const ssize_t got = recv(oldest->fd, &next, 1, MSG_PEEK | MSG_DONTWAIT);
-        const bool closed = got == 0;  // by its peer, which no event has told yet
-        const bool silent = got < 0 && errno == EAGAIN;
+        const Unread unread = look_for_unread(oldest);
+        const bool closed = unread == Unread::closed;  // by its peer, which no event has told yet
+        const bool silent = unread == Unread::none;
         if (oldest->is_idle() && (silent || closed)) {
             if (silent) count(SERVER_RECYCLED);
             drop(oldest);

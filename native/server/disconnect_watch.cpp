@@ -50,7 +50,7 @@ bool HttpServer::is_disconnected(Connection *connection) noexcept {
     if (asked.revents & (POLLERR | POLLHUP | POLLNVAL)) return true;
     if (!(asked.revents & POLLRDHUP) || connection->probed) return false;
     connection->probed = true;
-    return !send_continue(connection->fd);
+    return !send_continue(connection);
 }
 
 void HttpServer::close_disconnected(Connection *connection) noexcept {

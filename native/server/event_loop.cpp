@@ -26,7 +26,7 @@ HttpServer::~HttpServer() {
         Connection *connection = connections.at(slot);
         if (connection->phase.load() == Phase::free) continue;
         unwatch(connection);
-        if (connection->fd >= 0) close(connection->fd);
+        close_transport(connection);
         release_buffers(connection);
     }
     for (int fd : {epoll_, wake_, notify_})
@@ -209,8 +209,7 @@ void HttpServer::drop(Connection *connection) noexcept {
     }
     unwatch(connection);
     deadlines.set(connection->slot, Deadlines::NONE);
-    if (connection->fd >= 0) close(connection->fd);
-    connection->fd = -1;
+    close_transport(connection);
     connection->registered = false;
     release_buffers(connection);
     defer_decref(connection->out.owners);
@@ -286,15 +285,10 @@ void HttpServer::sweep(uint64_t now) noexcept {
     });
 }
 
-// Whether bytes have come that no thread has read yet.
-bool HttpServer::has_unread(const Connection *connection) noexcept {
-    char next;
-    return recv(connection->fd, &next, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
-}
-
 void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
     const Phase phase = connection->phase.load(std::memory_order_relaxed);
-    if (receives(phase) && !connection->looked_late && has_unread(connection)) {
+    if (receives(phase) && !connection->looked_late &&
+        look_for_unread(connection) == Unread::some) {
         connection->looked_late = true;  // this server is late, not the client
         advance(connection, now);
         return;

@@ -1,7 +1,5 @@
 // Connections whose next message is gunicorn's: given to it with every byte that came, and taken back.
 
-#include <sys/socket.h>
-
 #include "server/server.hpp"
 
 namespace ksrv {
@@ -51,7 +49,7 @@ bool HttpServer::adopt(uint32_t slot, int fd, bool keep) noexcept {
     connection->saw_bytes = true;
     connection->reset_message();
     connection->stage_ns = unsigned_now_ns();
-    if (!keep) shutdown(fd, SHUT_WR);
+    if (!keep) end_sending(connection);
     connection->phase.store(keep ? Phase::idle : Phase::linger, std::memory_order_relaxed);
     arm_for_phase(connection, connection->stage_ns);
     return true;

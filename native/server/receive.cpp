@@ -94,9 +94,8 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             return;
         }
         const size_t space = wanted - connection->filled;
-        const ssize_t got = recv(connection->fd, connection->buffer + connection->filled, space, 0);
+        const ssize_t got = receive_some(connection, connection->buffer + connection->filled, space);
         if (got < 0) {
-            if (errno == EINTR) continue;
             if (errno != EAGAIN && errno != EWOULDBLOCK) {
                 drop(connection);
                 return;
@@ -201,7 +200,7 @@ bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
         return false;
     }
     connection->block->unwritten = !connection->block->pooled_before && taken < need;
-    if (waits && !send_continue(connection->fd)) {
+    if (waits && !send_continue(connection)) {
         drop(connection);
         return false;
     }
@@ -308,9 +307,8 @@ void HttpServer::receive_body(Connection *connection, uint64_t now) noexcept {
             return;
         }
         const size_t left = static_cast<size_t>(connection->counted) - connection->body_got;
-        const ssize_t got = recv(connection->fd, body + connection->body_got, left, 0);
+        const ssize_t got = receive_some(connection, body + connection->body_got, left);
         if (got < 0) {
-            if (errno == EINTR) continue;
             if (errno != EAGAIN && errno != EWOULDBLOCK) {
                 drop(connection);
                 return;

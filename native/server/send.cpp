@@ -3,14 +3,13 @@
 #include <errno.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
-#include <sys/socket.h>
 
 #include "server/server.hpp"
 
 namespace ksrv {
 
 Sent HttpServer::flush(Connection *connection) noexcept {
-    return send_now(connection->fd, &connection->out);
+    return send_now(connection, &connection->out);
 }
 
 bool HttpServer::put_answer(Connection *connection, uint16_t status, const char *line,
@@ -143,7 +142,7 @@ bool HttpServer::finish(Connection *connection, uint64_t now) noexcept {
     if (config.log) record(connection, now);
     release_buffers(connection);
     if (connection->close_after) {
-        shutdown(connection->fd, SHUT_WR);
+        end_sending(connection);
         connection->filled = 0;
         connection->stage_ns = now;
         connection->phase.store(Phase::linger, std::memory_order_relaxed);
@@ -200,8 +199,7 @@ bool HttpServer::still_reading(Connection *connection, uint64_t now) noexcept {
 void HttpServer::drain_lingering(Connection *connection, uint64_t now) noexcept {
     unsigned char waste[16384];
     for (int turns = 0; turns < 16; ++turns) {
-        const ssize_t got = recv(connection->fd, waste, sizeof waste, 0);
-        if (got < 0 && errno == EINTR) continue;
+        const ssize_t got = receive_some(connection, waste, sizeof waste);
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
         if (got <= 0) {
             drop(connection);

@@ -221,7 +221,6 @@ class HttpServer {
     // event_loop.cpp
     void on_event(Connection *connection, uint32_t events, uint64_t now) noexcept;
     void sweep(uint64_t now) noexcept;
-    static bool has_unread(const Connection *connection) noexcept;
     void expire(Connection *connection, uint64_t now) noexcept;
     void arm(Connection *connection, uint32_t events) noexcept;
     void arm_for_phase(Connection *connection, uint64_t now) noexcept;
