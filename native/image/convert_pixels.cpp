@@ -24,19 +24,27 @@ struct Constants {
 
 // `step` values in a row belong to one pixel; a plane has step 1 and the channel `channel`.
 template <typename T>
+KSRV_INLINE void constants_of(const Coefficients &c, int arithmetic, std::size_t channel, T *first,
+                              T *second) noexcept {
+    if (arithmetic == ARITHMETIC_EXACT) {
+        *first = static_cast<T>(c.mean[channel]);
+        *second = static_cast<T>(c.std[channel]);
+    } else {
+        *first = static_cast<T>(1.0 / (c.scale * c.std[channel]));
+        *second = static_cast<T>(-c.mean[channel] / c.std[channel]);
+    }
+}
+
+template <typename T>
 KSRV_INLINE Constants<T> make_constants(const Coefficients &c, std::size_t step,
                                         std::size_t channel) noexcept {
     Constants<T> constants;
     constants.scale = static_cast<T>(c.scale);
-    for (std::size_t i = 0; i < PERIOD; ++i) {
-        const std::size_t at = channel + i % step;
-        if (c.arithmetic == ARITHMETIC_EXACT) {
-            constants.first[i] = static_cast<T>(c.mean[at]);
-            constants.second[i] = static_cast<T>(c.std[at]);
-        } else {
-            constants.first[i] = static_cast<T>(1.0 / (c.scale * c.std[at]));
-            constants.second[i] = static_cast<T>(-c.mean[at] / c.std[at]);
-        }
+    for (std::size_t i = 0; i < step; ++i)
+        constants_of(c, c.arithmetic, channel + i, &constants.first[i], &constants.second[i]);
+    for (std::size_t i = step; i < PERIOD; ++i) {
+        constants.first[i] = constants.first[i - step];
+        constants.second[i] = constants.second[i - step];
     }
     return constants;
 }
@@ -361,6 +369,16 @@ void convert_pixels(const PixelSource &source, const PixelTarget &target,
         convert_to_double(source, target, c);
     else
         convert_to_float(source, target, c);
+}
+
+void row_constants(const Coefficients &c, int arithmetic, std::size_t channels, std::size_t count,
+                   float *first, float *second) noexcept {
+    for (std::size_t i = 0; i < count; ++i) {
+        if (i < channels)
+            constants_of(c, arithmetic, i, first + i, second + i);
+        else
+            first[i] = first[i - channels], second[i] = second[i - channels];
+    }
 }
 
 }  // namespace ksrv

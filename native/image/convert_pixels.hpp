@@ -50,4 +50,9 @@ struct PixelTarget {
 void convert_pixels(const PixelSource &source, const PixelTarget &target,
                     const Coefficients &c) noexcept;
 
+// Writes what convert_pixels computes a row's values with, `count` of each: `fast` multiplies by `first`
+// and adds `second`; `exact` divides by the scale, subtracts `first` and divides by `second`.
+void row_constants(const Coefficients &c, int arithmetic, std::size_t channels, std::size_t count,
+                   float *first, float *second) noexcept;
+
 }  // namespace ksrv

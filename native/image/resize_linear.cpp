@@ -15,6 +15,12 @@
 namespace ksrv {
 namespace {
 
+// A row's arithmetic, as convert_pixels does it: constants for each of its values.
+struct RowArithmetic {
+    const float *first, *second;
+    float scale;
+};
+
 // A picture's rows and columns stay below 2^24, so that nothing here overflows; see read_image_header.
 RowMemory &memory() noexcept {
     static thread_local RowMemory kept;
@@ -41,19 +47,19 @@ void resize_width_portable(const Sample *row, std::size_t channels, const std::u
 KSRV_AVX2 void resize_width_rgb(const std::uint8_t *row, const std::uint32_t *offsets,
                                 const float *weights, std::size_t pixels, float *out) noexcept {
     const __m256 one = _mm256_set1_ps(1.0f);
+    // The bytes of two left pixels, then those of their right neighbours.
+    const __m128i order = _mm_setr_epi8(0, 1, 2, -1, 8, 9, 10, -1, 3, 4, 5, -1, 11, 12, 13, -1);
+    const __m256i spread = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
     for (std::size_t x = 0; x + 2 <= pixels; x += 2) {
-        std::uint64_t first, second;
-        std::memcpy(&first, row + offsets[x], 8);
-        std::memcpy(&second, row + offsets[x + 1], 8);
-        // first: l0 l1 l2 r0 r1 r2 . . ; the low four bytes of each begin the left pixel, those three
-        // bytes on the right one.
-        const __m128i left_bytes = _mm_set_epi64x(
-            0, static_cast<long long>((first & 0xffffffffu) | (second << 32)));
-        const __m128i right_bytes = _mm_set_epi64x(
-            0, static_cast<long long>(((first >> 24) & 0xffffffffu) | ((second >> 24) << 32)));
-        const __m256 left = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(left_bytes));
-        const __m256 right = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(right_bytes));
-        const __m256 b = _mm256_set_m128(_mm_set1_ps(weights[x + 1]), _mm_set1_ps(weights[x]));
+        const __m128i first = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(row + offsets[x]));
+        const __m128d both = _mm_loadh_pd(_mm_castsi128_pd(first),
+                                          reinterpret_cast<const double *>(row + offsets[x + 1]));
+        const __m128i bytes = _mm_shuffle_epi8(_mm_castpd_si128(both), order);
+        const __m256 left = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
+        const __m256 right =
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes)));
+        const __m128 pair = _mm_castpd_ps(_mm_load_sd(reinterpret_cast<const double *>(weights + x)));
+        const __m256 b = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(pair), spread);
         const __m256 a = _mm256_sub_ps(one, b);
         const __m256 sum = _mm256_add_ps(_mm256_mul_ps(left, a), _mm256_mul_ps(right, b));
         _mm_storeu_ps(out + 3 * x, _mm256_castps256_ps128(sum));
@@ -67,10 +73,28 @@ bool has_avx2() noexcept {
 }
 #endif
 
-KSRV_CLONES void mix_rows(const float *upper, const float *lower, float weight, std::size_t count,
-                          float *out) noexcept {
+template <int ARITHMETIC>
+KSRV_INLINE void mix(const float *__restrict upper, const float *__restrict lower, float weight,
+                     const RowArithmetic &with, std::size_t count, float *__restrict out) noexcept {
     const float rest = 1.0f - weight;
-    for (std::size_t i = 0; i < count; ++i) out[i] = upper[i] * rest + lower[i] * weight;
+    for (std::size_t i = 0; i < count; ++i) {
+        const float value = upper[i] * rest + lower[i] * weight;
+        if (ARITHMETIC == ARITHMETIC_FAST)
+            out[i] = value * with.first[i] + with.second[i];
+        else if (ARITHMETIC == ARITHMETIC_EXACT)
+            out[i] = (value / with.scale - with.first[i]) / with.second[i];
+        else
+            out[i] = value;
+    }
+}
+
+KSRV_CLONES void mix_rows(const float *upper, const float *lower, float weight, int arithmetic,
+                          const RowArithmetic &with, std::size_t count, float *out) noexcept {
+    switch (arithmetic) {
+    case ARITHMETIC_FAST: mix<ARITHMETIC_FAST>(upper, lower, weight, with, count, out); return;
+    case ARITHMETIC_EXACT: mix<ARITHMETIC_EXACT>(upper, lower, weight, with, count, out); return;
+    default: mix<ARITHMETIC_NONE>(upper, lower, weight, with, count, out); return;
+    }
 }
 
 }  // namespace
@@ -87,16 +111,21 @@ LinearResize::LinearResize(const LinearJob &job, int sample, const PixelTarget &
                            const Coefficients &coefficients) noexcept
     : job_(job), sample_(sample), target_(target), coefficients_(coefficients) {
     values_ = job.out_width * job.channels;
-    direct_ = target.datatype == DT_FP32 && coefficients.arithmetic == ARITHMETIC_NONE &&
-              !target.planar && target.channels == job.channels;
-    for (std::size_t c = 0; direct_ && c < target.channels; ++c)
-        direct_ = target.from[c] == static_cast<int>(c);
+    bool in_order = !target.planar && target.channels == job.channels;
+    for (std::size_t c = 0; in_order && c < target.channels; ++c)
+        in_order = target.from[c] == static_cast<int>(c);
+    if (in_order) {
+        arithmetic_ = coefficients.arithmetic;
+        coefficients_.arithmetic = ARITHMETIC_NONE;
+    }
+    direct_ = in_order && target.datatype == DT_FP32;
 }
 
 bool LinearResize::prepare() noexcept {
     const std::size_t row = (values_ + 16) * sizeof(float);
     const std::size_t columns = job_.out_width * (sizeof(std::uint32_t) + sizeof(float));
-    std::uint8_t *const start = memory().reserve(3 * row + columns);
+    const std::size_t constants = arithmetic_ == ARITHMETIC_NONE ? 0 : 2 * row;
+    std::uint8_t *const start = memory().reserve(3 * row + columns + constants);
     if (!start) return false;
     rows_[0] = reinterpret_cast<float *>(start);
     rows_[1] = rows_[0] + values_ + 16;
@@ -115,6 +144,11 @@ bool LinearResize::prepare() noexcept {
     }
     offsets_ = offsets;
     weights_ = weights;
+    if (arithmetic_ != ARITHMETIC_NONE) {
+        float *const constant = reinterpret_cast<float *>(offsets + job_.out_width);
+        row_constants(coefficients_, arithmetic_, job_.channels, values_, constant, constant + values_);
+        constants_ = constant;
+    }
     return true;
 }
 
@@ -137,11 +171,10 @@ void LinearResize::resize_width(const std::uint8_t *pixels, float *out) const no
 
 void LinearResize::emit(std::size_t row, const float *upper, const float *lower, float weight) noexcept {
     unsigned char *const place = target_.data + static_cast<std::ptrdiff_t>(row) * target_.row_bytes;
-    if (direct_) {
-        mix_rows(upper, lower, weight, values_, reinterpret_cast<float *>(place));
-        return;
-    }
-    mix_rows(upper, lower, weight, values_, made_);
+    const RowArithmetic with{constants_, constants_ + values_, static_cast<float>(coefficients_.scale)};
+    float *const out = direct_ ? reinterpret_cast<float *>(place) : made_;
+    mix_rows(upper, lower, weight, arithmetic_, with, values_, out);
+    if (direct_) return;
     PixelSource source{};
     source.data = reinterpret_cast<const unsigned char *>(made_);
     source.type = PIXEL_F32;

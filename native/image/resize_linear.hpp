@@ -49,10 +49,12 @@ class LinearResize final : public RowReceiver {
     LinearJob job_;
     int sample_;
     PixelTarget target_;
-    Coefficients coefficients_;
-    bool direct_;                    // results are the target's numbers as they are
-    std::size_t values_;             // of a row of the result
-    std::size_t whole_vectors_ = 0;  // pixels of a row that may be read eight bytes at a time
+    Coefficients coefficients_;           // of what is left to do behind the resize
+    int arithmetic_ = ARITHMETIC_NONE;    // done together with it
+    const float *constants_ = nullptr;    // of that, for each value of a row: the first ones, the second ones
+    bool direct_;                         // results are the target's numbers as they are
+    std::size_t values_;                  // of a row of the result
+    std::size_t whole_vectors_ = 0;       // pixels of a row that may be read eight bytes at a time
     const std::uint32_t *offsets_ = nullptr;  // of the left pixel of each column, in values
     const float *weights_ = nullptr;          // of its right neighbour
     float *rows_[2] = {nullptr, nullptr};
