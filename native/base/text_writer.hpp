@@ -26,6 +26,15 @@ class TextWriter {
 
     template <std::size_t N> void put(const char (&text)[N]) noexcept { put(text, N - 1); }
 
+    // Has `fill` write at most `most` bytes from where it is told to, and return where they end.
+    template <class Fill> void write(std::size_t most, Fill &&fill) noexcept {
+        if (most > static_cast<std::size_t>(end_ - at_)) {
+            full_ = true;
+            return;
+        }
+        at_ = fill(at_);
+    }
+
     void number(std::int64_t value) noexcept {
         const std::to_chars_result done = std::to_chars(at_, end_, value);
         full_ |= done.ec != std::errc();
@@ -47,7 +56,7 @@ class TextWriter {
     bool quoted(const char *text, std::size_t length) noexcept {
         for (std::size_t i = 0; i < length; ++i) {
             const unsigned char c = static_cast<unsigned char>(text[i]);
-            if (c < 0x20 || c == '"' || c == '\\' || c == 0x7f) return false;
+            if (c < 0x20 || c == '"' || c == '\\') return false;
         }
         put("\"");
         put(text, length);

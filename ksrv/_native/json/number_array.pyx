@@ -1,19 +1,30 @@
 # Locals.
 # cython: freethreading_compatible = True
-"""The numbers of a JSON tensor, straight into an array: Python face of number_array.hpp."""
+"""The numbers of a JSON tensor into an array, and back: Python face of number_array.hpp."""
 
 from cpython.buffer cimport (
     Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint64_t
 
 import numpy as np
 
 from ksrv._native.tensor.datatype cimport (
-    DT_BYTES, DT_FP16, DT_BF16, DT_INVALID, Datatype, datatype_of,
+    DT_BYTES, DT_FP16, DT_BF16, DT_INVALID, Datatype, datatype_of, item_size_of,
 )
 
 from ksrv._native.tensor.datatype import dtype_string
+
+cdef extern from "json/number_writer.hpp" namespace "ksrv" nogil:
+    cdef cppclass TextWriter:
+        TextWriter(char *room, size_t size)
+        size_t length()
+
+    size_t json_value_bytes(Datatype datatype)
+    void put_numbers(
+        TextWriter &out, Datatype datatype, const unsigned char *data, uint64_t count
+    )
 
 cdef dict CODES = {
     <int>NUMBERS_SYNTAX: "syntax",
@@ -86,3 +97,50 @@ def read(buffer, size_t begin, size_t end, str datatype not None, uint64_t count
     if result.count != count:
         raise NumbersError("count", 0, result.count)
     return array
+
+
+def write(array, str datatype not None):
+    """Return the values of an array as the text of a flat JSON array; NaN and infinities are null.
+
+    Args:
+        array: Any C-contiguous buffer of the datatype's values.
+        datatype: A KServe v2 datatype other than BYTES, FP16 and BF16.
+
+    Raises:
+        ValueError: JSON does not carry the datatype, or the buffer does not hold whole values.
+    """
+    cdef bytes encoded = datatype.encode("utf-8", "surrogatepass")
+    cdef Datatype found = datatype_of(encoded, <size_t>len(encoded))
+    cdef size_t width = json_value_bytes(found)
+    cdef Py_buffer source
+    cdef uint64_t count = 0
+    cdef size_t length = 0
+    cdef bytes text
+    cdef char *room
+    if width == 0:
+        raise ValueError(f"{datatype} has no JSON form")
+    PyObject_GetBuffer(array, &source, PyBUF_SIMPLE)
+    try:
+        count = <size_t>source.len // item_size_of(found)
+        if count * item_size_of(found) != <size_t>source.len:
+            raise ValueError(f"{source.len} bytes are no {datatype} values")
+        text = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(count * width + 2))
+        room = PyBytes_AS_STRING(text)
+        with nogil:
+            length = _write(
+                room, count * width + 2, found, <const unsigned char *>source.buf, count
+            )
+    finally:
+        PyBuffer_Release(&source)
+    return text[:length]
+
+
+cdef size_t _write(
+    char *room, size_t size, Datatype datatype, const unsigned char *data, uint64_t count
+) noexcept nogil:
+    cdef TextWriter *out = new TextWriter(room, size)
+    cdef size_t length
+    put_numbers(out[0], datatype, data, count)
+    length = out.length()
+    del out
+    return length

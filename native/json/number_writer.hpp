@@ -1,0 +1,26 @@
+// Numbers as the text of a JSON array.
+//
+// Strategy: the shortest digits that read back as the same value, from std::to_chars, laid out as orjson lays
+// them out, so that an answer is the same text whichever of the two wrote it. NaN and the infinities, which
+// JSON does not know, are null.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/text_writer.hpp"
+#include "tensor/datatype.hpp"
+
+namespace ksrv {
+
+// The most bytes that one value takes with the comma behind it; 0 for a datatype that JSON does not carry.
+std::size_t json_value_bytes(Datatype datatype) noexcept;
+
+// Writes `count` values with their brackets. The datatype is one that JSON carries.
+void put_numbers(TextWriter &out, Datatype datatype, const unsigned char *data, std::uint64_t count) noexcept;
+
+// Whether no value is NaN or infinite.
+bool all_finite(Datatype datatype, const unsigned char *data, std::uint64_t count) noexcept;
+
+}  // namespace ksrv
