@@ -62,6 +62,29 @@ void HttpServer::answer_late(Connection *connection, const ModelSignature &signa
     }
 }
 
+// Gives a message a longer block, with the numbers of its JSON behind the body. False: there is no memory, or
+// they are not what the model's inputs ask for.
+bool HttpServer::extend_with_numbers(Connection *connection, const ModelSignature &signature,
+                                     const FastRequestLayout &layout) noexcept {
+    const std::size_t more = layout.length - connection->body_got;
+    if (!process_budget().reserve(more, true)) return false;
+    Block *const old = connection->block;
+    Block *made = process_pool().lease(connection->body_offset + layout.length, old->backend);
+    if (made) {
+        unsigned char *const body = made->data + connection->body_offset;
+        memcpy(body, old->data + connection->body_offset, connection->body_got);
+        if (read_json_inputs(signature, layout, body)) {
+            connection->counted += more;
+            connection->block = made;
+            process_pool().release(old);
+            return true;
+        }
+        process_pool().release(made);
+    }
+    process_budget().give_back(more);
+    return false;
+}
+
 // Makes a fast-path request of a complete message, which loses its block to it; null where the message is
 // not of that kind.
 FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignature *signature,
@@ -69,8 +92,9 @@ FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignatur
     FastRequestLayout layout;
     const Head &head = connection->head;
     const unsigned char *body = connection->block->data + connection->body_offset;
-    if (!head.has_json_length ||
-        !read_fast_request(*signature, body, connection->body_got, head.json_length, &layout))
+    const std::size_t json_length = head.has_json_length ? head.json_length : connection->body_got;
+    if (!read_fast_request(*signature, body, connection->body_got, json_length, &layout)) return nullptr;
+    if (layout.length != connection->body_got && !extend_with_numbers(connection, *signature, layout))
         return nullptr;
     void *room = malloc(sizeof(FastRequest) + head.length);
     if (!room) return nullptr;
@@ -79,12 +103,13 @@ FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignatur
     request->head_length = head.length;
     request->layout = layout;
     request->rows = layout.rows;
+    request->priority = layout.priority;
     request->nbytes = connection->counted;
     request->reserved = true;
     connection->counted = 0;
     request->body_offset = connection->body_offset;
     request->body_length = connection->body_got;
-    request->json_length = head.json_length;
+    request->json_length = json_length;
     std::uint64_t timeout = static_cast<std::uint64_t>(signature->timeout_ns);
     const std::uint64_t wanted = std::min(layout.timeout_us, LONGEST_TIMEOUT_US);
     if (wanted && (!timeout || wanted < timeout / 1000)) timeout = wanted * 1000;

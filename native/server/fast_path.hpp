@@ -17,7 +17,7 @@ struct FastRequest : Request {
     ModelSignature *signature = nullptr;                // held
     HttpServer *server = nullptr;
     Turn turn;                           // of the message
-    Block *block = nullptr;              // held
+    Block *block = nullptr;              // held: the body, and the numbers of its JSON behind it
     std::size_t body_offset = 0;         // in the block
     std::size_t body_length = 0, json_length = 0;
     std::size_t head_length = 0;         // bytes behind this struct
@@ -25,6 +25,7 @@ struct FastRequest : Request {
 
     char *head() noexcept { return reinterpret_cast<char *>(this + 1); }
     const unsigned char *body() const noexcept { return block->data + body_offset; }
+    const unsigned char *input(std::size_t place) const noexcept { return body() + layout.offsets[place]; }
 };
 
 }  // namespace ksrv

@@ -1,5 +1,7 @@
 #include "server/fast_response.hpp"
 
+#include <cstring>
+
 #include "base/text_writer.hpp"
 #include "v2/binary_response.hpp"
 
@@ -9,7 +11,56 @@ namespace {
 
 constexpr std::size_t FAST_RESPONSE_FIELDS_BYTES = 1024;
 
+// The most bytes that an output takes in the JSON beside its numbers.
+std::size_t json_bytes_around(const ReplyPart &part) noexcept {
+    return 100 + part.name_length + 24 * static_cast<std::size_t>(part.rank);
+}
+
+std::uint64_t values_of(const ReplyPart &part, std::int64_t rows) noexcept {
+    return static_cast<std::uint64_t>(rows * part.row_bytes) / item_size_of(part.type);
+}
+
+bool are_declared(const ModelSignature &signature, const ReplyPart *parts, int part_count) noexcept {
+    if (signature.outputs.empty()) return true;
+    if (signature.outputs.size() != static_cast<std::size_t>(part_count)) return false;
+    for (int i = 0; i < part_count; ++i) {
+        const std::string &declared = signature.outputs[static_cast<std::size_t>(i)];
+        if (declared.size() != parts[i].name_length ||
+            memcmp(declared.data(), parts[i].name, parts[i].name_length) != 0)
+            return false;
+    }
+    return true;
+}
+
 }  // namespace
+
+bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int part_count,
+                        std::int64_t row) noexcept {
+    const ModelSignature &signature = *request.signature;
+    const FastRequestLayout &layout = request.layout;
+    if (!are_declared(signature, parts, part_count)) return false;
+    const std::int64_t rows = static_cast<std::int64_t>(request.rows);
+    std::size_t bytes = 512 + signature.model.size() + signature.version.size() + layout.id_length;
+    std::size_t tensors = 0;
+    const int count = layout.wanted_count ? layout.wanted_count : part_count;
+    for (int i = 0; i < count; ++i) {
+        const ReplyPart &part = parts[layout.place_of(i)];
+        const std::size_t length = static_cast<std::size_t>(rows * part.row_bytes);
+        if (length > FAST_RESPONSE_BYTES) return false;
+        bytes += json_bytes_around(part);
+        if (layout.binary[i]) {
+            tensors += length;
+            continue;
+        }
+        const std::uint64_t values = values_of(part, rows);
+        const std::size_t width = json_value_bytes(part.type);
+        if (width == 0) return false;  // JSON does not carry it
+        if (signature.nan_literals && !all_finite(part.type, part.data + row * part.row_bytes, values))
+            return false;
+        bytes += values * width;
+    }
+    return tensors <= FAST_RESPONSE_TENSOR_BYTES && bytes + tensors <= FAST_RESPONSE_BYTES;
+}
 
 void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_count, std::int64_t row,
                  bool alone, const ReplyStage *stages, int stage_count) noexcept {
@@ -26,22 +77,29 @@ void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_c
                             signature.version.size(),
                             reinterpret_cast<const char *>(request->body()) + layout.id_offset,
                             layout.id_length);
-    const auto part_of = [&](int i) -> const ReplyPart & {
-        return parts[layout.wanted_count ? layout.wanted[i] : i];
-    };
+    bool any_binary = false;
     for (int i = 0; i < count && good; ++i) {
-        const ReplyPart &part = part_of(i);
-        good = put_output(body, i == 0, part.name, part.name_length, part.datatype, part.datatype_length,
-                          part.shape, part.rank, alone ? -1 : rows, rows * part.row_bytes);
+        const ReplyPart &part = parts[layout.place_of(i)];
+        good = begin_output(body, i == 0, part.name, part.name_length, part.datatype, part.datatype_length,
+                            part.shape, part.rank, alone ? -1 : rows);
+        any_binary = any_binary || layout.binary[i];
+        if (layout.binary[i])
+            end_binary_output(body, rows * part.row_bytes);
+        else
+            end_json_output(body, part.type, part.data + row * part.row_bytes, values_of(part, rows));
     }
     end_reply(body);
-    begin_fields(fields, body.length());
+    if (any_binary)
+        begin_fields(fields, body.length());
+    else
+        begin_json_fields(fields);
     fields.put("server-timing: queue;dur=");
     fields.milliseconds(static_cast<std::uint64_t>(request->started_ns - request->enqueued_ns));
     for (int i = 0; i < stage_count; ++i)
         put_stage(fields, false, stages[i].name, stages[i].length, stages[i].nanoseconds);
     for (int i = 0; i < count; ++i) {
-        const ReplyPart &part = part_of(i);
+        const ReplyPart &part = parts[layout.place_of(i)];
+        if (!layout.binary[i]) continue;
         body.put(reinterpret_cast<const char *>(part.data) + row * part.row_bytes,
                  static_cast<std::size_t>(rows * part.row_bytes));
     }

@@ -6,13 +6,14 @@
 
 namespace ksrv {
 
-constexpr std::size_t FAST_RESPONSE_BYTES = 16384;    // JSON and tensors of one answer
+constexpr std::size_t FAST_RESPONSE_BYTES = 65536;        // JSON and tensors of one answer
 constexpr std::size_t FAST_RESPONSE_TENSOR_BYTES = 8192;  // of that, tensors
 
 // One output of a whole batch.
 struct ReplyPart {
     const char *name, *datatype;
     std::size_t name_length, datatype_length;
+    Datatype type;  // which `datatype` names
     const unsigned char *data;
     const std::ptrdiff_t *shape;
     int rank;
@@ -24,6 +25,11 @@ struct ReplyStage {
     std::size_t length;
     std::uint64_t nanoseconds;
 };
+
+// Whether the outputs are those that the model declares, and can be written as each request asks for them,
+// within the bytes of one answer.
+bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int part_count,
+                        std::int64_t row) noexcept;
 
 // Answers with the rows of a batch that begin at `row`; the only request of a batch gets its outputs in
 // the shapes that they have.

@@ -39,6 +39,7 @@ namespace ksrv {
 
 struct Request;
 struct FastRequest;
+struct FastRequestLayout;
 
 struct HttpServerConfig {
     HeadLimits limits;
@@ -264,6 +265,8 @@ class HttpServer {
     void uncount_missing(Connection *connection) noexcept;
 
     // fast_path.cpp
+    bool extend_with_numbers(Connection *connection, const ModelSignature &signature,
+                             const FastRequestLayout &layout) noexcept;
     FastRequest *make_fast_request(Connection *connection, ModelSignature *signature, uint64_t now) noexcept;
     bool submit_fast_request(Connection *connection, const ModelRoute &route) noexcept;
 

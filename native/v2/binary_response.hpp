@@ -1,10 +1,11 @@
-// The answer that nearly every binary infer request gets: its JSON and its header lines.
+// The answer that nearly every infer request gets: its JSON and its header lines.
 //
 // The same text, byte for byte, as the general renderer writes. Plain C++ without Python.
 
 #pragma once
 
 #include "base/text_writer.hpp"
+#include "json/number_writer.hpp"
 
 namespace ksrv {
 
@@ -26,11 +27,12 @@ inline bool begin_reply(TextWriter &out, const char *model, std::size_t model_le
     return true;
 }
 
-// `Size` is any integer type of dimensions. `rows` stands in for the first one where it is not negative.
+// The beginning of an output: name, datatype and shape. `Size` is any integer type of dimensions. `rows` stands
+// in for the first one where it is not negative.
 template <class Size>
-bool put_output(TextWriter &out, bool first, const char *name, std::size_t name_length,
-                const char *datatype, std::size_t datatype_length, const Size *shape, int rank,
-                std::int64_t rows, std::int64_t nbytes) noexcept {
+bool begin_output(TextWriter &out, bool first, const char *name, std::size_t name_length,
+                  const char *datatype, std::size_t datatype_length, const Size *shape, int rank,
+                  std::int64_t rows) noexcept {
     if (!first) out.put(",");
     out.put("{\"name\":");
     if (!out.quoted(name, name_length)) return false;
@@ -41,14 +43,30 @@ bool put_output(TextWriter &out, bool first, const char *name, std::size_t name_
         if (i) out.put(",");
         out.number(i == 0 && rows >= 0 ? rows : static_cast<std::int64_t>(shape[i]));
     }
-    out.put("],\"parameters\":{\"binary_data_size\":");
+    out.put("]");
+    return true;
+}
+
+// The rest of an output whose bytes follow the JSON.
+inline void end_binary_output(TextWriter &out, std::int64_t nbytes) noexcept {
+    out.put(",\"parameters\":{\"binary_data_size\":");
     out.number(nbytes);
     out.put("}}");
-    return true;
+}
+
+// The same of an output that is written as numbers.
+inline void end_json_output(TextWriter &out, Datatype datatype, const unsigned char *data,
+                            std::uint64_t count) noexcept {
+    out.put(",\"data\":");
+    put_numbers(out, datatype, data, count);
+    out.put("}");
 }
 
 inline void end_reply(TextWriter &out) noexcept { out.put("]}"); }
 
+inline void begin_json_fields(TextWriter &fields) noexcept { fields.put("content-type: application/json\r\n"); }
+
+// The same where bytes follow the JSON.
 inline void begin_fields(TextWriter &fields, std::size_t json_length) noexcept {
     fields.put("content-type: application/octet-stream\r\ninference-header-content-length: ");
     fields.number(static_cast<std::int64_t>(json_length));

@@ -1,5 +1,7 @@
 #include "v2/fast_request.hpp"
 
+#include "json/number_array.hpp"
+#include "json/number_writer.hpp"
 #include "v2/infer_header_reader.hpp"
 #include "v2/tensor_blocks.hpp"
 
@@ -7,35 +9,73 @@ namespace ksrv {
 
 namespace {
 
-bool fast_input(const InferHeader &header, const InputHeader &input, const InputSignature &declared,
-                 const unsigned char *body) noexcept {
-    if (input.has_data || input.shared.given || input.parameters_count != 0 ||
-        input.datatype != declared.datatype || input.size_form == SIZE_LIST ||
-        input.rank != declared.tail.size() + 1 ||
-        !input.name.is(declared.name.data(), declared.name.size()))
+bool is_declared(const InferHeader &header, const InputHeader &input, const InputSignature &declared) noexcept {
+    if (input.shared.given || input.parameters_count != 0 || input.datatype != declared.datatype || input.size_form == SIZE_LIST ||
+        input.rank != declared.tail.size() + 1 || input.nbytes == 0)
         return false;
     for (std::size_t i = 0; i < declared.tail.size(); ++i)
         if (header.shapes[input.shape_first + 1 + i] != declared.tail[i]) return false;
-    return input.length != 0 &&
-           reinterpret_cast<std::uintptr_t>(body + input.offset) % item_size_of(input.datatype) == 0;
+    return true;
 }
 
-bool fast_outputs(const InferHeader &header, const ModelSignature &signature,
+bool find_binary(const InputHeader &input, const unsigned char *body, std::size_t place,
+                 FastRequestLayout *layout) noexcept {
+    layout->offsets[place] = input.offset;
+    const unsigned char *data = body + input.offset;
+    return input.length == input.nbytes &&
+           reinterpret_cast<std::uintptr_t>(data) % item_size_of(input.datatype) == 0 &&
+           (input.datatype != DT_BOOL || find_not_bool(data, input.length) == input.length);
+}
+
+// Sets memory aside for an input's numbers, as much as they can fill at most.
+bool find_numbers(const InputHeader &input, const unsigned char *body, std::size_t place,
+                  FastRequestLayout *layout) noexcept {
+    const std::size_t text = input.data_end - input.data_begin;
+    if (input.elements > text / 2 || json_value_bytes(input.datatype) == 0) return false;
+    layout->numbers[place] = {input.data_begin, input.data_end};
+    layout->length += (0 - reinterpret_cast<std::uintptr_t>(body + layout->length)) & 63;
+    layout->offsets[place] = layout->length;
+    layout->length += static_cast<std::size_t>(input.nbytes);
+    return true;
+}
+
+bool find_inputs(const InferHeader &header, const ModelSignature &signature, const unsigned char *body,
+                 FastRequestLayout *layout) noexcept {
+    const std::size_t count = signature.inputs.size();
+    if (header.inputs.size() != count) return false;
+    for (std::size_t i = 0; i < count; ++i) {
+        const InputHeader &input = header.inputs[i];
+        std::size_t place = 0;  // no two inputs of a request have one name
+        while (place < count && !input.name.is(signature.inputs[place].name.data(),
+                                               signature.inputs[place].name.size()))
+            ++place;
+        if (place == count || !is_declared(header, input, signature.inputs[place])) return false;
+        const std::int64_t rows = header.shapes[input.shape_first];
+        if (i != 0 && rows != layout->rows) return false;
+        if (rows < 1 || rows > INT32_MAX) return false;
+        layout->rows = static_cast<std::uint32_t>(rows);
+        if (!(input.has_data ? find_numbers(input, body, place, layout)
+                             : find_binary(input, body, place, layout)))
+            return false;
+    }
+    return true;
+}
+
+bool find_outputs(const InferHeader &header, const ModelSignature &signature,
                   FastRequestLayout *layout) noexcept {
     const std::size_t count = header.outputs.size();
-    if (count == 0) return header.binary_output == 1;
     if (count > FAST_OUTPUTS) return false;
+    for (bool &binary : layout->binary) binary = header.binary_output == 1;
     for (std::size_t i = 0; i < count; ++i) {
         const OutputHeader &output = header.outputs[i];
-        if (output.classification != 0 || output.shared.given || output.parameters_count != 0 ||
-            (output.binary < 0 ? header.binary_output : output.binary) != 1)
-            return false;
+        if (output.classification != 0 || output.shared.given || output.parameters_count != 0) return false;
         std::size_t place = 0;
         while (place < signature.outputs.size() &&
                !output.name.is(signature.outputs[place].data(), signature.outputs[place].size()))
             ++place;
         if (place == signature.outputs.size() || place > 255) return false;
         layout->wanted[i] = static_cast<std::uint8_t>(place);
+        if (output.binary >= 0) layout->binary[i] = output.binary == 1;
     }
     layout->wanted_count = static_cast<std::uint8_t>(count);
     return true;
@@ -45,34 +85,44 @@ bool fast_outputs(const InferHeader &header, const ModelSignature &signature,
 
 bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
                 std::size_t json_length, FastRequestLayout *layout) noexcept {
-    if (json_length == 0 || json_length >= body_length || json_length > signature.json_limit) return false;
+    if (json_length == 0 || json_length > body_length || json_length > signature.json_limit) return false;
     InferHeader header;
     HeaderFault fault;
     const char *text = reinterpret_cast<const char *>(body);
     if (scan_infer_header(text, json_length, signature.limits, &header, &fault) != HEADER_OK ||
         split_blocks(&header, json_length, body_length, &fault) != HEADER_OK ||
-        header.inputs.size() != signature.inputs.size() || header.parameters_count != 0 ||
-        header.priority != 0 || header.mark_final > 0)
+        header.parameters_count != 0 || header.priority > UINT32_MAX || header.mark_final > 0)
         return false;
-    std::int64_t rows = -1;
-    for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
-        const InputHeader &input = header.inputs[i];
-        if (!fast_input(header, input, signature.inputs[i], body)) return false;
-        const std::int64_t first = header.shapes[input.shape_first];
-        if (rows >= 0 && rows != first) return false;
-        rows = first;
-        layout->offsets[i] = input.offset;
-    }
-    if (rows < 1 || rows > INT32_MAX) return false;
-    if (signature.max_rows && static_cast<std::uint64_t>(rows) > signature.max_rows) return false;
-    if (!fast_outputs(header, signature, layout)) return false;
+    layout->length = body_length;
+    if (!find_inputs(header, signature, body, layout)) return false;
+    // A body whose numbers get memory behind it is copied there.
+    if (layout->length != body_length && body_length > signature.json_limit) return false;
+    if (signature.max_rows && layout->rows > signature.max_rows) return false;
+    if (!find_outputs(header, signature, layout)) return false;
     if (header.id.length) {
         if (header.id.data < text || header.id.data >= text + json_length) return false;  // unescaped
         layout->id_offset = static_cast<std::size_t>(header.id.data - text);
         layout->id_length = header.id.length;
     }
-    layout->rows = static_cast<std::uint32_t>(rows);
     layout->timeout_us = header.timeout_us;
+    layout->priority = static_cast<std::uint32_t>(header.priority);
+    return true;
+}
+
+bool read_json_inputs(const ModelSignature &signature, const FastRequestLayout &layout,
+                      unsigned char *body) noexcept {
+    for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
+        const JsonSpan &span = layout.numbers[i];
+        if (span.begin == span.end) continue;
+        const InputSignature &declared = signature.inputs[i];
+        const std::uint64_t count = layout.rows * (declared.row_bytes / item_size_of(declared.datatype));
+        NumbersResult result;
+        const char *text = reinterpret_cast<const char *>(body) + span.begin;
+        if (read_numbers(text, span.end - span.begin, declared.datatype, body + layout.offsets[i], count,
+                         &result) != NUMBERS_OK ||
+            result.count != count)
+            return false;
+    }
     return true;
 }
 

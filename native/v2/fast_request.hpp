@@ -1,10 +1,13 @@
 // Which infer requests need no Python before their handler.
 //
 // Strategy: the header is read by the one reader that every route has, and what was read is compared
-// with the model's signature. The fast path takes a request when nothing about it is left to decide: binary
-// inputs of the declared names, datatypes and shapes, aligned, in the declared order; binary outputs
-// that the model has; no parameters but the binary ones and a timeout. Everything else, wrong
-// requests above all, is left to the general way, which says what is wrong with them.
+// with the model's signature. The fast path takes a request when nothing about it is left to decide: inputs
+// of the declared names, datatypes and shapes, either binary and aligned or as numbers in the JSON; outputs
+// that the model has, in either form; no parameters but those of the protocol. Everything else, wrong requests
+// above all, is left to the general way, which says what is wrong with them.
+//
+// Numbers in the JSON get their memory behind the body, in one block with it: so every input of a fast-path
+// request lies at an offset from its body, whatever it was sent as.
 
 #pragma once
 
@@ -18,17 +21,35 @@ namespace ksrv {
 constexpr int FAST_INPUTS = 4;
 constexpr int FAST_OUTPUTS = 8;
 
+// An input's numbers in the JSON: the brackets of `data`, as offsets into the body.
+struct JsonSpan {
+    std::size_t begin = 0, end = 0;  // equal: the input is binary
+};
+
 struct FastRequestLayout {
     std::size_t id_offset = 0, id_length = 0;  // in the body
     std::uint32_t rows = 0;
-    std::size_t offsets[FAST_INPUTS] = {};    // of the inputs, in the body
+    std::size_t offsets[FAST_INPUTS] = {};    // of the declared inputs, from the body's first byte on
+    JsonSpan numbers[FAST_INPUTS];            // of the declared inputs
+    std::size_t length = 0;                   // of the body with the memory of its numbers behind it
     std::uint64_t timeout_us = 0;
-    std::uint8_t wanted_count = 0;             // 0: all outputs
+    std::uint32_t priority = 0;
+    std::uint8_t wanted_count = 0;            // 0: all outputs
     std::uint8_t wanted[FAST_OUTPUTS] = {};   // their places in ModelSignature::outputs
+    bool binary[FAST_OUTPUTS] = {};           // whether each of them, or output of the model, is binary
+
+    // The place of an answer's output among the outputs of the handler.
+    int place_of(int output) const noexcept { return wanted_count ? wanted[output] : output; }
 };
 
-// Whether the fast path takes the body; then `layout` says where its parts are.
+// Whether the fast path takes the body; then `layout` says where its parts are. `body` is as aligned as
+// the memory will be that the numbers in its JSON are read into.
 bool read_fast_request(const ModelSignature &signature, const unsigned char *body, std::size_t body_length,
                 std::size_t json_length, FastRequestLayout *layout) noexcept;
+
+// Reads the numbers of the JSON into the memory behind the body. False: they are not those that datatype and
+// shape ask for.
+bool read_json_inputs(const ModelSignature &signature, const FastRequestLayout &layout,
+                      unsigned char *body) noexcept;
 
 }  // namespace ksrv

@@ -36,6 +36,7 @@ struct ModelSignature {
     std::int64_t timeout_ns = 0;       // 0: none
     HeaderLimits limits;
     std::size_t json_limit = 0;
+    bool nan_literals = false;         // NaN in JSON answers is Python's word for it
     // The answer past the deadline: {prefix}{milliseconds}{waiting or running}.
     std::string late_status, late_fields, late_prefix, late_waiting, late_running;
 

@@ -1,12 +1,13 @@
 // libFuzzer harness of native/v2/fast_request.hpp: which requests need no Python before their handler.
 //
 // The first two bytes choose how much of the body is header, and the signature. What is accepted must lie
-// within the body, aligned and of just the size that its rows have, must ask for outputs that there are,
-// and must be a request that the reader of every route accepts as well.
+// within the body, or as numbers in the memory behind it, aligned and of just the size that its rows have; it
+// must ask for outputs that there are, and be a request that the reader of every route accepts as well.
 
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <string>
 
 #include "v2/fast_request.hpp"
 #include "v2/infer_header_reader.hpp"
@@ -36,6 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     const std::size_t json_length = length - (tail < length ? tail : 0);
     ksrv::ModelSignature signature;
     signature.inputs.push_back(input("x", ksrv::DT_FP32, {4}));
+    if (data[1] & 16) signature.inputs[0] = input("x", ksrv::DT_BOOL, {2, 1});
     if (data[1] & 1) signature.inputs.push_back(input("y", ksrv::DT_INT64, {}));
     if (data[1] & 2) signature.outputs = {"a", "b"};
     signature.max_rows = data[1] & 4 ? 3 : 0;
@@ -54,18 +56,33 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         require(ksrv::scan_infer_header(text, json_length, signature.limits, &header, &fault) ==
                 ksrv::HEADER_OK);
         require(layout.rows >= 1 && (signature.max_rows == 0 || layout.rows <= signature.max_rows));
-        std::size_t end = json_length;
-        for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
-            const std::size_t bytes = signature.inputs[i].row_bytes * layout.rows;
-            require(layout.offsets[i] == end && bytes <= length - end);
-            require(reinterpret_cast<std::uintptr_t>(body + end) %
-                        ksrv::item_size_of(signature.inputs[i].datatype) ==
-                    0);
-            end += bytes;
+        std::size_t sent = json_length, end = length;
+        for (std::size_t i = 0; i < header.inputs.size(); ++i) {
+            const ksrv::Text &name = header.inputs[i].name;
+            const std::size_t place = signature.inputs[0].name == std::string(name.data, name.length) ? 0 : 1;
+            const ksrv::InputSignature &declared = signature.inputs[place];
+            const std::size_t bytes = declared.row_bytes * layout.rows, offset = layout.offsets[place];
+            const bool binary = layout.numbers[place].begin == layout.numbers[place].end;
+            require(binary != header.inputs[i].has_data);
+            require(reinterpret_cast<std::uintptr_t>(body + offset) % ksrv::item_size_of(declared.datatype) == 0);
+            if (binary) {
+                require(offset == sent && bytes <= length - sent);
+                sent += bytes;
+            } else {
+                require(offset >= end && offset + bytes <= layout.length && layout.length <= 16 * length + 256);
+                end = offset + bytes;
+            }
         }
-        require(end == length && layout.id_offset + layout.id_length <= json_length);
+        require(sent == length && end == layout.length);
+        require(layout.id_offset + layout.id_length <= json_length);
         require(layout.wanted_count <= ksrv::FAST_OUTPUTS);
         for (int i = 0; i < layout.wanted_count; ++i) require(layout.wanted[i] < signature.outputs.size());
+        auto *longer = static_cast<unsigned char *>(
+            ::operator new(lead + layout.length, std::align_val_t(64)));
+        std::memcpy(longer + lead, body, length);
+        ksrv::read_json_inputs(signature, layout, longer + lead);
+        require(std::memcmp(longer + lead, body, length) == 0);
+        ::operator delete(longer, std::align_val_t(64));
     }
     ::operator delete(room, std::align_val_t(64));
     return 0;

@@ -27,6 +27,7 @@ class ModelEndpoint:
         late: tuple[bytes, bytes, bytes, bytes, bytes],
         json_limit: int,
         depth: int,
+        nan_literals: bool,
     ) -> None: ...
     @property
     def unused(self) -> bool: ...

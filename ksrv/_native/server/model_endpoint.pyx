@@ -25,7 +25,7 @@ import numpy as np
 
 from ksrv._native.memory.buffer_pool cimport Block, count_copied, ksrv_wrap, retain_block
 from ksrv._native.tensor.datatype cimport (
-    DT_BOOL, DT_BYTES, DT_INVALID, RANK_LIMIT, datatype_of, item_size_of,
+    DT_BYTES, DT_INVALID, Datatype, RANK_LIMIT, datatype_of, item_size_of,
 )
 from ksrv._native.server.server cimport (
     CHttpServer, Connection, FAST_INPUTS, FAST_OUTPUTS, FastRequest, InputSignature,
@@ -46,14 +46,12 @@ cnp.import_array()
 log = logging.getLogger(__name__)
 
 cdef extern from "server/fast_response.hpp" namespace "ksrv" nogil:
-    const size_t FAST_RESPONSE_BYTES
-    const size_t FAST_RESPONSE_TENSOR_BYTES
-
     cdef struct ReplyPart:
         const char *name
         const char *datatype
         size_t name_length
         size_t datatype_length
+        Datatype type
         const unsigned char *data
         const Py_ssize_t *shape
         int rank
@@ -63,6 +61,10 @@ cdef extern from "server/fast_response.hpp" namespace "ksrv" nogil:
         const char *name
         size_t length
         uint64_t nanoseconds
+
+    cbool fits_fast_response(
+        const FastRequest &request, const ReplyPart *parts, int part_count, int64_t row
+    ) noexcept
 
     void send_fast_response(
         FastRequest *request, const ReplyPart *parts, int part_count, int64_t row, cbool alone,
@@ -208,6 +210,7 @@ cdef class ModelEndpoint:
             for one that a handler had.
         json_limit: Bytes of JSON in a request.
         depth: Levels of nesting in it.
+        nan_literals: Whether JSON answers hold NaN as a literal; such answers are then Python's.
 
     Raises:
         ValueError: An input is not of that kind.
@@ -215,7 +218,7 @@ cdef class ModelEndpoint:
 
     def __cinit__(
         self, Queue queue not None, spec not None, *, int64_t timeout_ns, route, run, tuple late,
-        size_t json_limit, unsigned depth
+        size_t json_limit, unsigned depth, bint nan_literals
     ):
         cdef InputSignature declared
         cdef bytes kind
@@ -235,14 +238,15 @@ cdef class ModelEndpoint:
         self.signature.timeout_ns = timeout_ns
         self.signature.json_limit = json_limit
         self.signature.limits.depth = min(depth, 512)
+        self.signature.nan_literals = nan_literals
         for tensor in spec.inputs:
             kind = tensor.datatype.encode()
             declared.name = tensor.name.encode()
             declared.datatype = datatype_of(kind, <size_t>len(kind))
             declared.tail.clear()
             row = item_size_of(declared.datatype)
-            if (declared.datatype == DT_BYTES or declared.datatype == DT_BOOL
-                    or declared.datatype == DT_INVALID or not tensor.batched):
+            if (declared.datatype == DT_BYTES or declared.datatype == DT_INVALID
+                    or not tensor.batched):
                 raise ValueError(f"the input {tensor.name} may need a look at its values")
             for size in tensor.shape[1:]:
                 if not isinstance(size, int) or size < 0:
@@ -402,35 +406,21 @@ cdef bint _add_part(Parts *parts, object tensor, int64_t rows, bint alone) excep
     part.name_length = <size_t>length
     part.datatype = PyUnicode_AsUTF8AndSize(tensor.datatype, &length)
     part.datatype_length = <size_t>length
-    return True
+    part.type = datatype_of(part.datatype, part.datatype_length)
+    return item_size_of(part.type) == <size_t>cnp.PyArray_ITEMSIZE(array)
 
 
-cdef bint _fits(ModelSignature *signature, Parts *parts, list handles) except -1:
-    """Whether the outputs are those that the model declares, and every response fits its buffer."""
-    cdef size_t bound = 512 + signature.model.size() + signature.version.size()
-    cdef size_t most = 0
-    cdef size_t tensors = 0
-    cdef int i
-    cdef ReplyPart *part
-    cdef NativeHandle handle
-    cdef FastRequest *request
-    if signature.outputs.size() and signature.outputs.size() != <size_t>parts.count:
-        return False
-    for i in range(parts.count):
-        part = &parts.parts[i]
-        if signature.outputs.size() and (
-            signature.outputs[i].size() != part.name_length
-            or signature.outputs[i].compare(0, part.name_length, part.name, part.name_length) != 0
+cdef bint _fits(Parts *parts, vector[CRequest *] &requests) noexcept:
+    """Whether the outputs can be written as each request asks for them."""
+    cdef size_t i
+    cdef int64_t row = 0
+    for i in range(requests.size()):
+        if not fits_fast_response(
+            (<FastRequest *>requests[i])[0], parts.parts, parts.count, row
         ):
             return False
-        bound += 100 + part.name_length + 24 * <size_t>part.rank
-        tensors += <size_t>part.row_bytes
-    for handle in handles:
-        request = <FastRequest *>handle.native
-        most = max(most, request.layout.id_length + request.rows * tensors)
-        if request.rows * tensors > FAST_RESPONSE_TENSOR_BYTES:
-            return False
-    return bound + most <= FAST_RESPONSE_BYTES
+        row += requests[i].rows
+    return True
 
 
 def reply(Queue queue not None, list handles not None, list tensors not None,
@@ -450,7 +440,6 @@ def reply(Queue queue not None, list handles not None, list tensors not None,
         For each handle whether it was answered now; False where it had expired. None, and no
         request is answered, where an answer is not of the common form or large.
     """
-    cdef ModelSignature *signature = (<FastRequest *>(<NativeHandle>handles[0]).native).signature
     cdef Parts parts
     cdef ReplyStage stages[STAGES]
     cdef int stage_count = 1
@@ -471,7 +460,7 @@ def reply(Queue queue not None, list handles not None, list tensors not None,
     for tensor in tensors:
         if not _add_part(&parts, tensor, rows, requests.size() == 1):
             return None
-    if not _fits(signature, &parts, handles):
+    if not _fits(&parts, requests):
         return None
     stages[0].name = b"assemble"
     stages[0].length = 8

@@ -51,6 +51,7 @@ cdef extern from "v2/fast_request.hpp" namespace "ksrv" nogil:
         int64_t timeout_ns
         HeaderLimits limits
         size_t json_limit
+        cbool nan_literals
         string late_status
         string late_fields
         string late_prefix

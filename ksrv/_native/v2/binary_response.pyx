@@ -29,10 +29,11 @@ cdef extern from "v2/binary_response.hpp" namespace "ksrv" nogil:
         TextWriter &out, const char *model, size_t model_length, const char *version,
         size_t version_length, const char *id, size_t id_length
     )
-    bint put_output(
+    bint begin_output(
         TextWriter &out, bint first, const char *name, size_t name_length, const char *datatype,
-        size_t datatype_length, const int64_t *shape, int rank, int64_t rows, int64_t nbytes
+        size_t datatype_length, const int64_t *shape, int rank, int64_t rows
     )
+    void end_binary_output(TextWriter &out, int64_t nbytes)
     void end_reply(TextWriter &out)
     void begin_fields(TextWriter &fields, size_t json_length)
     void put_stage(
@@ -124,9 +125,11 @@ def binary_reply(response, request):
                 return None
             shape[rank] = size
             rank += 1
-        if not put_output(out, first, name.text, name.length, kind.text, kind.length, shape, rank,
-                          -1, nbytes):
+        if not begin_output(
+            out, first, name.text, name.length, kind.text, kind.length, shape, rank, -1
+        ):
             return None
+        end_binary_output(out, nbytes)
         first = False
         total += <uint64_t>nbytes
         parts.append(data)

@@ -158,6 +158,7 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
             late=late,
             json_limit=min(limits.json, FAST_PATH_JSON),
             depth=limits.json_depth,
+            nan_literals=route.nan_literals,
         )
     except ValueError:
         return None
@@ -181,6 +182,9 @@ class FastPath:
         access: The check in front of every call.
         nan_literals: Whether JSON answers hold NaN as a literal.
         shared_memory: The clients' regions; None where shared memory is off.
+
+    Attributes:
+        nan_literals: Whether JSON answers hold NaN as a literal.
     """
 
     def __init__(
@@ -196,7 +200,7 @@ class FastPath:
         self._limits = limits
         self._access = access
         self._needs_token = access.needs_token
-        self._nan_literals = nan_literals
+        self.nan_literals = nan_literals
         self._shared_memory = shared_memory
 
     def admits(self, head: bytes) -> bool:
@@ -314,7 +318,7 @@ class FastPath:
                 exchange.answer(200, OK, *reply)
                 return
             rendered = rest.render_infer(
-                response, request, nan_literals=self._nan_literals, regions=regions
+                response, request, nan_literals=self.nan_literals, regions=regions
             )
             headers = [*usable_headers(response.headers), ("content-type", rendered.content_type)]
             if rendered.header_length is not None:

@@ -136,6 +136,32 @@ inputs:
   - {name: a, datatype: FP32, shape: [-1, 2, 1, 3]}
   - {name: b, datatype: INT64, shape: [-1]}
 """
+EVERY = """
+import numpy as np
+from ksrv import BaseHandler
+
+class Every(BaseHandler):
+    def inference(self, bools, ints, reals):
+        with np.errstate(all="ignore"):
+            return {
+                "bools": ~bools, "ints": ints, "reals": reals, "small": (reals / 0).astype("f4"),
+                "bytes": (ints & 255).astype("u1"), "half": reals.astype("f2"),
+            }
+"""
+EVERY_YAML = """
+handler: handler.py
+inputs:
+  - {name: bools, datatype: BOOL, shape: [-1, 2]}
+  - {name: ints, datatype: INT64, shape: [-1]}
+  - {name: reals, datatype: FP64, shape: [-1, 1, 2]}
+outputs:
+  - {name: bools, datatype: BOOL, shape: [-1, 2]}
+  - {name: ints, datatype: INT64, shape: [-1]}
+  - {name: reals, datatype: FP64, shape: [-1, 1, 2]}
+  - {name: small, datatype: FP32, shape: [-1, 1, 2]}
+  - {name: bytes, datatype: UINT8, shape: [-1]}
+  - {name: half, datatype: FP16, shape: [-1, 1, 2]}
+"""
 JOINED = "batching: {max_batch_size: 8, max_delay_ms: 0}\n"
 MODELS = {
     "pair": (PAIR, PAIR_YAML),
@@ -149,6 +175,8 @@ MODELS = {
     "wide": (ONE, WIDE_YAML),
     "open": (OPEN, OPEN_YAML),
     "shown": (SHOWN, SHOWN_YAML),
+    "every": (EVERY, EVERY_YAML),
+    "every-joined": (EVERY, EVERY_YAML + JOINED),
     "shown-joined": (SHOWN, SHOWN_YAML + JOINED),
 }
 
@@ -175,10 +203,12 @@ class Open:
 
 
 @contextlib.contextmanager
-def opened(engine: Any, *, endpoints: bool = True, access: Any = None) -> Iterator[Any]:
+def opened(
+    engine: Any, *, endpoints: bool = True, access: Any = None, nan_literals: bool = False
+) -> Iterator[Any]:
     limits = Limits()
     access = access or cast(Any, Open())
-    route = FastPath(engine, limits, access)
+    route = FastPath(engine, limits, access, nan_literals=nan_literals)
     check = route.admits if access.needs_token else None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
@@ -242,6 +272,23 @@ def message(
         f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n{fields}"
         f"Inference-Header-Content-Length: {len(header)}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
+    return head.encode() + body
+
+
+def json_message(
+    model: str, inputs: Any, *, fields: str = "", text: Any = None, **more: Any
+) -> Any:
+    """A request whose inputs are numbers in its JSON; the text of each stands as it is sent."""
+    if text is None:
+        entries = [
+            {"name": name, "datatype": datatype, "shape": shape, "data": f"<{name}>"}
+            for name, (datatype, shape, _) in inputs.items()
+        ]
+        text = json.dumps({"inputs": entries, **more}, ensure_ascii=False)
+        for name, (_, _, numbers) in inputs.items():
+            text = text.replace(f'"<{name}>"', numbers)
+    body = text.encode()
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

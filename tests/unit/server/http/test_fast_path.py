@@ -110,13 +110,21 @@ PLAIN = {
     "a parameter": message("one", {"x": row(-5)}),
     "a look at the request": message("one", {"x": row(-6)}, id="four", fields="X-Mine: abc\r\n"),
     "a failed row": message("one", {"x": row(-7)}),
-}
-
-GENERAL = {
-    "JSON answers": message("one", {"x": A}, parameters={}),
+    "a binary request for JSON": message("one", {"x": A}, parameters={}),
     "a JSON answer by name": message(
         "one", {"x": A}, outputs=[{"name": "y", "parameters": {"binary_data": False}}]
     ),
+    "answers in both forms": message(
+        "pair",
+        {"a": A, "b": B},
+        outputs=[{"name": "rows", "parameters": {"binary_data": False}}, {"name": "sum"}],
+    ),
+    "inputs in another order": message("pair", {"b": B, "a": A}),
+    "a priority": message("one", {"x": A}, parameters={"binary_data_output": True, "priority": 1}),
+    "an id with DEL": message("one", {"x": A}, id="a\x7fb"),
+}
+
+GENERAL = {
     "an unknown output": message("one", {"x": A}, outputs=[{"name": "z"}]),
     "an output's parameter": message(
         "one", {"x": A}, outputs=[{"name": "y", "parameters": {"more": 1}}]
@@ -131,9 +139,7 @@ GENERAL = {
     "no rows": message("one", {"x": row(rows=0)}),
     "too many rows": message("joined", {"x": row(rows=9)}),
     "unequal rows": message("pair", {"a": A, "b": row(rows=2)}),
-    "inputs in another order": message("pair", {"b": B, "a": A}),
     "a parameter": message("one", {"x": A}, parameters={"binary_data_output": True, "mine": 1}),
-    "a priority": message("one", {"x": A}, parameters={"binary_data_output": True, "priority": 1}),
     "an escaped id": message("one", {"x": A}, text=THIRD % json.dumps(entry("x", A)).encode()),
     "much JSON": message("one", {"x": A}, text=MUCH),
     "no JSON": message("one", {"x": A}, text=b"[" * 40),
