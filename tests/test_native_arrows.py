@@ -15,10 +15,11 @@ CORE = {
     "protobuf": {"base", "tensor"},
     "image": {"base", "memory", "tensor"},
     "ipc": {"base"},
-    "http": {"base", "memory"},
+    "tls": {"base"},
+    "http": {"base", "memory", "tls"},
     "queue": {"base", "memory"},
     "v2": {"base", "tensor", "json"},
-    "server": {"base", "memory", "http", "queue", "v2"},
+    "server": {"base", "memory", "http", "queue", "tls", "v2"},
 }
 MODULES = {
     "memory": set(),
@@ -27,10 +28,11 @@ MODULES = {
     "protobuf": {"tensor"},
     "image": {"memory", "tensor"},
     "ipc": {"memory", "tensor"},
+    "tls": set(),
     "http": set(),
     "queue": set(),
     "v2": {"memory", "tensor"},
-    "server": {"memory", "tensor", "http", "queue", "v2"},
+    "server": {"memory", "tensor", "http", "queue", "tls", "v2"},
 }
 
 INCLUDE = re.compile(r'^#include "(\w+)/', re.MULTILINE)

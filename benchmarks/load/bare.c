@@ -3,10 +3,12 @@
  * It validates nothing. Every transport figure of ksrv is a ratio to this one.
  *
  *   cc -O2 -o bare bare.c && ./bare PORT ANSWER_BYTES [echo|NANOSECONDS]
+ *   cc -O2 -DWITH_TLS -o bare-tls bare.c -lssl -lcrypto && ./bare-tls PORT ANSWER_BYTES KEY CERTIFICATE
  *
  * With `echo` the answer's tensor is the body's last ANSWER_BYTES bytes. With a number it is busy for so
  * long before each answer, as a server is that calls a handler. That costs more than the time itself: a
- * client that was not answered at once has gone to sleep and must be woken.
+ * client that was not answered at once has gone to sleep and must be woken. With TLS it reads ahead, and
+ * sends an answer's head and its first bytes in one record.
  */
 
 #define _GNU_SOURCE
@@ -23,12 +25,21 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifdef WITH_TLS
+#include <openssl/ssl.h>
+#include <signal.h>
+static SSL_CTX *tls;
+#endif
+
 struct connection {
     int fd;
     char *buffer;
     size_t capacity, filled;
     struct iovec parts[2];
     int at; /* first part that is not fully sent */
+#ifdef WITH_TLS
+    SSL *ssl;
+#endif
 };
 
 static size_t answer_bytes;
@@ -45,16 +56,58 @@ static long long now_ns(void) {
 }
 
 static void drop(struct connection *c) {
+#ifdef WITH_TLS
+    SSL_free(c->ssl);
+#endif
     close(c->fd);
     free(c->buffer);
     free(c);
 }
 
+/* As recv() and sendmsg(). */
+#ifdef WITH_TLS
+static ssize_t give_up(struct connection *c, int result) {
+    int error = SSL_get_error(c->ssl, result);
+    errno = error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? EAGAIN : EPIPE;
+    return error == SSL_ERROR_ZERO_RETURN ? 0 : -1;
+}
+
+static ssize_t take(struct connection *c, char *data, size_t room) {
+    int got = SSL_read(c->ssl, data, (int)room);
+    return got > 0 ? got : give_up(c, got);
+}
+
+static int holds_more(struct connection *c) { return SSL_has_pending(c->ssl); }
+
+static ssize_t put(struct connection *c) {
+    static char record[16384];
+    const char *data = c->parts[c->at].iov_base;
+    size_t length = c->parts[c->at].iov_len;
+    if (c->at == 0) {
+        size_t more = c->parts[1].iov_len < sizeof record - length ? c->parts[1].iov_len : sizeof record - length;
+        memcpy(record, data, length);
+        memcpy(record + length, c->parts[1].iov_base, more);
+        data = record;
+        length += more;
+    }
+    int sent = SSL_write(c->ssl, data, (int)length);
+    return sent > 0 ? sent : give_up(c, sent);
+}
+#else
+static ssize_t take(struct connection *c, char *data, size_t room) { return recv(c->fd, data, room, 0); }
+
+static int holds_more(struct connection *c) { return !c; }
+
+static ssize_t put(struct connection *c) {
+    struct msghdr message = {.msg_iov = c->parts + c->at, .msg_iovlen = 2 - c->at};
+    return sendmsg(c->fd, &message, MSG_NOSIGNAL);
+}
+#endif
+
 /* Sends what is left of the answer; 1 done, 0 later, -1 broken. */
 static int flush(struct connection *c) {
     while (c->at < 2) {
-        struct msghdr message = {.msg_iov = c->parts + c->at, .msg_iovlen = 2 - c->at};
-        ssize_t sent = sendmsg(c->fd, &message, MSG_NOSIGNAL);
+        ssize_t sent = put(c);
         if (sent < 0) return errno == EAGAIN ? 0 : -1;
         while (c->at < 2 && (size_t)sent >= c->parts[c->at].iov_len) sent -= c->parts[c->at++].iov_len;
         if (c->at < 2) {
@@ -89,6 +142,18 @@ static int reserve(struct connection *c, size_t wanted) {
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     answer_bytes = strtoull(argv[2], NULL, 10);
+#ifdef WITH_TLS
+    if (argc != 5) return 2;
+    signal(SIGPIPE, SIG_IGN);
+    tls = SSL_CTX_new(TLS_server_method());
+    if (SSL_CTX_use_PrivateKey_file(tls, argv[3], SSL_FILETYPE_PEM) != 1 ||
+        SSL_CTX_use_certificate_chain_file(tls, argv[4]) != 1)
+        return 1;
+    SSL_CTX_set_read_ahead(tls, 1);
+    SSL_CTX_set_default_read_buffer_len(tls, 65536);
+    SSL_CTX_set_mode(tls, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    argc = 3;
+#endif
     echo = argc > 3 && strcmp(argv[3], "echo") == 0;
     busy_ns = argc > 3 && !echo ? atol(argv[3]) : 0;
     zeros = calloc(1, answer_bytes ? answer_bytes : 1);
@@ -124,13 +189,18 @@ int main(int argc, char **argv) {
                 c->fd = fd;
                 c->at = 2;
                 reserve(c, 65536);
+#ifdef WITH_TLS
+                c->ssl = SSL_new(tls);
+                SSL_set_fd(c->ssl, fd);
+                SSL_set_accept_state(c->ssl);
+#endif
                 event.events = EPOLLIN;
                 event.data.ptr = c;
                 epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
                 continue;
             }
             if (c->at == 2) {
-                ssize_t got = recv(c->fd, c->buffer + c->filled, c->capacity - c->filled, 0);
+                ssize_t got = take(c, c->buffer + c->filled, c->capacity - c->filled);
                 if (got < 0 && errno == EAGAIN) continue;
                 if (got <= 0) {
                     drop(c);
@@ -140,6 +210,7 @@ int main(int argc, char **argv) {
                 size_t head_end = 0, length = message_length(c, &head_end);
                 if (!length || c->filled < length) {
                     if (!reserve(c, length > 65536 ? length : 65536)) drop(c);
+                    else if (holds_more(c)) --i; /* no event tells of that */
                     continue;
                 }
                 for (long long until = busy_ns ? now_ns() + busy_ns : 0; until && now_ns() < until;) continue;

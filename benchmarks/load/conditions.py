@@ -92,8 +92,14 @@ ROWS = {
     "GET metadata": Row("plain", b"GET /v2/models/w1 HTTP/1.1\r\nHost: x\r\n\r\n"),
     "handler process": Row("plain", infer("process")),
     "handler process, batches": Row("plain", infer("process-batched")),
-    "TLS": Row("tls", infer()),
+    "bare C, TLS": Row("bare-tls", infer()),
+    "bare C, TLS, close": Row("bare-tls", infer(), "close"),
+    "TLS": Row("tls", infer(), limit="bare C, TLS"),
+    "TLS, connection for each": Row(
+        "tls", infer(fields="Connection: close\r\n"), "close", limit="bare C, TLS, close"
+    ),
 }
+TLS = ("bare-tls", "tls")
 APART = {
     "process": "executor: process",
     "process-batched": "executor: process\nbatching: {max_batch_size: 8, max_delay_ms: 0}",
@@ -110,16 +116,16 @@ def write_apart(folder: Path) -> None:
         (model / "handler.py").write_text((folder / "w1" / "handler.py").read_text())
 
 
-def certificate(folder: Path) -> list[str]:
-    """Make a certificate and return the options that serve with it."""
-    made = [folder / "key.pem", folder / "certificate.pem"]
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Make a key and a certificate and return their files."""
+    made = folder / "key.pem", folder / "certificate.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
          "-nodes", "-days", "1", "-subj", "/CN=localhost", "-keyout", str(made[0]),
          "-out", str(made[1])],
         check=True, capture_output=True,
     )  # fmt: skip
-    return ["--tls-key", str(made[0]), "--tls-cert", str(made[1])]
+    return made
 
 
 def servers(folder: Path, models: Path) -> dict[str, LoadedServer]:
@@ -128,13 +134,15 @@ def servers(folder: Path, models: Path) -> dict[str, LoadedServer]:
         sys.executable, "-m", "ksrv", "serve", str(models), "--http", "127.0.0.1:{port}",
         "--grpc", "off", "--drain-delay", "0",
     ]  # fmt: skip
+    key, chain = certificate(folder)
     tokens = folder / "tokens"
     tokens.write_text(TOKEN + "\n")
     return {
         "bare": bare(64),
         "plain": LoadedServer("plain", command),
         "token": LoadedServer("token", [*command, "--token-file", str(tokens)]),
-        "tls": LoadedServer("tls", [*command, *certificate(folder)]),
+        "bare-tls": bare(64, tls=(key, chain)),
+        "tls": LoadedServer("tls", [*command, "--tls-key", str(key), "--tls-cert", str(chain)]),
     }
 
 
@@ -171,7 +179,7 @@ class Client:
         command = [
             str(self._binary), str(server.port), str(self._connections), str(seconds), str(file),
             row.mode,
-            "tls" if row.server == "tls" else "plain",
+            "tls" if row.server in TLS else "plain",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -191,7 +199,9 @@ def main() -> None:
         if name not in ROWS:
             parser.error(f"there is no row {name!r}; there are {', '.join(ROWS)}")
     rows = {
-        name: ROWS[name] for name in ROWS if name in {*wanted, "bare C", "bare C, close", "plain"}
+        name: ROWS[name]
+        for name in ROWS
+        if name in {*wanted, "bare C", "plain", *(ROWS[other].limit for other in wanted)}
     }
     costs: dict[str, list[float]] = {name: [] for name in rows}
     with tempfile.TemporaryDirectory(prefix="ksrv-conditions-") as name:
@@ -204,7 +214,7 @@ def main() -> None:
         used = {row.server for row in rows.values()}
         try:
             for name in used:
-                running[name].start(None if name in ("bare", "token", "tls") else READY)
+                running[name].start(None if name in ("bare", "token", *TLS) else READY)
             for row in rows.values():
                 client.cost(running[row.server], row, 1)  # warm
             for _ in range(options.rounds):

@@ -144,14 +144,29 @@ class LoadedServer:
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-def bare(answer_bytes: int, *, echo: bool = False, busy_ns: int = 0) -> LoadedServer:
-    """The limit: `bare.c`, compiled when it is not yet; see there for `echo` and `busy_ns`."""
-    binary = Path(tempfile.gettempdir()) / f"ksrv-bare-{os.getuid()}"
+def bare(
+    answer_bytes: int,
+    *,
+    echo: bool = False,
+    busy_ns: int = 0,
+    tls: tuple[Path, Path] | None = None,
+) -> LoadedServer:
+    """The limit: `bare.c`, compiled when it is not yet; see there for `echo` and `busy_ns`.
+
+    Args:
+        answer_bytes: The bytes of an answer's tensor.
+        tls: The files of its key and its certificate; None serves without TLS.
+    """
+    kind = "-tls" if tls else ""
+    binary = Path(tempfile.gettempdir()) / f"ksrv-bare{kind}-{os.getuid()}"
     source = HERE / "bare.c"
     if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
-        subprocess.run(["cc", "-O2", "-o", str(binary), str(source)], check=True)
+        with_tls = ["-DWITH_TLS", "-lssl", "-lcrypto"] if tls else []
+        subprocess.run(["cc", "-O2", "-o", str(binary), str(source), *with_tls], check=True)
     more = ["echo"] if echo else [str(busy_ns)] if busy_ns else []
-    name = f"bare C busy for {busy_ns / 1000:.1f} us" if busy_ns else "bare C"
+    if tls:
+        more = [str(file) for file in tls]
+    name = f"bare C busy for {busy_ns / 1000:.1f} us" if busy_ns else f"bare C{kind}"
     return LoadedServer(name, [str(binary), "{port}", str(answer_bytes), *more])
 
 

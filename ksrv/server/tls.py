@@ -9,13 +9,14 @@ import os
 import re
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gunicorn.sock import _get_alpn_protocols
 
+from ksrv._native.tls.tls_context import TICKET_KEY_BYTES, TlsContext
 from ksrv.server.settings import ServerSettings, SettingsError
 
 if TYPE_CHECKING:
@@ -87,6 +88,9 @@ class Certificates:
                 f"TLS: {config.ca_certs} cannot be used: {error}; expected certificates as PEM"
             ) from error
         self.expiry = _expiry(self._chain.decode("latin-1"))
+        # One for all workers, so that a session goes on at any of them, and new ones with each reading:
+        # what an earlier authority has let in does not come back with its old session.
+        self._ticket_keys = os.urandom(TICKET_KEY_BYTES)
 
     def _load(self, context: ssl.SSLContext) -> None:
         with _as_file(self._chain) as chain, _as_file(self._key) as key:
@@ -111,6 +115,41 @@ class Certificates:
         if type(self._context) is not ssl.SSLContext:  # gevent has put its own class there since
             self._context = self._make()
         return self._context
+
+    def native_context(self, *protocols: str) -> TlsContext:
+        """Return what the native servers encrypt their connections with, by the same rules as `context`.
+
+        Args:
+            protocols: What may be chosen by ALPN, the best one first.
+
+        Raises:
+            SettingsError: The native servers' OpenSSL cannot use what Python's has taken.
+        """
+        rules = self._context
+        ciphers = [
+            str(cipher["name"])
+            for cipher in rules.get_ciphers()
+            if cipher["protocol"] != "TLSv1.3"  # which are all allowed, as in Python
+        ]
+        with ExitStack() as files:
+            chain, key = (files.enter_context(_as_file(pem)) for pem in (self._chain, self._key))
+            authority = self._authority and files.enter_context(_as_file(self._authority))
+            try:
+                return TlsContext(
+                    chain,
+                    key,
+                    authority=authority or None,
+                    asks=rules.verify_mode != ssl.CERT_NONE,
+                    demands=rules.verify_mode == ssl.CERT_REQUIRED,
+                    verify_flags=int(rules.verify_flags),
+                    least_version=max(0, rules.minimum_version),
+                    most_version=max(0, rules.maximum_version),
+                    ciphers=":".join([f"@SECLEVEL={rules.security_level}", *ciphers]),
+                    protocols=protocols,
+                    ticket_keys=self._ticket_keys,
+                )
+            except (ValueError, RuntimeError) as error:
+                raise SettingsError(f"{error}; Python's ssl module has taken the files") from error
 
     def grpc_credentials(self) -> "grpc.ServerCredentials":
         """Return what gRPC listens with."""

@@ -29,6 +29,7 @@ from gunicorn.workers import gthread
 
 from ksrv._native.http.request_head import HeadRules
 from ksrv._native.server.server import HttpServer
+from ksrv._native.tls.tls_context import TlsContext
 from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.server.http.access_log import AccessLog
 from ksrv.server.http.descriptions import describe, is_ready
@@ -43,6 +44,7 @@ from ksrv.server.http.fast_path import (
 from ksrv.server.http.handoff import HandoffConnection, HandoffSocket, TransferTimeouts
 from ksrv.server.http.threaded_server import ThreadedFront
 from ksrv.server.rest.extensions import extensions_of
+from ksrv.server.tls import Certificates
 
 KNOWN_MAJOR = 27
 """The gunicorn release whose internals this module was written against."""
@@ -264,6 +266,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             transfer=settings.transfer_timeout,
             check=self._fast_path.admits if service.access.needs_token else None,
             shared=self.cfg.workers > 1,
+            tls=self._tls_context(),
             log=logs,
         )
         service.engine.on_table_change = http_server.note_model_change
@@ -288,6 +291,14 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             self.method_queue.fileno(), selectors.EVENT_READ, self.method_queue.run_callbacks
         )
         self.poller.register(http_server.fileno(), selectors.EVENT_READ, self._collect)
+
+    def _tls_context(self) -> TlsContext | None:
+        """Return what connections are encrypted with: the files as the master has read them."""
+        if not self.cfg.is_ssl:
+            return None
+        read = getattr(getattr(self.wsgi, "files", None), "certificates", None)
+        certificates: Certificates = read or Certificates(self.cfg)
+        return certificates.native_context("http/1.1")
 
     def set_accept_enabled(self, enabled: bool) -> None:
         """Begin or stop accepting; with an HTTP server, the HTTP server does."""

@@ -25,6 +25,7 @@ namespace ksrv {
 
 enum class Phase : uint8_t {
     free,
+    handshake,        // TLS has not begun, or is not agreed on
     idle,             // between messages, nothing received
     head,             // a head is incomplete
     buffering,        // gunicorn's: the rest of a small body comes before the handoff
@@ -38,8 +39,8 @@ enum class Phase : uint8_t {
 
 // Whether a connection waits for bytes of its client.
 inline bool receives(Phase phase) noexcept {
-    return phase == Phase::idle || phase == Phase::head || phase == Phase::buffering ||
-           phase == Phase::body;
+    return phase == Phase::handshake || phase == Phase::idle || phase == Phase::head ||
+           phase == Phase::buffering || phase == Phase::body;
 }
 
 enum Claim : uint8_t { OWNED, ARMING, ARMED };

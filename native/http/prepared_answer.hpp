@@ -45,6 +45,7 @@ enum PreparedAnswerIndex : int {
     ANSWER_BYTES_IN_FLIGHT,       // the bytes in flight are at their bound
     ANSWER_FAILED,        // the server's own fault
     ANSWER_SERVER,        // name, version and extensions
+    ANSWER_NOT_TLS,       // plain HTTP, where the server has TLS
     PREPARED_ANSWERS,
 };
 

@@ -4,9 +4,52 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
+
 namespace ksrv {
 
+namespace {
+
+constexpr char INTERIM[] = "HTTP/1.1 100 Continue\r\n\r\n";
+constexpr size_t INTERIM_LENGTH = sizeof INTERIM - 1;
+constexpr size_t RECORD = 16384;
+
+bool would_block(int error) noexcept { return error == EAGAIN || error == EWOULDBLOCK; }
+
+// Small parts leave together in one record; a large one is encrypted where it lies.
+Sent send_records(TlsSession *tls, Outgoing *out) noexcept {
+    unsigned char gathered[RECORD];
+    while (out->at < out->count) {
+        const iovec *part = out->parts + out->at;
+        const void *data = part->iov_base;
+        size_t length = part->iov_len;
+        if (length < RECORD && out->at + 1 < out->count) {
+            length = 0;
+            for (int i = out->at; i < out->count && length < RECORD; ++i) {
+                const size_t taken = std::min(out->parts[i].iov_len, RECORD - length);
+                memcpy(gathered + length, out->parts[i].iov_base, taken);
+                length += taken;
+            }
+            data = gathered;
+        }
+        const ssize_t sent = tls->send(data, length);
+        if (sent < 0) return would_block(errno) ? Sent::blocked : Sent::broken;
+        out->advance(static_cast<size_t>(sent));
+    }
+    return Sent::all;
+}
+
+Sent send_interim(TlsSession *tls) noexcept {
+    const ssize_t sent = tls->send(INTERIM, INTERIM_LENGTH);
+    tls->interim_waits = sent < 0 && would_block(errno);
+    return sent >= 0 ? Sent::all : tls->interim_waits ? Sent::blocked : Sent::broken;
+}
+
+}  // namespace
+
 ssize_t receive_some(Transport *transport, void *data, size_t room) noexcept {
+    if (transport->tls) return transport->tls.receive(data, room);
     ssize_t got;
     do {
         got = recv(transport->fd, data, room, MSG_DONTWAIT);
@@ -15,24 +58,29 @@ ssize_t receive_some(Transport *transport, void *data, size_t room) noexcept {
 }
 
 Unread look_for_unread(Transport *transport) noexcept {
+    if (transport->tls.unread) return Unread::some;
     char next;
     const ssize_t got = recv(transport->fd, &next, 1, MSG_PEEK | MSG_DONTWAIT);
     if (got > 0) return Unread::some;
     if (got == 0) return Unread::closed;
-    return errno == EAGAIN || errno == EWOULDBLOCK ? Unread::none : Unread::broken;
+    return would_block(errno) ? Unread::none : Unread::broken;
 }
 
 bool send_continue(Transport *transport) noexcept {
-    static constexpr char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    static constexpr ssize_t length = sizeof interim - 1;
+    if (transport->tls) return send_interim(&transport->tls) != Sent::broken;
     ssize_t sent;
     do {
-        sent = send(transport->fd, interim, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+        sent = send(transport->fd, INTERIM, INTERIM_LENGTH, MSG_NOSIGNAL | MSG_DONTWAIT);
     } while (sent < 0 && errno == EINTR);
-    return sent == length || (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK));
+    return sent == static_cast<ssize_t>(INTERIM_LENGTH) || (sent < 0 && would_block(errno));
 }
 
 Sent send_now(Transport *transport, Outgoing *out) noexcept {
+    if (TlsSession *tls = &transport->tls; *tls) {
+        // The library must be given again what it has not sent.
+        const Sent before = tls->interim_waits ? send_interim(tls) : Sent::all;
+        return before == Sent::all ? send_records(tls, out) : before;
+    }
     while (out->at < out->count) {
         msghdr message{};
         message.msg_iov = out->parts + out->at;
@@ -41,7 +89,7 @@ Sent send_now(Transport *transport, Outgoing *out) noexcept {
         const ssize_t taken = sendmsg(transport->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (taken < 0) {
             if (errno == EINTR) continue;
-            if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) return Sent::blocked;
+            if (would_block(errno) || errno == ENOBUFS) return Sent::blocked;
             return Sent::broken;
         }
         out->advance(static_cast<size_t>(taken));
@@ -49,9 +97,16 @@ Sent send_now(Transport *transport, Outgoing *out) noexcept {
     return Sent::all;
 }
 
-void end_sending(Transport *transport) noexcept { shutdown(transport->fd, SHUT_WR); }
+void end_sending(Transport *transport) noexcept {
+    if (transport->tls) {
+        transport->tls.say_farewell();
+        transport->tls.end();
+    }
+    shutdown(transport->fd, SHUT_WR);
+}
 
 void close_transport(Transport *transport) noexcept {
+    transport->tls.end();
     if (transport->fd >= 0) close(transport->fd);
     transport->fd = -1;
 }

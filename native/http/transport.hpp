@@ -1,4 +1,4 @@
-// The way of a connection's bytes: its socket.
+// The way of a connection's bytes: its socket, and TLS where the listener has it.
 //
 // All that the server reads and writes on an accepted connection goes through here. Only who owns the
 // connection calls these functions.
@@ -11,11 +11,16 @@
 #include <cstdint>
 
 #include "http/outgoing.hpp"
+#include "tls/tls_session.hpp"
 
 namespace ksrv {
 
 struct Transport {
     int fd = -1;
+    TlsSession tls;  // begun with the first bytes of a handshake
+
+    // Whether a read may succeed although the socket makes no event.
+    bool needs_no_event() const noexcept { return tls.unread || tls.wants_write; }
 };
 
 enum class Sent : uint8_t { all, blocked, broken };
@@ -27,6 +32,11 @@ enum class Unread : uint8_t { none, some, closed, broken };
 // EAGAIN where nothing has come.
 ssize_t receive_some(Transport *transport, void *data, size_t room) noexcept;
 
+// Whether a read that got so many bytes into so much room has left nothing behind.
+inline bool has_emptied(const Transport *transport, size_t got, size_t room) noexcept {
+    return transport->tls ? !transport->tls.unread : got < room;
+}
+
 // Looks without reading.
 Unread look_for_unread(Transport *transport) noexcept;
 
@@ -36,7 +46,7 @@ Sent send_now(Transport *transport, Outgoing *out) noexcept;
 // Sends `100 Continue`, which a socket that is full does without; false when the connection is broken.
 bool send_continue(Transport *transport) noexcept;
 
-// Nothing more is sent; the peer may still send.
+// Nothing more is sent; what the peer still sends is only to be thrown away.
 void end_sending(Transport *transport) noexcept;
 
 void close_transport(Transport *transport) noexcept;

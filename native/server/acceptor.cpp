@@ -52,6 +52,11 @@ void HttpServer::accept_from(uint16_t listener, uint64_t now) noexcept {
         connection->out.sent = connection->out.taken = 0;
         connection->out.owners = nullptr;
         connection->stage_ns = now;
+        if (tls) {  // begins with the client's first bytes: a silent one costs no memory
+            connection->phase.store(Phase::handshake, std::memory_order_release);
+            arm_for_phase(connection, now);
+            continue;
+        }
         connection->phase.store(Phase::idle, std::memory_order_release);
         advance(connection, now);
     }

@@ -73,6 +73,7 @@ void HttpServer::run(int index) noexcept {
         const int ready_count = epoll_wait(epoll_, events, EVENTS, timeout);
         now = unsigned_now_ns();
         self.busy_since.store(now, std::memory_order_relaxed);
+        int handshakes = 0;
         for (int i = 0; i < ready_count; ++i) {
             const uint32_t low = static_cast<uint32_t>(events[i].data.u64);
             if (low == WAKE_TAG) continue;
@@ -84,7 +85,14 @@ void HttpServer::run(int index) noexcept {
             const uint32_t generation = static_cast<uint32_t>(events[i].data.u64 >> 32);
             if (!connection || connection->generation.load(std::memory_order_acquire) != generation)
                 continue;
-            if (connection->claim_for_event()) on_event(connection, events[i].events, now);
+            if (!connection->claim_for_event()) continue;
+            const bool shakes =
+                connection->phase.load(std::memory_order_relaxed) == Phase::handshake;
+            if (shakes && ++handshakes > HANDSHAKES) {
+                arm_for_phase(connection, now);  // the requests of the others first
+            } else {
+                on_event(connection, events[i].events, now);
+            }
         }
         uint64_t due = next_sweep_.load(std::memory_order_relaxed);
         if (now >= due && next_sweep_.compare_exchange_strong(due, now + SWEEP_NS)) sweep(now);
@@ -127,7 +135,7 @@ void HttpServer::notify() noexcept {
 // Gives the connection to the kernel. Its deadline must be set; it must not be saw_bytes afterwards.
 void HttpServer::arm(Connection *connection, uint32_t events) noexcept {
     epoll_event event{};
-    event.events = events;
+    event.events = events & EPOLLIN && connection->needs_no_event() ? events | EPOLLOUT : events;
     event.data.u64 = (static_cast<uint64_t>(connection->generation.load(std::memory_order_relaxed)) << 32) |
                      connection->slot;
     const int operation = connection->registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
@@ -144,13 +152,18 @@ void HttpServer::arm(Connection *connection, uint32_t events) noexcept {
 void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
     const uint32_t slot = connection->slot;
     switch (connection->phase.load(std::memory_order_relaxed)) {
+    case Phase::handshake:
+        deadlines.set(slot, connection->stage_ns + config.head_ns);
+        arm(connection, READING);
+        return;
     case Phase::idle: {
         const bool stopping = draining.load(std::memory_order_relaxed);
+        const uint64_t since = connection->saw_bytes ? now : connection->stage_ns;
         const uint64_t timeout = !connection->saw_bytes ? config.head_ns
                                   : stopping && config.stop_idle_ns < config.idle_ns
                                       ? config.stop_idle_ns
                                       : config.idle_ns;
-        deadlines.set(slot, now + timeout);
+        deadlines.set(slot, since + timeout);
         arm(connection, READING);
         return;
     }
@@ -187,6 +200,33 @@ void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
     default:
         drop(connection);
     }
+}
+
+// Goes on with a TLS handshake; true when it is done, and the connection is still the caller's.
+bool HttpServer::shake_hands(Connection *connection, uint64_t now) noexcept {
+    if (!connection->tls && !connection->tls.begin(*tls, connection->fd)) {
+        drop(connection);
+        return false;
+    }
+    switch (connection->tls.shake_hands()) {
+    case Handshake::done:
+        count(connection->tls.resumed() ? SERVER_TLS_RESUMED : SERVER_TLS_AGREED);
+        connection->stage_ns = now;
+        connection->phase.store(Phase::idle, std::memory_order_relaxed);
+        return true;
+    case Handshake::waits:
+        arm_for_phase(connection, now);
+        return false;
+    case Handshake::plain_http:
+        connection->tls.end();
+        refuse(connection, prepared_answers[ANSWER_NOT_TLS], SERVER_TLS_REFUSED);
+        return false;
+    case Handshake::failed:
+        count(SERVER_TLS_REFUSED);
+        connection->tls.end();  // which has told the client why
+        linger(connection, now);
+    }
+    return false;
 }
 
 // Gives back what the message and its answer held, but for Python's objects.
@@ -313,8 +353,13 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
     case Phase::buffering:
         refuse(connection, prepared_answers[ANSWER_TOO_SLOW], SERVER_TOO_SLOW);
         return;
+    case Phase::handshake:
+        count(SERVER_TOO_SLOW);
+        drop(connection);
+        return;
     case Phase::idle:
         count(SERVER_IDLE_CLOSED);
+        end_sending(connection);
         drop(connection);
         return;
     case Phase::send:
@@ -333,9 +378,10 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
 void HttpServer::drain() noexcept {
     draining.store(true, std::memory_order_release);
     const uint64_t soon = unsigned_now_ns() + config.stop_idle_ns;
-    for (uint32_t slot = 0; slot < connections.used(); ++slot)
-        if (connections.at(slot)->phase.load(std::memory_order_relaxed) == Phase::idle)
-            deadlines.lower(slot, soon);
+    for (uint32_t slot = 0; slot < connections.used(); ++slot) {
+        const Phase phase = connections.at(slot)->phase.load(std::memory_order_relaxed);
+        if (phase == Phase::idle || phase == Phase::handshake) deadlines.lower(slot, soon);
+    }
 }
 
 }  // namespace ksrv

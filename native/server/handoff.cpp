@@ -6,6 +6,10 @@ namespace ksrv {
 
 // Everything read since the message began goes along; epoll forgets the descriptor.
 void HttpServer::hand_off(Connection *connection) noexcept {
+    if (connection->tls) {  // gunicorn could not read on
+        drop(connection);
+        return;
+    }
     count(SERVER_HANDOFFS);
     give_back(connection);  // who reads the body counts it
     deadlines.set(connection->slot, Deadlines::NONE);

@@ -13,6 +13,9 @@ namespace ksrv {
 void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
     int messages = 0;
     bool drained = false;  // the last recv took everything there was
+    if (connection->phase.load(std::memory_order_relaxed) == Phase::handshake &&
+        !shake_hands(connection, now))
+        return;
     for (;;) {
         const Phase phase = connection->phase.load(std::memory_order_relaxed);
         if (phase == Phase::body) {
@@ -117,7 +120,7 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             connection->saw_bytes = true;
         }
         connection->filled += static_cast<size_t>(got);
-        drained = static_cast<size_t>(got) < space;
+        drained = has_emptied(connection, static_cast<size_t>(got), space);
     }
 }
 
@@ -406,7 +409,7 @@ void HttpServer::take_chunks(Connection *connection, uint64_t now) noexcept {
 
 // The kernel makes no event for fewer bytes than this.
 void HttpServer::set_low_water(Connection *connection, int bytes) noexcept {
-    if (connection->low_water == bytes) return;
+    if (connection->tls || connection->low_water == bytes) return;  // records are no bytes of the body
     if (setsockopt(connection->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)
         connection->low_water = bytes;
 }

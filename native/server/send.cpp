@@ -142,11 +142,7 @@ bool HttpServer::finish(Connection *connection, uint64_t now) noexcept {
     if (config.log) record(connection, now);
     release_buffers(connection);
     if (connection->close_after) {
-        end_sending(connection);
-        connection->filled = 0;
-        connection->stage_ns = now;
-        connection->phase.store(Phase::linger, std::memory_order_relaxed);
-        arm_for_phase(connection, now);
+        linger(connection, now);
         return false;
     }
     const bool infer = connection->head.route == Route::infer;
@@ -193,6 +189,15 @@ bool HttpServer::still_reading(Connection *connection, uint64_t now) noexcept {
     connection->out.taken = taken;
     connection->stage_ns = now;
     return since >= wanted;
+}
+
+// Sends no more, and closes when the peer has taken what was sent.
+void HttpServer::linger(Connection *connection, uint64_t now) noexcept {
+    end_sending(connection);
+    connection->filled = 0;
+    connection->stage_ns = now;
+    connection->phase.store(Phase::linger, std::memory_order_relaxed);
+    arm_for_phase(connection, now);
 }
 
 // Closing while the peer still sends would reset the connection and could take the answer with it.

@@ -90,6 +90,9 @@ enum ServerCounter : int {
     SERVER_FAST_PATH,      // infer requests that were queued without Python
     SERVER_RECYCLED,       // idle connections that made room for others
     SERVER_LOST_RECORDS,   // of the access log, which was not read in time
+    SERVER_TLS_AGREED,     // handshakes from the beginning,
+    SERVER_TLS_RESUMED,    // those of clients that went on with an earlier session,
+    SERVER_TLS_REFUSED,    // and those that failed
     SERVER_STRAY,          // second answers to a message, which were not sent: faults of this program
     SERVER_COUNTERS,
 };
@@ -163,6 +166,7 @@ class HttpServer {
     int notify_fd() const noexcept { return notify_; }
 
     HttpServerConfig config;
+    std::shared_ptr<const TlsContext> tls;  // of all listeners, set before they are; null without TLS
     PreparedAnswer prepared_answers[PREPARED_ANSWERS];
     NotReadyAnswer unready;
     std::atomic<bool> live{true}, ready{false};
@@ -179,6 +183,7 @@ class HttpServer {
   private:
     static constexpr int EVENTS = 16;
     static constexpr int ACCEPTS = 16;          // connections taken per wake-up
+    static constexpr int HANDSHAKES = 2;        // that one round of events computes for
     static constexpr int MESSAGES = 16;         // pipelined messages served per turn
     static constexpr size_t TURN_BYTES = 8u << 20;  // received per turn of a huge body
     static constexpr uint64_t SWEEP_NS = 100000000u;
@@ -225,6 +230,7 @@ class HttpServer {
     void expire(Connection *connection, uint64_t now) noexcept;
     void arm(Connection *connection, uint32_t events) noexcept;
     void arm_for_phase(Connection *connection, uint64_t now) noexcept;
+    bool shake_hands(Connection *connection, uint64_t now) noexcept;
     void release_buffers(Connection *connection) noexcept;
     void notify() noexcept;
     void defer_decref(Owners *owners) noexcept;
@@ -283,6 +289,7 @@ class HttpServer {
     static uint64_t acknowledged(const Connection *connection) noexcept;
     void wait_for_reader(Connection *connection, uint64_t now) noexcept;
     bool still_reading(Connection *connection, uint64_t now) noexcept;
+    void linger(Connection *connection, uint64_t now) noexcept;
     void drain_lingering(Connection *connection, uint64_t now) noexcept;
     void record(Connection *connection, uint64_t now) noexcept;
     // Bytes per second that are asked of a transfer of so many bytes.

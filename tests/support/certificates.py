@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 
-def self_signed(folder: Path, name: str = "server") -> Any:
-    """Make a key and a certificate for 127.0.0.1 that is its own authority; their paths."""
+def self_signed(folder: Path, name: str = "server", *, expired: bool = False) -> Any:
+    """Make a key and a certificate for 127.0.0.1 that is its own authority; their paths.
+
+    Args:
+        folder: Where they are written.
+        name: The name in the certificate.
+        expired: Whether its time is over.
+    """
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     folder.mkdir(parents=True, exist_ok=True)
@@ -19,4 +25,9 @@ def self_signed(folder: Path, name: str = "server") -> Any:
          "-days", "1", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"],
         check=True, capture_output=True, timeout=60,
     )  # fmt: skip
+    if expired:
+        subprocess.run(
+            ["openssl", "x509", "-in", cert, "-signkey", key, "-days", "-1", "-out", cert],
+            check=True, capture_output=True, timeout=60,
+        )  # fmt: skip
     return key, cert

@@ -15,6 +15,7 @@ from ksrv._native.tensor.datatype cimport Datatype
 from ksrv._native.queue.request_handle cimport Answered, CRequest, Taken
 from ksrv._native.queue.request_queue cimport CQueue
 from ksrv._native.http.request_head cimport Head, HeadLimits
+from ksrv._native.tls.tls_context cimport const_tls
 
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -186,6 +187,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         ANSWER_BYTES_IN_FLIGHT
         ANSWER_FAILED
         ANSWER_SERVER
+        ANSWER_NOT_TLS
         PREPARED_ANSWERS
 
     cdef enum ServerCounter:
@@ -226,6 +228,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         void take_records(vector[AccessRecord] *out) except +
         int notify_fd() noexcept
         HttpServerConfig config
+        shared_ptr[const_tls] tls
         CPreparedAnswer *prepared_answers
         NotReadyAnswer unready
         atomic[cbool] live

@@ -5,6 +5,7 @@ from ksrv._native.http.request_head import HeadRules
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.server.exchange import Exchange
 from ksrv._native.server.model_endpoint import ModelEndpoint
+from ksrv._native.tls.tls_context import TlsContext
 
 COUNTERS: Final[tuple[str, ...]]
 PREPARED_ANSWERS_NEEDED: Final[tuple[str, ...]]
@@ -39,6 +40,7 @@ class HttpServer:
         check: Callable[[bytes], bool] | None = None,
         shared: bool = False,
         log: bool = False,
+        tls: TlsContext | None = None,
         server: str = "gunicorn",
     ) -> None: ...
     def listen(self, listeners: Sequence[int]) -> None: ...

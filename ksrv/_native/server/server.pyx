@@ -17,6 +17,7 @@ from ksrv._native.queue.request_queue cimport Queue, retain_queue
 from ksrv._native.server.exchange cimport ksrv_route
 from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_serve_fast_requests
 from ksrv._native.http.request_head cimport HeadRules
+from ksrv._native.tls.tls_context cimport TlsContext
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +28,11 @@ COUNTERS = (
     "accepted", "infer", "health", "described", "handoffs", "answered", "too_slow",
     "bytes_in_flight", "queue_full",
     "idle_closed", "disconnected", "accept_paused", "fast_path", "recycled", "lost_records",
-    "stray",
+    "tls_agreed", "tls_resumed", "tls_refused", "stray",
 )
 PREPARED_ANSWERS_NEEDED = (
-    "live", "not_live", "ready", "too_slow", "bytes_in_flight", "failed", "server", "not_ready",
+    "live", "not_live", "ready", "too_slow", "bytes_in_flight", "failed", "server", "not_tls",
+    "not_ready",
 )
 NO_ANSWER = (0, b"", b"", b"")
 assert len(COUNTERS) == SERVER_COUNTERS and len(PREPARED_ANSWERS_NEEDED) == PREPARED_ANSWERS + 1
@@ -107,6 +109,7 @@ cdef class HttpServer:
             connection of a caller who may not goes to gunicorn. None admits every caller.
         shared: Whether other processes accept from the same listeners; they take turns then.
         log: Whether records for an access log are kept.
+        tls: What all connections are encrypted with; None for cleartext.
         server: The `Server` header.
 
     Raises:
@@ -123,7 +126,8 @@ cdef class HttpServer:
         self, HeadRules rules not None, handler, answers, *, int threads=2,
         uint32_t connections=1000, double head=10.0, double grace=10.0, uint64_t rate=4096,
         double idle=75.0, double memory_wait=1.0, uint64_t transfer=300,
-        check=None, bint shared=False, bint log=False, str server="gunicorn"
+        check=None, bint shared=False, bint log=False, TlsContext tls=None,
+        str server="gunicorn"
     ):
         cdef HttpServerConfig config
         cdef int index = 0
@@ -146,6 +150,8 @@ cdef class HttpServer:
         self.check = check
         self.endpoints = []
         self.server = new CHttpServer(config, _serve, <void *>self)
+        if tls is not None:
+            self.server.tls = tls.context
         for name in PREPARED_ANSWERS_NEEDED[:PREPARED_ANSWERS]:  # the last one changes
             _fill_answer(&self.server.prepared_answers[index], answers[name])
             index += 1

@@ -19,7 +19,7 @@ from ksrv._native.server.model_endpoint import ModelEndpoint
 from ksrv._native.server.server import PreparedAnswer
 from ksrv._native.v2.binary_response import binary_reply
 from ksrv.engine.request_handle import SplitRequest
-from ksrv.errors import HandlerFailed, KsrvError, Overloaded, RequestTooSlow
+from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits, show_limit
 from ksrv.observe.traffic import count_refusal
 from ksrv.protocol import rest
@@ -117,6 +117,9 @@ def prepared_answers(limits: Limits, extensions: tuple[str, ...]) -> dict[str, P
         ),
         "server": render_json(server_metadata(extensions), HTTPStatus.OK),
         "failed": render_error(HandlerFailed("the server failed; see its log")),
+        "not_tls": render_error(
+            InvalidRequest("the request came without TLS, which this server expects; use https")
+        ),
     }
 
 

@@ -204,7 +204,12 @@ class Open:
 
 @contextlib.contextmanager
 def opened(
-    engine: Any, *, endpoints: bool = True, access: Any = None, nan_literals: bool = False
+    engine: Any,
+    *,
+    endpoints: bool = True,
+    access: Any = None,
+    nan_literals: bool = False,
+    **options: Any,
 ) -> Iterator[Any]:
     limits = Limits()
     access = access or cast(Any, Open())
@@ -213,7 +218,7 @@ def opened(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         http_server = HttpServer(
-            HeadRules(body=1 << 30), route, prepared_answers(limits, ()), check=check
+            HeadRules(body=1 << 30), route, prepared_answers(limits, ()), check=check, **options
         )
         http_server.listen([listener.fileno()])
         made: dict[int, Any] = {}

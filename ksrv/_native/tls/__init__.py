@@ -1,0 +1,1 @@
+"""TLS of the native servers, with the OpenSSL of the system."""

@@ -1,0 +1,114 @@
+#include "tls/tls_context.hpp"
+
+#include <cstring>
+
+namespace ksrv {
+
+using namespace openssl_value;
+
+namespace {
+
+// Enough for some records: a large body comes with fewer system calls.
+constexpr size_t READ_BUFFER = 65536;
+
+int no_password(char *, int, int, void *) { return 0; }  // else the terminal would be asked
+
+std::string last_error() {
+    char text[256] = "OpenSSL gives no reason";
+    if (const unsigned long code = openssl.ERR_peek_error()) {
+        openssl.ERR_error_string_n(code, text, sizeof text);
+        openssl.ERR_clear_error();
+    }
+    return text;
+}
+
+}  // namespace
+
+TlsContext::~TlsContext() {
+    if (context_) openssl.SSL_CTX_free(context_);
+}
+
+bool TlsContext::set_up(const TlsRules &rules, std::string *why) {
+    if (const char *missing = load_openssl()) {
+        *why = missing;
+        return false;
+    }
+    openssl.ERR_clear_error();
+    context_ = openssl.SSL_CTX_new(openssl.TLS_server_method());
+    if (!context_) {
+        *why = "no context: " + last_error();
+        return false;
+    }
+    const auto control = [this](int what, long value, void *more = nullptr) {
+        return openssl.SSL_CTX_ctrl(context_, what, value, more);
+    };
+    // A message says how long it is: an end without a farewell cuts nothing short unnoticed.
+    openssl.SSL_CTX_set_options(context_, OPTION_NO_COMPRESSION | OPTION_NO_RENEGOTIATION |
+                                              OPTION_SERVER_PREFERENCE | OPTION_IGNORE_UNEXPECTED_EOF);
+    // The kernel would send from the memory of the first try; see `send_now`, whose memory moves.
+    openssl.SSL_CTX_clear_options(context_, OPTION_KTLS);
+    control(CTRL_MODE, MODE_PARTIAL_WRITE | MODE_MOVING_WRITE_BUFFER | MODE_RELEASE_BUFFERS);
+    control(CTRL_READ_AHEAD, 1);
+    openssl.SSL_CTX_set_default_read_buffer_len(context_, READ_BUFFER);
+    // Clients keep their sessions, as tickets: this side remembers none.
+    control(CTRL_SESSION_CACHE, SESSION_CACHE_OFF);
+    static constexpr unsigned char sessions[] = "ksrv";
+    openssl.SSL_CTX_set_session_id_context(context_, sessions, sizeof sessions - 1);
+    openssl.SSL_CTX_set_default_passwd_cb(context_, no_password);
+
+    const auto refuse = [why](const std::string &what) {
+        *why = what + ": " + last_error();
+        return false;
+    };
+    if (rules.least_version && control(CTRL_LEAST_VERSION, rules.least_version) != 1)
+        return refuse("the least version of TLS");
+    if (rules.most_version && control(CTRL_MOST_VERSION, rules.most_version) != 1)
+        return refuse("the highest version of TLS");
+    if (!rules.ciphers.empty() &&
+        openssl.SSL_CTX_set_cipher_list(context_, rules.ciphers.c_str()) != 1)
+        return refuse("the ciphers");
+    if (openssl.SSL_CTX_use_certificate_chain_file(context_, rules.chain.c_str()) != 1)
+        return refuse("the certificate");
+    if (openssl.SSL_CTX_use_PrivateKey_file(context_, rules.key.c_str(), FILE_PEM) != 1)
+        return refuse("the key");
+    if (openssl.SSL_CTX_check_private_key(context_) != 1)
+        return refuse("the key of the certificate");
+    if (!rules.authority.empty() &&
+        openssl.SSL_CTX_load_verify_file(context_, rules.authority.c_str()) != 1)
+        return refuse("the authority of clients");
+    if (openssl.X509_VERIFY_PARAM_set_flags(openssl.SSL_CTX_get0_param(context_),
+                                            rules.verify_flags) != 1)
+        return refuse("the flags for verification");
+    if (rules.asks)
+        openssl.SSL_CTX_set_verify(context_, VERIFY_PEER | (rules.demands ? VERIFY_FAIL_WITHOUT : 0),
+                                   nullptr);
+    if (!rules.ticket_keys.empty()) {
+        std::string keys = rules.ticket_keys;
+        if (control(CTRL_TICKET_KEYS, static_cast<long>(keys.size()), &keys[0]) != 1)
+            return refuse("the keys of tickets");
+    }
+    protocols_ = rules.protocols;
+    if (!protocols_.empty()) openssl.SSL_CTX_set_alpn_select_cb(context_, choose_protocol, this);
+    return true;
+}
+
+// The first of the server's protocols that the client offers. A client that offers none of them gets
+// no answer to its offer, and is expected to speak HTTP/1.1.
+int TlsContext::choose_protocol(SSL *, const unsigned char **chosen, unsigned char *length,
+                                const unsigned char *offered, unsigned int offered_length,
+                                void *context) noexcept {
+    for (const std::string &protocol : static_cast<const TlsContext *>(context)->protocols_) {
+        for (unsigned int at = 0; at < offered_length; at += 1u + offered[at]) {
+            const unsigned int size = offered[at];
+            if (size + 1u > offered_length - at) return ALPN_IGNORED;
+            if (size != protocol.size() || memcmp(offered + at + 1, protocol.data(), size) != 0)
+                continue;
+            *chosen = offered + at + 1;
+            *length = static_cast<unsigned char>(size);
+            return ALPN_CHOSEN;
+        }
+    }
+    return ALPN_IGNORED;
+}
+
+}  // namespace ksrv

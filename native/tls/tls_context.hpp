@@ -1,0 +1,46 @@
+// What all TLS connections of a server share: its certificate, who else must have one, and the rules.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tls/openssl.hpp"
+
+namespace ksrv {
+
+struct TlsRules {
+    std::string chain, key;      // paths of PEM files
+    std::string authority;       // of clients' certificates; none where it is empty
+    bool asks = false;           // for a client's certificate
+    bool demands = false;        // and serves nobody without one
+    unsigned long verify_flags = 0;
+    long least_version = 0, most_version = 0;  // as on the wire; 0: the library's
+    std::string ciphers;         // of TLS 1.2, in OpenSSL's notation
+    std::vector<std::string> protocols;  // for ALPN, the best one first
+    std::string ticket_keys;     // so that sessions resume in every process that has them
+};
+
+class TlsContext {
+  public:
+    TlsContext() = default;
+    TlsContext(const TlsContext &) = delete;
+    TlsContext &operator=(const TlsContext &) = delete;
+    ~TlsContext();
+
+    // True, or false and in `why` what cannot be used. Once, before anything else.
+    bool set_up(const TlsRules &rules, std::string *why);
+
+    SSL *new_session() const noexcept { return openssl.SSL_new(context_); }
+
+  private:
+    static int choose_protocol(SSL *, const unsigned char **chosen, unsigned char *length,
+                               const unsigned char *offered, unsigned int offered_length,
+                               void *context) noexcept;
+
+    SSL_CTX *context_ = nullptr;
+    std::vector<std::string> protocols_;
+};
+
+}  // namespace ksrv

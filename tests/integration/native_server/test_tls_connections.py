@@ -1,0 +1,383 @@
+"""TLS in the native HTTP server: handshakes, records, sessions, and peers that keep to no rule."""
+
+import contextlib
+import socket
+import ssl
+import subprocess
+import tempfile
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ksrv.server.tls import Certificates
+from tests.support.certificates import self_signed
+from tests.support.native.fast_path import ONE, ONE_YAML, message, opened, row, serving
+from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import read_all, read_message
+
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+LAST = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+SHORT = {"head": 0.5, "grace": 0.5, "rate": 1000, "idle": 0.5}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("certificates")
+    made = {name: self_signed(folder, name) for name in ("server", "client", "other")}
+    return made | {"expired": self_signed(folder, "expired", expired=True)}
+
+
+def certificates(files, **settings):
+    key, cert = files["server"]
+    given = {
+        "certfile": str(cert), "keyfile": str(key), "ca_certs": None, "is_ssl": True,
+        "cert_reqs": ssl.CERT_NONE, "ciphers": None, "http_protocols": ["h1"],
+    }  # fmt: skip
+    return Certificates(SimpleNamespace(**given | settings))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("models") / "one", ONE, ONE_YAML) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def address(engine, files):
+    tls = certificates(files).native_context("http/1.1")
+    with opened(engine, tls=tls) as (_, address):
+        yield address
+
+
+@pytest.fixture
+def impatient(engine, files):
+    with opened(engine, tls=certificates(files).native_context(), **SHORT) as found:
+        yield found
+
+
+def client_context(files, version=None, client=None):
+    context = ssl.create_default_context(cafile=str(files["server"][1]))
+    if version is not None:
+        context.minimum_version = context.maximum_version = version
+    if client is not None:
+        key, cert = files[client]
+        context.load_cert_chain(cert, key)
+    return context
+
+
+def connect(address, context, **options):
+    plain = socket.create_connection(address, 60)
+    try:
+        return context.wrap_socket(
+            plain, server_hostname="127.0.0.1", suppress_ragged_eofs=False, **options
+        )
+    except BaseException:
+        plain.close()
+        raise
+
+
+def assert_serves(address, context, **options):
+    with connect(address, context, **options) as client:
+        client.sendall(message("one", {"x": row(1, 2)}))
+        head, body, _ = read_message(client)
+        assert head.startswith(b"HTTP/1.1 200 OK")
+        assert body.endswith(row(1, 2).tobytes())
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_connection_serves_many_messages_and_ends_with_a_farewell(address, files, version):
+    with connect(address, client_context(files, version)) as client:
+        for _ in range(3):
+            client.sendall(message("one", {"x": row(1, 2)}))
+            assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
+        client.sendall(LAST)
+        assert read_all(client).startswith(b"HTTP/1.1 200 OK")  # an end without farewell raises
+
+
+def test_old_versions_are_refused(address, files):
+    context = client_context(files)
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(ssl.SSLError):
+        connect(address, context)
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [
+        ([], None),
+        (["http/1.1"], "http/1.1"),
+        (["h2", "http/1.1"], "http/1.1"),
+        (["h2"], None),
+        (["http/1.10", "http/1.", "x" * 255], None),
+    ],
+)
+def test_the_protocol_is_chosen_by_alpn(address, files, offered, chosen):
+    context = client_context(files)
+    context.set_alpn_protocols(offered)
+    with connect(address, context) as client:
+        assert client.selected_alpn_protocol() == chosen
+        client.sendall(LIVE)
+        assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
+
+
+def test_pipelined_messages_that_come_in_one_record_are_all_answered(address, files):
+    with connect(address, client_context(files)) as client:
+        client.sendall((LIVE + message("one", {"x": row(7)})) * 40)
+        rest = b""
+        for _ in range(80):
+            head, _, rest = read_message(client, rest)
+            assert head.startswith(b"HTTP/1.1 200 OK")
+        assert rest == b""
+
+
+def test_a_message_in_records_of_one_byte_is_answered(address, files):
+    with connect(address, client_context(files)) as client:
+        for byte in message("one", {"x": row(1, 2)}):
+            client.sendall(bytes([byte]))
+        assert read_message(client)[1].endswith(row(1, 2).tobytes())
+
+
+@pytest.mark.parametrize("rows", [1000, 1024 - 9, 4 << 20])
+def test_large_bodies_and_answers_come_whole(address, files, rows):
+    x = np.arange(rows * 4, dtype="<f4").reshape(rows, 4)
+    x[0, 0] = 1
+    with connect(address, client_context(files)) as client:
+        for _ in range(2):
+            sender = threading.Thread(target=client.sendall, args=(message("one", {"x": x}),))
+            sender.start()
+            head, body, _ = read_message(client)
+            sender.join()
+            assert head.startswith(b"HTTP/1.1 200 OK")
+            assert body[-x.nbytes :] == x.tobytes()
+
+
+def test_a_reader_that_pauses_gets_every_byte(address, files):
+    x = np.ones((1 << 20, 4), "<f4")
+    with connect(address, client_context(files)) as client:
+        client.sendall(message("one", {"x": x}))
+        received = bytearray()
+        for _ in range(5):
+            received += client.recv(1000)
+            time.sleep(0.02)
+        _, body, _ = read_message(client, bytes(received))
+        assert body[-x.nbytes :] == x.tobytes()
+
+
+def test_continue_is_sent_before_the_body(address, files):
+    data = message("one", {"x": row(1, 2)}, fields="Expect: 100-continue\r\n")
+    head, separator, body = data.partition(b"\r\n\r\n")
+    with connect(address, client_context(files)) as client:
+        client.sendall(head + separator)
+        assert client.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(body)
+        assert read_message(client)[1].endswith(row(1, 2).tobytes())
+
+
+@pytest.mark.parametrize("farewell", [True, False])
+def test_a_body_that_is_cut_short_is_not_served(address, files, farewell):
+    data = message("one", {"x": row(1, 2)})
+    with connect(address, client_context(files)) as client:
+        client.sendall(data[:-1])
+        if farewell:
+            with contextlib.suppress(OSError):
+                client.settimeout(0.0)
+                client.unwrap()
+        plain = socket.socket(fileno=client.detach())
+    with plain:
+        plain.settimeout(60)
+        plain.shutdown(socket.SHUT_WR)
+        read_all(plain)
+    assert_serves(address, client_context(files))
+
+
+def test_plain_http_is_told_to_use_tls(address):
+    with socket.create_connection(address, 60) as client:
+        client.sendall(LIVE)
+        answer = read_all(client)
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"without TLS" in answer
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\0" * 100, b"\x16\x03\x01\xff\xff" + b"x" * 70000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+     b"\x80\x2e\x01\x00\x02" + b"\0" * 64, b"SSH-2.0-x\r\n"],
+)  # fmt: skip
+def test_garbage_ends_its_connection_and_nothing_else(address, files, garbage):
+    with socket.create_connection(address, 60) as client:
+        with contextlib.suppress(OSError):
+            client.sendall(garbage)
+            client.shutdown(socket.SHUT_WR)
+        assert b"200 OK" not in read_all(client)
+    assert_serves(address, client_context(files))
+
+
+def test_garbage_behind_a_handshake_ends_its_connection(address, files):
+    client = connect(address, client_context(files))
+    with socket.socket(fileno=client.detach()) as plain:
+        plain.sendall(b"\x17\x03\x03\x00\x20" + b"x" * 32)
+        plain.settimeout(60)
+        assert b"HTTP" not in read_all(plain)
+    assert_serves(address, client_context(files))
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("mode", [ssl.CERT_OPTIONAL, ssl.CERT_REQUIRED])
+def test_only_clients_with_a_certificate_of_the_authority_are_served(engine, files, version, mode):
+    given = certificates(files, cert_reqs=mode, ca_certs=str(files["client"][1]))
+    with opened(engine, tls=given.native_context()) as (server, address):
+        assert_serves(address, client_context(files, version, "client"))
+        refused = ["other"]
+        if mode == ssl.CERT_REQUIRED:
+            refused.append(None)
+        else:
+            assert_serves(address, client_context(files, version))
+        for client in refused:
+            with pytest.raises(ssl.SSLError, match=r"(?i)alert|unknown ca|required"):
+                assert_serves(address, client_context(files, version, client))
+        wait_until(lambda: server.counters()["tls_refused"] == len(refused))
+
+
+def test_an_expired_certificate_of_a_client_is_refused(engine, files):
+    given = certificates(files, cert_reqs=ssl.CERT_REQUIRED, ca_certs=str(files["expired"][1]))
+    with (
+        opened(engine, tls=given.native_context()) as (_, address),
+        pytest.raises(ssl.SSLError, match=r"(?i)expired"),
+    ):
+        assert_serves(address, client_context(files, client="expired"))
+
+
+def session_of(address, context):
+    with connect(address, context) as client:
+        client.sendall(LIVE)
+        read_message(client)
+        return client.session
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("client", [None, "client"])
+def test_a_session_goes_on_at_every_worker_until_the_files_are_read_anew(
+    engine, files, version, client
+):
+    rules = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": str(files["client"][1])} if client else {}
+    given = certificates(files, **rules)
+    context = client_context(files, version, client)
+    with (
+        opened(engine, tls=given.native_context()) as (one, first),
+        opened(engine, tls=given.native_context()) as (_, second),
+        opened(engine, tls=certificates(files, **rules).native_context()) as (_, reloaded),
+    ):
+        session = session_of(first, context)
+        for address, resumed in ((first, True), (second, True), (reloaded, False)):
+            with connect(address, context, session=session) as again:
+                assert again.session_reused == resumed
+                again.sendall(LIVE)
+                assert read_message(again)[0].startswith(b"HTTP/1.1 200 OK")
+        assert one.counters()["tls_agreed"] == one.counters()["tls_resumed"] == 1
+
+
+def hello(files):
+    """The first message of a client."""
+    outgoing = ssl.MemoryBIO()
+    made = client_context(files).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        made.do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize("sent", [0, 1, 5, 100, None])
+def test_a_handshake_that_stalls_is_ended(impatient, files, sent):
+    _, address = impatient
+    with socket.create_connection(address, 60) as client:
+        client.sendall(hello(files)[:sent])
+        with contextlib.suppress(ConnectionResetError):
+            while client.recv(1 << 16):
+                pass
+    assert_serves(address, client_context(files))
+
+
+def test_a_handshake_in_trickling_bytes_is_ended_in_time(impatient, files):
+    server, address = impatient
+    with socket.create_connection(address, 60) as client, contextlib.suppress(OSError):
+        for byte in hello(files) * 100:
+            client.sendall(bytes([byte]))
+            time.sleep(0.02)
+        raise AssertionError("the connection was never ended")
+    assert server.counters()["too_slow"] == 1
+
+
+def test_connections_that_say_nothing_behind_their_handshake_are_ended(impatient, files):
+    _, address = impatient
+    with connect(address, client_context(files)) as client:
+        assert read_all(client) == b""  # with a farewell
+
+
+def test_a_body_that_stalls_is_told_and_ended(impatient, files):
+    _, address = impatient
+    with connect(address, client_context(files)) as client:
+        client.sendall(message("one", {"x": row(1, 2)})[:-1])
+        assert read_all(client).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_reader_that_stalls_is_dropped(impatient, files):
+    server, address = impatient
+    with connect(address, client_context(files)) as client:
+        client.sendall(message("one", {"x": np.ones((4 << 20, 4), "<f4")}))
+        wait_until(lambda: server.counters()["too_slow"] == 1)
+        with pytest.raises((ssl.SSLError, ConnectionError)):  # no farewell: it was cut short
+            read_message(client)
+
+
+def test_fifty_stalled_uploads_and_handshakes_keep_nobody_from_an_answer(address, files):
+    context = client_context(files)
+    with contextlib.ExitStack() as stack:
+        for index in range(50):
+            stalled = stack.enter_context(connect(address, context))
+            stalled.sendall(message("one", {"x": row(1, 2)})[: -1 - index])
+            plain = stack.enter_context(socket.create_connection(address, 60))
+            plain.sendall(hello(files)[:index])
+        for _ in range(5):
+            assert_serves(address, context)
+
+
+def test_many_handshakes_at_once_are_all_made(address, files):
+    context = client_context(files)
+    failures = []
+
+    def serve():
+        try:
+            for _ in range(5):
+                assert_serves(address, context)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=serve) for _ in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+@pytest.mark.parametrize(("command", "version"), [(b"K\n", "-tls1_3"), (b"R\n", "-tls1_2")])
+def test_keys_are_renewed_and_renegotiation_is_refused(address, files, command, version):
+    """`K` asks for new keys of both sides, `R` for another handshake."""
+    host, port = address
+    with tempfile.TemporaryFile() as output:
+        client = subprocess.Popen(
+            ["openssl", "s_client", version, "-connect", f"{host}:{port}", "-crlf"],
+            stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, bufsize=0,
+        )  # fmt: skip
+        with client, contextlib.suppress(BrokenPipeError):
+            client.stdin.write(command)
+            time.sleep(0.3)  # else the command is a part of the request
+            client.stdin.write(LAST.replace(b"\r\n", b"\n"))
+            client.wait(60)
+        output.seek(0)
+        told = output.read()
+    assert (b"HTTP/1.1 200 OK" in told) == (command == b"K\n"), told
+    assert_serves(address, client_context(files))
