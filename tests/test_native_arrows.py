@@ -20,6 +20,8 @@ CORE = {
     "queue": {"base", "memory"},
     "v2": {"base", "tensor", "json"},
     "server": {"base", "memory", "http", "queue", "tls", "v2"},
+    "http2": set(),
+    "grpc": {"base", "memory", "queue", "http2"},
 }
 MODULES = {
     "memory": set(),
@@ -33,6 +35,7 @@ MODULES = {
     "queue": set(),
     "v2": {"memory", "tensor"},
     "server": {"memory", "tensor", "http", "queue", "tls", "v2"},
+    "grpc": {"memory", "queue"},
 }
 
 INCLUDE = re.compile(r'^#include "(\w+)/', re.MULTILINE)

@@ -1,6 +1,5 @@
 """`ksrv doctor`: what was found here, what it means for ksrv, and what to do about it."""
 
-import ctypes.util
 import importlib.metadata
 import importlib.util
 import json
@@ -298,9 +297,15 @@ def libraries() -> Iterator[Finding]:
         if old
         else "",
     )
-    nghttp2 = ctypes.util.find_library("nghttp2")
-    yield Finding("ok", "HTTP/2", f"grpcio {_release('grpcio')}; libnghttp2 is "
-                  f"{nghttp2 or 'not here'}, and this release does without it")  # fmt: skip
+    version = _nghttp2()
+    carries = f"libnghttp2 {version}" if version else f"grpcio {_release('grpcio')}"
+    yield Finding(
+        "ok" if version else "slow",
+        "HTTP/2",
+        f"gRPC can be served by {carries}",
+        "" if version else "a gRPC call costs several times the CPU",
+        "" if version else "the system's libnghttp2 (Debian: apt-get install libnghttp2-14)",
+    )
     try:
         from google.protobuf.internal import api_implementation
 
@@ -316,6 +321,14 @@ def libraries() -> Iterator[Finding]:
         yield Finding("wrong", "protobuf", str(error), "gRPC cannot be served",
                       "pip install protobuf")  # fmt: skip
     yield from _jpeg()
+
+
+def _nghttp2() -> str | None:
+    try:
+        from ksrv._native.grpc.grpc_server import library_version
+    except ImportError:
+        return None  # the core is not built, and another line says so
+    return library_version()
 
 
 def _jpeg() -> Iterator[Finding]:

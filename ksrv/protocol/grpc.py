@@ -78,7 +78,7 @@ FIELD_NAMES = {
 }
 
 
-def read_request(message: bytes, limits: Limits) -> Request:
+def read_request(message: bytes | memoryview, limits: Limits) -> Request:
     """Scan a serialized ModelInferRequest, in whatever form the wire format allows.
 
     Args:
@@ -98,7 +98,7 @@ def read_request(message: bytes, limits: Limits) -> Request:
     return found
 
 
-def _scan(message: bytes, limits: Limits) -> Request | None:
+def _scan(message: bytes | memoryview, limits: Limits) -> Request | None:
     try:
         return scan(
             message,
@@ -111,11 +111,11 @@ def _scan(message: bytes, limits: Limits) -> Request | None:
         raise InvalidRequest(str(error)) from error
 
 
-def _ordinary(message: bytes) -> bytes:
+def _ordinary(message: bytes | memoryview) -> bytes:
     from google.protobuf.message import DecodeError
 
     try:
-        parsed = protobuf.message_class("inference.ModelInferRequest").FromString(message)
+        parsed = protobuf.message_class("inference.ModelInferRequest").FromString(bytes(message))
     except DecodeError as error:
         raise InvalidRequest(f"the request is not a ModelInferRequest: {error}") from error
     parsed.DiscardUnknownFields()
@@ -125,7 +125,7 @@ def _ordinary(message: bytes) -> bytes:
 
 
 def parse_infer(
-    message: bytes,
+    message: bytes | memoryview,
     spec_of: SpecOf,
     limits: Limits,
     *,
@@ -144,7 +144,7 @@ def parse_infer(
         regions: The shared memory that the request may name; None where that is off.
 
     Returns:
-        The request. Its tensors are read-only views into `message` where they lie aligned there.
+        The request. Its tensors are views into `message` where they lie aligned there.
 
     Raises:
         KsrvError: The message is malformed or contradicts itself, or there is no such model.

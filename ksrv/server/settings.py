@@ -68,6 +68,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     grpc: Annotated[str, _says("gRPC address HOST:PORT, unix:PATH or off; port 0 picks one.")] = (
         "127.0.0.1:9000"
     )
+    grpc_server: Annotated[
+        Literal["auto", "native", "grpcio"],
+        _says(
+            "What carries gRPC: libnghttp2 in the native server, grpcio, or auto for the native server "
+            "where it can serve."
+        ),
+    ] = "grpcio"
     workers: Annotated[
         int, msgspec.Meta(ge=1, description="Worker processes; each holds its own models.")
     ] = 1

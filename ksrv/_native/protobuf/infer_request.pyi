@@ -50,7 +50,7 @@ class Output:
 @final
 class Request:
     @property
-    def message(self) -> bytes: ...
+    def message(self) -> bytes | memoryview: ...
     @property
     def model_name(self) -> str: ...
     @property
@@ -70,7 +70,7 @@ class Request:
 
 def contents_field(datatype: str) -> int: ...
 def scan(
-    message: bytes,
+    message: bytes | memoryview,
     *,
     inputs: int = ...,
     rank: int = ...,

@@ -11,7 +11,7 @@ cimport cython
 from cpython.buffer cimport (
     Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -218,7 +218,8 @@ cdef class Request:
         raw: Offset and length of every entry of raw_input_contents.
     """
 
-    cdef readonly bytes message
+    cdef readonly object message
+    cdef const unsigned char *base  # the first byte; `message` holds it
     cdef readonly str model_name
     cdef readonly str model_version
     cdef readonly str id
@@ -241,9 +242,7 @@ cdef class Request:
         """
         cdef bytes encoded = entry.datatype.encode()
         cdef Datatype datatype = datatype_of(encoded, <size_t>len(encoded))
-        cdef const unsigned char *p = (
-            <const unsigned char *>PyBytes_AS_STRING(self.message) + entry._packed.offset
-        )
+        cdef const unsigned char *p = self.base + entry._packed.offset
         cdef Py_buffer target
         cdef size_t done
         cdef size_t count = entry.elements
@@ -279,7 +278,7 @@ cdef class Request:
             entry: One of this request's inputs.
             views: Whether all elements are memoryviews, rather than those of 64 KiB or more.
         """
-        cdef const unsigned char *base = <const unsigned char *>PyBytes_AS_STRING(self.message)
+        cdef const unsigned char *base = self.base
         cdef size_t at = entry._contents.offset
         cdef size_t end = at + entry._contents.length
         cdef Span part
@@ -413,7 +412,7 @@ cdef object _refusal(Outcome outcome, const CRequest &notes, const CLimits &limi
 
 
 def scan(
-    bytes message not None,
+    message not None,
     *,
     size_t inputs=256,
     size_t rank=32,
@@ -423,7 +422,7 @@ def scan(
     """Note what a serialized ModelInferRequest holds.
 
     Args:
-        message: The bytes as received.
+        message: The bytes as received, as bytes or another contiguous buffer.
         inputs: The most inputs, raw entries and requested outputs, each counted alone.
         rank: The most dimensions of a shape; at most 32.
         parameters: The most parameters, those of inputs and outputs included.
@@ -439,16 +438,22 @@ def scan(
     """
     cdef CRequest notes
     cdef CLimits limits
-    cdef const char *base = PyBytes_AS_STRING(message)
+    cdef const char *base
     cdef Outcome outcome
-    cdef Request made
+    cdef Request made = Request.__new__(Request)
     cdef Output output
     cdef size_t i
     limits.inputs = inputs
     limits.rank = rank if rank < RANK_LIMIT else <size_t>RANK_LIMIT
     limits.parameters = parameters
     limits.text = text
-    cdef size_t size = <size_t>PyBytes_GET_SIZE(message)
+    cdef Py_buffer view
+    PyObject_GetBuffer(message, &view, PyBUF_SIMPLE)
+    base = <const char *>view.buf
+    cdef size_t size = <size_t>view.len
+    # Not kept until `made` ends: the collector may clear a memoryview whose buffer is exported,
+    # which crashes CPython 3.11. A received message is neither resized nor released.
+    PyBuffer_Release(&view)
     if size >= RELEASE_FROM:
         with nogil:
             outcome = c_scan(<const unsigned char *>base, size, limits, notes)
@@ -458,8 +463,8 @@ def scan(
         raise _refusal(outcome, notes, limits)
     if notes.unsure:
         return None
-    made = Request.__new__(Request)
     made.message = message
+    made.base = <const unsigned char *>base
     made.model_name = _text(base, notes.model_name)
     made.model_version = _text(base, notes.model_version)
     made.id = _text(base, notes.id)

@@ -11,6 +11,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
+from ksrv._native.grpc.grpc_server import CODE_OF, Call
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Overloaded
 from ksrv.observe.traffic import count_error
 from ksrv.server.credentials import Access
@@ -30,6 +31,8 @@ Check = Callable[[Context], None]
 
 def metadata_of(context: Context) -> dict[str, str]:
     """Return a call's text metadata, names in lower case; binary entries are left out."""
+    if isinstance(context, Call):
+        return context.metadata()
     return {
         entry.key: entry.value
         for entry in context.invocation_metadata()
@@ -39,6 +42,8 @@ def metadata_of(context: Context) -> dict[str, str]:
 
 def peer_of(context: Context) -> str:
     """Return the caller's IP address, or "" for a unix socket."""
+    if isinstance(context, Call):
+        return context.peer_address()
     kind, _, rest = str(context.peer()).partition(":")
     if kind == "ipv4":
         return rest.rpartition(":")[0]
@@ -49,6 +54,8 @@ def peer_of(context: Context) -> str:
 
 def deadline_of(context: Context) -> int | None:
     """Return the `time.monotonic_ns` of a call's deadline, or None."""
+    if isinstance(context, Call):
+        return context.deadline_ns
     left = context.time_remaining()
     if left is None or not math.isfinite(left) or left > FOREVER_S:
         return None
@@ -108,11 +115,22 @@ def set_status(context: Context, error: KsrvError) -> None:
     count_error(error)
     context.set_code(getattr(grpc.StatusCode, error.grpc_code))
     context.set_details(error.message)
-    trailers = trailing(getattr(error, "headers", None) or {})
-    if error.retry_after is not None:
-        trailers.append(("retry-after", str(error.retry_after)))
-    if trailers:
+    if trailers := error_metadata(error):
         context.set_trailing_metadata(tuple(trailers))
+
+
+def error_metadata(error: KsrvError) -> list[tuple[str, str]]:
+    """Return the metadata that goes with an error."""
+    metadata = trailing(getattr(error, "headers", None) or {})
+    if error.retry_after is not None:
+        metadata.append(("retry-after", str(error.retry_after)))
+    return metadata
+
+
+def refuse(call: Call, error: KsrvError) -> None:
+    """End a call of the native server with an error, and count it."""
+    count_error(error)
+    call.finish(CODE_OF[error.grpc_code], error.message, error_metadata(error))
 
 
 def trailing(headers: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -146,7 +164,7 @@ def abort(context: Context, error: KsrvError) -> NoReturn:
     raise AssertionError("abort returned")
 
 
-def parsed(kind: type[Any], message: bytes) -> Any:
+def parsed(kind: type[Any], message: bytes | memoryview) -> Any:
     """Return the request that a call received.
 
     grpcio's own deserialising would answer malformed bytes with INTERNAL.
@@ -157,14 +175,14 @@ def parsed(kind: type[Any], message: bytes) -> Any:
     from google.protobuf.message import DecodeError
 
     try:
-        return kind.FromString(message)
+        return kind.FromString(bytes(message))
     except DecodeError as error:
         raise InvalidRequest(f"the request is not a {kind.DESCRIPTOR.name}: {error}") from error
 
 
 def answering(
     behavior: Behavior, kind: type[Any], answer: type[Any]
-) -> Callable[[bytes, Context], bytes]:
+) -> Callable[[bytes | memoryview, Context], bytes]:
     """Return a unary call as a function of bytes.
 
     Args:
@@ -173,7 +191,7 @@ def answering(
         answer: The answer's class.
     """
 
-    def call(message: bytes, context: Context) -> bytes:
+    def call(message: bytes | memoryview, context: Context) -> bytes:
         made: bytes = answer.SerializeToString(behavior(parsed(kind, message), context))
         return made
 

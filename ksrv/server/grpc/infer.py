@@ -112,7 +112,7 @@ class InferCalls:
         self._pool = pool
         self._regions_of = regions_of
 
-    def read(self, message: bytes, context: Context) -> InferRequest:
+    def read(self, message: bytes | memoryview, context: Context) -> InferRequest:
         """Read a request of a caller who may call.
 
         Args:

@@ -74,24 +74,43 @@ def as_written(message: bytes, limits: Limits, reservation: Reservation) -> byte
     encoding = encoding_of(message)
     if encoding is None:
         return message
-    steps = (
-        message[start : start + COMPRESSED_STEP]
-        for start in range(0, len(message), COMPRESSED_STEP)
-    )
-    whole = bytearray()
     try:
-        for piece in inflated(steps, encoding, limits):
-            if len(whole) + len(piece) > limits.body:
-                raise BodyTooLarge(
-                    f"the {encoding} message inflates to more bytes than the "
-                    f"{show_limit('body', limits.body)}"
-                )
-            reservation.grow(2 * len(piece))  # it is copied once it is whole
-            whole += piece
+        return inflated_message(message, encoding, limits, reservation)
     except InvalidRequest:
         if encoding == "gzip":
             raise
         return message
+
+
+def inflated_message(
+    message: bytes | memoryview, encoding: str, limits: Limits, reservation: Reservation
+) -> bytes:
+    """Return what a compressed message inflates to.
+
+    Args:
+        message: The message as it was received.
+        encoding: "gzip" or "deflate".
+        limits: Bounds on its size and its ratio.
+        reservation: Takes what it inflates to.
+
+    Raises:
+        BodyTooLarge: It inflates to more than the limits allow.
+        InvalidRequest: It is corrupt.
+        Overloaded: The bytes in flight are at their bound.
+    """
+    steps = (
+        bytes(message[start : start + COMPRESSED_STEP])
+        for start in range(0, len(message), COMPRESSED_STEP)
+    )
+    whole = bytearray()
+    for piece in inflated(steps, encoding, limits):
+        if len(whole) + len(piece) > limits.body:
+            raise BodyTooLarge(
+                f"the {encoding} message inflates to more bytes than the "
+                f"{show_limit('body', limits.body)}"
+            )
+        reservation.grow(2 * len(piece))  # it is copied once it is whole
+        whole += piece
     return bytes(whole)
 
 

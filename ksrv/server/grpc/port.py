@@ -44,6 +44,52 @@ def reserve(address: Address) -> tuple[Address, socket.socket | None]:
     return replace(address, port=port), shared
 
 
+def listen(
+    address: Address, backlog: int, *, shared: bool = False, umask: int | None = None
+) -> socket.socket:
+    """Return a listening socket.
+
+    Args:
+        address: Where to listen.
+        backlog: Connections that wait to be accepted at most.
+        shared: Whether other sockets may listen there as well.
+        umask: That of a unix socket; None for the process's.
+
+    Raises:
+        OSError: The address is taken or does not exist.
+    """
+    if address.path:
+        made = _listen_on_path(address.path, umask)
+    else:
+        family, _, _, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        made = socket.socket(family, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind(where)
+    made.listen(backlog)
+    return made
+
+
+def _listen_on_path(path: str, umask: int | None) -> socket.socket:
+    """Return a socket that is bound to a path, in place of one that nobody listens on any more."""
+    with contextlib.suppress(FileNotFoundError), socket.socket(socket.AF_UNIX) as trial:
+        try:
+            trial.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+    before = None if umask is None else os.umask(umask)
+    try:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made.bind(path)
+    finally:
+        if before is not None:
+            os.umask(before)
+    return made
+
+
 def listeners() -> dict[int, int]:
     """Return the descriptors of this process's listening sockets by inode; none outside Linux."""
     found = {}

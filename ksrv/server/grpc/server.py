@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +24,7 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.errors import KsrvError
+from ksrv.observe.traffic import count_refusal
 from ksrv.protocol.protobuf import (
     HEALTH,
     INFERENCE,
@@ -50,8 +52,8 @@ from ksrv.server.grpc.messages import Messages, admitted
 from ksrv.server.grpc.port import listeners, stop_listening
 from ksrv.server.grpc.reflection import reflection
 from ksrv.server.grpc.servicer import CONTROL, OPEN, Servicer
-from ksrv.server.grpc.stream import StreamCalls
-from ksrv.server.grpc.unfinished_calls import SMALL, UnfinishedCalls
+from ksrv.server.grpc.stream import Incoming, StreamCalls
+from ksrv.server.grpc.unfinished_calls import SMALL, UnfinishedCall, UnfinishedCalls
 from ksrv.server.http.byte_budget import process_budget
 from ksrv.server.memory_regions import AuthorizedRegistry, SharedMemory, shared_memory_of
 from ksrv.server.rest.extensions import extensions_of
@@ -349,14 +351,12 @@ class GrpcServer:
             pool=infer_pool,
             regions_of=self._regions_of,
         )
-        self._streams = StreamCalls(
-            calls,
-            self._pool("read", MAX_STREAMS),
-            self._unfinished,
-            self._budget,
-            settings.limits,
-            begin_timeout=STREAM_TIMEOUT_SECONDS,
-        )
+        self._streams = infer_streams = StreamCalls(calls, self._pool("read", MAX_STREAMS))
+
+        def stream_infer(messages: Iterator[bytes], context: Context) -> Iterator[bytes]:
+            source = functools.partial(self._messages, messages, context)
+            return infer_streams.stream(source, context)
+
         unary[f"/{INFERENCE}/ModelInfer"] = Unary(needs_token(authorizer), settings.limits)
         self._direct = DirectCalls.on(
             self._server,
@@ -378,9 +378,46 @@ class GrpcServer:
                 pool=infer_pool,
             )
             self._server.add_generic_rpc_handlers((others,))
-        stream = streaming(self._streams.stream, needs_token(authorizer), lambda _: self._permits)
+        stream = streaming(stream_infer, needs_token(authorizer), lambda _: self._permits)
         handler = grpc.stream_stream_rpc_method_handler(_in_pool(stream, streams))
         return grpc.method_handlers_generic_handler(INFERENCE, {"ModelStreamInfer": handler})
+
+    def _messages(
+        self,
+        messages: Iterator[bytes],
+        context: Context,
+        idle: Callable[[], bool],
+        fail: Callable[[KsrvError], None],
+    ) -> Iterator[Incoming]:
+        """Yield the messages of an inference stream until it ends."""
+        import grpc
+
+        def give_up(wait: UnfinishedCall, error: KsrvError) -> None:
+            if idle():
+                fail(error)
+            else:  # what came of the message is held until the call ends
+                count_refusal("grpc", error.reason)
+                context.cancel()
+
+        @contextmanager
+        def opened(message: bytes) -> Iterator[bytes]:
+            written, reservation = admitted(message, self._settings.limits, self._budget)
+            with reservation:
+                yield written
+
+        received = Messages(
+            messages,
+            context,
+            self._unfinished,
+            begin_timeout=STREAM_TIMEOUT_SECONDS,
+            give_up=give_up,
+            idle=idle,
+        )
+        try:
+            for message in received:
+                yield functools.partial(opened, message)
+        except grpc.RpcError:
+            return  # the client cancelled the call, or its connection is gone
 
     def _watch(self, health: Health) -> Any:
         import grpc

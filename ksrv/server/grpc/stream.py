@@ -8,21 +8,17 @@ ended, so that it makes room.
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError, NotReady
-from ksrv.limits import Limits
-from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse, Parameter
 from ksrv.server.grpc.calls import Context, failure_of
 from ksrv.server.grpc.infer import InferCalls, stream_error
-from ksrv.server.grpc.messages import Messages, admitted
-from ksrv.server.grpc.unfinished_calls import UnfinishedCall, UnfinishedCalls
 
 if TYPE_CHECKING:
     from ksrv.engine.request_handle import RequestHandle
@@ -134,39 +130,29 @@ class _Line:
                 entry.give_up()
 
 
+Incoming = Callable[[], AbstractContextManager["bytes | memoryview"]]
+"""A received message, to be opened: that counts and inflates it, and it may fail."""
+
+Source = Callable[[Callable[[], bool], Callable[[KsrvError], None]], Iterator[Incoming]]
+"""Gives a stream's messages, told whether nothing is under way, and whom to tell when none comes in time."""
+
+
 class StreamCalls:
     """The streams of one server.
 
     Args:
         infer: Reads requests and hands them to the engine.
         pool: Where the readers run; it must have a thread for each stream besides the calls' own.
-        unfinished: The calls whose message has not arrived.
-        budget: The bytes that requests may hold together.
-        limits: Bounds on a message.
-        begin_timeout: Seconds that a stream may wait for a message while nothing is under way.
     """
 
-    def __init__(
-        self,
-        infer: InferCalls,
-        pool: ThreadPoolExecutor,
-        unfinished: UnfinishedCalls,
-        budget: MemoryBudget,
-        limits: Limits,
-        *,
-        begin_timeout: float,
-    ) -> None:
+    def __init__(self, infer: InferCalls, pool: ThreadPoolExecutor) -> None:
         self._infer = infer
         self._pool = pool
-        self._unfinished = unfinished
-        self._budget = budget
-        self._limits = limits
-        self._begin_timeout = begin_timeout
         self._lock = threading.Lock()
         self._lines: set[_Line] = set()
         self._closing = False
 
-    def stream(self, messages: Iterator[bytes], context: Context) -> Iterator[bytes]:
+    def stream(self, source: Source, context: Context) -> Iterator[bytes]:
         """Answer the requests of one stream.
 
         Raises:
@@ -176,9 +162,11 @@ class StreamCalls:
         line = _Line()
         with self._lock:
             self._lines.add(line)
+            if self._closing:
+                line.end()
         context.add_callback(line.close)
         try:
-            self._pool.submit(self._read, messages, context, line)
+            self._pool.submit(self._read, source(line.idle, line.fail), context, line)
             while (entry := line.take()) is not None:
                 yield from self._answers(entry, context)
         finally:
@@ -198,42 +186,24 @@ class StreamCalls:
         for line in lines:
             line.end()
 
-    def _read(self, messages: Iterator[bytes], context: Context, line: _Line) -> None:
-        import grpc
-
-        def give_up(wait: UnfinishedCall, error: KsrvError) -> None:
-            if line.idle():
-                line.fail(error)
-            else:  # what came of the message is held until the call ends
-                count_refusal("grpc", error.reason)
-                context.cancel()
-
-        received = Messages(
-            messages,
-            context,
-            self._unfinished,
-            begin_timeout=self._begin_timeout,
-            give_up=give_up,
-            idle=line.idle,
-        )
+    def _read(self, received: Iterator[Incoming], context: Context, line: _Line) -> None:
         try:
-            for message in received:
+            for incoming in received:
                 if not line.accept():
                     break
-                entry = self._begin(message, context)
+                entry = self._begin(incoming, context)
                 if not line.put(entry):
                     entry.give_up()  # the line was closed before it knew of this one
                     break
-        except grpc.RpcError:
-            line.close()  # the client cancelled the call, or its connection is gone
+        except Exception as error:  # noqa: BLE001 - the pool's thread would drop it
+            line.fail(failure_of(error))
         finally:
             line.end_reading()
 
-    def _begin(self, message: bytes, context: Context) -> _Entry:
+    def _begin(self, incoming: Incoming, context: Context) -> _Entry:
         entry = _Entry()
         try:
-            message, reservation = admitted(message, self._limits, self._budget)
-            with reservation:  # until the engine's queue counts the request
+            with incoming() as message:  # until the engine's queue counts the request
                 entry.request = self._infer.read(message, context)
             entry.request.on_chunk = entry.events.put
             entry.handle = self._infer.submit(entry.request)

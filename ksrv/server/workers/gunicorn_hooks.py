@@ -8,7 +8,7 @@ import socket
 import ssl
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from ksrv.server.addresses import (
     unusable,
 )
 from ksrv.server.credentials import Access
-from ksrv.server.grpc.port import reserve
+from ksrv.server.grpc.choice import describe, is_native
+from ksrv.server.grpc.port import listen, reserve
 from ksrv.server.http.expect_continue import defer_continue
 from ksrv.server.http.gevent_support import exclude_threads
 from ksrv.server.http.gunicorn_errors import speak_json
@@ -151,7 +152,8 @@ class Master:
             if self._grpc is not None:
                 loopback = loopback and self._grpc.loopback
                 check_exposure(self._grpc, "grpc", insecure=settings.insecure, credentials=guarded)
-                self.service.grpc_address, self._grpc_socket = self._reserve(self._grpc)
+                native = is_native(settings, encrypted=self.service.files.certificates is not None)
+                self._take_grpc(self._grpc, server.cfg.umask, native=native)
             check_shared_memory(settings, loopback=loopback)
             _check_jpeg_decoder(settings)
             if not _inherits_listeners(server):
@@ -161,9 +163,19 @@ class Master:
         except (AddressError, SettingsError, OSError) as error:
             raise RuntimeError(str(error)) from error
 
-    def _reserve(self, address: Address) -> tuple[Address, socket.socket | None]:
+    def _take_grpc(self, address: Address, umask: int, *, native: bool) -> None:
+        """Take the gRPC address, so that port 0 means one port and a second server fails.
+
+        The workers of the native server accept from one listener; grpcio's bind once more.
+        """
         try:
-            return reserve(address)
+            if native:
+                made = listen(address, self.settings.backlog, umask=umask)
+                self.service.grpc_listener = made
+                port = 0 if address.path else made.getsockname()[1]
+                self.service.grpc_address = replace(address, port=port)
+            else:
+                self.service.grpc_address, self._grpc_socket = reserve(address)
         except OSError as error:
             raise unusable(address, "grpc", error) from error
 
@@ -206,6 +218,9 @@ class Master:
         http = None if self._quiet else [str(listener) for listener in server.LISTENERS]
         open_to_proxies = not server.cfg.is_ssl and self.settings.control_token_file is None
         print_addresses(http, self.service.grpc_address, open_to_proxies=open_to_proxies)
+        if self.service.grpc_address is not None:
+            native = self.service.grpc_listener is not None
+            log.info("gRPC is served by %s", describe(native=native))
 
     def nworkers_changed(self, server: Any, new: int, old: int | None) -> None:
         """Note how many workers a generation has."""

@@ -13,6 +13,7 @@ once more, the worker waits for nothing.
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -37,7 +38,9 @@ from ksrv.server.workers.stop_signals import StopSignals
 from ksrv.server.workers.worker_table import CAPACITY, State, WorkerTable
 
 if TYPE_CHECKING:
+    from ksrv._native.memory.memory_budget import MemoryBudget
     from ksrv.engine.engine import Engine
+    from ksrv.server.grpc.native_server import NativeGrpcServer
     from ksrv.server.grpc.server import GrpcServer
 
 log = logging.getLogger(__name__)
@@ -67,6 +70,7 @@ class Service:
         self._peers: PeerStatistics | None = None
         self._change_log = ChangeLog()
         self.grpc_address: Address | None = None
+        self.grpc_listener: socket.socket | None = None  # of the native server
         self._table = table
         self._slot = -1
         self._first = False
@@ -74,7 +78,7 @@ class Service:
         self._access: Access | None = None
         self.shared_memory: SharedMemory | None = None
         self._app: Callable[..., Iterable[bytes]] | None = None
-        self._grpc: GrpcServer | None = None
+        self._grpc: GrpcServer | NativeGrpcServer | None = None
         self._url: str | None = None
         self._signals = StopSignals(table)
         self._unloaded: Collection[str] = ()
@@ -179,22 +183,38 @@ class Service:
         if not worker.alive:
             sys.exit(0)  # told to leave before it served; a worker's loop would accept once more
         if self.grpc_address is not None:
-            from ksrv.server.grpc.server import GrpcServer
-
-            certificates = self.files.certificates
-            credentials = None if certificates is None else certificates.grpc_credentials()
-            self._grpc = GrpcServer(
-                self._engine,
-                settings,
-                access=access,
-                shared_memory=self.shared_memory,
-                budget=budget,
-                statistics=statistics,
-            )
-            self._grpc.start(str(self.grpc_address), shared=True, credentials=credentials)
+            self._start_grpc(self.grpc_address, access, budget, statistics)
         # Only now may a worker that this one replaces leave: both front ends are there.
         self._table.set_accepting(self._slot, True)
         self._table.set_served()
+
+    def _start_grpc(
+        self,
+        address: Address,
+        access: Access,
+        budget: "MemoryBudget",
+        statistics: ServerStatistics,
+    ) -> None:
+        shared: dict[str, Any] = {
+            "access": access,
+            "shared_memory": self.shared_memory,
+            "budget": budget,
+            "statistics": statistics,
+        }
+        if self.grpc_listener is not None:
+            from ksrv.server.grpc.native_server import NativeGrpcServer
+
+            native = NativeGrpcServer(self.engine, self.settings, **shared)
+            self._grpc = native
+            native.start(str(address), listener=self.grpc_listener)
+            return
+        from ksrv.server.grpc.server import GrpcServer
+
+        certificates = self.files.certificates
+        credentials = None if certificates is None else certificates.grpc_credentials()
+        server = GrpcServer(self.engine, self.settings, **shared)
+        self._grpc = server
+        server.start(str(address), shared=True, credentials=credentials)
 
     def _share_statistics(self) -> None:
         while not self._ending.wait(STATISTICS_SECONDS):

@@ -1,6 +1,7 @@
 """A real gRPC server over the stand-in engine, and hand-built calls to it."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,10 +9,18 @@ import grpc
 
 from ksrv.limits import Limits
 from ksrv.protocol.protobuf import INFERENCE, message_class, methods
+from ksrv.server.grpc.native_server import NativeGrpcServer
 from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
 
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+def server_class() -> Any:
+    """Return the server to be tested; KSRV_TEST_GRPC_SERVER names the other one."""
+    if os.environ.get("KSRV_TEST_GRPC_SERVER") == "native":
+        return NativeGrpcServer
+    return GrpcServer
 
 
 @contextlib.contextmanager
@@ -19,7 +28,7 @@ def running(
     engine: Any, *, access: Any = None, budget: Any = None, **settings: Any
 ) -> Iterator[Any]:
     """Yield the address of a server over `engine`."""
-    server = GrpcServer(engine, ServerSettings(**settings), access=access, budget=budget)
+    server = server_class()(engine, ServerSettings(**settings), access=access, budget=budget)
     port = server.start("127.0.0.1:0")
     try:
         yield f"127.0.0.1:{port}"

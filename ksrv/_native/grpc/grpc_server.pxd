@@ -1,0 +1,152 @@
+"""The gRPC server's C++ classes, for its Cython shell."""
+
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libcpp cimport bool as cbool
+from libcpp.atomic cimport atomic
+from libcpp.string cimport string
+from libcpp.utility cimport pair
+from libcpp.vector cimport vector
+
+from ksrv._native.memory.buffer_pool cimport CBlock
+from ksrv._native.memory.memory_budget cimport AnswerRoom, CMemoryBudget
+from ksrv._native.queue.request_handle cimport CRequest
+
+
+cdef extern from "<sys/socket.h>" nogil:
+    ctypedef unsigned int socklen_t
+    cdef struct sockaddr_storage:
+        unsigned short ss_family
+
+
+cdef extern from "http2/library.hpp" namespace "ksrv::http2" nogil:
+    cdef struct Library:
+        int version
+        const char *version_text
+
+    const Library *library() noexcept
+
+
+cdef extern from "grpc/call.hpp" namespace "ksrv::grpc" nogil:
+    cdef enum RunReason:
+        RUN_READY
+        RUN_ENDED
+        RUN_CHECK
+
+    cdef enum class Next(int):
+        message
+        over
+        ended
+        late
+
+    cdef enum class Encoding "ksrv::grpc::Call::Encoding"(unsigned char):
+        identity
+        gzip
+        deflate
+        other
+
+    cdef struct Method:
+        string path
+        cbool streams
+        cbool small
+        cbool infer
+
+    cdef struct Message:
+        CBlock *block
+        size_t offset
+        size_t length
+        cbool compressed
+        uint64_t counted
+
+    cdef struct Entry "ksrv::grpc::Call::Entry":
+        uint32_t name
+        uint32_t name_length
+        uint32_t value
+        uint32_t value_length
+
+    cdef cppclass Payload:
+        @staticmethod
+        Payload *make(CServer *server, int parts, size_t room) noexcept
+        unsigned char *bytes() noexcept
+        void add(const void *data, size_t length) noexcept
+        void close() noexcept
+        void destroy() noexcept
+        Payload *next
+        void *owner
+        CMemoryBudget *budget
+        uint64_t counted
+        AnswerRoom room
+        size_t size
+
+    cdef cppclass CCall "ksrv::grpc::Call":
+        Connection *connection
+        const Method *method
+        string text
+        vector[Entry] entries
+        string authorization
+        Encoding encoding
+        uint64_t deadline_ns
+        atomic[cbool] admitted
+        void *callbacks
+        void retain() noexcept
+        void release() noexcept
+        void write(Payload *payload) noexcept
+        void finish(
+            int status, string &text, vector[pair[string, string]] &metadata, Payload *last
+        ) noexcept
+        void cancel() noexcept
+        cbool wait_for_room(size_t most) noexcept
+        Next next_message(Message *out, int64_t until_ns) noexcept
+        cbool take_message(Message *out) noexcept
+        void watch(CRequest *request) noexcept
+        void admit() noexcept
+        cbool tell_of_end(void *callbacks) noexcept
+        cbool is_active() noexcept
+
+    void free_message(Message *message, CMemoryBudget *budget) noexcept
+
+
+cdef extern from "grpc/connection.hpp" namespace "ksrv::grpc" nogil:
+    cdef cppclass Connection:
+        sockaddr_storage address
+        socklen_t address_length
+
+
+cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
+    cdef struct ServerConfig:
+        int threads
+        uint32_t connections
+        uint32_t streams
+        uint64_t message
+        uint64_t small_message
+        uint32_t head
+        uint32_t calls
+        uint64_t head_ns
+        uint64_t grace_ns
+        uint64_t rate
+        uint64_t stream_begin_ns
+        uint64_t idle_ns
+        cbool checks_callers
+        cbool decompress
+
+    cdef enum:
+        GRPC_COUNTERS
+
+    cdef cppclass CServer "ksrv::grpc::Server":
+        CServer(
+            const ServerConfig &config, CMemoryBudget *budget, void (*serve)(void *owner) noexcept,
+            void *owner
+        ) except +
+        CMemoryBudget *budget
+        atomic[uint64_t] counters[GRPC_COUNTERS]
+        atomic[uint32_t] open_connections
+        atomic[uint32_t] open_calls
+        atomic[uint32_t] unfinished
+        void add_method(const Method &method) except +
+        cbool listen_on(const int *listeners, size_t count) noexcept
+        void run(int index) noexcept
+        void stop() noexcept
+        void accept_enabled(cbool enabled) noexcept
+        void drain() noexcept
+        void close_all() noexcept
+        CCall *next_to_run(int *reasons) noexcept
+        Payload *take_decrefs() noexcept

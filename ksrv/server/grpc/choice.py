@@ -1,0 +1,35 @@
+"""Which library carries gRPC: libnghttp2 in the native server, or grpcio."""
+
+from ksrv._native.grpc.grpc_server import library_version
+from ksrv.server.settings import ServerSettings, SettingsError
+
+
+def is_native(settings: ServerSettings, *, encrypted: bool) -> bool:
+    """Tell whether the native server carries gRPC.
+
+    Args:
+        settings: The server's settings.
+        encrypted: Whether TLS is on, which grpcio does.
+
+    Raises:
+        SettingsError: The native server is asked for and cannot serve.
+    """
+    if settings.grpc_server == "grpcio":
+        return False
+    missing = ""
+    if encrypted:
+        missing = "it does not speak TLS yet"
+    elif library_version() is None:
+        missing = "libnghttp2.so.14 cannot be loaded (Debian: apt-get install libnghttp2-14)"
+    if settings.grpc_server == "native" and missing:
+        raise SettingsError(f"setting 'grpc_server': the native server cannot serve: {missing}")
+    return not missing
+
+
+def describe(*, native: bool) -> str:
+    """Return what carries gRPC, for people.
+
+    Args:
+        native: Whether the native server does.
+    """
+    return f"native, libnghttp2 {library_version()}" if native else "grpcio"

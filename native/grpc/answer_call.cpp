@@ -1,0 +1,144 @@
+// How answers go out: headers, messages, trailers.
+
+#include <charconv>
+#include <cstring>
+#include <new>
+
+#include "grpc/connection.hpp"
+#include "grpc/server.hpp"
+
+namespace ksrv::grpc {
+
+namespace {
+
+http2::Field field_of(const char *name, size_t name_length, const char *value, size_t value_length,
+                      uint8_t flags) noexcept {
+    return {reinterpret_cast<const uint8_t *>(name), reinterpret_cast<const uint8_t *>(value), name_length,
+            value_length, flags};
+}
+
+template <size_t N, size_t M> http2::Field fixed(const char (&name)[N], const char (&value)[M]) noexcept {
+    return field_of(name, N - 1, value, M - 1, http2::FIELD_NO_COPY);
+}
+
+// The fields that tell of a call's end. The texts must live until they are submitted.
+struct Ending {
+    char code[12];
+    std::string text;
+    std::vector<http2::Field> fields;
+
+    Ending(const Call &call, bool alone, bool decompresses) {
+        fields.reserve(6 + call.metadata.size());
+        if (alone) {
+            fields.push_back(fixed(":status", "200"));
+            fields.push_back(fixed("content-type", "application/grpc"));
+            fields.push_back(decompresses ? fixed("grpc-accept-encoding", "identity, deflate, gzip")
+                                          : fixed("grpc-accept-encoding", "identity"));
+        }
+        if (call.status == OK) {
+            fields.push_back(fixed("grpc-status", "0"));
+        } else {
+            const std::to_chars_result end = std::to_chars(code, code + sizeof code, call.status);
+            fields.push_back(field_of("grpc-status", 11, code, static_cast<size_t>(end.ptr - code), 0));
+            text = percent_encoded(call.status_text.data(), call.status_text.size());
+            fields.push_back(field_of("grpc-message", 12, text.data(), text.size(), 0));
+        }
+        for (const auto &entry : call.metadata)
+            fields.push_back(field_of(entry.first.data(), entry.first.size(), entry.second.data(),
+                                      entry.second.size(), 0));
+    }
+};
+
+}  // namespace
+
+// Sends what a call has to send. Called by the owner, with the stream open.
+void Connection::answer(Call *call) noexcept {
+    bool finished, cancelled, empty;
+    {
+        std::lock_guard<std::mutex> guard(call->lock);
+        finished = call->finished;
+        cancelled = call->cancelled;
+        empty = call->out_first == nullptr;
+    }
+    if (call->trailed) return;
+    if (cancelled) {
+        stop_receiving(call);
+        call->trailed = true;
+        session_.reset(call->stream, http2::CANCEL);
+        return;
+    }
+    if (finished) stop_receiving(call);
+    if (call->answered) {
+        session_.resume(call->stream);
+        return;
+    }
+    if (!finished && empty) return;
+    call->answered = true;
+    call->answer_ns = call->answer_looked = now_;
+    if (empty) {
+        call->trailed = true;
+        try {
+            const Ending ending(*call, true, server_->config.decompress);
+            session_.answer(call->stream, ending.fields.data(), ending.fields.size(), false);
+            if (!call->peer_over) session_.reset(call->stream, http2::NO_ERROR);
+        } catch (const std::bad_alloc &) {
+            session_.reset(call->stream, http2::INTERNAL_ERROR);
+        }
+        return;
+    }
+    static const http2::Field decompressing[] = {
+        fixed(":status", "200"), fixed("content-type", "application/grpc"),
+        fixed("grpc-accept-encoding", "identity, deflate, gzip")};
+    static const http2::Field plain[] = {fixed(":status", "200"), fixed("content-type", "application/grpc"),
+                                         fixed("grpc-accept-encoding", "identity")};
+    session_.answer(call->stream, server_->config.decompress ? decompressing : plain, 3, true);
+}
+
+void Connection::send_trailers(Call *call) noexcept {
+    call->trailed = true;
+    try {
+        const Ending ending(*call, false, false);
+        session_.trailers(call->stream, ending.fields.data(), ending.fields.size());
+        if (!call->peer_over) session_.reset(call->stream, http2::NO_ERROR);
+    } catch (const std::bad_alloc &) {
+        session_.reset(call->stream, http2::INTERNAL_ERROR);
+    }
+}
+
+size_t Connection::offer(void *stream, size_t most, bool *over) noexcept {
+    Call *call = static_cast<Call *>(stream);
+    size_t offered;
+    bool finished;
+    {
+        std::lock_guard<std::mutex> guard(call->lock);
+        offered = std::min(most, call->out_bytes);
+        finished = call->finished && offered == call->out_bytes;
+    }
+    if (finished && !call->trailed) {
+        send_trailers(call);
+        *over = true;
+    }
+    return offered;
+}
+
+bool Connection::take(void *stream, size_t length, http2::OutgoingBytes *out) noexcept {
+    Call *call = static_cast<Call *>(stream);
+    std::lock_guard<std::mutex> guard(call->lock);
+    call->out_bytes -= length;
+    call->answer_sent += length;
+    while (length) {
+        Payload *payload = call->out_first;
+        const size_t some = std::min(length, payload->size - payload->taken);
+        if (!payload->take(some, out)) return false;
+        length -= some;
+        if (payload->taken == payload->size) {
+            call->out_first = payload->next;
+            if (!call->out_first) call->out_last = nullptr;
+            payload->release();
+        }
+    }
+    call->changed.notify_all();
+    return true;
+}
+
+}  // namespace ksrv::grpc

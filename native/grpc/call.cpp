@@ -1,0 +1,149 @@
+#include "grpc/call.hpp"
+
+#include "grpc/connection.hpp"
+#include "grpc/server.hpp"
+
+namespace ksrv::grpc {
+
+void Payload::release() noexcept {
+    if (refs_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if (owner) {
+        server_->defer_decref(this);
+    } else {
+        destroy();
+    }
+}
+
+void free_message(Message *message, MemoryBudget *budget) noexcept {
+    if (message->block) process_pool().release(message->block);
+    budget->give_back(message->counted);
+    *message = Message{};
+}
+
+Call::~Call() {
+    MemoryBudget *budget = connection->budget();
+    free_message(&incoming, budget);
+    for (size_t i = messages_taken; i < messages.size(); ++i) free_message(&messages[i], budget);
+    while (out_first) {
+        Payload *payload = out_first;
+        out_first = payload->next;
+        payload->release();
+    }
+    if (watched) ksrv::release(watched);
+    if (held) connection->server()->open_calls.fetch_sub(1, std::memory_order_relaxed);
+    connection->release();
+}
+
+void Call::release() noexcept {
+    if (refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+void Call::write(Payload *payload) noexcept {
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        if (!ended && !finished) {
+            payload->next = nullptr;
+            (out_last ? out_last->next : out_first) = payload;
+            out_last = payload;
+            out_bytes += payload->size;
+            payload = nullptr;
+        }
+    }
+    if (payload) {
+        payload->release();
+    } else {
+        connection->mail(this);
+    }
+}
+
+void Call::finish(int code, std::string &words, std::vector<std::pair<std::string, std::string>> &trailing,
+                  Payload *last) noexcept {
+    Request *request = nullptr;
+    bool open;
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        open = !finished;
+        if (open) {
+            if (last && !ended) {
+                last->next = nullptr;
+                (out_last ? out_last->next : out_first) = last;
+                out_last = last;
+                out_bytes += last->size;
+                last = nullptr;
+            }
+            finished = true;
+            status = code;
+            status_text.swap(words);
+            metadata.swap(trailing);
+            request = watched;
+            watched = nullptr;
+            changed.notify_all();
+        }
+    }
+    if (last) last->release();
+    if (request) ksrv::release(request);
+    if (open) connection->mail(this);
+}
+
+void Call::admit() noexcept {
+    admitted.store(true, std::memory_order_release);
+    connection->mail(this);
+}
+
+void Call::cancel() noexcept {
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        if (finished) return;
+        finished = cancelled = true;
+        changed.notify_all();
+    }
+    connection->mail(this);
+}
+
+bool Call::wait_for_room(size_t most) noexcept {
+    std::unique_lock<std::mutex> guard(lock);
+    while (!ended && !finished && out_bytes > most) changed.wait(guard);
+    return !ended && !finished;
+}
+
+Next Call::next_message(Message *out, int64_t until_ns) noexcept {
+    {
+        std::unique_lock<std::mutex> guard(lock);
+        for (;;) {
+            if (ended || finished) return Next::ended;
+            if (messages_taken < messages.size()) break;
+            if (peer_over) return Next::over;
+            if (now_ns() >= until_ns) return Next::late;
+            changed.wait_until(guard, until_ns);
+        }
+        *out = messages[messages_taken++];
+        if (messages_taken == messages.size()) {
+            messages.clear();
+            messages_taken = 0;
+        }
+    }
+    connection->mail(this);  // its window may be opened
+    return Next::message;
+}
+
+bool Call::take_message(Message *out) noexcept {
+    std::lock_guard<std::mutex> guard(lock);
+    if (messages_taken == messages.size()) return false;
+    *out = messages[messages_taken++];
+    return true;
+}
+
+void Call::watch(Request *request) noexcept {
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        if (finished || watched) return;
+        if (!ended) {
+            ksrv::retain(request);
+            watched = request;
+            return;
+        }
+    }
+    ksrv::cancel(request);
+}
+
+}  // namespace ksrv::grpc

@@ -1,0 +1,144 @@
+// One call: its metadata, its messages in and out, and its end.
+//
+// Strategy: the connection's owner receives; once a message is complete, the call goes to the run queue, and
+// from there on any thread may answer. What both sides touch lies under the call's mutex. A call is counted:
+// by its connection while the stream is open, by the run queue, and by whoever answers it.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/monotonic_condition.hpp"
+#include "grpc/payload.hpp"
+#include "grpc/status.hpp"
+#include "memory/buffer_pool.hpp"
+#include "memory/memory_budget.hpp"
+#include "queue/request_queue.hpp"
+
+namespace ksrv::grpc {
+
+class Connection;
+
+// What the server knows of a method before it asks Python.
+struct Method {
+    std::string path;
+    bool streams = false;  // messages are taken one by one; the call begins with its metadata
+    bool small = false;    // its messages can only be small ones
+    bool infer = false;    // ModelInfer, whose tensors are to lie aligned
+};
+
+struct Message {
+    Block *block = nullptr;  // null for an empty one
+    size_t offset = 0, length = 0;
+    bool compressed = false;
+    uint64_t counted = 0;
+};
+
+void free_message(Message *message, MemoryBudget *budget) noexcept;
+
+// Why a call goes into Python.
+enum RunReason : int { RUN_READY = 1, RUN_ENDED = 2, RUN_CHECK = 4 };
+
+enum class Next : int { message, over, ended, late };
+
+struct Call {
+    Call(Connection *its, int32_t id, uint64_t now) noexcept : connection(its), stream(id), opened_ns(now) {}
+    Call(const Call &) = delete;
+    Call &operator=(const Call &) = delete;
+
+    void retain() noexcept { refs.fetch_add(1, std::memory_order_relaxed); }
+    void release() noexcept;  // connection.cpp
+
+    // ---- for whoever answers; any thread ----
+    void write(Payload *payload) noexcept;  // takes the caller's reference
+    // Ends the call, with a last message if there is one; takes what the text and the metadata hold.
+    void finish(int status, std::string &text, std::vector<std::pair<std::string, std::string>> &metadata,
+                Payload *last = nullptr) noexcept;
+    void cancel() noexcept;  // resets the stream without a status
+    bool wait_for_room(size_t most) noexcept;  // false: the call has ended
+    // Waits for the next message of a stream until the clock passes `until_ns`.
+    Next next_message(Message *out, int64_t until_ns) noexcept;
+    void watch(Request *request) noexcept;  // cancelled when the call ends before it is answered
+    bool take_message(Message *out) noexcept;  // the only one of a unary call
+    void admit() noexcept;  // its caller may call
+    // Has a Python object told of the end; false when the call has ended.
+    bool tell_of_end(void *object) noexcept {
+        std::lock_guard<std::mutex> guard(lock);
+        if (!ended) callbacks = object;
+        return !ended;
+    }
+    bool is_active() noexcept {
+        std::lock_guard<std::mutex> guard(lock);
+        return !ended && !finished;
+    }
+
+    Connection *const connection;  // held
+    int32_t stream;                // the owner's
+    std::atomic<int> refs{1};
+    const Method *method = nullptr;
+
+    // Metadata: names and values one behind the other in `text`; written before the call is shown to others.
+    struct Entry {
+        uint32_t name, name_length, value, value_length;
+    };
+    std::string text;
+    std::vector<Entry> entries;
+    size_t head_bytes = 0;
+    std::string authorization;
+    enum class Encoding : uint8_t { identity, gzip, deflate, other } encoding = Encoding::identity;
+    bool is_post = false, is_grpc = false, head_too_large = false, bad_timeout = false;
+    uint64_t timeout_ns = 0;
+    bool has_timeout = false;
+    std::string path;
+    uint64_t deadline_ns = 0;  // 0: none
+
+    // ---- receiving; the owner's ----
+    unsigned char prefix[PREFIX];
+    size_t prefix_got = 0, got = 0;
+    Message incoming;
+    bool discards = false;      // what still comes is not wanted
+    bool fields_done = false;
+    bool waits_for_first = false;  // no message has come
+    std::atomic<bool> admitted{false};  // whether more than the first window may come
+    size_t unconsumed = 0;      // of the window
+    uint64_t opened_ns, message_ns = 0;  // since when the message is waited for
+    uint64_t progress_ns = 0;
+
+    // ---- the run queue's ----
+    std::atomic<int> run{0};
+    Call *run_next = nullptr;
+    bool held = false;  // counts among the calls that the server holds
+    std::atomic<bool> mailed{false};
+    Call *mail_next = nullptr;
+
+    // ---- under the mutex ----
+    std::mutex lock;
+    MonotonicCondition changed;
+    std::vector<Message> messages;  // complete ones, in order
+    size_t messages_taken = 0;
+    bool peer_over = false, ended = false, finished = false, cancelled = false;
+    Payload *out_first = nullptr, *out_last = nullptr;
+    size_t out_bytes = 0;
+    int status = OK;
+    std::string status_text;
+    std::vector<std::pair<std::string, std::string>> metadata;
+    Request *watched = nullptr;
+    void *callbacks = nullptr;  // a Python object to be told of the end; held
+
+    // ---- answering; the owner's ----
+    bool answered = false;   // the response's headers were submitted
+    bool trailed = false;    // and its trailers
+    uint64_t answer_ns = 0, answer_sent = 0, answer_before = 0, answer_looked = 0;
+    Call *previous = nullptr, *next = nullptr;  // in the connection's list
+
+  private:
+    ~Call();
+};
+
+}  // namespace ksrv::grpc

@@ -1,0 +1,247 @@
+#include "grpc/connection.hpp"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "grpc/server.hpp"
+
+namespace ksrv::grpc {
+
+namespace {
+
+constexpr size_t READ_BYTES = 256u << 10;   // of one read
+constexpr size_t TURN_BYTES = 4u << 20;     // read before other connections have their turn
+constexpr size_t DIRECT_BYTES = 16384;      // of a message that is read into its block
+constexpr size_t SENT_AHEAD = 1u << 20;     // bytes that are made before the socket takes them
+constexpr size_t UNREAD_ANSWERS = 2u << 20; // bytes that a peer may leave before nothing more is read
+
+unsigned char *read_buffer() noexcept {
+    static thread_local std::unique_ptr<unsigned char[]> made;
+    if (!made) made.reset(new (std::nothrow) unsigned char[READ_BYTES]);
+    return made.get();
+}
+
+}  // namespace
+
+Connection::Connection(Server *server, int fd, uint32_t its_slot, uint32_t its_generation,
+                       uint64_t now) noexcept
+    : slot(its_slot), generation(its_generation), server_(server), fd_(fd), session_(this, &out_),
+      opened_ns_(now), received_ns_(now), now_(now) {
+    idle_since_ns.store(now, std::memory_order_relaxed);
+    due_ns.store(now + server->config.head_ns, std::memory_order_relaxed);
+}
+
+Connection::~Connection() {
+    if (fd_ >= 0) ::close(fd_);
+}
+
+void Connection::release() noexcept {
+    if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+MemoryBudget *Connection::budget() const noexcept { return server_->budget; }
+
+bool Connection::open() noexcept {
+    http2::SessionLimits limits;
+    limits.streams = server_->config.streams;
+    limits.head = server_->config.head;
+    // A caller whose token is unknown may send no more than a small message before somebody looks at it.
+    limits.stream_window = server_->config.checks_callers ? 65535 : 1u << 20;
+    const int on = 1;
+    setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return session_.open(limits);
+}
+
+void Connection::post(uint32_t events) noexcept {
+    if (events) events_.fetch_or(events, std::memory_order_acq_rel);
+    if (work_.fetch_add(1, std::memory_order_acq_rel) != 0) return;
+    retain();
+    uint32_t seen = 1;
+    do {
+        seen = work_.load(std::memory_order_acquire);
+        run_owned(events_.exchange(0, std::memory_order_acq_rel));
+    } while (work_.fetch_sub(seen, std::memory_order_acq_rel) != seen);
+    release();
+}
+
+void Connection::mail(Call *call) noexcept {
+    if (call->mailed.exchange(true, std::memory_order_acq_rel)) {
+        // It is in the mailbox; the owner takes it after this, and sees what this thread has changed.
+        server_->send_later(this);
+        return;
+    }
+    call->retain();
+    Call *seen = mailbox_.load(std::memory_order_relaxed);
+    do {
+        call->mail_next = seen;
+    } while (!mailbox_.compare_exchange_weak(seen, call, std::memory_order_release));
+    server_->send_later(this);
+}
+
+void Connection::drain_mailbox() noexcept {
+    Call *taken = mailbox_.exchange(nullptr, std::memory_order_acquire), *first = nullptr;
+    while (taken) {  // the oldest first
+        Call *following = taken->mail_next;
+        taken->mail_next = first;
+        first = taken;
+        taken = following;
+    }
+    while (first) {
+        Call *call = first;
+        first = call->mail_next;
+        call->mailed.store(false, std::memory_order_release);
+        if (!closed_ && call->stream > 0) {
+            answer(call);
+            if (call->stream > 0) open_window(call);
+        }
+        call->release();
+    }
+}
+
+void Connection::run_owned(uint32_t events) noexcept {
+    now_ = unsigned_now_ns();
+    if (closed_) {
+        drain_mailbox();
+        return;
+    }
+    if (events & EVENT_READABLE) readable_ = true;
+    drain_mailbox();
+    if (events & EVENT_GOODBYE && !said_goodbye_) {
+        said_goodbye_ = true;
+        goodbye_ns_ = now_;
+        session_.say_goodbye();
+        session_.ping();
+    }
+    if (events & EVENT_MAKE_ROOM) make_room();
+    if (events & EVENT_TICK) tick(now_);
+    if (closed_) return;
+    if (readable_ && out_.length() < UNREAD_ANSWERS) read_some();
+    flush();
+    if (!closed_ && readable_ && out_.length() < UNREAD_ANSWERS) server_->read_again(this);
+    if (!closed_ && (events & EVENT_CLOSE || ((broken_ || session_.over()) && out_.empty()))) close_now();
+}
+
+void Connection::read_some() noexcept {
+    size_t before = TURN_BYTES;
+    bool more = true;
+    while (more && !broken_) {
+        const uint64_t got = received_bytes_;
+        if (!read_once(&more)) {
+            broken_ = true;
+            break;
+        }
+        const size_t now = static_cast<size_t>(received_bytes_ - got);
+        if (now >= before) return;
+        before -= now;
+    }
+    readable_ = false;
+}
+
+// Reads once, the bytes of a large message into its block. False: the connection is at its end.
+bool Connection::read_once(bool *more) noexcept {
+    unsigned char *buffer = read_buffer();
+    if (!buffer) return false;
+    iovec parts[2];
+    int count = 0;
+    size_t direct = 0, left = 0;
+    Call *call = static_cast<Call *>(session_.stream_in_data(&left));
+    if (call && !call->discards && call->incoming.block) {
+        direct = std::min(left, call->incoming.length - call->got);
+        if (direct < DIRECT_BYTES || !count_message(call, direct)) direct = 0;
+    }
+    if (direct) {
+        parts[count++] = {call->incoming.block->data + call->incoming.offset + call->got, direct};
+    }
+    parts[count++] = {buffer, READ_BYTES};
+    const ssize_t got = readv(fd_, parts, count);
+    if (got < 0 && errno == EINTR) return true;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+        *more = false;
+        return true;
+    }
+    if (got <= 0) {
+        server_->count(GRPC_DISCONNECTED);
+        out_.clear();
+        return false;
+    }
+    received_ns_ = now_;
+    received_bytes_ += static_cast<uint64_t>(got);
+    size_t whole = static_cast<size_t>(got);
+    *more = whole >= DIRECT_BYTES;  // a short read has emptied the socket, and an event tells of more
+    const size_t first = std::min(direct, whole);
+    if (first && !session_.receive(static_cast<unsigned char *>(parts[0].iov_base), first, now_)) return ended();
+    whole -= first;
+    if (whole && !session_.receive(buffer, whole, now_)) return ended();
+    return true;
+}
+
+// The session wants no more: what it says about that is sent, and then the connection closes.
+bool Connection::ended() noexcept {
+    if (session_.flooded()) server_->count(GRPC_FLOODS);
+    return false;
+}
+
+void Connection::flush() noexcept {
+    for (;;) {
+        if (!session_.produce(SENT_AHEAD)) {
+            close_now();
+            return;
+        }
+        if (out_.empty()) {
+            blocked_ns_ = 0;
+            return;
+        }
+        iovec parts[http2::OutgoingBytes::PARTS];
+        msghdr message{};
+        message.msg_iov = parts;
+        message.msg_iovlen = static_cast<size_t>(out_.parts(parts));
+        const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            if (!blocked_ns_) {
+                blocked_ns_ = now_;
+                blocked_left_ = out_.length();
+                due_ns.store(now_ + server_->config.grace_ns, std::memory_order_relaxed);
+            }
+            return;
+        }
+        if (sent < 0) {
+            server_->count(GRPC_DISCONNECTED);
+            close_now();
+            return;
+        }
+        out_.drop_sent(static_cast<size_t>(sent));
+    }
+}
+
+void Connection::make_room() noexcept {
+    uint32_t most = (unfinished.load(std::memory_order_relaxed) + 1) / 2;
+    char text[160];
+    snprintf(text, sizeof text,
+             "%u calls wait for their messages, which is the limit, and this connection has the most of them",
+             server_->config.calls);
+    for (Call *call = calls_; call && most; call = call->next)
+        if (call->waits_for_first && !call->discards) {
+            server_->count(GRPC_TOO_MANY_CALLS);
+            refuse(call, RESOURCE_EXHAUSTED, text);
+            --most;
+        }
+}
+
+void Connection::close_now() noexcept {
+    if (closed_) return;
+    closed_ = true;
+    shutdown(fd_, SHUT_WR);
+    server_->forget(this);
+    while (calls_) closed(calls_, http2::CANCEL);
+    out_.clear();
+    ::close(fd_);
+    fd_ = -1;
+    drain_mailbox();
+    release();  // the server's reference
+}
+
+}  // namespace ksrv::grpc

@@ -1,0 +1,122 @@
+// One HTTP/2 connection of gRPC clients: its socket, its session and its calls.
+//
+// Strategy: whoever has something for a connection (the event loop an event, another thread an answer) counts it in
+// `work_`; who counts the first one is the owner and works until nothing is left. So a session is used by
+// one thread at a time, nobody waits for another thread, and what comes meanwhile is taken along. Answers wait
+// in a mailbox: many threads push, the owner takes all.
+
+#pragma once
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "grpc/call.hpp"
+#include "http2/session.hpp"
+
+namespace ksrv::grpc {
+
+class Server;
+
+enum ConnectionEvent : uint32_t {
+    EVENT_READABLE = 1,
+    EVENT_WRITABLE = 2,
+    EVENT_TICK = 4,
+    EVENT_GOODBYE = 8,  // tell the peer that the server stops
+    EVENT_CLOSE = 16,
+    EVENT_MAKE_ROOM = 32,  // end calls whose message does not come
+};
+
+class Connection final : public http2::SessionEvents {
+  public:
+    Connection(Server *server, int fd, uint32_t slot, uint32_t generation, uint64_t now) noexcept;
+    Connection(const Connection &) = delete;
+    Connection &operator=(const Connection &) = delete;
+
+    bool open() noexcept;
+    void retain() noexcept { refs_.fetch_add(1, std::memory_order_relaxed); }
+    void release() noexcept;
+
+    // Has the owner look at events; this thread becomes the owner where there is none.
+    void post(uint32_t events) noexcept;
+    // The same for a call that has something to send.
+    void mail(Call *call) noexcept;
+    void work() noexcept { post(0); }
+
+    MemoryBudget *budget() const noexcept;
+    Server *server() const noexcept { return server_; }
+    bool is_idle() const noexcept { return open_calls.load(std::memory_order_relaxed) == 0; }
+
+    const uint32_t slot, generation;
+    sockaddr_storage address{};
+    socklen_t address_length = 0;
+    std::atomic<bool> deferred{false};   // the thread in Python will post
+    Connection *next_deferred = nullptr;
+    std::atomic<bool> listed{false};     // to be read again
+    Connection *next_listed = nullptr;
+    std::atomic<uint64_t> due_ns{0};       // when the sweep is to look
+    std::atomic<uint32_t> open_calls{0};
+    std::atomic<uint32_t> unfinished{0};  // of these, calls whose message is not there
+    std::atomic<uint64_t> idle_since_ns{0};
+
+  private:
+    ~Connection();
+
+    // connection.cpp
+    void run_owned(uint32_t events) noexcept;
+    void read_some() noexcept;
+    bool read_once(bool *more) noexcept;
+    bool ended() noexcept;
+    void flush() noexcept;
+    void drain_mailbox() noexcept;
+    void make_room() noexcept;
+    void close_now() noexcept;
+
+    // receive_call.cpp
+    void *opened(int32_t stream_id) noexcept override;
+    void field(void *stream, const char *name, size_t name_length, const char *value,
+               size_t value_length) noexcept override;
+    void fields_over(void *stream) noexcept override;
+    void data(void *stream, const unsigned char *data, size_t length) noexcept override;
+    void peer_over(void *stream) noexcept override;
+    void closed(void *stream, uint32_t error) noexcept override;
+    void pinged() noexcept override { ping_sent_ns_ = 0; }
+    bool begin_message(Call *call) noexcept;
+    bool place_message(Call *call, const unsigned char *first, size_t length) noexcept;
+    bool count_message(Call *call, size_t more) noexcept;
+    void end_message(Call *call) noexcept;
+    void open_window(Call *call) noexcept;
+    void refuse(Call *call, int status, const char *text) noexcept;
+    void refuse_http(Call *call, const char *http_status) noexcept;
+    void stop_receiving(Call *call) noexcept;
+    void note_first(Call *call) noexcept;
+
+    // answer_call.cpp
+    size_t offer(void *stream, size_t most, bool *over) noexcept override;
+    bool take(void *stream, size_t length, http2::OutgoingBytes *out) noexcept override;
+    void answer(Call *call) noexcept;
+    void send_trailers(Call *call) noexcept;
+
+    // deadlines.cpp
+    void tick(uint64_t now) noexcept;
+    void look_at_call(Call *call, uint64_t now) noexcept;
+
+    Server *const server_;
+    int fd_;
+    std::atomic<int> refs_{1};
+    std::atomic<uint32_t> work_{0}, events_{0};
+    std::atomic<Call *> mailbox_{nullptr};
+
+    // The owner's.
+    http2::OutgoingBytes out_;
+    http2::Session session_;
+    Call *calls_ = nullptr;
+    bool closed_ = false, broken_ = false, readable_ = false, said_goodbye_ = false, went_away_ = false;
+    uint64_t opened_ns_, received_ns_, ping_sent_ns_ = 0, blocked_ns_ = 0, blocked_left_ = 0, goodbye_ns_ = 0;
+    uint64_t now_ = 0, received_bytes_ = 0;
+    bool spoke_ = false;  // whether a complete call has come
+};
+
+}  // namespace ksrv::grpc

@@ -1,0 +1,113 @@
+// What a connection and its calls may take, looked at by the sweep.
+
+#include <algorithm>
+#include <cstdio>
+
+#include "grpc/connection.hpp"
+#include "grpc/server.hpp"
+
+namespace ksrv::grpc {
+
+namespace {
+
+constexpr uint64_t LATE_NS = 1000000000u;  // that the engine has to answer a request past its deadline
+constexpr uint64_t GOODBYE_NS = 100000000u;
+constexpr uint64_t SECOND = 1000000000u;
+
+}  // namespace
+
+void Connection::tick(uint64_t now) noexcept {
+    const ServerConfig &config = server_->config;
+    if (!spoke_ && now - opened_ns_ >= config.head_ns) {
+        server_->count(GRPC_TOO_SLOW);
+        session_.go_away(http2::NO_ERROR, "no call came in time");
+        broken_ = true;
+    }
+    if (said_goodbye_ && !went_away_ && now - goodbye_ns_ >= GOODBYE_NS) {
+        went_away_ = true;
+        session_.go_away(http2::NO_ERROR);
+    }
+    const bool idle = open_calls.load(std::memory_order_relaxed) == 0;
+    if (idle && (went_away_ || now - idle_since_ns.load(std::memory_order_relaxed) >= config.idle_ns)) {
+        if (!went_away_) {
+            server_->count(GRPC_IDLE_CLOSED);
+            session_.go_away(http2::NO_ERROR);
+        }
+        broken_ = true;
+    }
+    if (!idle && config.ping_ns) {
+        if (ping_sent_ns_ && received_ns_ < ping_sent_ns_ && now - ping_sent_ns_ >= config.ping_timeout_ns) {
+            server_->count(GRPC_DISCONNECTED);
+            close_now();
+            return;
+        }
+        if (!ping_sent_ns_ && now - received_ns_ >= config.ping_ns) {
+            ping_sent_ns_ = now;
+            session_.ping();
+        }
+        if (ping_sent_ns_ && received_ns_ > ping_sent_ns_) ping_sent_ns_ = 0;
+    }
+    if (blocked_ns_ && now - blocked_ns_ >= config.grace_ns) {
+        const uint64_t left = out_.length();
+        const uint64_t took = blocked_left_ > left ? blocked_left_ - left : 0;
+        if (took < (now - blocked_ns_) / 1000000u * config.rate / 1000u) {
+            server_->count(GRPC_TOO_SLOW);
+            close_now();
+            return;
+        }
+        blocked_ns_ = now;
+        blocked_left_ = left;
+    }
+    for (Call *call = calls_; call;) {
+        Call *following = call->next;
+        look_at_call(call, now);
+        call = following;
+    }
+    due_ns.store(now + GOODBYE_NS, std::memory_order_relaxed);
+}
+
+void Connection::look_at_call(Call *call, uint64_t now) noexcept {
+    const ServerConfig &config = server_->config;
+    bool finished, watched, waits;
+    size_t out_bytes;
+    {
+        std::lock_guard<std::mutex> guard(call->lock);
+        finished = call->finished;
+        watched = call->watched != nullptr;
+        out_bytes = call->out_bytes;
+        waits = call->messages_taken == call->messages.size() && !call->peer_over;
+    }
+    if (call->answered && out_bytes && now - call->answer_looked >= config.grace_ns) {
+        const uint64_t wanted = (now - call->answer_looked) / 1000000u * config.rate / 1000u;
+        if (call->answer_sent - call->answer_before < wanted) {
+            server_->count(GRPC_TOO_SLOW);
+            call->trailed = true;
+            session_.reset(call->stream, http2::CANCEL);
+            return;
+        }
+        call->answer_looked = now;
+        call->answer_before = call->answer_sent;
+    }
+    if (!out_bytes) call->answer_looked = now;
+    if (finished) return;
+    if (call->deadline_ns && now >= call->deadline_ns + (watched ? LATE_NS : 0)) {
+        refuse(call, DEADLINE_EXCEEDED, "Deadline Exceeded");
+        return;
+    }
+    if (call->discards || !waits) return;
+    const bool partial = call->prefix_got != 0;
+    if (!partial && call->method && call->method->streams) return;  // who takes its messages looks
+    const uint64_t begin = config.head_ns;
+    const uint64_t allowed = begin + std::min<uint64_t>(call->got / server_->least_rate(call->incoming.length),
+                                                        300) * SECOND;
+    if (now - call->message_ns < allowed) return;
+    server_->count(GRPC_TOO_SLOW);
+    char text[240];
+    snprintf(text, sizeof text,
+             "no whole request message arrived within %.3g s; it must begin in time and make %llu bytes a second, "
+             "which setting 'min_transfer_rate' asks for",
+             static_cast<double>(allowed) / 1e9, static_cast<unsigned long long>(config.rate));
+    refuse(call, DEADLINE_EXCEEDED, text);
+}
+
+}  // namespace ksrv::grpc

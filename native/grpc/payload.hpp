@@ -1,0 +1,106 @@
+// One gRPC message on its way out: the prefix, and parts that stay where they are until they were sent.
+
+#pragma once
+
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "http2/outgoing_bytes.hpp"
+#include "memory/buffer_pool.hpp"
+#include "memory/memory_budget.hpp"
+
+namespace ksrv::grpc {
+
+constexpr size_t PREFIX = 5;
+constexpr int PAYLOAD_BLOCKS = 8;
+
+class Server;
+
+class Payload final : public http2::Keeper {
+  public:
+    // Room for so many parts, and so many bytes of its own; null when there is no memory.
+    static Payload *make(Server *server, int parts, size_t bytes) noexcept {
+        const size_t room = sizeof(Payload) + sizeof(iovec) * static_cast<size_t>(parts + 1) + PREFIX + bytes;
+        void *memory = malloc(room);
+        return memory ? new (memory) Payload(server, parts) : nullptr;
+    }
+
+    unsigned char *bytes() noexcept { return prefix() + PREFIX; }
+
+    void add(const void *data, size_t length) noexcept {
+        if (length == 0) return;
+        parts()[count_].iov_base = const_cast<void *>(data);
+        parts()[count_].iov_len = length;
+        ++count_;
+        size += length;
+    }
+
+    // Its parts are complete: writes the prefix.
+    void close() noexcept {
+        const size_t length = size - PREFIX;
+        unsigned char *out = prefix();
+        out[0] = 0;
+        for (int i = 0; i < 4; ++i) out[1 + i] = static_cast<unsigned char>(length >> (24 - 8 * i));
+    }
+
+    // Appends the next `length` bytes to `out`; false when there is no memory.
+    bool take(size_t length, http2::OutgoingBytes *out) noexcept {
+        try {
+            while (length) {
+                const iovec &part = parts()[at_];
+                const size_t left = part.iov_len - skip_;
+                const size_t now = left < length ? left : length;
+                out->refer(static_cast<const unsigned char *>(part.iov_base) + skip_, now, this);
+                length -= now;
+                taken += now;
+                skip_ += now;
+                if (skip_ == part.iov_len) {
+                    ++at_;
+                    skip_ = 0;
+                }
+            }
+        } catch (const std::bad_alloc &) {
+            return false;
+        }
+        return true;
+    }
+
+    void retain() noexcept override { refs_.fetch_add(1, std::memory_order_relaxed); }
+    void release() noexcept override;
+
+    void destroy() noexcept {
+        for (int i = 0; i < block_count; ++i) process_pool().release(blocks[i]);
+        if (budget) budget->give_back_answer(counted, room);
+        this->~Payload();
+        free(this);
+    }
+
+    Payload *next = nullptr;
+    void *owner = nullptr;  // the Python object that the parts belong to, if any
+    Block *blocks[PAYLOAD_BLOCKS];
+    int block_count = 0;
+    MemoryBudget *budget = nullptr;
+    uint64_t counted = 0;
+    AnswerRoom room = AnswerRoom::none;
+    size_t size = 0, taken = 0;  // with the prefix
+
+  private:
+    Payload(Server *server, int most) noexcept : server_(server), most_(most) { add(prefix(), PREFIX); }
+    ~Payload() = default;
+
+    iovec *parts() noexcept { return reinterpret_cast<iovec *>(this + 1); }
+    unsigned char *prefix() noexcept { return reinterpret_cast<unsigned char *>(parts() + most_ + 1); }
+
+    Server *server_;
+    std::atomic<int> refs_{1};
+    int most_, count_ = 0, at_ = 0;
+    size_t skip_ = 0;
+};
+
+}  // namespace ksrv::grpc

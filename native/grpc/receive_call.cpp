@@ -1,0 +1,404 @@
+// How calls and their messages come in.
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+#include "grpc/connection.hpp"
+#include "grpc/server.hpp"
+
+namespace ksrv::grpc {
+
+namespace {
+
+constexpr size_t COUNTED_STEP = 65536;    // bytes of a message that are counted at once
+constexpr size_t MESSAGES_AHEAD = 2;      // of a stream, complete and not taken
+constexpr size_t AHEAD = 4u << 20;        // bytes of a message that may be under way
+constexpr unsigned RAW_INPUT_CONTENTS = 7;
+constexpr size_t WORTH_ALIGNING = 32;
+
+bool is(const char *name, size_t length, const char *text) noexcept {
+    return strlen(text) == length && memcmp(name, text, length) == 0;
+}
+
+bool begins(const char *name, size_t length, const char *text) noexcept {
+    const size_t wanted = strlen(text);
+    return length >= wanted && memcmp(name, text, wanted) == 0;
+}
+
+// Where the bytes of the first raw tensor begin in a ModelInferRequest; 0 where that does not show yet.
+size_t first_tensor(const unsigned char *message, size_t length) noexcept {
+    size_t at = 0;
+    const auto number = [&](uint64_t *value) {
+        *value = 0;
+        for (int shift = 0; at < length && shift < 64; shift += 7) {
+            const unsigned char byte = message[at++];
+            *value |= static_cast<uint64_t>(byte & 127) << shift;
+            if (byte < 128) return true;
+        }
+        return false;
+    };
+    uint64_t tag = 0, size = 0;
+    while (number(&tag) && (tag & 7) == 2 && number(&size)) {
+        if (tag >> 3 == RAW_INPUT_CONTENTS) return size >= WORTH_ALIGNING ? at : 0;
+        if (size > length - at) return 0;
+        at += size;
+    }
+    return 0;
+}
+
+}  // namespace
+
+void *Connection::opened(int32_t stream_id) noexcept {
+    if (said_goodbye_ && went_away_) return nullptr;
+    Call *call = new (std::nothrow) Call(this, stream_id, now_);
+    if (!call) return nullptr;
+    retain();
+    call->next = calls_;
+    if (calls_) calls_->previous = call;
+    calls_ = call;
+    open_calls.fetch_add(1, std::memory_order_relaxed);
+    call->waits_for_first = true;
+    unfinished.fetch_add(1, std::memory_order_relaxed);
+    if (server_->unfinished.fetch_add(1, std::memory_order_relaxed) >= server_->config.calls)
+        server_->make_room();
+    due_ns.store(std::min(due_ns.load(std::memory_order_relaxed), now_ + server_->config.head_ns),
+                 std::memory_order_relaxed);
+    return call;
+}
+
+void Connection::field(void *stream, const char *name, size_t name_length, const char *value,
+                       size_t value_length) noexcept {
+    Call *call = static_cast<Call *>(stream);
+    if (call->fields_done) return;  // trailers of a client mean nothing
+    call->head_bytes += name_length + value_length + 32;
+    if (call->head_bytes > server_->config.head) call->head_too_large = true;
+    if (call->head_too_large) return;
+    try {
+        if (name[0] == ':') {
+            if (is(name, name_length, ":path")) call->path.assign(value, value_length);
+            if (is(name, name_length, ":method")) call->is_post = is(value, value_length, "POST");
+            return;
+        }
+        if (is(name, name_length, "content-type")) {
+            call->is_grpc = begins(value, value_length, "application/grpc") &&
+                            (value_length == 16 || value[16] == '+' || value[16] == ';');
+            return;
+        }
+        if (is(name, name_length, "te")) return;
+        if (is(name, name_length, "grpc-timeout")) {
+            call->has_timeout = read_timeout(value, value_length, &call->timeout_ns);
+            call->bad_timeout = !call->has_timeout;
+            return;
+        }
+        if (is(name, name_length, "grpc-encoding")) {
+            call->encoding = is(value, value_length, "identity")  ? Call::Encoding::identity
+                             : is(value, value_length, "gzip")    ? Call::Encoding::gzip
+                             : is(value, value_length, "deflate") ? Call::Encoding::deflate
+                                                                  : Call::Encoding::other;
+            return;
+        }
+        if (begins(name, name_length, "grpc-")) return;
+        if (is(name, name_length, "authorization")) call->authorization.assign(value, value_length);
+        const size_t at = call->text.size();
+        call->text.append(name, name_length);
+        call->text.append(value, value_length);
+        call->entries.push_back({static_cast<uint32_t>(at), static_cast<uint32_t>(name_length),
+                                 static_cast<uint32_t>(at + name_length), static_cast<uint32_t>(value_length)});
+    } catch (const std::bad_alloc &) {
+        call->head_too_large = true;
+    }
+}
+
+void Connection::fields_over(void *stream) noexcept {
+    Call *call = static_cast<Call *>(stream);
+    if (call->fields_done) return;
+    call->fields_done = true;
+    spoke_ = true;
+    server_->count(GRPC_CALLS);
+    call->message_ns = now_;
+    if (call->head_too_large) {
+        char text[120];
+        snprintf(text, sizeof text, "the call's metadata is above the limit 'head' (%u bytes)",
+                 server_->config.head);
+        server_->count(GRPC_TOO_LARGE);
+        refuse(call, RESOURCE_EXHAUSTED, text);
+        return;
+    }
+    if (!call->is_post) {
+        refuse_http(call, "405");
+        return;
+    }
+    if (!call->is_grpc) {
+        refuse_http(call, "415");
+        return;
+    }
+    call->method = server_->method(call->path);
+    if (!call->method) {
+        server_->count(GRPC_UNKNOWN_METHOD);
+        refuse(call, UNIMPLEMENTED, "Method not found!");
+        return;
+    }
+    if (call->bad_timeout) {
+        server_->count(GRPC_INVALID);
+        refuse(call, INTERNAL, "the call's grpc-timeout is malformed");
+        return;
+    }
+    if (call->has_timeout) call->deadline_ns = now_ + std::min<uint64_t>(call->timeout_ns, uint64_t(1) << 60);
+    if (call->method->streams) {
+        note_first(call);
+        server_->run_later(call, RUN_READY);
+    }
+}
+
+// The call waits for its first message no more.
+void Connection::note_first(Call *call) noexcept {
+    if (!call->waits_for_first) return;
+    call->waits_for_first = false;
+    unfinished.fetch_sub(1, std::memory_order_relaxed);
+    server_->unfinished.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Connection::data(void *stream, const unsigned char *data, size_t length) noexcept {
+    Call *call = static_cast<Call *>(stream);
+    call->unconsumed += length;
+    call->progress_ns = now_;
+    while (length && !call->discards) {
+        if (call->prefix_got < PREFIX) {
+            if (call->prefix_got == 0 && call->method->streams) call->message_ns = now_;
+            const size_t some = std::min(length, PREFIX - call->prefix_got);
+            memcpy(call->prefix + call->prefix_got, data, some);
+            call->prefix_got += some;
+            data += some;
+            length -= some;
+            if (call->prefix_got == PREFIX && !begin_message(call)) break;
+            if (call->prefix_got < PREFIX || call->incoming.length) continue;
+        }
+        Message &message = call->incoming;
+        if (message.length && !message.block && length && !place_message(call, data, length)) break;
+        const size_t some = std::min(length, message.length - call->got);
+        if (some) {
+            unsigned char *target = message.block->data + message.offset + call->got;
+            if (target != data) {
+                if (!count_message(call, some)) break;
+                memcpy(target, data, some);
+            }
+            call->got += some;
+            data += some;
+            length -= some;
+        }
+        if (call->got == message.length) end_message(call);
+    }
+    if (call->stream > 0) open_window(call);
+}
+
+// The prefix is there: is this message wanted?
+bool Connection::begin_message(Call *call) noexcept {
+    const unsigned char *prefix = call->prefix;
+    const ServerConfig &config = server_->config;
+    const size_t length = static_cast<size_t>(prefix[1]) << 24 | static_cast<size_t>(prefix[2]) << 16 |
+                          static_cast<size_t>(prefix[3]) << 8 | prefix[4];
+    char text[200];
+    if (prefix[0] > 1) {
+        server_->count(GRPC_INVALID);
+        snprintf(text, sizeof text, "a message begins with the byte %u, not with 0 or 1", prefix[0]);
+        refuse(call, INTERNAL, text);
+        return false;
+    }
+    if (prefix[0] && (!config.decompress || call->encoding == Call::Encoding::other)) {
+        server_->count(GRPC_INVALID);
+        refuse(call, UNIMPLEMENTED,
+               "the message is compressed in a way that this server does not read; grpc-accept-encoding says "
+               "what it reads");
+        return false;
+    }
+    if (prefix[0] && call->encoding == Call::Encoding::identity) {
+        server_->count(GRPC_INVALID);
+        refuse(call, INTERNAL, "the message is marked as compressed, and the call has no grpc-encoding");
+        return false;
+    }
+    if (call->method->small && length > config.small_message) {
+        server_->count(GRPC_TOO_LARGE);
+        snprintf(text, sizeof text, "the request message holds more than %llu bytes",
+                 static_cast<unsigned long long>(config.small_message));
+        refuse(call, RESOURCE_EXHAUSTED, text);
+        return false;
+    }
+    if (length > config.message || length > server_->budget->most(length <= MemoryBudget::SMALL_REQUEST)) {
+        server_->count(GRPC_TOO_LARGE);
+        snprintf(text, sizeof text, "the message has %zu bytes, and a message of %llu bytes is the largest",
+                 length, static_cast<unsigned long long>(config.message));
+        refuse(call, RESOURCE_EXHAUSTED, text);
+        return false;
+    }
+    call->incoming = Message{};
+    call->incoming.length = length;
+    call->incoming.compressed = prefix[0] == 1;
+    call->got = 0;
+    if (length > COUNTED_STEP && server_->config.checks_callers && !call->admitted) server_->run_later(call, RUN_CHECK);
+    return true;
+}
+
+// Finds memory for the message, so that the tensor's first byte lies aligned.
+bool Connection::place_message(Call *call, const unsigned char *first, size_t length) noexcept {
+    Message &message = call->incoming;
+    size_t offset = 0;
+    if (call->method->infer && !message.compressed)
+        offset = -first_tensor(first, std::min(length, message.length)) & (BLOCK_ALIGNMENT - 1);
+    message.block = process_pool().lease(message.length + offset, BACKEND_HEAP);
+    message.offset = offset;
+    if (message.block) return true;
+    refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the message");
+    return false;
+}
+
+// Counts bytes of a message before they take memory; false where there is no room, and the call is refused.
+bool Connection::count_message(Call *call, size_t more) noexcept {
+    Message &message = call->incoming;
+    const size_t wanted = call->got + more;
+    if (wanted <= message.counted) return true;
+    const size_t target = std::min(message.length, (wanted + COUNTED_STEP - 1) / COUNTED_STEP * COUNTED_STEP);
+    const size_t missing = target - message.counted;
+    MemoryBudget *budget = server_->budget;
+    if (budget->reserve(missing, message.length <= MemoryBudget::SMALL_REQUEST)) {
+        message.counted = target;
+        return true;
+    }
+    server_->count(GRPC_BYTES_IN_FLIGHT);
+    char text[200];
+    snprintf(text, sizeof text,
+             "%zu more bytes would take the requests in flight to %llu bytes, above the limit 'in_flight' (%llu "
+             "bytes)",
+             missing, static_cast<unsigned long long>(budget->held() + missing),
+             static_cast<unsigned long long>(budget->bound()));
+    refuse(call, RESOURCE_EXHAUSTED, text);
+    return false;
+}
+
+void Connection::end_message(Call *call) noexcept {
+    const bool streams = call->method->streams;
+    if (!streams) {
+        note_first(call);
+        if (!call->method->small &&
+            server_->open_calls.load(std::memory_order_relaxed) >= server_->config.calls) {
+            server_->count(GRPC_TOO_MANY_CALLS);
+            refuse(call, RESOURCE_EXHAUSTED, "as many calls are open as this server holds at a time");
+            return;
+        }
+    }
+    bool stored = true;
+    {
+        std::lock_guard<std::mutex> guard(call->lock);
+        try {
+            call->messages.push_back(call->incoming);
+        } catch (const std::bad_alloc &) {
+            stored = false;
+        }
+        if (stored) call->incoming = Message{};
+        call->changed.notify_all();
+    }
+    if (!stored) {
+        refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the message");
+        return;
+    }
+    call->prefix_got = call->got = 0;
+    call->message_ns = now_;
+    if (streams) return;
+    call->discards = true;
+    call->held = true;
+    server_->open_calls.fetch_add(1, std::memory_order_relaxed);
+    server_->run_later(call, RUN_READY);
+}
+
+// Lets the peer send more where it is wanted.
+void Connection::open_window(Call *call) noexcept {
+    if (!call->unconsumed) return;
+    const Message &message = call->incoming;
+    const bool large = call->prefix_got == PREFIX && message.length > COUNTED_STEP;
+    if (large && server_->config.checks_callers && !call->admitted.load(std::memory_order_acquire)) return;
+    if (call->method && call->method->streams) {
+        std::lock_guard<std::mutex> guard(call->lock);
+        if (call->messages.size() - call->messages_taken >= MESSAGES_AHEAD) return;
+    }
+    if (large) session_.widen(call->stream, std::min(message.length - call->got + PREFIX + COUNTED_STEP, AHEAD));
+    const size_t some = call->unconsumed;
+    call->unconsumed = 0;
+    session_.consume(call->stream, some);
+}
+
+void Connection::peer_over(void *stream) noexcept {
+    Call *call = static_cast<Call *>(stream);
+    const bool partial = call->prefix_got != 0;
+    bool none;
+    {
+        std::lock_guard<std::mutex> guard(call->lock);
+        call->peer_over = true;
+        none = call->messages.empty();
+        call->changed.notify_all();
+    }
+    if (call->discards || !call->method) return;
+    if (partial) {
+        server_->count(GRPC_INVALID);
+        refuse(call, INVALID_ARGUMENT, "the call ended within a message");
+    } else if (!call->method->streams && none) {
+        server_->count(GRPC_INVALID);
+        refuse(call, INVALID_ARGUMENT, "the call requires exactly one request message");
+    }
+}
+
+void Connection::stop_receiving(Call *call) noexcept {
+    call->discards = true;
+    free_message(&call->incoming, server_->budget);
+    note_first(call);
+}
+
+void Connection::refuse(Call *call, int status, const char *text) noexcept {
+    stop_receiving(call);
+    std::string words;
+    std::vector<std::pair<std::string, std::string>> none;
+    try {
+        words = text;
+    } catch (const std::bad_alloc &) {
+        // The status says enough.
+    }
+    call->finish(status, words, none);
+}
+
+void Connection::refuse_http(Call *call, const char *http_status) noexcept {
+    server_->count(GRPC_INVALID);
+    stop_receiving(call);
+    const http2::Field fields[] = {{reinterpret_cast<const uint8_t *>(":status"),
+                                    reinterpret_cast<const uint8_t *>(http_status), 7, 3, http2::FIELD_NO_COPY}};
+    call->answered = call->trailed = true;
+    session_.answer(call->stream, fields, 1, false);
+    if (!call->peer_over) session_.reset(call->stream, http2::NO_ERROR);
+}
+
+void Connection::closed(void *stream, uint32_t) noexcept {
+    Call *call = static_cast<Call *>(stream);
+    stop_receiving(call);
+    (call->previous ? call->previous->next : calls_) = call->next;
+    if (call->next) call->next->previous = call->previous;
+    call->stream = -1;
+    Request *request;
+    bool tells;
+    {
+        std::lock_guard<std::mutex> guard(call->lock);
+        call->ended = true;
+        request = call->watched;
+        call->watched = nullptr;
+        tells = call->callbacks != nullptr;
+        call->changed.notify_all();
+    }
+    if (request) {
+        cancel(request);
+        ksrv::release(request);
+    }
+    if (tells) server_->run_later(call, RUN_ENDED);
+    if (open_calls.fetch_sub(1, std::memory_order_relaxed) == 1)
+        idle_since_ns.store(now_, std::memory_order_relaxed);
+    call->release();
+}
+
+}  // namespace ksrv::grpc

@@ -1,0 +1,391 @@
+#include "grpc/server.hpp"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <new>
+
+#include "base/python_call.hpp"
+
+namespace ksrv::grpc {
+
+namespace {
+
+// Of an I/O thread: its server, and its number while it is in Python.
+thread_local Server *loop_of = nullptr;
+thread_local int visiting = -1;
+
+}  // namespace
+
+Server::Server(const ServerConfig &wanted, MemoryBudget *bytes, ServeCalls serve, void *owner)
+    : config(wanted), budget(bytes), serve_python_(serve), owner_(owner) {
+    epoll_ = epoll_create1(EPOLL_CLOEXEC);
+    wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+}
+
+Server::~Server() {
+    close_all();
+    for (int fd : {epoll_, wake_})
+        if (fd >= 0) close(fd);
+}
+
+void Server::add_method(const Method &method) { methods_[method.path] = method; }
+
+const Method *Server::method(const std::string &path) const noexcept {
+    const auto found = methods_.find(path);
+    return found == methods_.end() ? nullptr : &found->second;
+}
+
+bool Server::listen_on(const int *listeners, size_t count) noexcept {
+    if (epoll_ < 0 || wake_ < 0) return false;
+    try {
+        listeners_.assign(listeners, listeners + count);
+        connections_.assign(config.connections, nullptr);
+        free_.reserve(config.connections);
+        for (uint32_t slot = config.connections; slot > 0; --slot) free_.push_back(slot - 1);
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = WAKE_TAG;
+    return epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0;
+}
+
+// ---- connections ----------------------------------------------------------------------------
+
+// Once `accept_enabled(false)` has returned, no thread uses the listeners' descriptors.
+void Server::accept_enabled(bool enabled) noexcept {
+    if (accepts_.exchange(enabled) == enabled) return;
+    for (size_t i = 0; i < listeners_.size(); ++i) {
+        epoll_event event{};
+        event.events = EPOLLIN | EPOLLEXCLUSIVE;
+        event.data.u64 = LISTENER_TAG | i;
+        epoll_ctl(epoll_, enabled ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listeners_[i], &event);
+    }
+    while (!enabled && accepting_.load() != 0) sched_yield();  // accepting never waits
+}
+
+void Server::accept_some(size_t listener) noexcept {
+    accepting_.fetch_add(1);
+    for (int i = 0; accepts_.load() && i < ACCEPTS; ++i) {
+        sockaddr_storage address{};
+        socklen_t length = sizeof address;
+        const int fd = accept4(listeners_[listener], reinterpret_cast<sockaddr *>(&address), &length,
+                               SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
+            break;
+        }
+        if (!adopt(fd, &address, length)) {
+            count(GRPC_REFUSED_CONNECTIONS);
+            close(fd);
+        }
+    }
+    accepting_.fetch_sub(1);
+}
+
+// Serves an accepted socket; false where there is no room, and the descriptor stays the caller's.
+bool Server::adopt(int fd, const sockaddr_storage *address, socklen_t length) noexcept {
+    Connection *connection;
+    {
+        std::lock_guard<std::mutex> guard(connections_mutex_);
+        if (free_.empty()) return false;
+        const uint32_t slot = free_.back();
+        generations_ = (generations_ + 1) & 0x3fffffff;
+        connection = new (std::nothrow) Connection(this, fd, slot, generations_, unsigned_now_ns());
+        if (!connection) return false;
+        free_.pop_back();
+        connections_[slot] = connection;
+    }
+    connection->address = *address;
+    connection->address_length = length;
+    open_connections.fetch_add(1, std::memory_order_relaxed);
+    count(GRPC_ACCEPTED);
+    connection->retain();
+    if (!connection->open() || !watch(connection, fd)) {
+        connection->post(EVENT_CLOSE);
+    } else {
+        connection->post(draining.load() ? EVENT_READABLE | EVENT_GOODBYE : EVENT_READABLE);
+    }
+    connection->release();
+    return true;
+}
+
+bool Server::watch(Connection *connection, int fd) noexcept {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+    event.data.u64 = static_cast<uint64_t>(connection->generation) << 32 | connection->slot;
+    return epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+void Server::forget(Connection *connection) noexcept {
+    std::lock_guard<std::mutex> guard(connections_mutex_);
+    connections_[connection->slot] = nullptr;
+    free_.push_back(connection->slot);
+    open_connections.fetch_sub(1, std::memory_order_relaxed);
+}
+
+Connection *Server::at(uint64_t tag) noexcept {
+    const size_t slot = static_cast<uint32_t>(tag);
+    std::lock_guard<std::mutex> guard(connections_mutex_);
+    Connection *connection = slot < connections_.size() ? connections_[slot] : nullptr;
+    if (!connection || connection->generation != tag >> 32) return nullptr;
+    connection->retain();
+    return connection;
+}
+
+template <typename Visit> void Server::each(Visit visit) noexcept {
+    for (size_t slot = 0; slot < connections_.size(); ++slot) {
+        Connection *connection;
+        {
+            std::lock_guard<std::mutex> guard(connections_mutex_);
+            connection = connections_[slot];
+            if (!connection) continue;
+            connection->retain();
+        }
+        visit(connection);
+        connection->release();
+    }
+}
+
+void Server::make_room() noexcept {
+    Connection *largest = nullptr;
+    uint32_t most = 0;
+    each([&](Connection *connection) {
+        const uint32_t waiting = connection->unfinished.load(std::memory_order_relaxed);
+        if (waiting <= most) return;
+        most = waiting;
+        connection->retain();
+        if (largest) largest->release();
+        largest = connection;
+    });
+    if (!largest) return;
+    largest->post(EVENT_MAKE_ROOM);
+    largest->release();
+}
+
+void Server::drain() noexcept {
+    draining.store(true);
+    each([](Connection *connection) { connection->post(EVENT_GOODBYE); });
+}
+
+void Server::close_all() noexcept {
+    each([](Connection *connection) { connection->post(EVENT_CLOSE); });
+}
+
+void Server::sweep(uint64_t now) noexcept {
+    each([now](Connection *connection) {
+        if (now >= connection->due_ns.load(std::memory_order_relaxed)) connection->post(EVENT_TICK);
+    });
+    if (decrefs_.load(std::memory_order_relaxed)) decref_bytes_.fetch_add(DECREF_BYTES);
+}
+
+void Server::read_again(Connection *connection) noexcept {
+    if (connection->listed.exchange(true)) return;
+    connection->retain();
+    Connection *seen = unread_.load(std::memory_order_relaxed);
+    do {
+        connection->next_listed = seen;
+    } while (!unread_.compare_exchange_weak(seen, connection, std::memory_order_release));
+    if (loop_of != this) wake();
+}
+
+void Server::read_waiting() noexcept {
+    Connection *connection = unread_.exchange(nullptr, std::memory_order_acquire);
+    while (connection) {
+        Connection *following = connection->next_listed;
+        connection->listed.store(false);
+        connection->post(EVENT_READABLE);
+        connection->release();
+        connection = following;
+    }
+}
+
+// ---- calls ----------------------------------------------------------------------------------
+
+void Server::run_later(Call *call, int reason) noexcept {
+    if (call->run.fetch_or(reason, std::memory_order_acq_rel) != 0) return;  // it is in the queue
+    call->retain();
+    {
+        std::lock_guard<std::mutex> guard(run_mutex_);
+        call->run_next = nullptr;
+        (run_last_ ? run_last_->run_next : run_first_) = call;
+        run_last_ = call;
+        to_run_.fetch_add(1, std::memory_order_relaxed);
+    }
+    if (loop_of != this) wake();
+}
+
+Call *Server::next_to_run(int *reasons) noexcept {
+    const uint64_t now = unsigned_now_ns();
+    const uint64_t began = request_since_.exchange(now, std::memory_order_relaxed);
+    if (now - began > DEFER_NS) send_deferred();
+    std::lock_guard<std::mutex> guard(run_mutex_);
+    Call *call = run_first_;
+    if (!call) return nullptr;
+    run_first_ = call->run_next;
+    if (!run_first_) run_last_ = nullptr;
+    call->run_next = nullptr;
+    to_run_.fetch_sub(1, std::memory_order_relaxed);
+    *reasons = call->run.exchange(0, std::memory_order_acq_rel);
+    return call;
+}
+
+void Server::send_later(Connection *connection) noexcept {
+    if (loop_of != this || visiting < 0 || leader_.load(std::memory_order_relaxed) != visiting) {
+        connection->work();
+        return;
+    }
+    if (connection->deferred.exchange(true, std::memory_order_acq_rel)) return;
+    connection->retain();
+    Connection *seen = deferred_.load(std::memory_order_relaxed);
+    do {
+        connection->next_deferred = seen;
+    } while (!deferred_.compare_exchange_weak(seen, connection, std::memory_order_release));
+}
+
+void Server::send_deferred() noexcept {
+    Connection *connection = deferred_.exchange(nullptr, std::memory_order_acquire);
+    while (connection) {
+        Connection *following = connection->next_deferred;
+        connection->deferred.store(false, std::memory_order_release);
+        connection->work();
+        connection->release();
+        connection = following;
+    }
+}
+
+void Server::defer_decref(Payload *payload) noexcept {
+    const uint64_t size = payload->size;
+    Payload *seen = decrefs_.load(std::memory_order_relaxed);
+    do {
+        payload->next = seen;
+    } while (!decrefs_.compare_exchange_weak(seen, payload, std::memory_order_release));
+    if (decref_bytes_.fetch_add(size) + size >= DECREF_BYTES && loop_of != this) wake();
+}
+
+// ---- threads --------------------------------------------------------------------------------
+
+void Server::wake() noexcept {
+    const uint64_t one = 1;
+    while (write(wake_, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+void Server::stop() noexcept {
+    stopping_.store(true, std::memory_order_release);
+    wake();
+    std::lock_guard<std::mutex> guard(follow_mutex_);
+    follow_.notify_all();
+}
+
+void Server::run(int index) noexcept {
+    loop_of = this;
+    epoll_event events[EVENTS];
+    while (!stopping_.load(std::memory_order_acquire)) {
+        if (leader_.load(std::memory_order_acquire) != index) {
+            follow(index);
+            continue;
+        }
+        const bool waiting = wants_python() || in_python_.load() != NOBODY;
+        const uint64_t due = next_sweep_.load(std::memory_order_relaxed), before = unsigned_now_ns();
+        const uint64_t until = due > before ? (due - before) / 1000000u + 1 : 0;
+        const bool timed = open_connections.load(std::memory_order_relaxed) != 0 || decrefs_.load();
+        const int timeout = unread_.load() ? 0 : waiting ? 2 : timed ? static_cast<int>(until) : 1000;
+        const int ready = epoll_wait(epoll_, events, EVENTS, timeout);
+        send_deferred();
+        for (int i = 0; i < ready; ++i) {
+            const uint64_t tag = events[i].data.u64;
+            if (tag == WAKE_TAG) {
+                uint64_t count;
+                if (!stopping_.load(std::memory_order_acquire) && read(wake_, &count, sizeof count) < 0) continue;
+            } else if (tag & LISTENER_TAG) {
+                accept_some(static_cast<size_t>(tag & ~LISTENER_TAG));
+            } else if (Connection *connection = at(tag)) {
+                const bool readable = events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+                connection->post(readable ? EVENT_READABLE : EVENT_WRITABLE);
+                connection->release();
+            }
+        }
+        read_waiting();
+        const uint64_t now = unsigned_now_ns();
+        uint64_t swept = next_sweep_.load(std::memory_order_relaxed);
+        if (now >= swept && next_sweep_.compare_exchange_strong(swept, now + SWEEP_NS)) sweep(now);
+        serve(index);
+    }
+    loop_of = nullptr;
+}
+
+// Takes calls into Python, unless another thread does. A handler that hangs on that thread keeps nobody
+// waiting: another one serves in its place, but for the last, which stays with the sockets.
+void Server::serve(int index) noexcept {
+    while (wants_python()) {
+        int serving = serving_.load();
+        if (serving != NOBODY && !late(request_since_.load(), STUCK_NS)) return;
+        if (config.threads > 1 && away_.load() + 1 >= config.threads) return;
+        request_since_.store(unsigned_now_ns());
+        if (!serving_.compare_exchange_strong(serving, index)) return;
+        away_.fetch_add(1);
+        visit_python(index);
+        away_.fetch_sub(1);
+        int mine = index;  // another thread may have taken this one's place
+        in_python_.compare_exchange_strong(mine, NOBODY);
+        mine = index;
+        serving_.compare_exchange_strong(mine, NOBODY);
+        send_deferred();
+    }
+}
+
+void Server::visit_python(int index) noexcept {
+    const uint64_t now = unsigned_now_ns();
+    python_since_.store(now);
+    request_since_.store(now);
+    in_python_.store(index);
+    if (resting_.load() != 0) {
+        std::lock_guard<std::mutex> guard(follow_mutex_);
+        follow_.notify_one();
+    }
+    visiting = index;
+    decref_bytes_.store(0);
+    call_python([this] { serve_python_(owner_); });
+    visiting = -1;
+}
+
+void Server::leave_watch(int index) noexcept {
+    int mine = index;
+    if (watching_.compare_exchange_strong(mine, NOBODY)) follow_.notify_one();
+}
+
+// Watches the leader and takes its place when it has been in Python for too long. While calls come, that is a
+// look every two milliseconds, so that entering Python costs no wake-up; else this thread rests.
+void Server::follow(int index) noexcept {
+    const auto after = [](uint64_t ns) { return static_cast<int64_t>(unsigned_now_ns() + ns); };
+    std::unique_lock<std::mutex> lock(follow_mutex_);
+    while (!stopping_.load(std::memory_order_acquire)) {
+        int leader = leader_.load();
+        if (leader == index) {
+            leave_watch(index);
+            return;
+        }
+        const uint64_t entered = python_since_.load();
+        if (in_python_.load() == leader && (late(request_since_.load(), REQUEST_NS) || late(entered, VISIT_NS))) {
+            leader_.compare_exchange_strong(leader, index);
+            continue;
+        }
+        const bool watcher = watching_.load() == NOBODY || watching_.load() == index;
+        if (watcher) watching_.store(index);
+        if (watcher && !(in_python_.load() == NOBODY && late(entered, WATCHED_NS))) {
+            follow_.wait_until(lock, after(2000000));
+            continue;
+        }
+        resting_.fetch_add(1);
+        if (in_python_.load() == NOBODY || !watcher) follow_.wait_until(lock, after(1000000000));
+        resting_.fetch_sub(1);
+    }
+}
+
+}  // namespace ksrv::grpc

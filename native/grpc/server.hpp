@@ -1,0 +1,162 @@
+// The gRPC server of a worker: listeners, I/O threads, connections, and the way into Python.
+//
+// Strategy: one thread leads: it waits in epoll and works on the connections with an event. Calls that are
+// ready wait in the run queue; the leader takes them into Python itself, so that a call meets one
+// thread and one warm cache. When it does not come back soon, another thread takes the lead; when a call
+// hangs in Python, another one takes calls into Python. Answers given by the thread that is in Python are sent
+// when it leaves, those of one connection in one piece.
+//
+// It has an event loop beside the HTTP server's, for a gRPC connection has no place in phases of one message.
+
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/monotonic_condition.hpp"
+#include "grpc/connection.hpp"
+
+namespace ksrv::grpc {
+
+struct ServerConfig {
+    int threads = 4;
+    uint32_t connections = 1000;
+    uint32_t streams = 128;           // of a connection
+    uint64_t message = 4u << 20;      // bytes of a message
+    uint64_t small_message = 65536;   // of a method with small messages
+    uint32_t head = 16384;
+    uint32_t calls = 2048;            // whose message is there, and as many whose is not
+    uint64_t head_ns = 10000000000u;  // a message must begin by then
+    uint64_t grace_ns = 10000000000u;
+    uint64_t rate = 4096;             // bytes a second that a message or an answer must make
+    uint64_t stream_begin_ns = 600000000000u;  // a stream may wait so long for its next message
+    uint64_t idle_ns = 300000000000u;
+    uint64_t ping_ns = 60000000000u;
+    uint64_t ping_timeout_ns = 20000000000u;
+    bool checks_callers = false;
+    bool decompress = true;
+};
+
+enum GrpcCounter : int {
+    GRPC_ACCEPTED,
+    GRPC_CALLS,
+    GRPC_REFUSED_CONNECTIONS,
+    GRPC_FLOODS,
+    GRPC_TOO_SLOW,
+    GRPC_TOO_LARGE,
+    GRPC_BYTES_IN_FLIGHT,
+    GRPC_TOO_MANY_CALLS,
+    GRPC_INVALID,
+    GRPC_UNKNOWN_METHOD,
+    GRPC_IDLE_CLOSED,
+    GRPC_DISCONNECTED,
+    GRPC_COUNTERS,
+};
+
+using ServeCalls = void (*)(void *owner);
+
+class Server {
+  public:
+    Server(const ServerConfig &config, MemoryBudget *budget, ServeCalls serve, void *owner);
+    Server(const Server &) = delete;
+    Server &operator=(const Server &) = delete;
+    ~Server();
+
+    void add_method(const Method &method);  // before it listens
+    bool listen_on(const int *listeners, size_t count) noexcept;
+    void run(int index) noexcept;
+    void stop() noexcept;
+    void accept_enabled(bool enabled) noexcept;
+    void drain() noexcept;      // tells every peer that the server stops
+    void close_all() noexcept;  // cuts off what is left
+
+    // ---- calls ----
+    void run_later(Call *call, int reason) noexcept;
+    // The next call for Python with the reasons; null where there is none. The caller gets a reference.
+    Call *next_to_run(int *reasons) noexcept;
+    void send_later(Connection *connection) noexcept;  // when the thread in Python leaves it, or now
+    void defer_decref(Payload *payload) noexcept;
+    Payload *take_decrefs() noexcept { return decrefs_.exchange(nullptr, std::memory_order_acquire); }
+
+    // ---- connections ----
+    bool adopt(int fd, const sockaddr_storage *address, socklen_t length) noexcept;
+    bool watch(Connection *connection, int fd) noexcept;
+    void forget(Connection *connection) noexcept;
+    void read_again(Connection *connection) noexcept;  // once others have had their turn
+    const Method *method(const std::string &path) const noexcept;
+    void count(GrpcCounter which) noexcept { counters[which].fetch_add(1, std::memory_order_relaxed); }
+    void make_room() noexcept;  // too many calls wait for their messages
+    void wake() noexcept;
+    uint64_t least_rate(uint64_t whole) const noexcept {
+        const uint64_t rate = whole / 300;
+        return rate > config.rate ? rate : config.rate ? config.rate : 1;
+    }
+
+    const ServerConfig config;
+    MemoryBudget *const budget;
+    std::atomic<uint64_t> counters[GRPC_COUNTERS] = {};
+    std::atomic<uint32_t> unfinished{0};  // calls whose message is not there
+    std::atomic<uint32_t> open_calls{0};  // calls that Python has, or will have
+    std::atomic<uint32_t> open_connections{0};
+    std::atomic<uint64_t> open_requests{0};  // requests of queues that refer to this server
+    std::atomic<bool> draining{false};
+
+  private:
+    static constexpr int EVENTS = 32, ACCEPTS = 64, NOBODY = -1;
+    static constexpr uint64_t SWEEP_NS = 100000000u, REQUEST_NS = 500000u, VISIT_NS = 2000000u;
+    static constexpr uint64_t STUCK_NS = 20000000u, WATCHED_NS = 20000000u, DEFER_NS = 200000u;
+    static constexpr uint64_t DECREF_BYTES = 1u << 20;
+    static constexpr uint64_t LISTENER_TAG = uint64_t(1) << 63, WAKE_TAG = ~uint64_t(0);
+
+    void accept_some(size_t listener) noexcept;
+    void sweep(uint64_t now) noexcept;
+    void serve(int index) noexcept;
+    void follow(int index) noexcept;
+    void leave_watch(int index) noexcept;
+    void send_deferred() noexcept;
+    void read_waiting() noexcept;
+    void visit_python(int index) noexcept;
+    bool wants_python() const noexcept {
+        return to_run_.load(std::memory_order_relaxed) != 0 ||
+               decref_bytes_.load(std::memory_order_relaxed) >= DECREF_BYTES;
+    }
+    Connection *at(uint64_t tag) noexcept;
+    template <typename Visit> void each(Visit visit) noexcept;
+    static bool late(uint64_t since, uint64_t allowed) noexcept {
+        const uint64_t now = unsigned_now_ns();
+        return now > since && now - since >= allowed;
+    }
+
+    const ServeCalls serve_python_;
+    void *const owner_;
+    int epoll_ = -1, wake_ = -1;
+    std::vector<int> listeners_;
+    std::unordered_map<std::string, Method> methods_;
+    std::atomic<bool> stopping_{false}, accepts_{false};
+    std::atomic<int> accepting_{0};
+    std::atomic<uint64_t> next_sweep_{0};
+
+    std::mutex connections_mutex_;
+    std::vector<Connection *> connections_;
+    std::vector<uint32_t> free_;
+    uint32_t generations_ = 0;
+
+    std::mutex run_mutex_;
+    Call *run_first_ = nullptr, *run_last_ = nullptr;
+    std::atomic<uint32_t> to_run_{0};
+    std::atomic<Payload *> decrefs_{nullptr};
+    std::atomic<uint64_t> decref_bytes_{0};
+    std::atomic<Connection *> unread_{nullptr}, deferred_{nullptr};
+    std::atomic<int> leader_{0}, serving_{NOBODY}, in_python_{NOBODY}, away_{0}, resting_{0};
+    std::atomic<uint64_t> request_since_{0}, python_since_{0};
+    std::mutex follow_mutex_;
+    std::atomic<int> watching_{NOBODY};  // the one follower that watches the leader
+    MonotonicCondition follow_;
+};
+
+}  // namespace ksrv::grpc

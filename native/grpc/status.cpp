@@ -1,0 +1,42 @@
+#include "grpc/status.hpp"
+
+namespace ksrv::grpc {
+
+std::string percent_encoded(const char *text, size_t length) {
+    static constexpr char HEX[] = "0123456789ABCDEF";
+    std::string out;
+    out.reserve(length);
+    for (size_t i = 0; i < length; ++i) {
+        const unsigned char byte = static_cast<unsigned char>(text[i]);
+        if (byte >= 0x20 && byte <= 0x7e && byte != '%') {
+            out.push_back(static_cast<char>(byte));
+        } else {
+            out.push_back('%');
+            out.push_back(HEX[byte >> 4]);
+            out.push_back(HEX[byte & 15]);
+        }
+    }
+    return out;
+}
+
+bool read_timeout(const char *text, size_t length, uint64_t *nanoseconds) noexcept {
+    if (length < 2 || length > 9) return false;
+    uint64_t value = 0;
+    for (size_t i = 0; i + 1 < length; ++i) {
+        if (text[i] < '0' || text[i] > '9') return false;
+        value = value * 10 + static_cast<uint64_t>(text[i] - '0');
+    }
+    switch (text[length - 1]) {
+    case 'H': value *= 3600u * 1000000000ull; break;
+    case 'M': value *= 60u * 1000000000ull; break;
+    case 'S': value *= 1000000000ull; break;
+    case 'm': value *= 1000000ull; break;
+    case 'u': value *= 1000ull; break;
+    case 'n': break;
+    default: return false;
+    }
+    *nanoseconds = value;
+    return true;
+}
+
+}  // namespace ksrv::grpc

@@ -1,0 +1,120 @@
+// Bytes of a connection on their way out: small ones are copied, large ones stay where they are.
+
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+namespace ksrv::http2 {
+
+// Keeps memory until its bytes were sent.
+struct Keeper {
+    virtual void retain() noexcept = 0;
+    virtual void release() noexcept = 0;
+
+  protected:
+    ~Keeper() = default;
+};
+
+class OutgoingBytes {
+  public:
+    static constexpr size_t COPIED = 4096;  // shorter parts are copied
+    static constexpr int PARTS = 64;        // of one writev
+
+    OutgoingBytes() = default;
+    OutgoingBytes(const OutgoingBytes &) = delete;
+    OutgoingBytes &operator=(const OutgoingBytes &) = delete;
+    ~OutgoingBytes() { clear(); }
+
+    size_t length() const noexcept { return length_; }
+    bool empty() const noexcept { return length_ == 0; }
+
+    // These may throw std::bad_alloc, and change nothing then.
+    void copy(const void *data, size_t length) {
+        if (length == 0) return;
+        const size_t at = copied_.size();
+        const unsigned char *from = static_cast<const unsigned char *>(data);
+        copied_.insert(copied_.end(), from, from + length);
+        if (!pieces_.empty() && !pieces_.back().keeper && pieces_.back().at + pieces_.back().length == at) {
+            pieces_.back().length += length;
+        } else {
+            pieces_.push_back({nullptr, nullptr, at, length});
+        }
+        length_ += length;
+    }
+
+    void refer(const unsigned char *data, size_t length, Keeper *keeper) {
+        if (length < COPIED) {
+            copy(data, length);
+            return;
+        }
+        pieces_.push_back({data, keeper, 0, length});
+        keeper->retain();
+        length_ += length;
+    }
+
+    // The first parts, at most PARTS; how many there are.
+    int parts(iovec *out) const noexcept {
+        int count = 0;
+        size_t skip = sent_;
+        for (const Piece &piece : pieces_) {
+            if (count == PARTS) break;
+            const unsigned char *data = piece.keeper ? piece.data : copied_.data() + piece.at;
+            out[count].iov_base = const_cast<unsigned char *>(data + skip);
+            out[count].iov_len = piece.length - skip;
+            skip = 0;
+            ++count;
+        }
+        return count;
+    }
+
+    void drop_sent(size_t sent) noexcept {
+        length_ -= sent;
+        sent_ += sent;
+        while (!pieces_.empty() && sent_ >= pieces_.front().length) {
+            sent_ -= pieces_.front().length;
+            if (pieces_.front().keeper) pieces_.front().keeper->release();
+            pieces_.pop_front();
+        }
+        if (pieces_.empty()) {
+            if (copied_.capacity() > MOST_KEPT) {
+                std::vector<unsigned char>().swap(copied_);
+            } else {
+                copied_.clear();
+            }
+        } else if (!pieces_.front().keeper && pieces_.front().at >= MOST_KEPT) {
+            const size_t gone = pieces_.front().at;
+            copied_.erase(copied_.begin(), copied_.begin() + static_cast<std::ptrdiff_t>(gone));
+            for (Piece &piece : pieces_)
+                if (!piece.keeper) piece.at -= gone;
+        }
+    }
+
+    void clear() noexcept {
+        for (Piece &piece : pieces_)
+            if (piece.keeper) piece.keeper->release();
+        pieces_.clear();
+        std::vector<unsigned char>().swap(copied_);
+        length_ = sent_ = 0;
+    }
+
+  private:
+    static constexpr size_t MOST_KEPT = 65536;
+
+    struct Piece {
+        const unsigned char *data;
+        Keeper *keeper;  // null: the bytes are in `copied_`, from `at` on
+        size_t at, length;
+    };
+
+    std::deque<Piece> pieces_;
+    std::vector<unsigned char> copied_;
+    size_t length_ = 0;
+    size_t sent_ = 0;  // of the first piece
+};
+
+}  // namespace ksrv::http2

@@ -1,0 +1,254 @@
+#include "http2/session.hpp"
+
+#include <algorithm>
+#include <new>
+
+namespace ksrv::http2 {
+
+namespace {
+
+constexpr size_t FRAME_HEAD = 9, LONGEST_FRAME = 256u << 10;
+constexpr uint32_t MOST_CREATED = 100000;
+
+Session *self_of(void *user) noexcept { return static_cast<Session *>(user); }
+
+}  // namespace
+
+const NgCallbacks *Session::callbacks(const Library *of) noexcept {
+    static const NgCallbacks *const made = [of] {
+        NgCallbacks *set = nullptr;
+        if (of->callbacks_new(&set) != 0) return static_cast<NgCallbacks *>(nullptr);
+        of->set_begin_headers(set, on_begin_headers);
+        of->set_header(set, on_header);
+        of->set_begin_frame(set, on_begin_frame);
+        of->set_frame_received(set, on_frame);
+        of->set_data_chunk(set, on_data);
+        of->set_stream_close(set, on_close);
+        of->set_send_data(set, on_send_data);
+        of->set_read_length(set, read_length);
+        return set;
+    }();
+    return made;
+}
+
+const NgOption *Session::options(const Library *of) noexcept {
+    static const NgOption *const made = [of] {
+        NgOption *set = nullptr;
+        if (of->option_new(&set) != 0) return static_cast<NgOption *>(nullptr);
+        of->option_no_auto_window_update(set, 1);
+        of->option_no_closed_streams(set, 1);
+        // The allowance here is stricter than the library's own, which must not come first.
+        if (of->option_stream_reset_rate) of->option_stream_reset_rate(set, MOST_CREATED, MOST_CREATED);
+        return set;
+    }();
+    return made;
+}
+
+Session::~Session() {
+    if (session_) of_->session_del(session_);
+}
+
+bool Session::open(const SessionLimits &limits) noexcept {
+    of_ = library();
+    if (!of_) return false;
+    const NgCallbacks *set = callbacks(of_);
+    const NgOption *chosen = options(of_);
+    if (!set || !chosen || of_->server_new(&session_, set, this, chosen) != 0) return false;
+    const Setting settings[] = {
+        {SETTING_MAX_STREAMS, limits.streams},
+        {SETTING_WINDOW, limits.stream_window},
+        {SETTING_FRAME_SIZE, limits.frame_size},
+        {SETTING_HEADER_LIST, limits.head},
+    };
+    return of_->submit_settings(session_, 0, settings, sizeof settings / sizeof *settings) == 0 &&
+           of_->set_local_window(session_, 0, 0, static_cast<int32_t>(limits.connection_window)) == 0;
+}
+
+bool Session::receive(const unsigned char *data, size_t length, uint64_t now) noexcept {
+    now_ = now;
+    const ssize_t taken = of_->receive(session_, data, length);
+    if (flooded_) {
+        go_away(ENHANCE_YOUR_CALM, "too many frames that ask for nothing");
+        return false;
+    }
+    return taken == static_cast<ssize_t>(length) && !failed_;
+}
+
+bool Session::produce(size_t most) noexcept {
+    try {
+        while (out_->length() < most) {
+            const uint8_t *data = nullptr;
+            const size_t before = out_->length();
+            const ssize_t made = of_->send(session_, &data);
+            if (made < 0) return false;
+            if (made == 0 && out_->length() == before) return true;
+            out_->copy(data, static_cast<size_t>(made));
+        }
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
+    return true;
+}
+
+void Session::answer(int32_t stream_id, const Field *fields, size_t count, bool has_body) noexcept {
+    DataProvider provider{};
+    provider.source.ptr = of_->stream_data(session_, stream_id);
+    provider.read = read_data;
+    if (of_->submit_response(session_, stream_id, fields, count, has_body ? &provider : nullptr) != 0)
+        reset(stream_id, INTERNAL_ERROR);
+}
+
+void Session::trailers(int32_t stream_id, const Field *fields, size_t count) noexcept {
+    if (of_->submit_trailer(session_, stream_id, fields, count) != 0) reset(stream_id, INTERNAL_ERROR);
+}
+
+void Session::reset(int32_t stream_id, uint32_t error) noexcept {
+    of_->submit_reset(session_, 0, stream_id, error);
+}
+
+void Session::consume(int32_t stream_id, size_t length) noexcept {
+    if (length) of_->consume_stream(session_, stream_id, length);
+}
+
+void Session::widen(int32_t stream_id, size_t window) noexcept {
+    const int32_t most = static_cast<int32_t>(std::min<size_t>(window, INT32_MAX));
+    if (of_->stream_local_window(session_, stream_id) < most)
+        of_->set_local_window(session_, 0, stream_id, most);
+}
+
+void Session::ping() noexcept {
+    static const uint8_t OPAQUE[8] = {'k', 's', 'r', 'v', 0, 0, 0, 1};
+    of_->submit_ping(session_, 0, OPAQUE);
+}
+
+void Session::go_away(uint32_t error, const char *why) noexcept {
+    size_t length = 0;
+    while (why && why[length]) ++length;
+    of_->submit_goaway(session_, 0, of_->last_stream(session_), error,
+                       reinterpret_cast<const uint8_t *>(why), length);
+}
+
+// Takes from the peer's allowance; false where it is used up.
+bool Session::spend(uint64_t cost) noexcept {
+    constexpr uint64_t UNIT_NS = 1000000000u / A_SECOND;
+    if (now_ > allowed_at_) {
+        const uint64_t grown = (now_ - allowed_at_) / UNIT_NS;
+        allowance_ = std::min(ALLOWANCE, allowance_ + grown);
+        allowed_at_ = allowance_ == ALLOWANCE ? now_ : allowed_at_ + grown * UNIT_NS;
+    }
+    if (allowance_ < cost) {
+        flooded_ = true;
+        return false;
+    }
+    allowance_ -= cost;
+    return true;
+}
+
+int Session::on_begin_headers(NgSession *session, const FrameHead *frame, void *user) {
+    Session *self = self_of(user);
+    if (self->of_->stream_data(session, frame->stream_id)) return 0;  // trailers
+    void *stream = self->events_->opened(frame->stream_id);
+    if (!stream) return RESULT_STREAM_FAILURE;
+    self->of_->set_stream_data(session, frame->stream_id, stream);
+    return 0;
+}
+
+int Session::on_header(NgSession *session, const FrameHead *frame, const uint8_t *name, size_t name_length,
+                       const uint8_t *value, size_t value_length, uint8_t, void *user) {
+    Session *self = self_of(user);
+    if (void *stream = self->of_->stream_data(session, frame->stream_id))
+        self->events_->field(stream, reinterpret_cast<const char *>(name), name_length,
+                             reinterpret_cast<const char *>(value), value_length);
+    return 0;
+}
+
+int Session::on_begin_frame(NgSession *session, const FrameHead *frame, void *user) {
+    Session *self = self_of(user);
+    uint64_t cost = 0;
+    switch (frame->type) {
+    case FRAME_DATA:
+        if (frame->length == 0 && !(frame->flags & FLAG_END_STREAM)) cost = 1;
+        if (!(frame->flags & FLAG_PADDED)) {
+            self->data_stream_ = self->of_->stream_data(session, frame->stream_id);
+            self->data_left_ = self->data_stream_ ? frame->length : 0;
+        }
+        break;
+    case FRAME_PRIORITY:
+    case FRAME_PING:
+        cost = frame->flags & FLAG_ACK ? 0 : 1;
+        break;
+    case FRAME_SETTINGS:
+        cost = frame->flags & FLAG_ACK ? 0 : 20;
+        break;
+    case FRAME_RST_STREAM:
+        cost = 10;
+        break;
+    case FRAME_CONTINUATION:
+        cost = 50;
+        break;
+    default:
+        break;
+    }
+    if (cost && !self->spend(cost)) return RESULT_FAILURE;
+    return 0;
+}
+
+int Session::on_frame(NgSession *session, const FrameHead *frame, void *user) {
+    Session *self = self_of(user);
+    if (frame->type == FRAME_PING && frame->flags & FLAG_ACK) self->events_->pinged();
+    if (frame->type != FRAME_HEADERS && frame->type != FRAME_DATA) return 0;
+    void *stream = self->of_->stream_data(session, frame->stream_id);
+    if (!stream) return 0;
+    if (frame->type == FRAME_HEADERS) self->events_->fields_over(stream);
+    if (frame->flags & FLAG_END_STREAM) self->events_->peer_over(stream);
+    return 0;
+}
+
+int Session::on_data(NgSession *session, uint8_t, int32_t stream_id, const uint8_t *data, size_t length,
+                     void *user) {
+    Session *self = self_of(user);
+    self->data_left_ = self->data_left_ > length ? self->data_left_ - length : 0;
+    self->consume_connection(length);
+    if (void *stream = self->of_->stream_data(session, stream_id))
+        self->events_->data(stream, data, length);
+    return 0;
+}
+
+int Session::on_close(NgSession *session, int32_t stream_id, uint32_t error, void *user) {
+    Session *self = self_of(user);
+    void *stream = self->of_->stream_data(session, stream_id);
+    if (!stream) return 0;
+    if (self->data_stream_ == stream) self->data_left_ = 0;
+    self->of_->set_stream_data(session, stream_id, nullptr);
+    self->events_->closed(stream, error);
+    return 0;
+}
+
+ssize_t Session::read_length(NgSession *, uint8_t, int32_t, int32_t connection_window, int32_t stream_window,
+                             uint32_t frame_size, void *) {
+    const int32_t window = std::min(connection_window, stream_window);
+    return std::min<ssize_t>(window, std::min<ssize_t>(frame_size, LONGEST_FRAME));
+}
+
+ssize_t Session::read_data(NgSession *, int32_t, uint8_t *, size_t length, uint32_t *flags, DataSource *source,
+                           void *user) {
+    bool over = false;
+    const size_t offered = self_of(user)->events_->offer(source->ptr, length, &over);
+    if (over) *flags |= DATA_EOF | DATA_NO_END_STREAM;
+    if (offered == 0) return over ? 0 : RESULT_DEFERRED;
+    *flags |= DATA_NO_COPY;
+    return static_cast<ssize_t>(offered);
+}
+
+int Session::on_send_data(NgSession *, const FrameHead *, const uint8_t *head, size_t length,
+                          DataSource *source, void *user) {
+    Session *self = self_of(user);
+    try {
+        self->out_->copy(head, FRAME_HEAD);
+    } catch (const std::bad_alloc &) {
+        return RESULT_FAILURE;
+    }
+    return self->events_->take(source->ptr, length, self->out_) ? 0 : RESULT_FAILURE;
+}
+
+}  // namespace ksrv::http2

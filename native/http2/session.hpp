@@ -1,0 +1,105 @@
+// One server's end of an HTTP/2 connection, without a socket: bytes in, events out, bytes out.
+//
+// Strategy: libnghttp2 knows the protocol; this adds what the oldest supported release lacks. Frames that make
+// work without asking for any (SETTINGS, PING, PRIORITY, resets, CONTINUATION, empty DATA) take from an allowance
+// that grows with time, and a peer that has used it up is sent away. Nothing is read while the answers
+// wait for a peer that does not take them. A session is used by one thread at a time.
+
+#pragma once
+
+#include "http2/library.hpp"
+#include "http2/outgoing_bytes.hpp"
+
+namespace ksrv::http2 {
+
+struct SessionLimits {
+    uint32_t streams = 128;
+    uint32_t stream_window = 65535;
+    uint32_t connection_window = 16u << 20;
+    uint32_t frame_size = 1u << 20;
+    uint32_t head = 16384;  // bytes of a header list
+};
+
+// What happens on the streams. A stream is the pointer that `opened` returned.
+struct SessionEvents {
+    virtual void *opened(int32_t stream_id) noexcept = 0;  // null refuses it
+    virtual void field(void *stream, const char *name, size_t name_length, const char *value,
+                       size_t value_length) noexcept = 0;
+    virtual void fields_over(void *stream) noexcept = 0;
+    virtual void data(void *stream, const unsigned char *data, size_t length) noexcept = 0;
+    virtual void peer_over(void *stream) noexcept = 0;  // the peer sends nothing more
+    virtual void closed(void *stream, uint32_t error) noexcept = 0;
+    // The bytes of the answer: up to `most` of them may be sent now. 0 with `*over` false: none yet.
+    virtual size_t offer(void *stream, size_t most, bool *over) noexcept = 0;
+    virtual bool take(void *stream, size_t length, OutgoingBytes *out) noexcept = 0;
+    virtual void pinged() noexcept = 0;  // the peer has answered a ping
+
+  protected:
+    ~SessionEvents() = default;
+};
+
+class Session {
+  public:
+    Session(SessionEvents *events, OutgoingBytes *out) noexcept : events_(events), out_(out) {}
+    Session(const Session &) = delete;
+    Session &operator=(const Session &) = delete;
+    ~Session();
+
+    bool open(const SessionLimits &limits) noexcept;
+
+    // Takes bytes from the peer. False: the connection is to be closed once `produce` has said why.
+    bool receive(const unsigned char *data, size_t length, uint64_t now) noexcept;
+
+    // Makes bytes to be sent until `most` wait. False: the connection is broken.
+    bool produce(size_t most) noexcept;
+
+    // Whether there is anything to be read or sent any more.
+    bool over() const noexcept { return !of_->want_read(session_) && !of_->want_write(session_); }
+
+    // Where the next bytes of a DATA frame without padding go, and how many come; null between frames.
+    void *stream_in_data(size_t *left) const noexcept {
+        *left = data_left_;
+        return data_left_ ? data_stream_ : nullptr;
+    }
+
+    void answer(int32_t stream_id, const Field *fields, size_t count, bool has_body) noexcept;
+    void trailers(int32_t stream_id, const Field *fields, size_t count) noexcept;
+    void reset(int32_t stream_id, uint32_t error) noexcept;
+    void resume(int32_t stream_id) noexcept { of_->resume_data(session_, stream_id); }
+    // The peer may send as many bytes more on a stream, and on the connection.
+    void consume(int32_t stream_id, size_t length) noexcept;
+    void consume_connection(size_t length) noexcept { of_->consume_connection(session_, length); }
+    void widen(int32_t stream_id, size_t window) noexcept;
+    void ping() noexcept;
+    void say_goodbye() noexcept { of_->submit_shutdown_notice(session_); }
+    void go_away(uint32_t error, const char *why = nullptr) noexcept;
+    bool flooded() const noexcept { return flooded_; }
+
+  private:
+    static constexpr uint64_t ALLOWANCE = 4000, A_SECOND = 1000;
+
+    static int on_begin_headers(NgSession *, const FrameHead *, void *);
+    static int on_header(NgSession *, const FrameHead *, const uint8_t *, size_t, const uint8_t *, size_t,
+                         uint8_t, void *);
+    static int on_begin_frame(NgSession *, const FrameHead *, void *);
+    static int on_frame(NgSession *, const FrameHead *, void *);
+    static int on_data(NgSession *, uint8_t, int32_t, const uint8_t *, size_t, void *);
+    static int on_close(NgSession *, int32_t, uint32_t, void *);
+    static int on_send_data(NgSession *, const FrameHead *, const uint8_t *, size_t, DataSource *, void *);
+    static ssize_t read_length(NgSession *, uint8_t, int32_t, int32_t, int32_t, uint32_t, void *);
+    static ssize_t read_data(NgSession *, int32_t, uint8_t *, size_t, uint32_t *, DataSource *, void *);
+    static const NgCallbacks *callbacks(const Library *of) noexcept;
+    static const NgOption *options(const Library *of) noexcept;
+    bool spend(uint64_t cost) noexcept;
+
+    SessionEvents *const events_;
+    OutgoingBytes *const out_;
+    const Library *of_ = nullptr;
+    NgSession *session_ = nullptr;
+    void *data_stream_ = nullptr;
+    size_t data_left_ = 0;
+    uint64_t allowance_ = ALLOWANCE, allowed_at_ = 0, now_ = 0;
+    bool flooded_ = false, failed_ = false;
+};
+
+}  // namespace ksrv::http2
