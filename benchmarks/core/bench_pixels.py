@@ -9,6 +9,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 
 from ksrv._native.image import convert_pixels
+from ksrv._native.resize import row_resize
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -60,7 +61,7 @@ def test_resize(benchmark: Any, size: Any, target: tuple[int, int], way: Any) ->
     out = np.empty((*target, 3), np.uint8)
     run = {
         "pillow": lambda: file.resize(target[::-1], Image.Resampling.BILINEAR),
-        "ksrv": lambda: convert_pixels.resize_pillow(source, *target, out),
+        "ksrv": lambda: row_resize.resize_pillow(source, *target, out),
     }[way]
     benchmark.group = f"pixels: Pillow's resize, {size[1]}x{size[0]} to {target[1]}x{target[0]}"
     benchmark(run)

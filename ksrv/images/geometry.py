@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ksrv._native.image import convert_pixels
 from ksrv._native.memory import buffer_pool
+from ksrv._native.resize import row_resize
 from ksrv.images import opencv
 from ksrv.request import Array
 from ksrv.spec import Dimension, ImageSpec
@@ -162,6 +162,25 @@ class Geometry:
         whole = self.intermediate(size, target)
         return whole, (0, 0) if self.spec.shorter_side is None else center_offset(whole, target)
 
+    def inside(self, size: Size, target: Array) -> tuple[Size, tuple[int, int], Array]:
+        """Return how a picture is resized, and into which part of the target.
+
+        Args:
+            size: The picture's height and width.
+            target: [height, width, channels].
+
+        Returns:
+            The size that the whole picture is resized to, top and left of what is used of that, and the
+            part of the target that receives it: a letterbox has a border around it.
+        """
+        wanted: Size = (target.shape[0], target.shape[1])
+        if self.spec.resize != "letterbox":
+            return *self.window(size, wanted), target
+        inner, (top, left) = letterbox_window(size, wanted)
+        if inner == wanted:
+            return inner, (0, 0), target
+        return inner, (0, 0), target[top : top + inner[0], left : left + inner[1]]
+
     def _resized(self, picture: Array, whole: Size, offset: tuple[int, int], target: Array) -> None:
         """Put the window at `offset` of the picture, resized to `whole`, into `target`."""
         height, width, channels = target.shape
@@ -171,7 +190,7 @@ class Geometry:
             target[...] = picture[rows, columns]
             return
         if self.spec.resize == "pillow":
-            convert_pixels.resize_pillow(picture, *whole, target, offset)
+            row_resize.resize_pillow(picture, *whole, target, offset)
             return
         interpolation = _interpolation(self.spec)
         if whole == (height, width):

@@ -6,11 +6,9 @@ while it decodes them. A worker takes the decoder that the setting `jpeg_decoder
 that is there.
 """
 
-from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from ksrv._native.image import jpeg_decoder as native
-from ksrv._native.image.convert_pixels import Conversion
 from ksrv._native.image.image_header import Header
 from ksrv.request import Array, Element
 
@@ -91,25 +89,13 @@ def decode_into(file: Element, picture: Array, order: str, reduction: int = 1) -
     return _decode_by_simplejpeg(file, picture, order, reduction)
 
 
-def decode_linear(
-    file: Element,
-    size: Sequence[int],
-    target: Array,
-    conversion: Conversion,
-    full: Sequence[int],
-    offset: Sequence[int],
-    *,
-    order: str,
-    reduction: int,
-    bfloat16: bool,
-) -> bool:
-    """Decode and resize a JPEG row by row; see `ksrv._native.image.jpeg_decoder`."""
-    if decoder() != "libjpeg-turbo":
-        return False
-    return native.decode_jpeg_linear(
-        file, size, target, conversion, full, offset,
-        order=order, reduction=reduction, bfloat16=bfloat16,
-    )  # fmt: skip
+def decodes_rows(header: Header) -> bool:
+    """Tell whether a picture is decoded row by row.
+
+    Args:
+        header: The picture's header.
+    """
+    return decoder() == "libjpeg-turbo" and decodes(header)
 
 
 def _decode_by_simplejpeg(file: Element, picture: Array, order: str, reduction: int) -> bool:

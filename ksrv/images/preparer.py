@@ -16,9 +16,10 @@ given a transposed view of them, which is the memory format that torch calls cha
 The rows of a picture that cannot be decoded are zeroed, so that no byte of an earlier batch is seen.
 """
 
+import contextlib
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,13 +27,22 @@ import numpy as np
 from ksrv._native.image.convert_pixels import Conversion
 from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.image.image_header import FORMATS, Header
-from ksrv._native.image.jpeg_decoder import resize_linear
 from ksrv._native.queue.request_handle import NativeHandle
+from ksrv._native.resize.row_resize import (
+    decode_jpeg_resized,
+    resize_rows,
+    resizes_by_rows,
+)
 from ksrv.errors import BodyTooLarge, DeadlineExceeded, InvalidRequest, KsrvError, Overloaded
 from ksrv.images import jpeg, opencv
-from ksrv.images.decode_limits import ImageRefused, checked_header, decoder_bytes
+from ksrv.images.decode_limits import (
+    ImageRefused,
+    checked_header,
+    decoder_bytes,
+    row_decoder_bytes,
+)
 from ksrv.images.decode_memory import NoRoom, TooLarge, decoding
-from ksrv.images.geometry import Geometry, Size, bounded, scratch
+from ksrv.images.geometry import LETTERBOX_GREY, Geometry, Size, bounded, scratch
 from ksrv.limits import Limits, show_limit
 from ksrv.request import Array, CheckedImages, Element
 from ksrv.spec import Dimension, ImageSpec, TensorSpec
@@ -120,6 +130,7 @@ class ImagePreparer:
         self._resizable = image.resize != "none" and -1 not in (self._height, self._width)
         self._geometry = Geometry(image)
         self._linear = LINEAR_TYPES[spec.datatype] if image.resize == "linear" else None
+        self._row_kind = _row_kind(image.resize, self._linear)
         self._bfloat16 = spec.datatype == "BF16"
         arithmetic = functools.partial(
             Conversion,
@@ -206,11 +217,8 @@ class ImagePreparer:
         found = header.channels
         if found == 0:  # the format's header does not tell
             picture = _Picture(0, 0, element, header)
-            nbytes = self._reserve(picture)
-            try:
+            with self._reserved(picture, self._picture_bytes(header)):
                 found = self._decoded(picture, 1, 0).shape[2]
-            finally:
-                decoding.give_back(nbytes)
         if not _allows(self._channels, found):
             raise self._refusal(0, f"has {found} channels, outside of {self._channels}")
         return found
@@ -297,43 +305,49 @@ class ImagePreparer:
             pool.run(run, len(pictures), chunks if pool.threads > 1 else 1)
         return errors
 
-    def _reserve(self, picture: _Picture) -> int:
-        """Count the bytes that a picture needs while it is decoded, and return how many these are."""
-        header = picture.header
+    def _picture_bytes(self, header: Header) -> int:
+        """Return the bytes that a picture needs while it is decoded as a whole."""
         nbytes = decoder_bytes(header)
         if self._linear is not None:  # `linear` casts the decoded pixels before it resizes them
             sample = header.bit_depth // 8 + self._linear.itemsize
             cast = header.width * header.height * (header.channels or 4) * sample
             nbytes = max(nbytes, cast)
+        return nbytes
+
+    @contextlib.contextmanager
+    def _reserved(self, picture: _Picture, nbytes: int) -> Iterator[None]:
+        """Count the bytes that a picture needs among those in flight."""
         try:
-            if decoding.take(nbytes, picture.ended):
-                return nbytes
+            taken = decoding.take(nbytes, picture.ended)
         except TooLarge as error:
             raise BodyTooLarge(self._about(picture.position, f"{error}")) from None
         except NoRoom as error:
             raise Overloaded(self._about(picture.position, f"{error}"), "bytes_in_flight") from None
-        raise _ended()
+        if not taken:
+            raise _ended()
+        try:
+            yield
+        finally:
+            decoding.give_back(nbytes)
 
     def _fill(self, picture: _Picture, slot: Array) -> None:
         """Decode, resize and convert one picture into its row, unless its request has ended."""
         if picture.ended():
             raise _ended()
-        nbytes = self._reserve(picture)
-        try:
-            self._fill_reserved(picture, slot)
-        finally:
-            decoding.give_back(nbytes)
-
-    def _fill_reserved(self, picture: _Picture, slot: Array) -> None:
         header = picture.header
         target: Size = (slot.shape[0], slot.shape[1])
-        channels = slot.shape[2]
         size = self._size(header)
-        self._check_channels(header.channels, channels, picture.position)
+        self._check_channels(header.channels, slot.shape[2], picture.position)
         self._check_size(size, target, picture.position)
         reduction = self._geometry.reduction(size, target) if header.format == "jpeg" else 1
-        if self._streamed(picture, reduction, slot):
+        if self._fill_by_rows(picture, reduction, slot):
             return
+        with self._reserved(picture, self._picture_bytes(header)):
+            self._fill_whole(picture, reduction, slot)
+
+    def _fill_whole(self, picture: _Picture, reduction: int, slot: Array) -> None:
+        """Decode a picture as a whole, then resize and convert it."""
+        header, channels = picture.header, slot.shape[2]
         pixels = self._decoded(picture, reduction, channels)
         if pixels.shape[2] != channels:
             self._check_channels(pixels.shape[2], channels, picture.position)
@@ -345,28 +359,40 @@ class ImagePreparer:
         swap = self.image.color == "RGB" and channels >= 3 and not self._decodes_rgb(picture.header)
         self._place(picture, pixels, swap, slot)
 
-    def _streamed(self, picture: _Picture, reduction: int, slot: Array) -> bool:
+    def _fill_by_rows(self, picture: _Picture, reduction: int, slot: Array) -> bool:
         """Decode, resize and convert a JPEG row by row, where that is possible; say whether it was."""
-        header = picture.header
-        if self._linear != np.float32 or not jpeg.decodes(header):
+        header, channels = picture.header, slot.shape[2]
+        if not jpeg.decodes_rows(header):
             return False
         if self.image.exif == "apply" and header.orientation != 1:
             return False
-        if not self._jpeg_order(header, slot.shape[2]):
+        order = self._jpeg_order(header, channels)
+        if not order:
             return False
         size = _reduced(header, reduction)
-        whole, offset = self._geometry.window(size, (slot.shape[0], slot.shape[1]))
-        return jpeg.decode_linear(
-            picture.element,
-            size,
-            slot,
-            self._finish[False, slot.shape[2]],
-            whole,
-            offset,
-            order=self._jpeg_order(header, slot.shape[2]),
-            reduction=reduction,
-            bfloat16=self._bfloat16,
-        )
+        whole, offset, window = self._geometry.inside(size, slot)
+        kind = "linear bytes" if whole == size else self._row_kind
+        if kind is None or not resizes_by_rows(kind, size, whole):
+            return False
+        finish = self._finish[False, channels]
+        if window is not slot:
+            pixel = np.empty((1, 1, channels), slot.dtype)
+            grey = np.full((1, 1, channels), LETTERBOX_GREY, np.uint8)
+            finish(grey, pixel, bfloat16=self._bfloat16)
+            slot[...] = pixel
+        with self._reserved(picture, row_decoder_bytes(header)):
+            return decode_jpeg_resized(
+                picture.element,
+                size,
+                window,
+                finish,
+                whole,
+                offset,
+                kind=kind,
+                order=order,
+                reduction=reduction,
+                bfloat16=self._bfloat16,
+            )
 
     def _jpeg_order(self, header: Header, channels: int) -> str:
         """Return the order in which a JPEG's pixels are wanted; "" where it has another number."""
@@ -388,7 +414,10 @@ class ImagePreparer:
             if self._linear == np.float32:
                 whole, offset = self._geometry.window(size, target)
                 finish = self._finish[swap, channels]
-                resize_linear(pixels, slot, finish, whole, offset, bfloat16=self._bfloat16)
+                resize_rows(
+                    pixels, slot, finish, whole, offset,
+                    kind="linear floats", bfloat16=self._bfloat16,
+                )  # fmt: skip
                 return
             if self._linear is not None and pixels.dtype != self._linear:
                 cast = scratch(self._linear, pixels.shape)
@@ -456,6 +485,22 @@ class ImagePreparer:
             return int(cv2.IMREAD_UNCHANGED)
         keeps_depth = convert and self.spec.datatype == "UINT16" and self.image.resize != "pillow"
         return flags | upright | (int(cv2.IMREAD_ANYDEPTH) if keeps_depth else 0)
+
+
+def _row_kind(resize: str, linear: np.dtype[np.generic] | None) -> str | None:
+    """Return how 8-bit pictures are resized row by row; None where they cannot be."""
+    match resize:
+        case "letterbox":
+            return "linear bytes"
+        case "area":
+            return "area"
+        case "pillow":
+            return "pillow"
+        case "linear" if linear == np.float32:
+            return "linear floats"
+        case "linear" if linear is None or linear == np.uint8:
+            return "linear bytes"
+    return None
 
 
 def _reduced(header: Header, reduction: int) -> Size:

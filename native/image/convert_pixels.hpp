@@ -46,6 +46,14 @@ struct PixelTarget {
     std::ptrdiff_t plane_bytes;  // from plane to plane, when planar
 };
 
+// Whether the target has the source's channels in the source's order.
+inline bool keeps_order(const PixelTarget &target, std::size_t channels) noexcept {
+    bool kept = target.channels == channels;
+    for (std::size_t c = 0; kept && c < target.channels; ++c)
+        kept = target.from[c] == static_cast<int>(c);
+    return kept;
+}
+
 // Converts every pixel. The caller has checked the sizes, the channel numbers and the datatype.
 void convert_pixels(const PixelSource &source, const PixelTarget &target,
                     const Coefficients &c) noexcept;

@@ -26,8 +26,11 @@ constexpr unsigned ROWS_AT_ONCE = 2;
 
 // Rows lie this far behind a vector's alignment. To aligned rows the library writes past the caches, which
 // suits a picture in memory and costs a row that is read at once a tenth of the whole decoding.
-constexpr std::size_t BESIDE = 16;
+constexpr std::size_t BESIDE = 1;
 constexpr std::size_t VECTOR = 64;
+
+// Blocks of columns that must be left out for a crop to be worth its beginning.
+constexpr unsigned WORTH_CROPPING = 4;
 
 struct ErrorManager {
     jpeg_error_mgr base;
@@ -79,6 +82,26 @@ J_COLOR_SPACE color_space(PixelOrder order) noexcept {
     return JCS_UNKNOWN;
 }
 
+// Has the decoder leave out columns beside the box where these are many; returns the first one it gives.
+// Colours are spread over their neighbours, so a block more on each side keeps the pixels the same.
+JDIMENSION crop_columns(j_decompress_ptr state, const PixelBox &box, unsigned width) noexcept {
+    const unsigned block = static_cast<unsigned>(state->max_h_samp_factor) * DCTSIZE;
+    JDIMENSION left = box.left > block ? box.left - block : 0;
+    const unsigned right = width - box.left - box.width > block ? box.left + box.width + block : width;
+    JDIMENSION wanted = right - left;
+    if (state->scale_denom != 1 || wanted + WORTH_CROPPING * block > width) return 0;
+    jpeg_crop_scanline(state, &left, &wanted);
+    return left;
+}
+
+void skip_rows(j_decompress_ptr state, unsigned count) noexcept {
+    while (count) {
+        const unsigned skipped = jpeg_skip_scanlines(state, count);
+        if (!skipped) leave(reinterpret_cast<j_common_ptr>(state));
+        count -= skipped;
+    }
+}
+
 // Between setjmp and its return no object with a destructor may begin to live here.
 Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver) noexcept {
     jpeg_decompress_struct *const state = &one.state;
@@ -100,24 +123,32 @@ Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver
     const unsigned channels = static_cast<unsigned>(state->output_components);
     if (height != job.height || width != job.width || channels != (job.order == PixelOrder::grey ? 1 : 3))
         leave(reinterpret_cast<j_common_ptr>(state));
-    const std::size_t row_bytes = static_cast<std::size_t>(width) * channels;
-    const std::size_t stride = (row_bytes + VECTOR - 1) / VECTOR * VECTOR;
+    const PixelBox box = receiver.box(height, width);
+    JDIMENSION left = crop_columns(state, box, width);
+    const std::size_t stride =
+        (static_cast<std::size_t>(width) * channels + VECTOR - 1) / VECTOR * VECTOR;
     std::uint8_t *const own = one.rows.reserve(stride * ROWS_AT_ONCE + BESIDE);
     if (!own) {
         jpeg_abort_decompress(state);
         return Decoded::no_memory;
     }
+    if (box.top) skip_rows(state, box.top);
     JSAMPROW lines[ROWS_AT_ONCE];
-    while (state->output_scanline < height) {
+    const unsigned end = box.top + box.height;
+    while (state->output_scanline < end) {
         const unsigned first = state->output_scanline;
-        const unsigned wanted = height - first < ROWS_AT_ONCE ? height - first : ROWS_AT_ONCE;
+        const unsigned wanted = end - first < ROWS_AT_ONCE ? end - first : ROWS_AT_ONCE;
         for (unsigned i = 0; i < wanted; ++i) {
             std::uint8_t *const place = receiver.place(first + i);
-            lines[i] = place ? place : own + BESIDE + i * stride;
+            lines[i] = (place ? place : own + BESIDE + i * stride) + left * channels;
         }
         const unsigned got = jpeg_read_scanlines(state, lines, wanted);
-        for (unsigned i = 0; i < got; ++i) receiver.take(first + i, lines[i]);
+        for (unsigned i = 0; i < got; ++i) receiver.take(first + i, lines[i] - left * channels);
     }
+    // The codes below are read all the same, the last row as well, so that damage there is seen.
+    if (end + 1 < height) skip_rows(state, height - 1 - end);
+    lines[0] = own + BESIDE;
+    if (end < height) jpeg_read_scanlines(state, lines, 1);
     jpeg_finish_decompress(state);
     return Decoded::whole;
 }

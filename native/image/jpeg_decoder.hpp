@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "image/row_receiver.hpp"
+
 namespace ksrv {
 
 enum class PixelOrder : int { grey = 0, bgr, rgb };
@@ -27,17 +29,6 @@ struct JpegJob {
     PixelOrder order;
     unsigned reduction;            // 1, 2, 4 or 8: the decoder scales down by it
     std::uint32_t height, width;   // what the header check saw, reduced
-};
-
-// Takes the rows, from the top of the picture to its bottom, each once.
-class RowReceiver {
-  public:
-    virtual void take(std::uint32_t row, const std::uint8_t *pixels) noexcept = 0;
-    // Memory for a row, for a receiver that wants the decoder to write there; null for any.
-    virtual std::uint8_t *place(std::uint32_t) noexcept { return nullptr; }
-
-  protected:
-    ~RowReceiver() = default;
 };
 
 // Keeps the picture.

@@ -1,4 +1,4 @@
-// libFuzzer target for native/image/convert_pixels.hpp and resize_pillow.hpp: any sizes, types and windows
+// libFuzzer target for native/image/convert_pixels.hpp and native/resize/pillow.hpp: any sizes, types and windows
 // that the callers allow keep to the memory that they were given, down to the byte.
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "image/convert_pixels.hpp"
-#include "image/resize_pillow.hpp"
+#include "resize/pillow.hpp"
 #include "tensor/datatype.hpp"
 
 namespace {
@@ -35,7 +35,7 @@ std::unique_ptr<unsigned char[]> filled(std::size_t size) {
 }
 
 void resample(Bytes &bytes) {
-    ksrv::Resample job;
+    ksrv::ResizeWindow job{};
     job.height = bytes.upto(70);
     job.width = bytes.upto(70);
     job.channels = bytes.upto(4);
@@ -45,15 +45,15 @@ void resample(Bytes &bytes) {
     job.left = bytes.upto(job.full_width) - 1;
     job.out_height = bytes.upto(job.full_height - job.top);
     job.out_width = bytes.upto(job.full_width - job.left);
-    job.alpha = bytes.upto(2) == 2;
+    const bool alpha = bytes.upto(2) == 2;
     const std::size_t row = job.width * job.channels, out_row = job.out_width * job.channels;
     const auto source = filled(job.height * row);
     const auto target = filled(job.out_height * out_row);
-    const std::size_t need = ksrv::resample_pillow(job, nullptr, 0, nullptr, 0, nullptr);
+    const std::size_t need = ksrv::resample_pillow(job, alpha, nullptr, 0, nullptr, 0, nullptr);
     void *scratch = nullptr;
     if (posix_memalign(&scratch, 64, need) != 0) std::abort();
     const std::size_t used = ksrv::resample_pillow(
-        job, source.get(), static_cast<std::ptrdiff_t>(row), target.get(),
+        job, alpha, source.get(), static_cast<std::ptrdiff_t>(row), target.get(),
         static_cast<std::ptrdiff_t>(out_row), static_cast<unsigned char *>(scratch));
     std::free(scratch);
     if (used != need) std::abort();

@@ -1,5 +1,6 @@
-// libFuzzer target for native/image/jpeg_decoder.hpp and resize_linear.hpp: whatever the file and whatever
-// size the header check is said to have seen, every row stays inside of the picture and of the window.
+// libFuzzer target for native/image/jpeg_decoder.hpp and native/resize/row_resize.hpp: whatever the file and
+// whatever size the header check is said to have seen, every row stays inside of the picture and of the
+// window, and a window is the same whether rows and columns outside of it are decoded or skipped.
 
 #include <cstdint>
 #include <cstdlib>
@@ -8,7 +9,7 @@
 #include <vector>
 
 #include "image/jpeg_decoder.hpp"
-#include "image/resize_linear.hpp"
+#include "resize/row_resize.hpp"
 #include "tensor/datatype.hpp"
 
 namespace {
@@ -53,25 +54,44 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     ksrv::WholePicture whole(picture.get(), static_cast<std::ptrdiff_t>(row));
     const ksrv::Decoded first = ksrv::decode_jpeg(job, whole);
 
-    ksrv::LinearJob linear{};
-    linear.height = job.height;
-    linear.width = job.width;
-    linear.channels = channels;
-    linear.full_height = out_height + choice % 5;
-    linear.full_width = out_width + choice % 7;
-    linear.top = choice % 5;
-    linear.left = choice % 7;
-    linear.out_height = out_height;
-    linear.out_width = out_width;
-    std::unique_ptr<float[]> window(new float[out_height * out_width * channels]);
-    ksrv::PixelTarget target{};
-    target.data = reinterpret_cast<unsigned char *>(window.get());
-    target.datatype = ksrv::DT_FP32;
-    target.channels = channels;
-    for (std::size_t c = 0; c < channels; ++c) target.from[c] = static_cast<int>(channels - 1 - c);
-    target.row_bytes = static_cast<std::ptrdiff_t>(out_width * channels * sizeof(float));
-    ksrv::LinearResize resize(linear, ksrv::PIXEL_U8, target, ksrv::Coefficients{});
-    if (!resize.prepare()) return 0;
-    if (ksrv::decode_jpeg(job, resize) != first) std::abort();
+    ksrv::ResizeWindow job_window{};
+    job_window.height = job.height;
+    job_window.width = job.width;
+    job_window.channels = channels;
+    job_window.full_height = out_height + choice % 5;
+    job_window.full_width = out_width + choice % 7;
+    job_window.top = choice % 5;
+    job_window.left = choice % 7;
+    job_window.out_height = out_height;
+    job_window.out_width = out_width;
+    // A crop of the picture as it is, where that is large enough.
+    if (choice >= 128 && job.height >= job_window.full_height && job.width >= job_window.full_width) {
+        job_window.full_height = job.height;
+        job_window.full_width = job.width;
+    }
+    const auto kind = static_cast<ksrv::ResizeKind>(choice / 12 % 4);
+    if (!ksrv::resizes_by_rows(kind, job_window)) return 0;
+    const std::size_t values = out_height * out_width * channels;
+    const auto resized = [&](float *window, bool decoding) {
+        ksrv::PixelTarget target{};
+        target.data = reinterpret_cast<unsigned char *>(window);
+        target.datatype = ksrv::DT_FP32;
+        target.channels = channels;
+        for (std::size_t c = 0; c < channels; ++c) target.from[c] = static_cast<int>(channels - 1 - c);
+        target.row_bytes = static_cast<std::ptrdiff_t>(out_width * channels * sizeof(float));
+        const auto resize =
+            ksrv::make_row_resize(kind, job_window, ksrv::PIXEL_U8, target, ksrv::Coefficients{});
+        if (!resize || !resize->prepare()) return ksrv::Decoded::no_memory;
+        if (decoding) return ksrv::decode_jpeg(job, *resize);
+        for (std::uint32_t y = 0; y < job.height; ++y) resize->take(y, picture.get() + y * row);
+        return ksrv::Decoded::whole;
+    };
+    std::unique_ptr<float[]> window(new float[values]), wanted(new float[values]);
+    const ksrv::Decoded second = resized(window.get(), true);
+    if (second == ksrv::Decoded::no_memory || first == ksrv::Decoded::no_memory) return 0;
+    if (second != first) std::abort();
+    if (first != ksrv::Decoded::whole) return 0;
+    resized(wanted.get(), false);
+    if (std::memcmp(window.get(), wanted.get(), values * sizeof(float)) != 0) std::abort();
     return 0;
 }

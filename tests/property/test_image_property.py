@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ksrv._native.image import convert_pixels, image_header
+from ksrv._native.image import image_header
 from ksrv._native.image.decode_pool import DecodePool
+from ksrv._native.resize import row_resize
 from ksrv.errors import InvalidRequest
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import Limits
@@ -155,4 +156,4 @@ def test_resize_is_pillows(size, target, mode, seed):
     picture = np.random.default_rng(seed).integers(0, 256, (*size, channels), dtype=np.uint8)
     file = Image.fromarray(picture if channels > 1 else picture[:, :, 0], name)
     wanted = np.asarray(file.resize(target[::-1], Image.BILINEAR)).reshape(*target, channels)
-    np.testing.assert_array_equal(convert_pixels.resize_pillow(picture, *target), wanted)
+    np.testing.assert_array_equal(row_resize.resize_pillow(picture, *target), wanted)

@@ -37,6 +37,10 @@ cdef extern from "image/convert_pixels.hpp" namespace "ksrv" nogil:
     void convert_pixels(const PixelSource &source, const PixelTarget &target, const Coefficients &c)
 
 
+cdef enum:
+    MAX_SIDE = 1 << 24
+
+
 cdef class Plane:
     cdef Py_buffer view
     cdef bint held

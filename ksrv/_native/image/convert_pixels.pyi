@@ -24,13 +24,3 @@ class Conversion:
         planar: bool = False,
         bfloat16: bool = False,
     ) -> None: ...
-
-def resize_pillow(
-    source: npt.NDArray[Any],
-    height: int,
-    width: int,
-    target: npt.NDArray[Any] | None = None,
-    offset: tuple[int, int] = (0, 0),
-    *,
-    alpha: bool = True,
-) -> npt.NDArray[Any]: ...

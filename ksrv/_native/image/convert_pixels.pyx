@@ -1,45 +1,19 @@
 # A Conversion is written by its initialiser alone.
 # cython: freethreading_compatible = True
-"""Pixels to model numbers, and Pillow's resize: the native loops behind array-like arguments.
+"""Pixels to model numbers: the native loops behind array-like arguments.
 
-Every function takes C-ordered pixels of numpy arrays (rows may have gaps), writes into memory that
+A conversion takes C-ordered pixels of numpy arrays (rows may have gaps), writes into memory that
 the caller owns, allocates no result and releases the GIL while it works.
 """
 
 from cpython.buffer cimport (
     PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 )
-from libc.stdint cimport uint8_t
 
-import numpy
-
-from ksrv._native.memory.buffer_pool cimport BACKEND_HEAP, CBlock, process_pool
 from ksrv._native.tensor.datatype cimport (
     DT_BF16, DT_FP16, DT_FP32, DT_FP64, DT_INT8, DT_INT16, DT_INT32, DT_UINT8, DT_UINT16
 )
 
-
-cdef extern from "image/resize_pillow.hpp" namespace "ksrv" nogil:
-    cdef cppclass Resample:
-        size_t height
-        size_t width
-        size_t channels
-        size_t full_height
-        size_t full_width
-        size_t top
-        size_t left
-        size_t out_height
-        size_t out_width
-        bint alpha
-
-    size_t resample_pillow(
-        const Resample &job, const uint8_t *source, Py_ssize_t source_bytes, uint8_t *target,
-        Py_ssize_t target_bytes, unsigned char *scratch
-    )
-
-
-cdef enum:
-    MAX_SIDE = 1 << 24
 
 cdef dict _PIXEL_TYPES = {
     "B": PIXEL_U8, "H": PIXEL_U16, "h": PIXEL_I16, "f": PIXEL_F32, "d": PIXEL_F64,
@@ -210,67 +184,3 @@ cdef class Conversion:
         to.planar = planar
         to.row_bytes, to.plane_bytes = b.row_bytes, b.plane_bytes
         return 0
-
-
-def resize_pillow(
-    source, Py_ssize_t height, Py_ssize_t width, target=None, offset=(0, 0), *, bint alpha=True
-):
-    """Resize 8-bit pixels as Pillow's BILINEAR filter does, bit for bit, or a window of that.
-
-    Args:
-        source: uint8 [height, width] or [height, width, channels].
-        height: The height of the whole result.
-        width: The width of the whole result.
-        target: uint8 with the source's channels that receives the result, or the window of it that
-            lies at `offset` and has the target's size; None allocates the whole result.
-        offset: Top and left of the window in the whole result.
-        alpha: Whether four channels are RGBA, whose colours Pillow weighs by opacity.
-
-    Returns:
-        `target`, or the new array.
-
-    Raises:
-        ValueError: Sizes, channels or types that do not fit.
-        MemoryError: There is no memory for the scratch space.
-        BufferError: `target` is read-only.
-    """
-    cdef Plane a = Plane(source, "source")
-    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
-        raise ValueError(f"the result cannot be {width}x{height}")
-    if target is None:
-        target = numpy.empty((height, width, a.channels), numpy.uint8)
-        if a.view.ndim == 2:
-            target = target[:, :, 0]
-    cdef Plane b = Plane(target, "target", True)
-    cdef Resample job
-    cdef CBlock *scratch
-    if a.format != "B" or b.format != "B":
-        raise ValueError("only 8-bit pixels are resized like this")
-    if a.channels != b.channels:
-        raise ValueError(f"the source has {a.channels} channels and the target {b.channels}")
-    top, left = offset
-    if not (0 <= top <= height - b.height and 0 <= left <= width - b.width):
-        raise ValueError(
-            f"a window of {b.width}x{b.height} at {left},{top} lies outside of {width}x{height}"
-        )
-    if 0 in (a.height, a.width, b.height, b.width):
-        raise ValueError("a picture without pixels cannot be resized")
-    job.height, job.width = <size_t>a.height, <size_t>a.width
-    job.channels = <size_t>a.channels
-    job.full_height, job.full_width = <size_t>height, <size_t>width
-    job.top, job.left = top, left
-    job.out_height, job.out_width = <size_t>b.height, <size_t>b.width
-    job.alpha = alpha
-    with nogil:
-        scratch = process_pool().lease(
-            resample_pillow(job, NULL, 0, NULL, 0, NULL), BACKEND_HEAP, False
-        )
-        if scratch != NULL:
-            resample_pillow(
-                job, <const uint8_t *>a.view.buf, a.row_bytes, <uint8_t *>b.view.buf, b.row_bytes,
-                scratch.data
-            )
-            process_pool().release(scratch)
-    if scratch == NULL:
-        raise MemoryError("there is no memory to resize the picture")
-    return target

@@ -101,7 +101,7 @@ class Resize:
         self.size = size
 
     def __call__(self, image: Any) -> Any:
-        from ksrv._native.image.convert_pixels import resize_pillow
+        from ksrv._native.resize.row_resize import resize_pillow
 
         if _is_pillow(image):
             height, width = self.target(image.size[1], image.size[0])

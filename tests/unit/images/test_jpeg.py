@@ -12,6 +12,7 @@ import pytest
 from ksrv._native.image import jpeg_decoder
 from ksrv._native.image.convert_pixels import Conversion
 from ksrv._native.image.image_header import probe
+from ksrv._native.resize import row_resize
 from ksrv.images import jpeg
 from tests.support import image_oracle as oracle
 
@@ -151,8 +152,8 @@ def test_rows_are_resized_as_opencv_resizes_floats(size, full, window, order):
     conversion = Conversion(scale=2.0, mean=(3.0,), std=(4.0,), exact=True)
     for change in (Conversion(), conversion):
         got = np.empty(wanted.shape, np.float32)
-        assert jpeg_decoder.decode_jpeg_linear(
-            data, size, got, change, full, (top, left), order=order
+        assert row_resize.decode_jpeg_resized(
+            data, size, got, change, full, (top, left), kind="linear floats", order=order
         )
         converted = np.empty(wanted.shape, np.float32)
         change(np.ascontiguousarray(wanted), converted)
@@ -164,10 +165,12 @@ def test_sizes_that_do_not_fit_are_refused():
     data = encode(picture(20, 20))
     target = np.empty((10, 10, 3), np.float32)
     with pytest.raises(ValueError, match="lies outside"):
-        jpeg_decoder.decode_jpeg_linear(data, (20, 20), target, Conversion(), (9, 10), order="BGR")
+        row_resize.decode_jpeg_resized(
+            data, (20, 20), target, Conversion(), (9, 10), kind="area", order="BGR"
+        )
     with pytest.raises(ValueError, match="channels"):
-        jpeg_decoder.decode_jpeg_linear(
-            data, (20, 20), target, Conversion(), (10, 10), order="GRAY"
+        row_resize.decode_jpeg_resized(
+            data, (20, 20), target, Conversion(), (10, 10), kind="area", order="GRAY"
         )
     with pytest.raises(ValueError, match="reduced by"):
         jpeg_decoder.decode_jpeg_into(data, np.empty((7, 7, 3), np.uint8), "BGR", 3)

@@ -11,6 +11,7 @@ from PIL import Image
 
 from ksrv._native.image import convert_pixels
 from ksrv._native.memory import buffer_pool
+from ksrv._native.resize import row_resize
 from tests.support import image_files as files
 from tests.support.paths import GOLDEN
 
@@ -296,7 +297,7 @@ RESIZE = GOLDEN / "resize.json"
 def test_golden_results(case):
     picture = np.array(case["in"], np.uint8).reshape(case["in_shape"])
     height, width, _ = case["out_shape"]
-    assert convert_pixels.resize_pillow(picture, height, width).ravel().tolist() == case["out"]
+    assert row_resize.resize_pillow(picture, height, width).ravel().tolist() == case["out"]
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -320,7 +321,7 @@ def test_golden_results(case):
 def test_resize_equals_pillow(size, target, channels):
     picture = files.pixels(*size, channels)
     np.testing.assert_array_equal(
-        convert_pixels.resize_pillow(picture, *target), pillow(picture, *target)
+        row_resize.resize_pillow(picture, *target), pillow(picture, *target)
     )
 
 
@@ -333,11 +334,11 @@ def test_resize_equals_pillow_on_any_size(seed):
         picture = rng.integers(0, 256, (height, width, channels), dtype=np.uint8)
         wanted = pillow(picture, to_height, to_width)
         np.testing.assert_array_equal(
-            convert_pixels.resize_pillow(picture, to_height, to_width), wanted
+            row_resize.resize_pillow(picture, to_height, to_width), wanted
         )
         top, left = int(rng.integers(0, to_height)), int(rng.integers(0, to_width))
         window = np.zeros(wanted[top:, left:][: to_height // 2 + 1].shape, np.uint8)
-        convert_pixels.resize_pillow(picture, to_height, to_width, window, (top, left))
+        row_resize.resize_pillow(picture, to_height, to_width, window, (top, left))
         np.testing.assert_array_equal(window, wanted[top:, left:][: to_height // 2 + 1])
 
 
@@ -347,22 +348,22 @@ def test_which_pass_comes_first_shows_and_follows_pillow():
     for less_width in (9, 10, 11):
         picture = rng.integers(0, 256, (60, 40 + less_width, 3), dtype=np.uint8)
         np.testing.assert_array_equal(
-            convert_pixels.resize_pillow(picture, 40, 40), pillow(picture, 40, 40)
+            row_resize.resize_pillow(picture, 40, 40), pillow(picture, 40, 40)
         )
 
 
 def test_resizing_rows_with_gaps_and_two_dimensions():
     wide = files.pixels(60, 90)
     out = np.zeros((20, 50, 3), np.uint8)
-    convert_pixels.resize_pillow(wide[::2, 10:50], 20, 30, out[:, 5:35])
+    row_resize.resize_pillow(wide[::2, 10:50], 20, 30, out[:, 5:35])
     np.testing.assert_array_equal(
         out[:, 5:35], pillow(np.ascontiguousarray(wide[::2, 10:50]), 20, 30)
     )
     assert not out[:, :5].any() and not out[:, 35:].any()
     grey = files.pixels(30, 40, 1)
-    assert convert_pixels.resize_pillow(grey[:, :, 0], 9, 8).shape == (9, 8)
+    assert row_resize.resize_pillow(grey[:, :, 0], 9, 8).shape == (9, 8)
     np.testing.assert_array_equal(
-        convert_pixels.resize_pillow(grey[:, :, 0], 9, 8), pillow(grey, 9, 8)[:, :, 0]
+        row_resize.resize_pillow(grey[:, :, 0], 9, 8), pillow(grey, 9, 8)[:, :, 0]
     )
 
 
@@ -370,7 +371,7 @@ def test_four_channels_without_opacity_are_four_planes():
     picture = files.pixels(30, 40, 4)
     planes = [pillow(picture[:, :, c : c + 1], 11, 13) for c in range(4)]
     np.testing.assert_array_equal(
-        convert_pixels.resize_pillow(picture, 11, 13, alpha=False), np.concatenate(planes, axis=2)
+        row_resize.resize_pillow(picture, 11, 13, alpha=False), np.concatenate(planes, axis=2)
     )
 
 
@@ -378,7 +379,7 @@ def test_two_channels_are_two_planes():
     picture = files.pixels(30, 40, 2)
     planes = [pillow(picture[:, :, c : c + 1], 11, 13) for c in range(2)]
     np.testing.assert_array_equal(
-        convert_pixels.resize_pillow(picture, 11, 13), np.concatenate(planes, axis=2)
+        row_resize.resize_pillow(picture, 11, 13), np.concatenate(planes, axis=2)
     )
 
 
@@ -399,7 +400,7 @@ def test_two_channels_are_two_planes():
 )
 def test_resizes_that_do_not_fit(source, size, target, offset, problem):
     with pytest.raises(ValueError, match=problem):
-        convert_pixels.resize_pillow(source, *size, target, offset)
+        row_resize.resize_pillow(source, *size, target, offset)
 
 
 def test_the_golden_picture_resized_and_cropped():
@@ -409,10 +410,10 @@ def test_the_golden_picture_resized_and_cropped():
     picture = np.stack([(5 * x + 3 * y) % 256, x * y // 16 % 256, checks], axis=-1).astype("u1")
     assert hashlib.sha256(picture.tobytes()).hexdigest() == golden["image_sha256_of_rgb_bytes"]
     width, height = golden["resized_wh"]
-    resized = convert_pixels.resize_pillow(picture, height, width)
+    resized = row_resize.resize_pillow(picture, height, width)
     assert hashlib.sha256(resized.tobytes()).hexdigest() == golden["resized_sha256"]
     crop = np.empty((224, 224, 3), np.uint8)
-    convert_pixels.resize_pillow(picture, height, width, crop, (16, 58))
+    row_resize.resize_pillow(picture, height, width, crop, (16, 58))
     assert hashlib.sha256(crop.tobytes()).hexdigest() == golden["cropped_sha256"]
     out = np.empty((3, 224, 224), np.float32)
     convert_pixels.Conversion(scale=255, mean=MEAN[:3], std=STD[:3], exact=True)(
@@ -424,5 +425,5 @@ def test_the_golden_picture_resized_and_cropped():
 
 def test_scratch_comes_from_the_buffer_pool_and_goes_back():
     before = buffer_pool.statistics()["leased"]
-    convert_pixels.resize_pillow(files.pixels(100, 100), 30, 30)
+    row_resize.resize_pillow(files.pixels(100, 100), 30, 30)
     assert buffer_pool.statistics()["leased"] == before

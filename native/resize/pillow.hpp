@@ -13,19 +13,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "resize/window.hpp"
+
 namespace ksrv {
 
-// What to compute: the window [top, top + out_height) x [left, left + out_width) of the resize of a
-// height x width picture to full_height x full_width.
-struct Resample {
-    std::size_t height, width, channels;
-    std::size_t full_height, full_width;
-    std::size_t top, left, out_height, out_width;
-    bool alpha;  // four channels of which the last is opacity
-};
+// Whether Pillow resizes a picture in height first; the rounding between the passes makes it visible.
+bool pillow_goes_down_first(const ResizeWindow &job) noexcept;
 
-// Resizes with `scratch` of the bytes that a call without scratch returns.
-std::size_t resample_pillow(const Resample &job, const std::uint8_t *source,
+// Resizes with `scratch` of the bytes that a call without scratch returns. `has_alpha`: the last of four
+// channels is opacity.
+std::size_t resample_pillow(const ResizeWindow &job, bool has_alpha, const std::uint8_t *source,
                             std::ptrdiff_t source_bytes, std::uint8_t *target,
                             std::ptrdiff_t target_bytes, unsigned char *scratch) noexcept;
 

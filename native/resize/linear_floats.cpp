@@ -1,6 +1,7 @@
-#include "image/resize_linear.hpp"
+#include "resize/linear_floats.hpp"
 
 #include "base/cpu_dispatch.hpp"
+#include "resize/neighbours.hpp"
 #include "tensor/datatype.hpp"
 
 #include <algorithm>
@@ -99,21 +100,11 @@ KSRV_CLONES void mix_rows(const float *upper, const float *lower, float weight, 
 
 }  // namespace
 
-// OpenCV's own steps and precisions, so that the bits are equal.
-LinearResize::Between LinearResize::between(std::size_t at, std::size_t from, std::size_t to) noexcept {
-    const double scale = 1.0 / (static_cast<double>(to) / static_cast<double>(from));
-    const float position = static_cast<float>((static_cast<double>(at) + 0.5) * scale - 0.5);
-    const float below = std::floor(position);
-    return {static_cast<std::ptrdiff_t>(below), position - below};
-}
-
-LinearResize::LinearResize(const LinearJob &job, int sample, const PixelTarget &target,
+LinearFloats::LinearFloats(const ResizeWindow &window, int sample, const PixelTarget &target,
                            const Coefficients &coefficients) noexcept
-    : job_(job), sample_(sample), target_(target), coefficients_(coefficients) {
-    values_ = job.out_width * job.channels;
-    bool in_order = !target.planar && target.channels == job.channels;
-    for (std::size_t c = 0; in_order && c < target.channels; ++c)
-        in_order = target.from[c] == static_cast<int>(c);
+    : window_(window), sample_(sample), target_(target), coefficients_(coefficients) {
+    values_ = window.out_width * window.channels;
+    const bool in_order = !target.planar && keeps_order(target, window.channels);
     if (in_order) {
         arithmetic_ = coefficients.arithmetic;
         coefficients_.arithmetic = ARITHMETIC_NONE;
@@ -121,9 +112,9 @@ LinearResize::LinearResize(const LinearJob &job, int sample, const PixelTarget &
     direct_ = in_order && target.datatype == DT_FP32;
 }
 
-bool LinearResize::prepare() noexcept {
+bool LinearFloats::prepare() noexcept {
     const std::size_t row = (values_ + 16) * sizeof(float);
-    const std::size_t columns = job_.out_width * (sizeof(std::uint32_t) + sizeof(float));
+    const std::size_t columns = window_.out_width * (sizeof(std::uint32_t) + sizeof(float));
     const std::size_t constants = arithmetic_ == ARITHMETIC_NONE ? 0 : 2 * row;
     std::uint8_t *const start = memory().reserve(3 * row + columns + constants);
     if (!start) return false;
@@ -131,45 +122,45 @@ bool LinearResize::prepare() noexcept {
     rows_[1] = rows_[0] + values_ + 16;
     made_ = rows_[1] + values_ + 16;
     float *const weights = made_ + values_ + 16;
-    std::uint32_t *const offsets = reinterpret_cast<std::uint32_t *>(weights + job_.out_width);
-    const std::size_t bytes = job_.width * job_.channels;
-    for (std::size_t x = 0; x < job_.out_width; ++x) {
-        Between one = between(job_.left + x, job_.width, job_.full_width);
-        const std::ptrdiff_t last = static_cast<std::ptrdiff_t>(job_.width) - 1;
+    std::uint32_t *const offsets = reinterpret_cast<std::uint32_t *>(weights + window_.out_width);
+    const std::size_t bytes = window_.width * window_.channels;
+    for (std::size_t x = 0; x < window_.out_width; ++x) {
+        Neighbours one = between_neighbours(window_.left + x, window_.width, window_.full_width);
+        const std::ptrdiff_t last = static_cast<std::ptrdiff_t>(window_.width) - 1;
         if (one.first < 0) one = {0, 0.0f};
         if (one.first >= last) one = {last, 0.0f};
-        offsets[x] = static_cast<std::uint32_t>(one.first) * static_cast<std::uint32_t>(job_.channels);
+        offsets[x] = static_cast<std::uint32_t>(one.first) * static_cast<std::uint32_t>(window_.channels);
         weights[x] = one.weight;
         if (offsets[x] + 8 <= bytes) whole_vectors_ = x + 1;
     }
     offsets_ = offsets;
     weights_ = weights;
     if (arithmetic_ != ARITHMETIC_NONE) {
-        float *const constant = reinterpret_cast<float *>(offsets + job_.out_width);
-        row_constants(coefficients_, arithmetic_, job_.channels, values_, constant, constant + values_);
+        float *const constant = reinterpret_cast<float *>(offsets + window_.out_width);
+        row_constants(coefficients_, arithmetic_, window_.channels, values_, constant, constant + values_);
         constants_ = constant;
     }
     return true;
 }
 
-void LinearResize::resize_width(const std::uint8_t *pixels, float *out) const noexcept {
-    const std::size_t last = (job_.width - 1) * job_.channels;
+void LinearFloats::resize_width(const std::uint8_t *pixels, float *out) const noexcept {
+    const std::size_t last = (window_.width - 1) * window_.channels;
     if (sample_ == PIXEL_U16) {
-        resize_width_portable(reinterpret_cast<const std::uint16_t *>(pixels), job_.channels, offsets_,
-                           weights_, 0, job_.out_width, last, out);
+        resize_width_portable(reinterpret_cast<const std::uint16_t *>(pixels), window_.channels, offsets_,
+                           weights_, 0, window_.out_width, last, out);
         return;
     }
     std::size_t done = 0;
 #ifdef KSRV_AVX2
-    if (job_.channels == 3 && has_avx2()) {
+    if (window_.channels == 3 && has_avx2()) {
         done = whole_vectors_ & ~static_cast<std::size_t>(1);
         resize_width_rgb(pixels, offsets_, weights_, done, out);
     }
 #endif
-    resize_width_portable(pixels, job_.channels, offsets_, weights_, done, job_.out_width, last, out);
+    resize_width_portable(pixels, window_.channels, offsets_, weights_, done, window_.out_width, last, out);
 }
 
-void LinearResize::emit(std::size_t row, const float *upper, const float *lower, float weight) noexcept {
+void LinearFloats::emit(std::size_t row, const float *upper, const float *lower, float weight) noexcept {
     unsigned char *const place = target_.data + static_cast<std::ptrdiff_t>(row) * target_.row_bytes;
     const RowArithmetic with{constants_, constants_ + values_, static_cast<float>(coefficients_.scale)};
     float *const out = direct_ ? reinterpret_cast<float *>(place) : made_;
@@ -179,17 +170,17 @@ void LinearResize::emit(std::size_t row, const float *upper, const float *lower,
     source.data = reinterpret_cast<const unsigned char *>(made_);
     source.type = PIXEL_F32;
     source.height = 1;
-    source.width = job_.out_width;
-    source.channels = job_.channels;
+    source.width = window_.out_width;
+    source.channels = window_.channels;
     PixelTarget target = target_;
     target.data = place;
     convert_pixels(source, target, coefficients_);
 }
 
-void LinearResize::take(std::uint32_t row, const std::uint8_t *pixels) noexcept {
-    const std::ptrdiff_t last = static_cast<std::ptrdiff_t>(job_.height) - 1;
-    while (next_ < job_.out_height) {
-        const Between wanted = between(job_.top + next_, job_.height, job_.full_height);
+void LinearFloats::take(std::uint32_t row, const std::uint8_t *pixels) noexcept {
+    const std::ptrdiff_t last = static_cast<std::ptrdiff_t>(window_.height) - 1;
+    while (next_ < window_.out_height) {
+        const Neighbours wanted = between_neighbours(window_.top + next_, window_.height, window_.full_height);
         // A row outside is the one at the border, but keeps its weight, as in OpenCV.
         const std::size_t upper = static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(wanted.first, 0, last));
         const std::size_t lower =

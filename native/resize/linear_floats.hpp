@@ -13,40 +13,27 @@
 #include <cstdint>
 
 #include "image/convert_pixels.hpp"
-#include "image/jpeg_decoder.hpp"
 #include "image/row_memory.hpp"
+#include "resize/row_resize.hpp"
+#include "resize/window.hpp"
 
 namespace ksrv {
 
-// A picture, the size it is resized to, and the window of that which is wanted.
-struct LinearJob {
-    std::size_t height, width, channels;
-    std::size_t full_height, full_width;
-    std::size_t top, left, out_height, out_width;
-};
-
-class LinearResize final : public RowReceiver {
+class LinearFloats final : public RowResize {
   public:
     // `sample` is PIXEL_U8 or PIXEL_U16: of the rows that are taken. `target` says where the window goes.
-    LinearResize(const LinearJob &job, int sample, const PixelTarget &target,
+    LinearFloats(const ResizeWindow &window, int sample, const PixelTarget &target,
                  const Coefficients &coefficients) noexcept;
 
-    // False where there is no memory.
-    bool prepare() noexcept;
+    bool prepare() noexcept override;
+    PixelBox box(std::uint32_t, std::uint32_t) const noexcept override { return linear_box(window_); }
     void take(std::uint32_t row, const std::uint8_t *pixels) noexcept override;
 
   private:
-    // Between which two columns or rows a value of the result lies. They may lie outside.
-    struct Between {
-        std::ptrdiff_t first;
-        float weight;  // of the one behind the first
-    };
-
-    static Between between(std::size_t at, std::size_t from, std::size_t to) noexcept;
     void resize_width(const std::uint8_t *pixels, float *out) const noexcept;
     void emit(std::size_t row, const float *upper, const float *lower, float weight) noexcept;
 
-    LinearJob job_;
+    ResizeWindow window_;
     int sample_;
     PixelTarget target_;
     Coefficients coefficients_;           // of what is left to do behind the resize
