@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy.typing as npt
 
+from ksrv._native.batch.batch import BatchInputs as BatchInputs
+from ksrv._native.batch.batch import BatchOutputs as BatchOutputs
 from ksrv._native.image.image_header import Header
 from ksrv._native.tensor.tensor import Tensor as Tensor
-from ksrv.errors import KsrvError
 
 Parameter: TypeAlias = bool | int | float | str
 Parameters: TypeAlias = Mapping[str, Parameter]
@@ -193,7 +194,7 @@ class BatchRequest:
 class Emitter(Protocol):
     """Where the intermediate answers of a running batch go."""
 
-    def __call__(self, outputs: "BatchOutputs") -> None:
+    def __call__(self, outputs: BatchOutputs) -> None:
         """Hand one intermediate answer to each request that still wants it.
 
         Args:
@@ -202,51 +203,6 @@ class Emitter(Protocol):
 
     def listening(self) -> frozenset[int]:
         """Return the indices of the requests that have not ended: no disconnect, no deadline."""
-
-
-@dataclass(slots=True)
-class BatchInputs:
-    """The batch that the engine hands to an executor: tensors, and the requests that own their rows.
-
-    Attributes:
-        tensors: Inputs by name; every first dimension is `rows` where the model batches.
-        rows: The number of rows in the batch.
-        requests: The requests in row order; their slices cover the rows without gaps.
-        explain: Whether to explain rather than infer; a batch has one mode only.
-        emit: Takes an intermediate answer while the batch runs; None where no client streams.
-    """
-
-    tensors: dict[str, Tensor]
-    rows: int
-    requests: Sequence[BatchRequest]
-    explain: bool = False
-    emit: Emitter | None = None
-
-
-@dataclass(slots=True)
-class BatchOutputs:
-    """The answer of an executor to a batch.
-
-    Attributes:
-        tensors: The outputs, first dimension `rows`, failed rows included.
-        failures: The error of each request that failed, by its index in `BatchInputs.requests`.
-        timings: Nanoseconds by stage.
-        headers: Response headers by request index.
-        parameters: Response parameters by request index.
-        exclusive: Whether the holders of these arrays alone can reach their memory, so that
-            they may be sent from where they lie.
-        only: The requests that an intermediate answer is for; None for all of them.
-        torchserve: The heads of answers on TorchServe's own routes, by request index.
-    """
-
-    tensors: list[Tensor]
-    failures: dict[int, KsrvError] = field(default_factory=dict)
-    timings: dict[str, int] = field(default_factory=dict)
-    headers: dict[int, dict[str, str]] = field(default_factory=dict)
-    parameters: dict[int, dict[str, Parameter]] = field(default_factory=dict)
-    exclusive: bool = False
-    only: frozenset[int] | None = None
-    torchserve: dict[int, TorchServeAnswer] = field(default_factory=dict)
 
 
 def single_request(tensors: Sequence[Tensor], rows: int, request: InferRequest) -> BatchInputs:

@@ -7,12 +7,10 @@ attribute has a class-level default, so a subclass need not call `super().__init
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
-
+from ksrv._native.batch.stages import infer_and_postprocess
 from ksrv.errors import InferenceError
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.compile import compile_model
@@ -165,41 +163,3 @@ class BaseHandler:
             return loaded.is_torch
         torch = sys.modules.get("torch")
         return torch is not None and isinstance(self.model, torch.nn.Module)
-
-
-def infer_and_postprocess(handler: BaseHandler, inputs: Any, context: Context, began: int) -> Any:
-    """Run inference and postprocess on what `preprocess` returned.
-
-    Every request comes through here: the stages are timed without a call for each.
-
-    Args:
-        handler: The handler.
-        inputs: The value that `preprocess` returned.
-        context: The handler's context.
-        began: `time.perf_counter_ns` when the stage before ended.
-
-    Returns:
-        What `postprocess` returned.
-    """
-    times = context.timings
-    context.stage = "inference"
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        with torch.inference_mode():
-            outputs = _infer(handler, inputs)
-    elif type(inputs) is np.ndarray:  # to ask an abstract class about it runs Python code
-        outputs = handler.inference(inputs)
-    else:
-        outputs = _infer(handler, inputs)
-    now = perf_counter_ns()
-    times["inference"] = times.get("inference", 0) + now - began
-    context.stage = "postprocess"
-    result = handler.postprocess(outputs)
-    times["postprocess"] = times.get("postprocess", 0) + perf_counter_ns() - now
-    return result
-
-
-def _infer(handler: BaseHandler, inputs: Any) -> Any:
-    if type(inputs) is dict or isinstance(inputs, Mapping):
-        return handler.inference(**inputs)
-    return handler.inference(inputs)

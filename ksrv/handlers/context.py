@@ -1,20 +1,20 @@
 """A handler's context: its model, its device, its settings, the running batch.
 
 One `Context` belongs to one handler object and lives as long as it does; only `batch` and the
-timings change from call to call.
+timings change from call to call: what `RunningBatch` holds.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ksrv._native.batch.stages import RunningBatch
 from ksrv.handlers.device import choose_device, choose_onnx_device
 from ksrv.handlers.metrics import Metrics
 from ksrv.handlers.model_imports import HandlerError, ModelImporter, resolve
@@ -28,15 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ksrv.handlers")
 
-_running = threading.local()
 
-
-def current_context() -> Context | None:
-    """Return the context of the handler that runs on this thread, or None."""
-    return getattr(_running, "context", None)
-
-
-class Context:
+class Context(RunningBatch):
     """The context of a handler, given to `initialize` and readable in every stage.
 
     Attributes:
@@ -52,6 +45,8 @@ class Context:
         threads: CPU threads that this instance may use; 0 for no limit of its own.
         metrics: Reports values of the handler's own to the metrics page.
         loaded: The model that the loader returned, or None.
+        stage: The stage that is running.
+        timings: Nanoseconds by stage of the batch that is running.
     """
 
     def __init__(
@@ -64,6 +59,7 @@ class Context:
         metrics: Metrics | None = None,
         make_batch: Callable[[BatchInputs], Batch] | None = None,
     ) -> None:
+        super().__init__(make_batch)
         self.source = source
         self.config = config
         self.model_name = source.name
@@ -76,15 +72,10 @@ class Context:
         self.instance = instance
         self.threads = threads or config.threads
         self.metrics = metrics or Metrics(source.name, source.version)
-        self._make_batch = make_batch
-        self._inputs: BatchInputs | None = None
-        self._batch: Batch | None = None
         self.loaded: LoadedModel | None = None
         self.modules = ModelImporter(
             source.name, (source.folder, source.root), version=source.version, instance=instance
         )
-        self.stage = ""
-        self.timings: dict[str, int] = {}
 
     @cached_property
     def device(self) -> str:
@@ -187,47 +178,3 @@ class Context:
             if path.is_file() and path.resolve().is_relative_to(root):
                 return path
         raise ValueError(f"the file {name!r} is not in the model's folder {self.source.root}")
-
-    def timing_stage(self, name: str) -> bool:
-        """Whether `name` is the stage that is being timed already."""
-        return self.stage == name
-
-    def add_time(self, name: str, nanoseconds: int) -> None:
-        """Add to the time of a stage in this batch.
-
-        Args:
-            name: The stage, or a name of the handler's own.
-            nanoseconds: The time.
-        """
-        self.timings[name] = self.timings.get(name, 0) + nanoseconds
-
-    @property
-    def batch(self) -> Batch | None:
-        """The batch that is running, or None between batches."""
-        # Made on first use: the default stages do without it.
-        if self._batch is None and self._inputs is not None and self._make_batch is not None:
-            self._batch = self._make_batch(self._inputs)
-        return self._batch
-
-    def begin(self, inputs: BatchInputs) -> None:
-        """Take note of what runs on this thread now.
-
-        Args:
-            inputs: The inputs of the batch.
-        """
-        self._inputs = inputs
-        self.timings = {}
-        self.stage = "handle"
-        _running.context = self
-
-    def end(self) -> Batch | None:
-        """Forget the running batch, so that nothing here keeps its memory alive.
-
-        Returns:
-            The batch; None where no stage has used it.
-        """
-        batch = self._batch
-        self._inputs = self._batch = None
-        self.stage = ""
-        _running.context = None
-        return batch

@@ -42,12 +42,15 @@ class OutputConverter:
 
     Args:
         spec: The model's declared inputs and outputs.
+
+    Attributes:
+        fixed: Reads a result that is just what is declared, where all outputs have fixed dimensions.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
         self._declared = {entry.name: entry for entry in spec.outputs}
         fixed = _fixed(spec)
-        self._fixed = DeclaredOutputs(fixed) if fixed else None
+        self.fixed = DeclaredOutputs(fixed) if fixed else None
         self._open = not spec.inputs
         # Only a model without any batch dimension may answer with another number of rows.
         self._counted = not spec.inputs or any(entry.batched for entry in spec.inputs)
@@ -74,8 +77,8 @@ class OutputConverter:
             PromiseBroken: It differs from the declared outputs.
             HandlerFailed: The result does not fit the batch.
         """
-        if self._fixed is not None and not explained:
-            found = self._fixed.read(result, rows)
+        if self.fixed is not None and not explained:
+            found = self.fixed.read(result, rows)
             if found is not None:
                 return found
         declared = NOT_DECLARED if explained else self._declared

@@ -7,14 +7,12 @@ import logging
 import sys
 from dataclasses import replace
 from importlib import import_module
-from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
-
+from ksrv._native.batch.stages import StageRunner
 from ksrv.compile_plan import CompileError
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError, ModelFailed, quote, without_paths
-from ksrv.handlers.base import BaseHandler, infer_and_postprocess
+from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.context import Context
 from ksrv.handlers.device import DeviceError
@@ -23,7 +21,7 @@ from ksrv.handlers.metrics import Emit, Metrics, discard
 from ksrv.handlers.model_imports import HandlerError, error_location
 from ksrv.handlers.outputs import OutputConverter
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
-from ksrv.request import BatchInputs, BatchOutputs, Tensor
+from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
 
@@ -62,7 +60,7 @@ def make_runner(
     return runner
 
 
-class Runner:
+class Runner(StageRunner):
     """One instance of a model version.
 
     Args:
@@ -84,16 +82,8 @@ class Runner:
         self._instance = instance
         self._threads = threads
         self._metrics = Metrics(source.name, source.version, emit)
-        self._handler: Any = None
-        self._context: Context | None = None
-        self._outputs = OutputConverter(ModelSpec(source.name))
+        self.outputs = OutputConverter(ModelSpec(source.name))
         self._nchw_inputs: frozenset[str] = frozenset()
-        self._passes_inputs_through = False
-
-    @property
-    def handler(self) -> Any:
-        """The handler object, or None before `load`."""
-        return self._handler
 
     def load(self) -> ModelSpec:
         """Import the handler and let it initialize.
@@ -131,15 +121,16 @@ class Runner:
                 f"{self._shown()} cannot be loaded: {type(error).__name__}: {error}"
                 f"{error_location(self.source.root, error)}"
             ) from error
-        self._handler = handler
-        self._context = context
-        self._outputs = OutputConverter(context.spec)
+        self.handler = handler
+        self.context = context
+        self.outputs = OutputConverter(context.spec)
+        self.declared = self.outputs.fixed
         self._nchw_inputs = frozenset(
             entry.name
             for entry in context.spec.inputs
             if entry.image is not None and entry.image.model_layout == "NCHW"
         )
-        self._passes_inputs_through = (
+        self.passes_inputs_through = (
             isinstance(handler, BaseHandler)
             and all(_is_default(handler, name) for name in ("handle", "preprocess"))
             and context.loaded is None
@@ -147,58 +138,10 @@ class Runner:
         )
         return context.spec
 
-    def run(self, inputs: BatchInputs) -> BatchOutputs:
-        """Run one batch.
-
-        Args:
-            inputs: The assembled batch.
-
-        Returns:
-            The outputs, the failures of single requests, and the stages' times.
-
-        Raises:
-            KsrvError: The whole batch failed.
-        """
-        context = self._context
-        if context is None:
-            raise HandlerFailed(f"{self._shown()} is not loaded")
-        handler = self._handler
-        context.begin(inputs)
-        began = perf_counter_ns()
-        failure: KsrvError | None = None
-        tensors: list[Tensor] = []
-        try:
-            arrays = self._arrays(inputs)
-            if arrays is None:
-                result = handler.handle(context.batch, context)
-                # A handler with a `handle` of its own may have run no stage that is timed.
-                context.timings = context.timings or {"inference": perf_counter_ns() - began}
-            else:
-                context.timings["preprocess"] = 0
-                result = infer_and_postprocess(handler, arrays, context, began)
-            context.stage = "outputs"
-            tensors = self._outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
-            del result
-        except InferenceError as error:
-            failure = error
-        except BaseException as error:  # noqa: BLE001  a handler may raise anything
-            failure = self._failed(error, context.stage, inputs)
-        finally:
-            timings = context.timings
-            batch = context.end()
-        if failure is not None:
-            if batch is None or not batch.failures:
-                raise failure.with_traceback(None)
-            for index in range(len(inputs.requests)):
-                batch.failures.setdefault(index, failure)
-        if batch is None:
-            return BatchOutputs(tensors, {}, timings)
-        return BatchOutputs(tensors, batch.failures, timings, batch.headers, batch.parameters)
-
     def close(self) -> None:
         """Let the handler go, with its modules."""
-        handler, context = self._handler, self._context
-        self._handler = self._context = None
+        handler, context = self.handler, self.context
+        self.handler = self.context = None
         if context is None:
             return
         try:
@@ -210,33 +153,33 @@ class Runner:
         finally:
             context.modules.close()
 
-    def _arrays(self, inputs: BatchInputs) -> Any:
-        """The inputs as the default preprocess returns them, or None where it has work to do."""
-        if not self._passes_inputs_through or inputs.explain or self._handler.model is not None:
-            return None
-        tensors = inputs.tensors
-        for tensor in tensors.values():
-            if type(tensor.data) is not np.ndarray:
-                return None
-        if len(tensors) == 1:
-            return tensor.data
-        return {name: tensor.data for name, tensor in tensors.items()}
+    def _not_loaded(self) -> HandlerFailed:
+        return HandlerFailed(f"{self._shown()} is not loaded")
+
+    def _fail_rest(self, failure: KsrvError, batch: Batch | None, inputs: BatchInputs) -> None:
+        """Fail the requests of a batch that have not failed for reasons of their own."""
+        if batch is None or not batch.failures:
+            raise failure.with_traceback(None)
+        for index in range(len(inputs.requests)):
+            batch.failures.setdefault(index, failure)
 
     def _batch_of(self, inputs: BatchInputs) -> Batch:
         return Batch(inputs, self._nchw_inputs, self._device, self._send)
 
     def _device(self) -> Any:
-        device = getattr(self._handler, "device", None)
-        return self._context.device if device is None and self._context is not None else device
+        device = getattr(self.handler, "device", None)
+        return self.context.device if device is None and self.context is not None else device
 
     def _send(self, inputs: BatchInputs, result: Any) -> bool:
         if inputs.emit is None:
             return False
-        tensors = self._outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
+        tensors = self.outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
         inputs.emit(BatchOutputs(tensors))
         return True
 
     def _failed(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
+        if isinstance(error, InferenceError):
+            return error
         ids = [quote(request.id) if request.id else "-" for request in inputs.requests[:SHOWN_IDS]]
         more = len(inputs.requests) - len(ids)
         shown = ", ".join(ids) + (f" and {more} more" if more else "")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import ParamSpec, TypeVar, overload
 
-from ksrv.handlers.context import current_context
+from ksrv._native.batch.stages import current_context
 
 P = ParamSpec("P")
 R = TypeVar("R")

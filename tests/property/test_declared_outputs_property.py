@@ -84,7 +84,7 @@ def test_the_general_reader_says_the_same(case):
         return
     outputs = tuple(TensorSpec(name, kind, (-1, *tail)) for name, kind, tail in entries)
     general = OutputConverter(ModelSpec("m", outputs=outputs))
-    general._fixed = None
+    general.fixed = None
     for mine, other in zip(found, general.read(result, rows), strict=True):
         assert (mine.name, mine.datatype, mine.shape) == (other.name, other.datatype, other.shape)
         assert mine.data is other.data

@@ -25,11 +25,6 @@ cdef class DeclaredOutputs:
         outputs: For each its name, datatype, dtype and the dimensions behind the first.
     """
 
-    cdef list names
-    cdef list datatypes
-    cdef list dtypes
-    cdef vector[vector[int64_t]] tails
-
     def __cinit__(self, list outputs not None):
         cdef vector[int64_t] sizes
         self.names = []
@@ -44,7 +39,7 @@ cdef class DeclaredOutputs:
                 sizes.push_back(size)
             self.tails.push_back(sizes)
 
-    def read(self, result, int64_t rows):
+    cpdef list read(self, result, int64_t rows):
         """Return the tensors of a result that is just what is declared.
 
         Args:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from textwrap import dedent
 
 import numpy as np
@@ -335,9 +334,11 @@ def test_an_answer_that_does_not_add_up_ends_the_process(tmp_path):
         for number in (1, 99):  # a malformed answer, and one to another batch
             executor.start()
             pid = executor.pid
+            # A batch with an emitter, by which the handler finds its link.
+            inputs = way(number)
+            inputs.emit = lambda outputs: None
             with pytest.raises(ExecutorDied, match="cannot be read"):
-                # A batch with an emitter, by which the handler finds its link.
-                executor.run(replace(way(number), emit=lambda outputs: None), soon(30))
+                executor.run(inputs, soon(30))
             assert not os.path.exists(f"/proc/{pid}")
 
 

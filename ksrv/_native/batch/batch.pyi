@@ -1,0 +1,40 @@
+from collections.abc import Sequence
+from typing import Any
+
+from ksrv._native.tensor.tensor import Tensor
+
+class BatchInputs:
+    tensors: dict[str, Tensor]
+    rows: int
+    requests: Sequence[Any]
+    explain: bool
+    emit: Any
+    def __init__(
+        self,
+        tensors: dict[str, Tensor],
+        rows: int,
+        requests: Sequence[Any],
+        explain: bool = False,
+        emit: Any = None,
+    ) -> None: ...
+
+class BatchOutputs:
+    tensors: list[Tensor]
+    failures: dict[int, Any]
+    timings: dict[str, int]
+    headers: dict[int, dict[str, str]]
+    parameters: dict[int, dict[str, Any]]
+    exclusive: bool
+    only: frozenset[int] | None
+    torchserve: dict[int, Any]
+    def __init__(
+        self,
+        tensors: list[Tensor],
+        failures: dict[int, Any] | None = None,
+        timings: dict[str, int] | None = None,
+        headers: dict[int, dict[str, str]] | None = None,
+        parameters: dict[int, dict[str, Any]] | None = None,
+        exclusive: bool = False,
+        only: frozenset[int] | None = None,
+        torchserve: dict[int, Any] | None = None,
+    ) -> None: ...

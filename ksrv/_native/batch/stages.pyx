@@ -1,0 +1,207 @@
+# It relies on the GIL: attributes that are plain.
+"""A batch on its way through the stages of a handler: what every request passes, compiled.
+
+`ksrv.handlers` has the rest: loading, the stages themselves, and what is wrong where one fails.
+"""
+
+import sys
+from collections.abc import Mapping
+
+cimport numpy as cnp
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t
+
+from ksrv._native.batch.batch cimport BatchInputs, BatchOutputs, ksrv_batch_outputs
+from ksrv._native.tensor.declared_outputs cimport DeclaredOutputs
+from ksrv._native.tensor.tensor cimport Tensor
+
+cnp.import_array()
+
+cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
+    int64_t now_ns() noexcept
+
+cdef extern from *:
+    """
+    static thread_local PyObject *ksrv_running = nullptr;  // borrowed: a runner holds it meanwhile
+    """
+    PyObject *ksrv_running
+
+cdef dict MODULES = sys.modules
+
+
+def current_context():
+    """Return the context of the handler that runs on this thread, or None."""
+    return None if ksrv_running == NULL else <object>ksrv_running
+
+
+cdef class RunningBatch:
+    """What a handler's context knows of the batch that is running.
+
+    Args:
+        make_batch: Makes the batch as handlers see it out of the inputs, or None.
+
+    Attributes:
+        stage: The stage that is running.
+        timings: Nanoseconds by stage.
+    """
+
+    def __init__(self, make_batch=None):
+        self.make_batch = make_batch
+        self.stage = ""
+        self.timings = {}
+
+    @property
+    def batch(self):
+        """The batch that is running, or None between batches."""
+        # Made on first use: the default stages do without it.
+        if self.made is None and self.inputs is not None and self.make_batch is not None:
+            self.made = self.make_batch(self.inputs)
+        return self.made
+
+    def timing_stage(self, name):
+        """Whether `name` is the stage that is being timed already."""
+        return self.stage == name
+
+    def add_time(self, name, nanoseconds):
+        """Add to the time of a stage in this batch.
+
+        Args:
+            name: The stage, or a name of the handler's own.
+            nanoseconds: The time.
+        """
+        self.note(name, nanoseconds)
+
+    cdef int note(self, str name, int64_t nanoseconds) except -1:
+        self.timings[name] = nanoseconds + <int64_t>self.timings.get(name, 0)
+        return 0
+
+
+cpdef infer_and_postprocess(handler, inputs, RunningBatch context, int64_t began):
+    """Run inference and postprocess on what `preprocess` returned.
+
+    Args:
+        handler: The handler.
+        inputs: The value that `preprocess` returned.
+        context: The handler's context.
+        began: The monotonic clock in nanoseconds when the stage before ended.
+
+    Returns:
+        What `postprocess` returned.
+    """
+    cdef int64_t now
+    context.stage = "inference"
+    torch = MODULES.get("torch")
+    if torch is not None:
+        with torch.inference_mode():
+            outputs = _infer(handler, inputs)
+    else:
+        outputs = _infer(handler, inputs)
+    now = now_ns()
+    context.note("inference", now - began)
+    context.stage = "postprocess"
+    result = handler.postprocess(outputs)
+    context.note("postprocess", now_ns() - now)
+    return result
+
+
+cdef object _infer(handler, inputs):
+    # To ask an abstract class about an array runs Python code.
+    if cnp.PyArray_CheckExact(inputs):
+        return handler.inference(inputs)
+    if type(inputs) is dict or isinstance(inputs, Mapping):
+        return handler.inference(**inputs)
+    return handler.inference(inputs)
+
+
+cdef class StageRunner:
+    """Runs batches through a handler; the base of `ksrv.handlers.runner.Runner`.
+
+    Attributes:
+        handler: The handler object, or None before it is loaded.
+        context: Its context, or None.
+        outputs: Reads what the handler returns.
+        declared: Reads a result that is just what is declared, or None.
+        passes_inputs_through: Whether the stages before inference are the default ones.
+    """
+
+    cdef public object handler
+    cdef public object outputs
+    cdef public RunningBatch context
+    cdef public DeclaredOutputs declared
+    cdef public bint passes_inputs_through
+
+    def run(self, BatchInputs inputs not None):
+        """Run one batch.
+
+        Args:
+            inputs: The assembled batch.
+
+        Returns:
+            The outputs, the failures of single requests, and the stages' times.
+
+        Raises:
+            KsrvError: The whole batch failed.
+        """
+        cdef RunningBatch context = self.context
+        cdef list tensors = []
+        cdef object failure = None
+        cdef dict timings
+        cdef int64_t began
+        global ksrv_running
+        if context is None:
+            raise self._not_loaded()
+        context.inputs = inputs
+        context.timings = {}
+        context.stage = "handle"
+        ksrv_running = <PyObject *>context
+        began = now_ns()
+        try:
+            arrays = self.arrays(inputs)
+            if arrays is None:
+                result = self.handler.handle(context.batch, context)
+                if not context.timings:  # a `handle` of its own may have run no stage that is timed
+                    context.timings = {"inference": now_ns() - began}
+            else:
+                context.timings["preprocess"] = 0
+                result = infer_and_postprocess(self.handler, arrays, context, began)
+            context.stage = "outputs"
+            tensors = self.read(result, inputs)
+            result = None
+        except BaseException as error:
+            failure = self._failed(error, context.stage, inputs)
+        finally:
+            timings = context.timings
+            batch = context.made
+            # Nothing here keeps the batch's memory alive.
+            context.inputs = context.made = None
+            context.stage = ""
+            ksrv_running = NULL
+        if failure is not None:
+            self._fail_rest(failure, batch, inputs)
+        if batch is None:
+            return ksrv_batch_outputs(tensors, timings)
+        return BatchOutputs(tensors, batch.failures, timings, batch.headers, batch.parameters)
+
+    cdef object arrays(self, BatchInputs inputs):
+        """The inputs as the default preprocess returns them, or None where it has work to do."""
+        cdef Tensor tensor
+        cdef dict named
+        if not self.passes_inputs_through or inputs.explain or self.handler.model is not None:
+            return None
+        named = {}
+        for name, value in inputs.tensors.items():
+            tensor = <Tensor?>value
+            if not cnp.PyArray_CheckExact(tensor.data):
+                return None
+            if len(inputs.tensors) == 1:
+                return tensor.data
+            named[name] = tensor.data
+        return named
+
+    cdef list read(self, object result, BatchInputs inputs):
+        cdef list found = None
+        if self.declared is not None and not inputs.explain:
+            found = self.declared.read(result, inputs.rows)
+        if found is None:
+            found = self.outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
+        return found

@@ -1,0 +1,15 @@
+"""Declared outputs for the other compiled modules."""
+
+cimport numpy as cnp
+from libc.stdint cimport int64_t
+from libcpp.vector cimport vector
+
+
+cdef class DeclaredOutputs:
+    cdef list names
+    cdef list datatypes
+    cdef list dtypes
+    cdef vector[vector[int64_t]] tails
+
+    cpdef list read(self, result, int64_t rows)
+    cdef bint fits(self, cnp.ndarray array, Py_ssize_t place, int64_t rows) noexcept
