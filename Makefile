@@ -92,6 +92,7 @@ bench-load: $(VENV)/.bench ## load ksrv beside a bare C server, and its gRPC bes
 	$(BIN)/python benchmarks/load/run.py
 	$(BIN)/python benchmarks/load/run.py --heads client w1 w2-c8
 	$(BIN)/python benchmarks/load/conditions.py
+	$(BIN)/python benchmarks/load/images.py
 	$(BIN)/python benchmarks/load/grpc_load.py --json benchmarks/results/grpc.json
 
 # Sanitizer, coverage and fuzz builds live below build/ and leave the ordinary build alone: their
