@@ -20,14 +20,13 @@ from functools import partial
 
 from ksrv._native.queue.request_handle import NO_DEADLINE, wake_waiters
 from ksrv._native.queue.stats import Stats
-from ksrv._native.server import model_endpoint
+from ksrv._native.server.batch_runner import APART, MAX_INLINE_CREDIT, QUICK_NS, BatchRunner
 from ksrv.engine.batches.batch import PendingBatch, RunnableBatch, finish
-from ksrv.engine.batches.fast_batch import FastBatch, FastBatches
+from ksrv.engine.batches.fast_batch import fast_batches
 from ksrv.engine.executors import Executor, ExecutorDied
 from ksrv.engine.executors.restarts import ExecutorRestarts
 from ksrv.engine.host import InstanceHost
 from ksrv.engine.request_handle import QueuedRequest
-from ksrv.engine.validation import APART
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.spec import ModelSpec
@@ -35,11 +34,9 @@ from ksrv.spec import ModelSpec
 log = logging.getLogger("ksrv.engine")
 
 MOST_JOINED = 1024
-QUICK_NS = 1_000_000
 STALL_NS = 50_000_000
 INLINE_CREDIT = 1000
 """Inline execution begins after so many quick runs. A slower run costs fifty of them, a stall all."""
-MAX_INLINE_CREDIT = 2 * INLINE_CREDIT
 MAX_REGROUP_DELAY_NS = 2_000_000
 MIN_REGROUP_DELAY_NS = 100_000
 """Clients that were answered together send their next requests one after the other. So that the first
@@ -61,7 +58,7 @@ def instances_left() -> int:
     return sum(isinstance(thread, InstanceThread) for thread in threading.enumerate())
 
 
-class Instance:
+class Instance(BatchRunner):
     """One handler and its thread.
 
     Args:
@@ -74,21 +71,20 @@ class Instance:
         started: The description that the handler completed, once it is loaded.
         warm: Done once the instance takes batches.
         stats: The counts and times of the instance.
+
+    What is done with each batch is compiled: see `BatchRunner`.
     """
 
+    executor: Executor
+
     def __init__(self, host: InstanceHost, number: int, executor: Executor) -> None:
+        super().__init__(host.queue, executor, fast_batches(host, executor.lease), Stats())
         self._host = host
         self.number = number
-        self._executor = executor
-        self._slot = host.queue.add_slot()
         self._go = threading.Event()
-        self._busy_since = 0
-        self._inline_credit = 0
-        self._fast_batches = FastBatches(host, executor.lease)
         self._restarts = ExecutorRestarts(host, number, executor)
         self.started: Future[ModelSpec] = Future()
         self.warm: Future[None] = Future()
-        self.stats = Stats()
         name = f"ksrv-{host.spec.name}-{number}"
         self._thread = InstanceThread(target=self._live, name=name, daemon=True)
         executor.on_death(self._note_death)
@@ -127,8 +123,8 @@ class Instance:
 
     def abandon(self) -> None:
         """End a batch that hangs, if the executor can do that."""
-        if self._executor.keeps_deadlines:
-            self._executor.close()
+        if self.executor.keeps_deadlines:
+            self.executor.close()
 
     @property
     def available(self) -> bool:
@@ -142,7 +138,7 @@ class Instance:
 
     @property
     def _stuck(self) -> bool:
-        busy_since = self._busy_since
+        busy_since = self.busy_since
         return bool(busy_since) and time.monotonic_ns() - busy_since > self._host.timeout_ns > 0
 
     @property
@@ -153,7 +149,7 @@ class Instance:
     @property
     def keeps_deadlines(self) -> bool:
         """Whether an inline execution returns at its deadline."""
-        return self._executor.keeps_deadlines
+        return self.executor.keeps_deadlines
 
     def execute(self, batch: BatchInputs, deadline_ns: int | None = None) -> BatchOutputs:
         """Run a batch that no client sent, for warming up.
@@ -162,7 +158,7 @@ class Instance:
             batch: The batch.
             deadline_ns: When to give up, or None.
         """
-        return self._executor.run(batch, deadline_ns)
+        return self.executor.run(batch, deadline_ns)
 
     # ---- the thread -------------------------------------------------------------------------
 
@@ -178,11 +174,11 @@ class Instance:
             )
         finally:
             wake_waiters()
-            self._executor.close()
+            self.executor.close()
 
     def _load(self) -> bool:
         try:
-            self.started.set_result(self._executor.start())
+            self.started.set_result(self.executor.start())
         except BaseException as error:  # noqa: BLE001  it is raised where `started` is awaited
             self.started.set_exception(_told(error))
             return False
@@ -202,7 +198,7 @@ class Instance:
         queue = host.queue
         most = host.spec.max_batch_size
         room = MOST_JOINED if most else 1
-        take, slot, delay = queue.take, self._slot, host.delay_ns
+        take, slot, delay = queue.take, self.slot, host.delay_ns
         if host.runs_inline:
             self._allow_inline(False)
         regroup_delay = 0
@@ -226,25 +222,8 @@ class Instance:
             if self._restarts.due and not self._restarts.restart():
                 break
 
-    def run_inline(self, handles: list[QueuedRequest]) -> None:
-        """Run requests on the thread that submitted them, which holds this instance's slot.
-
-        Args:
-            handles: The requests. They may be open afterwards: after a death of the executor
-                another instance runs them again.
-        """
-        queue = self._host.queue
-        try:
-            if handles[0].batch_key >= APART:
-                self._host.decode_apart(handles)
-            else:
-                batch = self._batch_of(handles)
-                if batch is not None:
-                    self._run(batch, True)
-        finally:
-            if not self._executor.alive:
-                queue.nudge(self._slot)
-            queue.return_slot(self._slot)
+    def _decode_apart(self, handles: list[QueuedRequest]) -> None:
+        self._host.decode_apart(handles)
 
     # ---- a batch ----------------------------------------------------------------------------
 
@@ -254,63 +233,21 @@ class Instance:
         Args:
             room: How many rows the batch may grow to.
         """
-        return PendingBatch(self._host.spec, self._host.images, self._executor.lease, room)
+        return PendingBatch(self._host.spec, self._host.images, self.executor.lease, room)
 
-    def _batch_of(self, handles: list[QueuedRequest]) -> RunnableBatch | None:
-        """Return the batch of some requests; None if none of them could be added."""
-        try:
-            if model_endpoint.are_fast(handles):
-                return FastBatch(handles, self._fast_batches)
-            batch = self.new_batch()
-            batch.fill(handles, self._host.queue, self.stats)
-        except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
-            self._fail(handles, error)
-            return None
-        return batch if batch.handles else None
+    def _failure_of(self, batch: RunnableBatch, error: BaseException) -> KsrvError | None:
+        """Return the error that ends the requests of a batch; None where they are queued again."""
+        if isinstance(error, ExecutorDied):
+            return self._requeue(batch, error)
+        return error if isinstance(error, KsrvError) else self._failure(error)
 
-    def _run(self, batch: RunnableBatch, inline: bool) -> None:
-        """Run a batch and answer its requests; an inline execution wakes their threads at once."""
-        handles = batch.handles
-        try:
-            # An inline batch is counted as running since it was pushed.
-            alive = handles if inline else self._host.queue.start(handles)
-            if len(alive) != len(handles):
-                batch.keep(alive)
-            if alive:
-                self._execute(batch, later=not inline)
-        except BaseException as error:  # noqa: BLE001  it is the batch's failure, not the thread's
-            self._fail(handles, error)
-
-    def _execute(self, batch: RunnableBatch, *, later: bool) -> None:
-        queue = self._host.queue
-        began = self._busy_since = time.monotonic_ns()
-        failure: KsrvError | None = None
-        try:
-            inputs = batch.inputs()
-            keeps = self._executor.keeps_deadlines
-            deadline = self._deadline(batch.handles, began) if keeps else None
-            outputs = self._executor.run(inputs, deadline)
-            batch.ran_ns = time.monotonic_ns() - began
-            batch.answer(outputs, queue, self.stats, later=later)
-        except ExecutorDied as error:
-            failure = self._requeue(batch, error)
-            if failure is None:
-                return
-        except KsrvError as error:
-            failure = error
-        except BaseException as error:  # noqa: BLE001  a handler may raise anything
-            failure = self._failure(error)
-        finally:
-            self._busy_since = 0
-            batch.ran_ns = batch.ran_ns or time.monotonic_ns() - began
-        if failure is not None:
-            finish(batch, [failure] * len(batch.handles), queue, self.stats, {}, later=later)
-        if self._inline_credit < MAX_INLINE_CREDIT or batch.ran_ns >= QUICK_NS:
-            self._note_pace(batch.ran_ns)
+    def _answer_failed(self, batch: RunnableBatch, failure: KsrvError, later: bool) -> None:
+        answers = [failure] * len(batch.handles)
+        finish(batch, answers, self.queue, self.stats, {}, later=later)
 
     def _fail(self, handles: list[QueuedRequest], error: BaseException) -> None:
         """Answer the requests of a batch that are still open."""
-        won = self._host.queue.finish(handles, [self._failure(error)] * len(handles))
+        won = self.queue.finish(handles, [self._failure(error)] * len(handles))
         self.stats.failed(sum(won))
 
     def _failure(self, error: BaseException) -> KsrvError:
@@ -326,13 +263,13 @@ class Instance:
         return None if deadline == NO_DEADLINE else deadline
 
     def _note_pace(self, ran_ns: int) -> None:
-        before = self._inline_credit
+        before = self.inline_credit
         if ran_ns < QUICK_NS:
             credit = min(before + 1, MAX_INLINE_CREDIT)
         else:
             credit = max(before - 50, 0) if ran_ns < STALL_NS else 0
-        self._inline_credit = credit
-        queue = self._host.queue
+        self.inline_credit = credit
+        queue = self.queue
         if self._host.runs_inline:
             if credit == INLINE_CREDIT:
                 self._allow_inline(True)
@@ -343,8 +280,8 @@ class Instance:
 
     def _allow_inline(self, quick: bool) -> None:
         """Set which threads the queue allows inline execution."""
-        host, queue = self._host, self._host.queue
-        queue.inline_for_blocked = quick or self._executor.keeps_deadlines
+        host, queue = self._host, self.queue
+        queue.inline_for_blocked = quick or self.executor.keeps_deadlines
         # One thread at a time runs the requests of the HTTP server: several instances would stand idle.
         queue.inline_for_all = quick and host.config.instances == 1
 
@@ -366,14 +303,14 @@ class Instance:
         for handle in batch.handles:
             again = self.new_batch()
             again.attempts = 1
-            again.fill([handle], self._host.queue, self.stats)
+            again.fill([handle], self.queue, self.stats)
             if again.handles:
                 self._host.requeue(again)
         return None
 
     def _note_death(self, _reason: str) -> None:
         self._restarts.note_death()
-        self._host.queue.nudge(self._slot)
+        self.queue.nudge(self.slot)
 
 
 def _told(error: BaseException) -> Exception:

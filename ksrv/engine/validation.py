@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ksrv._native.server.batch_runner import APART
 from ksrv._native.tensor import datatype
 from ksrv.errors import InvalidRequest, quote
 from ksrv.images.preparer import ImagePreparer
@@ -25,9 +26,6 @@ from ksrv.request import CheckedImages, Element, InferRequest, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 KNOWN_GROUPS = 4096
-APART = 1 << 62
-"""From here on each batch key belongs to one request, whose images take long to decode."""
-
 APART_NS = 200_000_000
 """How long that is, as estimated for one thread: about fifty million pixels."""
 

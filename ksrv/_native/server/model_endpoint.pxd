@@ -1,14 +1,19 @@
 """Model endpoints, for the HTTP server."""
 
 from ksrv._native.server.server cimport CHttpServer, Connection, ModelSignature
+from ksrv._native.queue.request_handle cimport NativeHandle
 from ksrv._native.queue.request_queue cimport Queue
+
+
+cdef class FastHandle(NativeHandle):
+    pass
 
 
 cdef class ModelEndpoint:
     cdef ModelSignature *signature
     cdef readonly Queue queue
     cdef object spec
-    cdef list inputs              # for each its name, datatype, dtype and further dimensions
+    cdef list inputs  # for each: name, datatype, dtype, further dimensions, shape of one row
     cdef object route
     cdef object run
 

@@ -4,7 +4,6 @@ from typing import Any, Protocol
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.server.exchange import Exchange
-from ksrv._native.tensor.tensor import Tensor
 
 class Route(Protocol):
     def __call__(self, exchange: Exchange) -> None: ...
@@ -31,13 +30,3 @@ class ModelEndpoint:
     ) -> None: ...
     @property
     def unused(self) -> bool: ...
-
-def are_fast(handles: list[Any]) -> bool: ...
-def inputs(handles: list[Any], lease: Callable[[int], Any]) -> tuple[dict[str, Tensor], int]: ...
-def reply(
-    queue: Queue,
-    handles: list[Any],
-    tensors: list[Tensor],
-    assemble_ns: int,
-    timings: dict[str, int],
-) -> list[bool] | None: ...

@@ -1,0 +1,124 @@
+# It relies on the GIL: one thread at a time runs an instance.
+"""What an instance does with each batch, compiled: the base of `ksrv.engine.instance.Instance`."""
+
+from cpython.list cimport PyList_GET_SIZE
+from libc.stdint cimport int64_t, uint64_t
+
+from ksrv._native.queue.request_handle cimport NativeHandle
+from ksrv._native.queue.request_queue cimport Queue
+from ksrv._native.server.fast_batch cimport FastBatches, ksrv_are_fast, ksrv_fast_batch
+
+cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
+    int64_t now_ns() noexcept
+
+QUICK_NS = 1_000_000
+"""A run that takes less earns inline credit."""
+MAX_INLINE_CREDIT = 2000
+APART = 1 << 62
+"""From here on each batch key belongs to one request, whose images take long to decode."""
+
+cdef int64_t QUICK = QUICK_NS, MOST_CREDIT = MAX_INLINE_CREDIT
+cdef uint64_t FIRST_APART = APART
+
+
+cdef class BatchRunner:
+    """Runs the batches of one instance, on whichever thread holds its slot.
+
+    Args:
+        queue: The model's queue.
+        executor: The executor of the handler.
+        fast_batches: Makes the batches of fast-path requests.
+        stats: Counts the batches.
+
+    Attributes:
+        busy_since: The monotonic clock in nanoseconds when the running batch began, or 0.
+        inline_credit: What quick runs have earned: see `ksrv.engine.instance`.
+    """
+
+    cdef public object stats
+    cdef readonly int64_t busy_since
+    cdef public int64_t inline_credit
+    cdef readonly Queue queue
+    cdef readonly object executor
+    cdef readonly size_t slot
+    cdef bint is_process
+    cdef FastBatches fast_batches
+
+    def __init__(self, Queue queue not None, executor, FastBatches fast_batches not None, stats):
+        self.queue = queue
+        self.executor = executor
+        self.is_process = executor.keeps_deadlines
+        self.fast_batches = fast_batches
+        self.stats = stats
+        self.slot = queue.add_slot()
+
+    def run_inline(self, list handles not None):
+        """Run requests on the thread that submitted them, which holds this instance's slot.
+
+        Args:
+            handles: The requests. They may be open afterwards: after a death of the executor
+                another instance runs them again.
+        """
+        try:
+            if (<NativeHandle>handles[0]).native.batch_key >= FIRST_APART:
+                self._decode_apart(handles)
+            else:
+                batch = self._batch_of(handles)
+                if batch is not None:
+                    self._run(batch, True)
+        finally:
+            if self.is_process and not self.executor.alive:
+                self.queue.queue.nudge(self.slot)
+            self.queue.queue.return_slot(self.slot)
+
+    def _batch_of(self, list handles not None):
+        """Return the batch of some requests; None if none of them could be added."""
+        try:
+            if ksrv_are_fast(handles):
+                return ksrv_fast_batch(handles, self.fast_batches)
+            batch = self.new_batch()
+            batch.fill(handles, self.queue, self.stats)
+        except BaseException as error:
+            self._fail(handles, error)  # it is the batch's failure, not the thread's
+            return None
+        return batch if batch.handles else None
+
+    def _run(self, batch, bint inline):
+        """Run a batch and answer its requests; an inline execution wakes their threads at once."""
+        cdef list handles = batch.handles
+        cdef list alive
+        try:
+            # An inline batch is counted as running since it was pushed.
+            alive = handles if inline else self.queue.start(handles)
+            if PyList_GET_SIZE(alive) != PyList_GET_SIZE(handles):
+                batch.keep(alive)
+            if alive:
+                self._execute(batch, not inline)
+        except BaseException as error:
+            self._fail(handles, error)
+
+    def _execute(self, batch, bint later):
+        cdef int64_t began = now_ns()
+        cdef int64_t ran_ns = 0
+        cdef object failure = None
+        self.busy_since = began
+        try:
+            inputs = batch.inputs()
+            deadline = self._deadline(batch.handles, began) if self.is_process else None
+            outputs = self.executor.run(inputs, deadline)
+            ran_ns = now_ns() - began
+            batch.ran_ns = ran_ns
+            batch.answer(outputs, self.queue, self.stats, later=later)
+        except BaseException as error:
+            failure = self._failure_of(batch, error)
+            if failure is None:
+                return  # its requests are queued again
+        finally:
+            self.busy_since = 0
+            if ran_ns == 0:
+                ran_ns = now_ns() - began
+                batch.ran_ns = ran_ns
+        if failure is not None:
+            self._answer_failed(batch, failure, later)
+        if self.inline_credit < MOST_CREDIT or ran_ns >= QUICK:
+            self._note_pace(ran_ns)

@@ -1,0 +1,410 @@
+# It relies on the GIL: Python objects change hands between threads, and are freed in turn.
+"""Batches of fast-path requests alone: their arrays, in the received blocks, and their answers.
+
+Joining them cannot fail, the requests themselves are made only when a handler reads them, and small
+answers are written into their connections here. For the rest they go the general way, which
+`ksrv.engine.batches` has.
+"""
+
+from collections.abc import Sequence
+
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy
+from libcpp cimport bool as cbool
+from libcpp.vector cimport vector
+
+cimport cython
+cimport numpy as cnp
+
+import numpy as np
+
+from ksrv._native.batch.batch cimport BatchOutputs
+from ksrv._native.memory.buffer_pool cimport Block, count_copied, ksrv_wrap, retain_block
+from ksrv._native.tensor.datatype cimport Datatype, RANK_LIMIT, datatype_of, item_size_of
+from ksrv._native.server.model_endpoint cimport FastHandle, ModelEndpoint
+from ksrv._native.server.server cimport (
+    FAST_INPUTS, FAST_OUTPUTS, FastRequest, InputSignature, ModelSignature,
+)
+from ksrv._native.queue.request_handle cimport (
+    CRequest, NativeHandle, publish, release_request,
+)
+from ksrv._native.queue.request_queue cimport Queue
+
+from ksrv._native.tensor.tensor cimport Tensor, ksrv_tensor
+
+from ksrv._native.tensor import aliasing_check
+
+cnp.import_array()
+
+cdef extern from "server/fast_response.hpp" namespace "ksrv" nogil:
+    cdef struct ReplyPart:
+        const char *name
+        const char *datatype
+        size_t name_length
+        size_t datatype_length
+        Datatype type
+        const unsigned char *data
+        const Py_ssize_t *shape
+        int rank
+        int64_t row_bytes
+
+    cdef struct ReplyStage:
+        const char *name
+        size_t length
+        uint64_t nanoseconds
+
+    cbool fits_fast_response(
+        const FastRequest &request, const ReplyPart *parts, int part_count, int64_t row
+    ) noexcept
+
+    void send_fast_response(
+        FastRequest *request, const ReplyPart *parts, int part_count, int64_t row, cbool alone,
+        const ReplyStage *stages, int stage_count
+    ) noexcept
+
+cdef extern from "numpy/arrayobject.h":
+    cnp.ndarray PyArray_NewFromDescr(
+        PyTypeObject *subtype, cnp.dtype descr, int rank, const cnp.npy_intp *sizes,
+        const cnp.npy_intp *strides, void *data, int flags, PyObject *like
+    )
+
+cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
+    int64_t now_ns() noexcept
+
+cdef enum:
+    STAGES = 16
+    WITHOUT_GIL = 131072      # bytes of rows that are copied without the GIL
+
+cdef object ndarray = np.ndarray
+
+
+@cython.final
+cdef class FastBatches:
+    """Makes the batches of fast-path requests of one instance.
+
+    Args:
+        lease: Returns a writable block of at least so many bytes.
+        read_requests: Returns what a handler sees of requests, given their handles.
+        answer_generally: Answers a batch as batches of all requests are answered; takes what
+            `FastBatch.answer` takes behind the batch.
+    """
+
+    # `copied` tells whether the last batch's answers were copied out of its outputs. Then the
+    # references to the inputs of the next batch are not counted; where its answers cannot be
+    # copied, an answer that is made of its inputs is taken for shared.
+
+    def __init__(self, lease not None, read_requests not None, answer_generally not None):
+        self.lease = lease
+        self.read_requests = read_requests
+        self.answer_generally = answer_generally
+
+
+@cython.final
+cdef class FastRequests:
+    """`BatchInputs.requests` of fast-path requests: a `Sequence`, made when a handler reads it."""
+
+    cdef list handles
+    cdef object read_requests
+    cdef list made
+
+    cdef list read(self):
+        if self.made is None:
+            self.made = self.read_requests(self.handles)
+        return self.made
+
+    def __len__(self):
+        return len(self.handles)
+
+    def __getitem__(self, place):
+        return self.read()[place]
+
+    def __iter__(self):
+        return iter(self.read())
+
+    def __eq__(self, other):
+        return isinstance(other, Sequence) and self.read() == list(other)
+
+    def __repr__(self):
+        return repr(self.read())
+
+    def index(self, *given):
+        """Return the place of a request; see `Sequence.index`."""
+        return self.read().index(*given)
+
+    def count(self, request):
+        """Return how often a request is there; see `Sequence.count`."""
+        return self.read().count(request)
+
+
+Sequence.register(FastRequests)
+
+
+@cython.final
+cdef class FastBatch(BatchInputs):
+    """The requests of one batch, all of them from the fast path; also what an executor takes.
+
+    `rows` is 0 until `inputs` was called. See `ksrv.engine.batches.batch.RunnableBatch`.
+    """
+
+    @property
+    def attempts(self):
+        """How many executors died of the batch: none, for it is run again as a `PendingBatch`."""
+        return 0
+
+    @property
+    def streamed(self):
+        """Whether a client has got an intermediate answer: none asks for any."""
+        return False
+
+    @property
+    def arrays(self):
+        """The arrays of the inputs, and the counts of references to them before the batch ran."""
+        return self.input_arrays, self.references
+
+    def keep(self, list alive not None):
+        """See `RunnableBatch.keep`."""
+        self.handles = alive
+
+    def inputs(self):
+        """See `RunnableBatch.inputs`."""
+        cdef FastRequests requests = FastRequests.__new__(FastRequests)
+        cdef int64_t began
+        requests.handles = self.handles
+        requests.read_requests = self.source.read_requests
+        self.requests = requests
+        self.tensors = {}
+        if len(self.handles) == 1:
+            _take_inputs(self)
+        else:
+            began = now_ns()
+            _join_inputs(self)
+            self.spent_ns = now_ns() - began
+        self.counted = not self.source.copied
+        if self.counted:
+            self.input_arrays = [(<Tensor>one).data for one in self.tensors.values()]
+            self.references = aliasing_check.counts(self.input_arrays)
+        return self
+
+    def answer(self, BatchOutputs outputs not None, Queue queue not None, stats, *, bint later):
+        """See `RunnableBatch.answer`; small answers are written to their connections at once."""
+        cdef list won = None
+        if not (outputs.failures or outputs.headers or outputs.parameters):
+            won = _reply(self, outputs, queue)
+            self.source.copied = won is not None
+        if won is None:
+            if not self.counted:
+                self.input_arrays, self.references = [], {}
+            self.source.answer_generally(self, outputs, queue, stats, later)
+        else:
+            stats.batch(self.handles, None, won, self.spent_ns, self.ran_ns, outputs.timings)
+
+
+cdef FastBatch ksrv_fast_batch(list handles, FastBatches source):
+    cdef FastBatch made = FastBatch.__new__(FastBatch)
+    made.handles = handles
+    made.source = source
+    return made
+
+
+cdef bint ksrv_are_fast(list handles) noexcept:
+    """Whether a batch holds fast-path requests only."""
+    for handle in handles:
+        if type(handle) is not FastHandle:
+            return False
+    return True
+
+
+cdef int _take_inputs(FastBatch batch) except -1:
+    """Make the arrays of the only request of a batch, which is seen where it was received."""
+    cdef FastRequest *request = <FastRequest *>(<NativeHandle>batch.handles[0]).native
+    cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
+    cdef Block block
+    cdef size_t i
+    retain_block(request.block)
+    block = ksrv_wrap(request.block)
+    for i in range(request.signature.inputs.size()):
+        _add_input(
+            batch.tensors, endpoint, i, request.rows, block,
+            request.body_offset + request.layout.offsets[i],
+        )
+    batch.rows = request.rows
+    return 0
+
+
+cdef int _join_inputs(FastBatch batch) except -1:
+    """Make the arrays of several requests, whose inputs are copied once, into their rows."""
+    cdef FastRequest *request = <FastRequest *>(<NativeHandle>batch.handles[0]).native
+    cdef ModelSignature *signature = request.signature
+    cdef ModelEndpoint endpoint = <ModelEndpoint>signature.endpoint
+    cdef Block block
+    cdef uint64_t rows = 0, total = 0
+    cdef uint64_t starts[FAST_INPUTS]
+    cdef size_t i
+    cdef vector[FastRequest *] requests
+    cdef NativeHandle handle
+    requests.reserve(len(batch.handles))
+    for handle in batch.handles:
+        requests.push_back(<FastRequest *>handle.native)
+        rows += handle.native.rows
+    for i in range(signature.inputs.size()):
+        starts[i] = total
+        total += (rows * signature.inputs[i].row_bytes + 63) & ~<uint64_t>63
+    block = batch.source.lease(total)
+    if total > WITHOUT_GIL:
+        with nogil:
+            _copy_rows(signature, requests, block.block.data, starts)
+    else:
+        _copy_rows(signature, requests, block.block.data, starts)
+    for i in range(signature.inputs.size()):
+        _add_input(batch.tensors, endpoint, i, rows, block, starts[i])
+        count_copied(rows * signature.inputs[i].row_bytes)
+    batch.rows = <Py_ssize_t>rows
+    return 0
+
+
+cdef int _add_input(
+    dict found, ModelEndpoint endpoint, size_t place, uint64_t rows, Block block, uint64_t offset
+) except -1:
+    cdef InputSignature *declared = &endpoint.signature.inputs[place]
+    cdef cnp.npy_intp sizes[RANK_LIMIT]
+    cdef size_t i
+    name, datatype, dtype, tail, shape_of_one = <tuple>endpoint.inputs[place]
+    sizes[0] = <cnp.npy_intp>rows
+    for i in range(declared.tail.size()):
+        sizes[i + 1] = declared.tail[i]
+    Py_INCREF(dtype)  # the array takes this reference, and below one to the block
+    array = PyArray_NewFromDescr(
+        <PyTypeObject *>ndarray, <cnp.dtype>dtype, <int>declared.tail.size() + 1, sizes, NULL,
+        block.block.data + offset, cnp.NPY_ARRAY_WRITEABLE, NULL,
+    )
+    Py_INCREF(block)
+    cnp.PyArray_SetBaseObject(array, block)
+    shape = shape_of_one if rows == 1 else (sizes[0],) + <tuple>tail
+    found[name] = ksrv_tensor(name, datatype, shape, array)
+    return 0
+
+
+cdef void _copy_rows(
+    ModelSignature *signature, vector[FastRequest *] &requests, unsigned char *target,
+    uint64_t *starts
+) noexcept nogil:
+    cdef size_t i, k
+    cdef uint64_t nbytes
+    cdef unsigned char *at
+    for i in range(signature.inputs.size()):
+        at = target + starts[i]
+        for k in range(requests.size()):
+            nbytes = requests[k].rows * signature.inputs[i].row_bytes
+            memcpy(at, requests[k].body() + requests[k].layout.offsets[i], nbytes)
+            at += nbytes
+
+
+cdef struct Parts:
+    # The outputs of a batch, as memory of arrays that the caller holds.
+    ReplyPart parts[FAST_OUTPUTS]
+    int count
+
+
+cdef bint _add_part(Parts *parts, Tensor tensor, int64_t rows, bint alone) except -1:
+    """Take one output; False where it cannot be cut into rows where it lies."""
+    cdef ReplyPart *part = &parts.parts[parts.count]
+    cdef Py_ssize_t length = 0
+    cdef object data = tensor.data
+    cdef cnp.ndarray array
+    cdef int64_t nbytes
+    if parts.count == FAST_OUTPUTS or tensor.parameters or not cnp.PyArray_CheckExact(data):
+        return False
+    array = <cnp.ndarray>data
+    if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):
+        return False
+    parts.count += 1
+    part.data = <const unsigned char *>cnp.PyArray_DATA(array)
+    part.shape = <const Py_ssize_t *>cnp.PyArray_DIMS(array)
+    part.rank = cnp.PyArray_NDIM(array)
+    if not alone and (part.rank == 0 or part.shape[0] != rows):
+        return False
+    nbytes = cnp.PyArray_NBYTES(array)
+    part.row_bytes = nbytes // rows
+    if part.row_bytes * rows != nbytes:
+        return False
+    part.name = PyUnicode_AsUTF8AndSize(tensor.name, &length)
+    part.name_length = <size_t>length
+    part.datatype = PyUnicode_AsUTF8AndSize(tensor.datatype, &length)
+    part.datatype_length = <size_t>length
+    part.type = datatype_of(part.datatype, part.datatype_length)
+    return item_size_of(part.type) == <size_t>cnp.PyArray_ITEMSIZE(array)
+
+
+cdef bint _fits(Parts *parts, vector[CRequest *] &requests) noexcept:
+    """Whether the outputs can be written as each request asks for them."""
+    cdef size_t i
+    cdef int64_t row = 0
+    for i in range(requests.size()):
+        if not fits_fast_response(
+            (<FastRequest *>requests[i])[0], parts.parts, parts.count, row
+        ):
+            return False
+        row += requests[i].rows
+    return True
+
+
+cdef list _reply(FastBatch batch, BatchOutputs outputs, Queue queue):
+    """Answer the requests of a batch, where their answers are small.
+
+    The sent bytes are copied out of the outputs, so that nothing is shared with the handler.
+
+    Returns:
+        For each handle whether it was answered now; False where it had expired. None, and no
+        request is answered, where an answer is not of the common form or large.
+    """
+    cdef Parts parts
+    cdef ReplyStage stages[STAGES]
+    cdef int stage_count = 1
+    cdef int64_t rows = 0
+    cdef NativeHandle handle
+    cdef Py_ssize_t length = 0
+    cdef size_t i
+    cdef vector[CRequest *] requests
+    cdef vector[unsigned char] won
+    cdef list handles = batch.handles
+    cdef list tensors = outputs.tensors
+    cdef list result = [False] * len(handles)
+    requests.reserve(len(handles))
+    for handle in handles:
+        requests.push_back(handle.native)
+        rows += handle.native.rows
+    if not tensors or len(outputs.timings) >= STAGES - 1:
+        return None
+    parts.count = 0
+    for tensor in tensors:
+        if not _add_part(&parts, <Tensor?>tensor, rows, requests.size() == 1):
+            return None
+    if not _fits(&parts, requests):
+        return None
+    stages[0].name = b"assemble"
+    stages[0].length = 8
+    stages[0].nanoseconds = batch.spent_ns
+    for name, nanoseconds in outputs.timings.items():
+        stages[stage_count].name = PyUnicode_AsUTF8AndSize(name, &length)
+        stages[stage_count].length = <size_t>length
+        stages[stage_count].nanoseconds = nanoseconds
+        stage_count += 1
+    won.resize(requests.size())
+    # Nothing behind this raises: who wins a request answers it.
+    queue.queue.finish(requests.data(), requests.size(), won.data())
+    rows = 0
+    for i in range(requests.size()):
+        if won[i]:
+            send_fast_response(
+                <FastRequest *>requests[i], parts.parts, parts.count, rows, requests.size() == 1,
+                stages, stage_count
+            )
+            publish(requests[i])
+            result[i] = True
+        rows += requests[i].rows
+        if won[i]:
+            release_request(requests[i])
+    return result
