@@ -18,6 +18,7 @@ from ksrv.server.http.body import Bound, read_body
 from ksrv.server.http.byte_budget import Reservation, process_budget
 from ksrv.server.http.gevent_support import choose_waiter
 from ksrv.server.http.json_body import DOCUMENT_BYTES, document_too_large, parse_document
+from ksrv.server.http.received_body import MESSAGE
 from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.rest.health import LiveResource, ModelReadyResource, ReadyResource
@@ -80,8 +81,8 @@ class ErrorCounts:
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, resource: object, req_succeeded: bool
     ) -> None:
-        """Count the answer."""
-        if resp.status_code >= 400:
+        """Count the answer; the native HTTP server counts its own."""
+        if resp.status_code >= 400 and MESSAGE not in req.env:
             count_status("http", resp.status_code)
 
 

@@ -1,29 +1,27 @@
-"""The gunicorn worker: the HTTP server's I/O threads in front of gunicorn's threaded worker.
+"""The gunicorn worker: the native HTTP server's I/O threads, and the threads that call the app.
 
-gunicorn keeps processes, signals, settings, its parser and its thread pool. The HTTP server owns the
-listeners and the connections, serves fast-path inference and health requests, and hands every other
-message, unread, to the main thread here, which gives it to gunicorn's pool; a connection that stays
-alive goes back to the HTTP server. A slow client or a handler can occupy a thread of that pool, so health
-and metrics are answered by a few threads of their own. Only the main thread touches the worker's state.
+gunicorn keeps processes, signals, settings and its parser. The HTTP server owns the listeners and the
+connections, serves fast-path inference, health and descriptions, and receives every other message whole; a
+thread takes such a message from it, calls the Falcon app and leaves the answer to it. A handler can occupy
+such a thread, so metadata and metrics are answered by a few threads of their own. Only the main thread
+touches the worker's state.
 
 Where the HTTP server may not stand in front (TLS, the PROXY protocol, HTTP/2 in cleartext, request hooks of
 the user's, another app than ksrv's), or with a release of gunicorn that this module does not know, the
 worker is a plain threaded worker, whose connections `ksrv.server.http.threaded_server` accepts.
 """
 
-import errno
 import os
 import selectors
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import gunicorn
 from gunicorn.config import Config
-from gunicorn.http import message, unreader
+from gunicorn.http import message, wsgi
 from gunicorn.sock import ssl_context
 from gunicorn.workers import gthread
 
@@ -32,6 +30,7 @@ from ksrv._native.server.server import HttpServer
 from ksrv._native.tls.tls_context import TlsContext
 from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.server.http.access_log import AccessLog
+from ksrv.server.http.app_messages import AppMessages
 from ksrv.server.http.descriptions import describe, is_ready
 from ksrv.server.http.expect_continue import defer_continue
 from ksrv.server.http.fast_path import (
@@ -41,8 +40,8 @@ from ksrv.server.http.fast_path import (
     render_error,
     render_unready,
 )
-from ksrv.server.http.handoff import HandoffConnection, HandoffSocket, TransferTimeouts
 from ksrv.server.http.threaded_server import ThreadedFront
+from ksrv.server.http.timed_socket import TransferTimeouts
 from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.tls import Certificates
 
@@ -52,7 +51,7 @@ KNOWN_MAJOR = 27
 TICK_SECONDS = 0.25
 MOST_FIELDS = 64
 QUESTION_THREADS = 4
-"""Beside gunicorn's pool: they answer metadata, metrics and the like whatever that pool waits for."""
+"""Beside gunicorn's number: they answer metadata, metrics and the like whatever the others wait for."""
 STAND_BY_THREADS = 4
 """They sleep until a handler hangs on the I/O thread that entered Python; as many may hang so."""
 
@@ -60,23 +59,20 @@ USED_INTERNALS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (
         gthread.ThreadWorker,
         (
-            "enqueue_req",
-            "finish_request",
             "handle",
             "handle_exit",
             "handle_request",
             "is_parent_alive",
-            "murder_keepalived",
-            "murder_pending",
             "set_accept_enabled",
             "wait_for_and_dispatch_events",
         ),
     ),
     (gthread.TConn, ("init", "close")),
     (gthread.PollableMethodQueue, ("defer", "fileno", "run_callbacks", "close")),
-    (gthread, ("_DEFER",)),
     (message.Message, ("set_body_reader", "should_close")),
-    (unreader.Unreader, ("take_buffered", "unread")),
+    (message, ("Request",)),
+    (wsgi, ("create",)),
+    (wsgi.Response, ("start_response", "process_headers", "should_close")),
 )
 
 
@@ -126,6 +122,7 @@ def head_rules(
         json=json,
         chunks=chunks,
         head=min(head, 16384),
+        longest_head=head,
         fields=min(fields, MOST_FIELDS),
         request_line=line,
         field_size=size,
@@ -235,9 +232,13 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         limits = settings.limits
         logs = bool(getattr(self.log, "access_log_enabled", False))
         compression = bool(settings.compress_responses)
-        # Connections still come from the HTTP server when the listeners are closed.
-        self._servers = [(listener.family, listener.getsockname()) for listener in self.sockets]
-        self._timeouts = transfer_timeouts(settings)
+        self._messages = AppMessages(
+            service,
+            self.cfg,
+            [listener.getsockname() for listener in self.sockets],  # before they are closed
+            body_limit=limits.body,
+            head_limit=limits.head,
+        )
         self._limits = limits
         self._fast_path = FastPath(
             service.engine,
@@ -274,13 +275,22 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             listener.setblocking(False)
         http_server.listen([listener.fileno() for listener in self.sockets])
         watch_connections(self._traffic)
-        self._questions = ThreadPoolExecutor(QUESTION_THREADS, "ksrv-question")
         self._publish()
         self._threads = [
             threading.Thread(
                 target=http_server.run, args=(index,), name=f"ksrv-io-{index}", daemon=True
             )
             for index in range(settings.io_threads + STAND_BY_THREADS)
+        ]
+        self._threads += [
+            threading.Thread(
+                target=self._serve_app, args=(questions,), name=f"ksrv-{name}-{index}", daemon=True
+            )
+            for name, questions, count in (
+                ("question", True, QUESTION_THREADS),
+                ("request", False, self.cfg.threads),
+            )
+            for index in range(count)
         ]
         for thread in self._threads:
             thread.start()
@@ -290,7 +300,9 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self.poller.register(
             self.method_queue.fileno(), selectors.EVENT_READ, self.method_queue.run_callbacks
         )
-        self.poller.register(http_server.fileno(), selectors.EVENT_READ, self._collect)
+        self.poller.register(
+            http_server.fileno(), selectors.EVENT_READ, lambda _: http_server.collect()
+        )
 
     def _tls_context(self) -> TlsContext | None:
         """Return what connections are encrypted with: the files as the master has read them."""
@@ -359,50 +371,27 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         if self.max_requests == sys.maxsize or not self.alive:
             return
         assert self.http_server is not None
-        if self.nr + self.http_server.counters()["answered"] >= self.max_requests:
+        if self.http_server.counters()["answered"] >= self.max_requests:
             self.log.info("Autorestarting worker after current request.")
             self.alive = False
 
-    # ---- connections between the HTTP server and gunicorn ----------------------------------------------
+    # ---- messages for the app -----------------------------------------------------------------------
 
-    def _collect(self, _fileobj: Any) -> None:
-        """Give gunicorn's pool the connections whose next message is not the HTTP server's."""
+    def _serve_app(self, questions: bool) -> None:
+        """Call the app with one message after the other until the HTTP server stops."""
         assert self.http_server is not None
-        for slot, fd, index, peer, received in self.http_server.collect():
-            family, server = self._servers[index]
+        while True:
             try:
-                sock = HandoffSocket(fd, family, self._timeouts)
-            except Exception:
-                self.log.exception("a connection could not be taken from the HTTP server")
-                os.close(fd)
-                self.http_server.release(slot)
+                message = self.http_server.next_app_message(questions=questions)
+            except MemoryError:
+                self.log.exception("a message could not be given to the app")
                 continue
-            try:
-                conn = HandoffConnection(self.cfg, sock, peer, server, slot, received)
-                self.enqueue_req(conn)
-            except Exception:
-                self.log.exception("a connection could not be given to the thread pool")
-                sock.close()
-                self.http_server.release(slot)
-                continue
-            self.nr_conns += 1
-
-    def enqueue_req(self, conn: Any) -> None:
-        """Submit a connection to the thread pool, or a question to the threads for those."""
-        if not isinstance(conn, HandoffConnection):
-            super().enqueue_req(conn)
-            return
-        asks = conn.asks
-        conn.sock.begin(waits=not asks)
-        self._submit(self._questions if asks else self.tpool, conn, self.handle, conn)
-
-    def _submit(self, pool: Executor, conn: HandoffConnection, work: Any, *arguments: Any) -> None:
-        pool.submit(work, *arguments).add_done_callback(
-            lambda future: self.method_queue.defer(self.finish_request, conn, future)
-        )
+            if message is None:
+                return
+            self._messages.serve(message)
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        """Answer one request; a body above the limit is not read."""
+        """Answer one request of the threaded way; a body above the limit is not read."""
         if self._announced(req) > self._body_limit():
             req.force_close()
         return super().handle_request(req, conn)
@@ -413,36 +402,6 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def _announced(self, req: Any) -> int:
         return next((int(value) for name, value in req.headers if name == "CONTENT-LENGTH"), 0)
-
-    def finish_request(self, conn: Any, fs: Any) -> None:
-        """Take a connection back from the thread pool, on the main thread."""
-        if not isinstance(conn, HandoffConnection) or self.http_server is None:
-            super().finish_request(conn, fs)
-            return
-        try:
-            keep = not fs.cancelled() and fs.result() is True
-        except Exception:
-            self.log.exception("a request on the slow route failed")
-            keep = False
-        if conn.sock.keeps:
-            self._submit(self.tpool, conn, conn.finish_sending, keep)
-            return
-        if keep and conn.holds_bytes:
-            self.enqueue_req(conn)
-            return
-        self.nr_conns -= 1
-        try:
-            conn.sock.setblocking(False)
-            fd = conn.sock.detach()
-        except OSError as error:
-            if error.errno != errno.EBADF:
-                self.log.debug("a handed-over connection was gone: %s", error)
-            self.http_server.release(conn.slot)
-            return
-        if fd < 0:
-            self.http_server.release(conn.slot)
-        else:
-            self.http_server.adopt(conn.slot, fd, keep=keep)
 
     def _traffic(self) -> Traffic:
         """Return what the HTTP server has counted, in the terms of all front ends."""
@@ -491,7 +450,6 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         if self._access_log is not None:
             self._access_log.close()
         self.tpool.shutdown(wait=False)
-        self._questions.shutdown(wait=False)
         self.poller.close()
         self.method_queue.close()
 

@@ -1,12 +1,8 @@
 #include "http/chunked_body.hpp"
 
-#include <cstring>
-
 namespace ksrv {
 
 namespace {
-
-constexpr size_t SIZE_DIGITS = 8;
 
 int hexadecimal(unsigned char c) noexcept {
     if (c >= '0' && c <= '9') return c - '0';
@@ -14,60 +10,169 @@ int hexadecimal(unsigned char c) noexcept {
     return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
-// What is known of the line end at `at`.
-Chunks line_end(const unsigned char *data, size_t at, size_t filled) noexcept {
-    if (at < filled && data[at] != '\r') return Chunks::gunicorn;
-    if (at + 1 < filled && data[at + 1] != '\n') return Chunks::gunicorn;
-    return at + 2 <= filled ? Chunks::whole : Chunks::incomplete;
+// RFC 9110's `token` characters.
+bool is_token(unsigned char c) noexcept {
+    if ((c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z')) return true;
+    for (const char mark : "!#$%&'*+-.^_`|~")
+        if (mark != 0 && c == static_cast<unsigned char>(mark)) return true;
+    return false;
 }
 
-// Reads a line with a chunk's size; `*at` is behind it where it is whole.
-Chunks read_size(const unsigned char *data, size_t *at, size_t filled, size_t *size) noexcept {
-    size_t digits = 0;
-    *size = 0;
-    for (int digit; *at < filled && (digit = hexadecimal(data[*at])) >= 0; ++*at) {
-        if (++digits > SIZE_DIGITS) return Chunks::gunicorn;
-        *size = *size * 16 + static_cast<size_t>(digit);
-    }
-    if (digits == 0) return *at < filled ? Chunks::gunicorn : Chunks::incomplete;
-    const Chunks found = line_end(data, *at, filled);
-    if (found == Chunks::whole) *at += 2;
-    return found;
-}
+// Blanks, visible characters and those above ASCII.
+bool is_text(unsigned char c) noexcept { return c == '\t' || (c >= 0x20 && c != 0x7f); }
 
 }  // namespace
 
-Chunks look_at_chunks(const unsigned char *data, size_t filled, size_t most_chunks, size_t most_bytes,
-                      ChunkedBody *seen) noexcept {
-    for (;;) {
-        size_t at = seen->at, size = 0;
-        Chunks found = read_size(data, &at, filled, &size);
-        if (found != Chunks::whole) return found;
-        if (size == 0) {
-            found = line_end(data, at, filled);
-            if (found == Chunks::whole) seen->at = at + 2;
-            return found;
+size_t ChunkDecoder::read(const unsigned char *data, size_t length) noexcept {
+    size_t at = 0;
+    while (at < length && state_ != State::contents && state_ != State::ended &&
+           fault_ == ChunkFault::none) {
+        if (shown_length_ < SHOWN) shown_[shown_length_++] = data[at];
+        if (++line_ > LINE_MOST) {
+            fail(state_ >= State::trailer ? ChunkFault::trailer : ChunkFault::size);
+        } else if (state_ >= State::trailer && ++trailers_ > TRAILERS_MOST) {
+            fail(ChunkFault::trailer);
+        } else {
+            step(data[at]);
         }
-        if (seen->chunks == most_chunks || size > most_bytes - seen->decoded) return Chunks::gunicorn;
-        if (size > filled - at) return Chunks::incomplete;
-        at += size;
-        found = line_end(data, at, filled);
-        if (found != Chunks::whole) return found;
-        seen->at = at + 2;
-        seen->decoded += size;
-        ++seen->chunks;
+        ++at;
+    }
+    return at;
+}
+
+bool ChunkDecoder::step(unsigned char c) noexcept {
+    switch (state_) {
+    case State::size: {
+        const int digit = hexadecimal(c);
+        if (digit >= 0) {
+            if (left_ >> 60) return fail(ChunkFault::size_bits);
+            left_ = left_ * 16 + static_cast<uint64_t>(digit);
+            any_digit_ = true;
+            return true;
+        }
+        if (!any_digit_) return fail(ChunkFault::size);
+        named_ = false;
+        return step_extension(c);
+    }
+    case State::size_lf:
+        return c == '\n' ? end_size() : fail(ChunkFault::size);
+    case State::contents_cr:
+        if (c != '\r') return fail(ChunkFault::end);
+        state_ = State::contents_lf;
+        return true;
+    case State::contents_lf:
+        if (c != '\n') return fail(ChunkFault::end);
+        state_ = State::size;
+        left_ = 0;
+        any_digit_ = false;
+        begin_line();
+        return true;
+    case State::trailer:
+        if (c == '\r') {
+            state_ = State::end_lf;
+        } else if (is_token(c)) {
+            state_ = State::trailer_name;
+        } else {
+            return fail(ChunkFault::trailer);
+        }
+        return true;
+    case State::trailer_name:
+        if (c == ':') {
+            state_ = State::trailer_value;
+        } else if (!is_token(c)) {
+            return fail(ChunkFault::trailer);
+        }
+        return true;
+    case State::trailer_value:
+        if (c == '\r') {
+            state_ = State::trailer_lf;
+        } else if (!is_text(c)) {
+            return fail(ChunkFault::trailer);
+        }
+        return true;
+    case State::trailer_lf:
+        if (c != '\n') return fail(ChunkFault::trailer);
+        state_ = State::trailer;
+        begin_line();
+        return true;
+    case State::end_lf:
+        if (c != '\n') return fail(ChunkFault::trailer);
+        state_ = State::ended;
+        return true;
+    case State::contents:
+    case State::ended:
+        return false;  // `read` does not come here
+    default:
+        return step_extension(c);
     }
 }
 
-void copy_chunks(const unsigned char *data, unsigned char *to) noexcept {
-    for (size_t at = 0;;) {
-        size_t size = 0;
-        read_size(data, &at, static_cast<size_t>(-1), &size);
-        if (size == 0) return;
-        memcpy(to, data + at, size);
-        to += size;
-        at += size + 2;
+// Behind a size: `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted ) ] )` and the line's end. Bad blanks
+// are read over in front of what they may stand in front of, as gunicorn does.
+bool ChunkDecoder::step_extension(unsigned char c) noexcept {
+    const bool blank = c == ' ' || c == '\t';
+    switch (state_) {
+    case State::quoted:
+        if (c == '"') {
+            state_ = State::quoted_end;
+        } else if (c == '\\') {
+            state_ = State::escaped;
+        } else if (!is_text(c)) {
+            return fail(ChunkFault::size);
+        }
+        return true;
+    case State::escaped:
+        if (!is_text(c)) return fail(ChunkFault::size);
+        state_ = State::quoted;
+        return true;
+    case State::name_start:
+    case State::value_start:
+        if (blank) return true;
+        if (c == '"' && state_ == State::value_start) {
+            state_ = State::quoted;
+            return true;
+        }
+        if (!is_token(c)) return fail(ChunkFault::size);
+        named_ = state_ == State::name_start;
+        state_ = named_ ? State::name : State::value;
+        return true;
+    default:
+        break;
     }
+    if (is_token(c) && (state_ == State::name || state_ == State::value)) return true;
+    if (state_ == State::value || state_ == State::quoted_end) named_ = false;
+    if (blank) {
+        state_ = State::blank;
+    } else if (c == ';') {
+        state_ = State::name_start;
+    } else if (c == '=' && named_) {
+        state_ = State::value_start;
+        named_ = false;
+    } else if (c == '\r' && state_ != State::blank) {
+        state_ = State::size_lf;
+    } else {
+        return fail(ChunkFault::size);
+    }
+    return true;
+}
+
+// A size and its line have come.
+bool ChunkDecoder::end_size() noexcept {
+    begin_line();
+    if (left_ == 0) {
+        state_ = State::trailer;
+        return true;
+    }
+    if (chunks_ == most_chunks_) return fail(ChunkFault::count);
+    ++chunks_;
+    if (left_ > UINT64_MAX - announced_) {
+        announced_ = UINT64_MAX;
+    } else {
+        announced_ += left_;
+    }
+    if (announced_ > most_bytes) return fail(ChunkFault::length);
+    state_ = State::contents;
+    return true;
 }
 
 }  // namespace ksrv

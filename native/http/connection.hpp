@@ -28,22 +28,33 @@ enum class Phase : uint8_t {
     handshake,        // TLS has not begun, or is not agreed on
     idle,             // between messages, nothing received
     head,             // a head is incomplete
-    buffering,        // gunicorn's: the rest of a small body comes before the handoff
     awaiting_memory,  // the budget has no room for the next bytes of the body
     body,             // receiving into the block
-    run,              // a request is with the engine; not armed
+    run,              // a message is with the engine or with the app; not armed
     send,             // an answer waits for the socket
     linger,           // answered and shut down; further bytes are thrown away
-    detached,         // gunicorn has it
 };
 
 // Whether a connection waits for bytes of its client.
 inline bool receives(Phase phase) noexcept {
     return phase == Phase::handshake || phase == Phase::idle || phase == Phase::head ||
-           phase == Phase::buffering || phase == Phase::body;
+           phase == Phase::body;
 }
 
 enum Claim : uint8_t { OWNED, ARMING, ARMED };
+
+// Of an answer that is sent in pieces: whether the thread that makes them waits for the peer.
+enum class StreamState : uint8_t { none, waiting, taken };
+
+// What has become of a message's body when the app gets the message.
+enum class BodyState : uint8_t {
+    none,       // the message has none
+    whole,
+    unread,     // some of it, or nothing, has come, and no more was asked for
+    cut_short,  // the peer ended before the body did
+    too_long,   // its chunks announce more than is asked for
+    malformed,  // its chunks are no chunks
+};
 
 constexpr size_t HEAD_BUFFER = 16384;
 constexpr size_t SHORT_LOOK = 2048;
@@ -81,17 +92,20 @@ struct Connection : Transport {
     int low_water = 1;            // the socket's SO_RCVLOWAT
     uint16_t status = 0;
 
-    unsigned char *buffer = nullptr;  // HEAD_BUFFER bytes, more while buffering
+    unsigned char *buffer = nullptr;  // HEAD_BUFFER bytes, more for a long head
     size_t capacity = 0;
     size_t filled = 0;
     size_t searched = 0;
-    ChunkedBody chunks;           // how far a chunked body has been looked at
+    ChunkDecoder chunks;          // of a chunked body, whose bytes wait in the buffer behind the head
     size_t message_end = 0;       // bytes of the buffer up to which the message goes
     Head head;
 
     Block *block = nullptr;
     size_t body_offset = 0;       // where the body begins in the block
     size_t body_got = 0;
+    uint64_t body_most = 0;       // contents that are received of a chunked body
+    BodyState body_state = BodyState::none;
+    bool body_asked = false;      // the app has asked for it
     uint64_t counted = 0;         // bytes that the message holds of the budget
     uint64_t answer_counted = 0;  // and its answer
     AnswerRoom answer_room = AnswerRoom::none;
@@ -100,6 +114,7 @@ struct Connection : Transport {
     uint64_t memory_wait_ns = 0;  // when it began to wait for memory
 
     Outgoing out;
+    std::atomic<StreamState> stream{StreamState::none};
     uint64_t answered_bytes = 0;
 
     // The request that waits for its model, while its client is watched; see disconnect_watch.hpp.
@@ -107,7 +122,7 @@ struct Connection : Transport {
     bool probed = false;          // a client that may be gone has been sent an interim answer
 
     FastRequest *fast_request = nullptr;  // in the run queue, and not in its model's queue yet
-    Connection *next = nullptr;   // in the run queue or the handoff queue
+    Connection *next = nullptr;   // in the run queue or in the app's
     sockaddr_storage peer;
     socklen_t peer_length = 0;
 
@@ -153,7 +168,8 @@ struct Connection : Transport {
 
     void reset_message() noexcept {
         head = Head{};
-        chunks = ChunkedBody{};
+        body_state = BodyState::none;
+        body_asked = false;
         admitted = false;
         looked_late = false;
         searched = 0;

@@ -135,6 +135,14 @@ bool names_no_model(const Span &name, const unsigned char *data) noexcept {
     return literal(at, at + name.length, "stats") && name.length == 5;
 }
 
+// Whether a GET of a target asks for what the server knows: metadata, readiness, statistics, metrics.
+bool is_question(const unsigned char *at, const unsigned char *end) noexcept {
+    if (!literal(at, end, "/v2") && !literal(at, end, "/v1") && !literal(at, end, "/metrics") &&
+        !literal(at, end, "/ping"))
+        return false;
+    return at == end || *at == '/' || *at == '?';
+}
+
 // The route of a target, or Route::none.
 Route target_route(bool post, const unsigned char *at, const unsigned char *end,
                    const unsigned char *data, Head *head) noexcept {
@@ -173,15 +181,22 @@ Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size
         const void *feed = memchr(data + at, '\n', bound - at);
         const size_t line_end =
             feed ? static_cast<size_t>(static_cast<const unsigned char *>(feed) - data) : bound;
-        if (memchr(data + at, 0, line_end - at)) return Ending::never;
+        if (const void *nul = memchr(data + at, 0, line_end - at)) {
+            *length = static_cast<size_t>(static_cast<const unsigned char *>(nul) - data) + 1;
+            return Ending::never;
+        }
         if (!feed) break;
-        if (line_end == 0 || data[line_end - 1] != '\r') return Ending::never;
+        if (line_end == 0 || data[line_end - 1] != '\r') {
+            *length = line_end + 1;
+            return Ending::never;
+        }
         if (line_end >= 3 && data[line_end - 2] == '\n' && data[line_end - 3] == '\r') {
             *length = line_end + 1;
             return Ending::found;
         }
         at = line_end + 1;
     }
+    *length = limit;
     return filled >= limit ? Ending::never : Ending::open;
 }
 
@@ -189,24 +204,28 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
                    Head *head) noexcept {
     *head = Head{};
     head->length = static_cast<uint32_t>(length);
-    if (length < 4 || length > limits.head) return Verdict::gunicorn;
+    if (length < 4 || length > limits.head) return Verdict::unusual;
     const unsigned char *at = data;
     const unsigned char *const end = data + length - 2;  // the last field's CRLF is still inside
 
-    bool post = false;
-    if (literal(at, end, "POST ")) {
-        post = true;
-    } else if (!literal(at, end, "GET ")) {
-        return Verdict::gunicorn;
+    bool post = false, native = true;
+    const bool get = literal(at, end, "GET ");
+    if (!get) {
+        post = literal(at, end, "POST ");
+        native = post;
+        if (!post && !literal(at, end, "HEAD ") && !literal(at, end, "PUT ") &&
+            !literal(at, end, "DELETE ") && !literal(at, end, "OPTIONS ") && !literal(at, end, "PATCH "))
+            return Verdict::unusual;
     }
     const unsigned char *target = at;
     while (at < end && is(*at, TARGET)) ++at;
     const unsigned char *target_end = at;
-    if (target == target_end || *target != '/' || !literal(at, end, " HTTP/1.")) return Verdict::gunicorn;
+    if (target == target_end || *target != '/' || !literal(at, end, " HTTP/1.")) return Verdict::unusual;
     const bool http_1_0 = literal(at, end, "0\r\n");
-    if (!http_1_0 && !literal(at, end, "1\r\n")) return Verdict::gunicorn;
-    if (static_cast<size_t>(at - data) - 2 > limits.request_line) return Verdict::gunicorn;
-    Route route = target_route(post, target, target_end, data, head);
+    if (!http_1_0 && !literal(at, end, "1\r\n")) return Verdict::unusual;
+    if (static_cast<size_t>(at - data) - 2 > limits.request_line) return Verdict::unusual;
+    Route route = native ? target_route(post, target, target_end, data, head) : Route::none;
+    head->question = get && is_question(target, target_end);
     head->fields = static_cast<uint32_t>(at - data);
 
     size_t count = 0, scheme_seen = 0;
@@ -218,13 +237,13 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
         const unsigned char *name = at;
         while (at < end && is(*at, FIELD)) ++at;
         const size_t width = static_cast<size_t>(at - name);
-        if (width == 0 || at == end || *at != ':') return Verdict::gunicorn;
+        if (width == 0 || at == end || *at != ':') return Verdict::unusual;
         const unsigned char *value = ++at;
         at = value_end(at, end);
         const unsigned char *stop = at;
-        if (!literal(at, end, "\r\n")) return Verdict::gunicorn;
+        if (!literal(at, end, "\r\n")) return Verdict::unusual;
         if (++count > limits.fields || static_cast<size_t>(at - name) > limits.field_size)
-            return Verdict::gunicorn;
+            return Verdict::unusual;
 
         const unsigned char *text = value;
         if (text < stop && *text == ' ') ++text;  // numbers take one blank at most, before them
@@ -232,7 +251,7 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
         case 'a':
             if (named(name, width, "accept-encoding") &&
                 (limits.compression || has_quality(value, stop)))
-                return Verdict::gunicorn;
+                native = false;
             if (named(name, width, "authorization")) {
                 head->authorization = authorization ? Span{} : trimmed(value, stop, data);
                 authorization = true;
@@ -241,39 +260,39 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
         case 'c':
             if (named(name, width, "content-length")) {
                 if (content_length || !number(text, static_cast<size_t>(stop - text), &body))
-                    return Verdict::gunicorn;
+                    return Verdict::unusual;
                 content_length = true;
             } else if (named(name, width, "content-type")) {
-                if (content_type) return Verdict::gunicorn;
+                if (content_type) return Verdict::unusual;
                 content_type = true;
             } else if (named(name, width, "connection")) {
                 close = single_word(value, stop, "close");
                 keep = single_word(value, stop, "keep-alive");
-                if (connection || !(close || keep) || (http_1_0 && has_tab(value, stop)))
-                    return Verdict::gunicorn;
+                if (connection) return Verdict::unusual;
+                if (!(close || keep) || (http_1_0 && has_tab(value, stop))) native = false;
                 connection = true;
             } else if (named(name, width, "content-encoding")) {
-                return Verdict::gunicorn;
+                native = false;
             }
             break;
         case 'e':
             if (named(name, width, "expect")) {
                 if (expects_continue || http_1_0 || !single_word(value, stop, "100-continue"))
-                    return Verdict::gunicorn;
+                    return Verdict::unusual;
                 expects_continue = true;
             }
             break;
         case 'h':
             if (named(name, width, "host")) {
-                if (host) return Verdict::gunicorn;
+                if (host) return Verdict::unusual;
                 host = true;
             } else if (prefixed(name, width, "http2-")) {
-                return Verdict::gunicorn;
+                native = false;
             }
             break;
         case 'i':
             if (named(name, width, "inference-header-content-length")) {
-                if (has_json) return Verdict::gunicorn;
+                if (has_json) return Verdict::unusual;
                 has_json = true;
                 if (!number(text, static_cast<size_t>(stop - text), &json)) {
                     json = 0;  // malformed: Python's parser has the sentence for it
@@ -282,20 +301,21 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
             }
             break;
         case 'p':
-            if (prefixed(name, width, "proxy-")) return Verdict::gunicorn;
+            if (prefixed(name, width, "proxy-")) native = false;
             break;
         case 't':
             if (named(name, width, "transfer-encoding")) {
                 if (chunked || has_tab(value, stop) || !single_word(value, stop, "chunked"))
-                    return Verdict::gunicorn;
+                    return Verdict::unusual;
                 chunked = true;
-            } else if (named(name, width, "te") || named(name, width, "trailer") ||
-                       prefixed(name, width, "transfer-")) {
-                return Verdict::gunicorn;
+            } else if (prefixed(name, width, "transfer-")) {
+                return Verdict::unusual;
+            } else if (named(name, width, "te") || named(name, width, "trailer")) {
+                native = false;
             }
             break;
         case 'u':
-            if (named(name, width, "upgrade")) return Verdict::gunicorn;
+            if (named(name, width, "upgrade")) native = false;
             break;
         default:
             break;
@@ -303,52 +323,44 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
         for (size_t i = 0; i < limits.scheme_count; ++i)
             if (strlen(limits.scheme[i]) == width && same_name(name, limits.scheme[i], width) &&
                 ++scheme_seen > 1)
-                return Verdict::gunicorn;
+                return Verdict::unusual;
     }
-    if (!host) return Verdict::gunicorn;
+    if (!host) return Verdict::unusual;
 
+    if (chunked && (content_length || http_1_0)) return Verdict::unusual;
     head->close = close || (http_1_0 && !keep);
     head->http_1_0 = http_1_0;
     head->expects_continue = expects_continue;
-    if (chunked) {
-        if (route != Route::infer || content_length || http_1_0 || expects_continue)
-            return Verdict::gunicorn;
-        if (has_json && (json == 0 || json > limits.json)) return Verdict::gunicorn;
-        head->route = route;
-        head->chunked = true;
-        head->json_length = json;
-        head->has_json_length = has_json;
-        return Verdict::native;
+    head->chunked = chunked;
+    head->content_length = body;
+    head->json_length = json;
+    head->has_json_length = has_json;
+    if (native && route == Route::infer) {
+        // Whatever is refused before its body is read is the app's to refuse.
+        const bool json_fits = !has_json || json > 0;
+        const bool fits = chunked ? !has_json || json <= limits.json
+                                  : content_length && body > 0 && body <= limits.body &&
+                                        (has_json ? json <= body && json <= limits.json : body <= limits.json);
+        native = json_fits && fits;
+    } else if (route == Route::none || content_length || chunked || expects_continue) {
+        native = false;
     }
-    if (route == Route::infer && (has_json ? json : body) > limits.json)
-        return Verdict::gunicorn;  // refused unread
-    if (route == Route::infer) {
-        if (content_length && body > 0 && body <= limits.body && (!has_json || (json > 0 && json <= body))) {
-            head->route = route;
-            head->content_length = body;
-            head->json_length = has_json ? json : 0;
-            head->has_json_length = has_json;
-            return Verdict::native;
-        }
-    } else if (route != Route::none && !content_length && !expects_continue) {
-        head->route = route;
-        return Verdict::native;
-    }
-    if (!expects_continue && body <= limits.buffered_body && body <= limits.body)
-        head->buffered_body = body;
-    return Verdict::gunicorn;
+    if (native) head->route = route;
+    if (body || chunked || expects_continue) head->question = false;
+    return native ? Verdict::native : Verdict::app;
 }
 
 Verdict classify_head(const unsigned char *data, size_t filled, size_t *searched,
                   const HeadLimits &limits, Head *head) noexcept {
     size_t length = 0;
-    switch (find_head_end(data, *searched, filled, limits.head, &length)) {
+    switch (find_head_end(data, *searched, filled, limits.longest_head, &length)) {
     case Ending::open:
         *searched = filled;
         return Verdict::incomplete;
     case Ending::never:
         *head = Head{};
-        return Verdict::gunicorn;
+        head->length = static_cast<uint32_t>(length);
+        return Verdict::unusual;
     case Ending::found:
         break;
     }

@@ -4,7 +4,7 @@
 // then judge the complete head once, strictly, against the few forms that the HTTP server serves itself.
 // Goals: never accept what llhttp or gunicorn's Python parser would refuse or frame differently;
 // never depend on how the bytes were split over reads; never answer. It is not an HTTP parser and
-// must not become one: every other head goes to gunicorn, and refusing costs only speed.
+// must not become one: gunicorn's parser reads every unusual head, which costs only speed.
 
 #pragma once
 
@@ -13,8 +13,9 @@
 
 namespace ksrv {
 
-// `native`: served here; `gunicorn`: every other head.
-enum class Verdict : uint8_t { incomplete, native, gunicorn };
+// `native`: served here; `app`: for the Falcon app, with a body whose framing is known; `unusual`: gunicorn's
+// parser reads the head, and says what it is and how its body is framed.
+enum class Verdict : uint8_t { incomplete, native, app, unusual };
 
 enum class Route : uint8_t { none, infer, live, ready, server, metadata, model_ready };
 
@@ -28,14 +29,14 @@ constexpr int SCHEME_NAME_BYTES = 48;
 
 // gunicorn's own limits, as its parser would apply them, and the HTTP server's.
 struct HeadLimits {
-    size_t head = 16384;          // bytes of the whole head
+    size_t head = 16384;          // bytes of a head that is judged here
     size_t fields = 64;           // header fields
     size_t request_line = 4094;   // bytes, without CRLF
     size_t field_size = 8190;     // bytes of one field, with CRLF
     uint64_t body = 0;            // the greatest Content-Length
     uint64_t json = UINT64_MAX;   // bytes of it that may be JSON
     size_t chunks = 65536;        // of a chunked body
-    uint64_t buffered_body = 65536;  // bodies up to this are received before a handoff
+    size_t longest_head = 65536;  // of an unusual one
     bool compression = false;     // answers may be compressed: Accept-Encoding matters
     size_t scheme_count = 0;      // gunicorn's secure_scheme_headers, in lower case
     char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES] = {};
@@ -56,17 +57,18 @@ struct Head {
     uint64_t json_length = 0;     // Inference-Header-Content-Length
     bool has_json_length = false;
     Span authorization;           // the only Authorization's value; empty where there are several
-    bool close = false;           // native, and the connection ends with the answer
+    bool close = false;           // the connection ends with the answer
     bool http_1_0 = false;        // the answer is of HTTP/1.0 as well
     bool chunked = false;         // the body comes in chunks, and its length is not known
     bool expects_continue = false;  // the sender waits for 100 Continue before it sends the body
-    uint64_t buffered_body = 0;   // gunicorn's: body bytes that are received before the handoff
+    bool question = false;        // a GET of what the server knows, which no handler answers
 };
 
 enum class Ending : uint8_t { open, found, never };
 
 // Looks for CRLFCRLF in data[0, filled), of which data[0, from) was searched before. `never` means
-// that no head of at most `limit` bytes without a bare line feed or a NUL can begin like this.
+// that no head of at most `limit` bytes without a bare line feed or a NUL can begin like this; `*length` is
+// then how far it was right, and the byte behind that.
 Ending find_head_end(const unsigned char *data, size_t from, size_t filled, size_t limit,
                      size_t *length) noexcept;
 

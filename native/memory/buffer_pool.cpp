@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <new>
 
 #include "base/clock.hpp"
@@ -124,6 +125,28 @@ Block *BufferPool::adopt(int fd, std::size_t nbytes, AdoptError *error) noexcept
     }
     hand_out(block, nbytes);
     return block;
+}
+
+bool BufferPool::grow(Block *block, std::size_t nbytes) noexcept {
+    if (nbytes > BLOCK_LIMIT || block->backend != BACKEND_HEAP) return false;
+    if (nbytes > block->capacity) {
+        const std::size_t capacity = (nbytes + BLOCK_ALIGNMENT - 1) & ~(BLOCK_ALIGNMENT - 1);
+        void *data = realloc(block->data, capacity);
+        if (data == nullptr) return false;
+        leased_bytes_.fetch_add(capacity - block->capacity, std::memory_order_relaxed);
+        block->data = static_cast<unsigned char *>(data);
+        block->capacity = capacity;
+        if (reinterpret_cast<std::uintptr_t>(data) % BLOCK_ALIGNMENT != 0) {  // it was copied
+            void *aligned = nullptr;
+            if (posix_memalign(&aligned, BLOCK_ALIGNMENT, capacity) != 0) return false;
+            memcpy(aligned, data, block->size);
+            free(data);
+            block->data = static_cast<unsigned char *>(aligned);
+        }
+        block->pooled_before = false;
+    }
+    block->size = nbytes;
+    return true;
 }
 
 void BufferPool::give_back_behind(Block *block, std::size_t used) noexcept {

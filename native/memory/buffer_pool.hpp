@@ -71,6 +71,10 @@ class BufferPool {
         block->refs.fetch_add(1, std::memory_order_relaxed);
     }
 
+    // Makes room for `nbytes` in a heap block of one holder, whose bytes may move; false when there is no
+    // memory. The system moves a large block's pages instead of copying them.
+    bool grow(Block *block, std::size_t nbytes) noexcept;
+
     // Gives the pages behind the first `used` bytes back to the system; their holder has not written them.
     static void give_back_behind(Block *block, std::size_t used) noexcept;
 

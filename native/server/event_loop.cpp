@@ -110,8 +110,12 @@ void HttpServer::stop() noexcept {
         std::lock_guard<std::mutex> guard(follow_mutex_);
         follow_.notify_all();
     }
-    std::lock_guard<std::mutex> guard(relief_mutex_);
-    relief_.notify_all();
+    {
+        std::lock_guard<std::mutex> guard(relief_mutex_);
+        relief_.notify_all();
+    }
+    stop_app_messages();
+    stop_streams();
 }
 
 uint64_t HttpServer::stuck_ns() noexcept {
@@ -174,16 +178,13 @@ void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
         arm(connection, unread ? READING | EPOLLOUT : READING);
         return;
     }
-    case Phase::buffering:
-        deadlines.set(slot, rate_deadline(connection->stage_ns, connection->filled,
-                                          connection->head.chunked ? 0 : connection->message_end));
-        arm(connection, READING);
-        return;
     case Phase::body:
         deadlines.set(slot, connection->ahead
                                 ? connection->stage_ns + AHEAD_NS
                                 : rate_deadline(connection->stage_ns, connection->body_got,
-                                                connection->head.content_length));
+                                                connection->head.chunked
+                                                    ? 0
+                                                    : connection->head.content_length));
         arm(connection, READING);
         return;
     case Phase::awaiting_memory:  // the sweep meant an earlier deadline
@@ -248,6 +249,7 @@ void HttpServer::drop(Connection *connection) noexcept {
         return;
     }
     unwatch(connection);
+    end_stream_of(connection);
     deadlines.set(connection->slot, Deadlines::NONE);
     close_transport(connection);
     connection->registered = false;
@@ -290,6 +292,8 @@ void HttpServer::on_event(Connection *connection, uint32_t events, uint64_t now)
         } else if (sent == Sent::broken) {
             count(SERVER_DISCONNECTED);
             drop(connection);
+        } else if (connection->stream.load(std::memory_order_relaxed) == StreamState::waiting) {
+            resume_stream(connection);
         } else {
             defer_decref(connection->out.owners);
             connection->out.owners = nullptr;
@@ -350,7 +354,6 @@ void HttpServer::expire(Connection *connection, uint64_t now) noexcept {
         }
         [[fallthrough]];
     case Phase::head:
-    case Phase::buffering:
         refuse(connection, prepared_answers[ANSWER_TOO_SLOW], SERVER_TOO_SLOW);
         return;
     case Phase::handshake:

@@ -145,8 +145,7 @@ bool HttpServer::finish(Connection *connection, uint64_t now) noexcept {
         linger(connection, now);
         return false;
     }
-    const bool infer = connection->head.route == Route::infer;
-    connection->consume(infer ? connection->message_end : connection->head.length);
+    connection->consume(connection->message_end);
     connection->shrink();
     connection->reset_message();
     connection->phase.store(Phase::idle, std::memory_order_relaxed);

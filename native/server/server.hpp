@@ -4,11 +4,11 @@
 // completion, so that a request meets one thread and one warm cache. Complete infer requests wait in
 // the run queue; the leader takes them into Python itself. If it does not come back soon, because a
 // Python thread hogs the GIL or a handler takes its time, one of the followers takes the lead and
-// stays with the sockets. A message that is not served here goes to gunicorn.
+// stays with the sockets. Every other message goes to the Falcon app, on threads of Python's.
 //
-// http/connection.hpp is what a connection is, receive.cpp how messages come in, send.cpp how answers go
-// out, handoff.cpp the way to gunicorn and back, route_table.hpp what is known of each model, known_callers.hpp
-// who may call, fast_path.cpp the requests that need no Python before their handler, acceptor.cpp and
+// http/connection.hpp is what a connection is, receive.cpp and receive_body.cpp how messages come in, send.cpp
+// and stream.cpp how answers go out, app_messages.cpp the way to the app and back, route_table.hpp what is known
+// of each model, known_callers.hpp who may call, fast_path.cpp the requests that need no Python before their handler, acceptor.cpp and
 // event_loop.cpp the threads, accepting and deadlines, python_dispatch.cpp who enters Python,
 // disconnect_watch.cpp requests whose client is gone.
 
@@ -79,7 +79,7 @@ enum ServerCounter : int {
     SERVER_INFER,          // infer requests that took the hot route
     SERVER_HEALTH,
     SERVER_DESCRIBED,      // GETs of a server's or model's description
-    SERVER_HANDOFFS,
+    SERVER_APP,            // messages given to the app; twice where it asked for the body
     SERVER_ANSWERED,
     SERVER_TOO_SLOW,
     SERVER_BYTES_IN_FLIGHT,
@@ -127,7 +127,7 @@ class HttpServer {
     void give_back(Connection *connection) noexcept;
     // Takes an answer's bytes in place of its message's; false where there is no room for it.
     bool reserve_answer(Connection *connection, uint64_t nbytes) noexcept;
-    // Goes on with a connection that was `checking`: a caller who may not send is gunicorn's to refuse.
+    // Goes on with a connection that was `checking`: a caller who may not send is the app's to refuse.
     void checked(Connection *connection, bool admitted) noexcept;
     // Notes that Python has admitted the caller of a message; another message of his is admitted at once.
     void remember_caller(const Connection *connection) noexcept;
@@ -156,10 +156,14 @@ class HttpServer {
     void answer_late(Connection *connection, const ModelSignature &signature, int64_t waited_ms,
                      bool running) noexcept;
 
-    // ---- gunicorn's side ----
-    Connection *next_handoff() noexcept;
-    bool adopt(uint32_t slot, int fd, bool keep) noexcept;
-    void release_detached(uint32_t slot) noexcept;
+    bool send_piece(Connection *connection) noexcept;  // stream.cpp
+
+    // ---- messages for the app ----
+    static constexpr int QUESTIONS = 0, OTHERS = 1;
+    Connection *next_app_message(int which) noexcept;
+    void receive_for_app(Connection *connection, uint64_t most) noexcept;
+    // The bytes that a message holds of the budget are the caller's to give back from here on.
+    uint64_t take_counted(Connection *connection) noexcept;
 
     Owners *take_deferred_decrefs() noexcept;
     void take_records(std::vector<AccessRecord> *out);
@@ -193,9 +197,7 @@ class HttpServer {
     static constexpr uint64_t STUCK_NS = 20000000u;  // another one serves when one request takes so long
     static constexpr uint64_t WATCHED_NS = 20000000u;  // since Python was last entered
     static constexpr uint64_t MEMORY_RETRY_NS = 20000000u;
-    // Of a chunked body in the buffer: a longer one is gunicorn's, whose reader takes time for each chunk and
-    // each byte that it is given.
-    static constexpr size_t CHUNKED_MOST = 65536, CHUNKS_MOST = 1024;
+    static constexpr uint64_t EARLY_BODY = 65536;  // received before the app is asked for it
     static constexpr size_t COUNTED_STEP = 65536;      // of a body, before it comes
     static constexpr uint64_t AHEAD_NS = 1000000000u;  // that a body may be counted before it comes
     static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
@@ -253,22 +255,33 @@ class HttpServer {
 
     // receive.cpp
     void advance(Connection *connection, uint64_t now) noexcept;
-    bool start_body(Connection *connection, uint64_t now) noexcept;
-    bool try_route(Connection *connection, bool complete) noexcept;
-    void receive_body(Connection *connection, uint64_t now) noexcept;
-    void queue_to_run(Connection *connection) noexcept;
-    void set_low_water(Connection *connection, int bytes) noexcept;
-    void await_more(Connection *connection, size_t left) noexcept;
-    void begin_infer(Connection *connection) noexcept;
-    bool receive_chunks(Connection *connection, uint64_t now) noexcept;
-    void take_chunks(Connection *connection, uint64_t now) noexcept;
-    bool is_routed(Connection *connection) noexcept;
     bool is_admitted(Connection *connection) noexcept;
     bool check_first(Connection *connection) noexcept;
-    bool count_body(Connection *connection) noexcept;
+    bool is_routed(Connection *connection) noexcept;
+    bool start_infer(Connection *connection, uint64_t now) noexcept;
+    bool try_route(Connection *connection, bool complete) noexcept;
+    void begin_infer(Connection *connection) noexcept;
+    void queue_to_run(Connection *connection) noexcept;
+
+    // receive_body.cpp
+    enum class Decoded : uint8_t { all, end, beyond, fault, no_room, no_memory };
+    bool start_body(Connection *connection, uint64_t now) noexcept;
+    bool count_body(Connection *connection, uint64_t more) noexcept;
+    void uncount_missing(Connection *connection) noexcept;
     void await_memory(Connection *connection, uint64_t now) noexcept;
     void retry_memory(Connection *connection, uint64_t now) noexcept;
-    void uncount_missing(Connection *connection) noexcept;
+    void receive_body(Connection *connection, uint64_t now) noexcept;
+    void receive_chunks(Connection *connection, uint64_t now) noexcept;
+    Decoded make_room(Connection *connection, uint64_t more) noexcept;
+    Decoded decode_chunks(Connection *connection) noexcept;
+    void end_body(Connection *connection, BodyState state) noexcept;
+    void set_low_water(Connection *connection, int bytes) noexcept;
+    void await_more(Connection *connection, size_t left) noexcept;
+
+    // app_messages.cpp
+    bool start_app_message(Connection *connection, uint64_t now) noexcept;
+    void ask_app(Connection *connection, BodyState state) noexcept;
+    void stop_app_messages() noexcept;
 
     // fast_path.cpp
     bool extend_with_numbers(Connection *connection, const ModelSignature &signature,
@@ -276,8 +289,10 @@ class HttpServer {
     FastRequest *make_fast_request(Connection *connection, ModelSignature *signature, uint64_t now) noexcept;
     bool submit_fast_request(Connection *connection, const ModelRoute &route) noexcept;
 
-    // handoff.cpp
-    void hand_off(Connection *connection) noexcept;
+    // stream.cpp
+    void resume_stream(Connection *connection) noexcept;
+    void end_stream_of(Connection *connection) noexcept;
+    void stop_streams() noexcept;
 
     // send.cpp
     bool put_get(Connection *connection) noexcept;
@@ -335,8 +350,15 @@ class HttpServer {
     MonotonicCondition follow_;
     std::atomic<int> resting_{0};              // followers that sleep until they are woken
 
-    std::mutex handoff_mutex_;
-    Connection *handoff_first_ = nullptr, *handoff_last_ = nullptr;
+    struct AppQueue {
+        Connection *first = nullptr, *last = nullptr;
+        std::condition_variable come;
+    };
+    std::mutex app_mutex_;
+    AppQueue app_queues_[2];
+
+    std::mutex stream_mutex_;
+    std::condition_variable stream_moved_;
     std::atomic<Owners *> deferred_decrefs_{nullptr};
 
     std::mutex records_mutex_;

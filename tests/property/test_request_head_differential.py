@@ -4,10 +4,13 @@ Nothing is asked in the other direction. httptools shows neither lengths nor off
 byte by byte: the head must be complete exactly with its last byte, and the message with its own.
 """
 
+from contextlib import suppress
+
 import httptools
 import pytest
 from gunicorn.config import Config
 from gunicorn.http.body import ChunkedReader, LengthReader
+from gunicorn.http.errors import ParseException
 from gunicorn.http.message import Request
 from gunicorn.http.parser import RequestParser
 from hypothesis import given
@@ -111,9 +114,30 @@ def assert_gunicorn_agrees(head, said, peer=("127.0.0.1", 1)):
         assert next(parser).path == "/second"
 
 
+def assert_framing(head, said):
+    """Check that a message of the app is framed alike by all."""
+    body = body_of(said)
+    for peer in (("127.0.0.1", 1), ("192.0.2.1", 1)):
+        try:
+            parser = gunicorn_parser(head + body + SECOND, peer)
+            first = next(parser)
+        except ParseException:  # what a trusted proxy must not say: refused, and no more is read
+            continue
+        assert isinstance(first.body.reader, ChunkedReader if said.chunked else LengthReader)
+        assert first.body.read() == (b"xxxxx" if said.chunked else body)
+        assert parser.unreader.read() == SECOND
+    reader = Llhttp()
+    with suppress(httptools.HttpParserUpgrade):
+        reader.feed(head)
+        reader.feed(body)
+        assert reader.ends == [len(head) + len(body)]
+
+
 def assert_agreement(data):
     """Check the property on `data`; tell whether the request-head classifier accepted it."""
     said = classify_head(data, RULES)
+    if said.verdict == "app":
+        assert_framing(data[: said.length], said)
     if said.verdict != "native":
         return False
     head = data[: said.length]

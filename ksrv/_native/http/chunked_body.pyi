@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-FOUND: Final[tuple[str, ...]]
+FAULTS: Final[tuple[str, ...]]
 
 def read_chunks(
     data: bytes | bytearray | memoryview,

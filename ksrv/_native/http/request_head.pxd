@@ -12,7 +12,8 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
     cdef enum class Verdict(unsigned char):
         incomplete
         native
-        gunicorn
+        app
+        unusual
 
     cdef enum class Route(unsigned char):
         none
@@ -35,7 +36,7 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         uint64_t body
         uint64_t json
         size_t chunks
-        uint64_t buffered_body
+        size_t longest_head
         bint compression
         size_t scheme_count
         char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES]
@@ -53,7 +54,7 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         bint http_1_0
         bint chunked
         bint expects_continue
-        uint64_t buffered_body
+        bint question
 
     Verdict classify "ksrv::classify_head"(
         const unsigned char *data, size_t filled, size_t *searched,

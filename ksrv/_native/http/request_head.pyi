@@ -15,7 +15,7 @@ class HeadRules:
         request_line: int = 4094,
         field_size: int = 8190,
         chunks: int = 65536,
-        buffered_body: int = 65536,
+        longest_head: int = 65536,
         compression: bool = False,
         scheme_names: Sequence[str] = (),
     ) -> None: ...
@@ -28,7 +28,7 @@ class HeadVerdict:
     length: int
     content_length: int
     json_length: int | None
-    buffered_body: int
+    question: bool
     close: bool
     http_1_0: bool
     expects_continue: bool

@@ -5,7 +5,7 @@
 from libc.stddef cimport size_t
 from libc.string cimport memcpy
 
-VERDICTS = ("incomplete", "native", "gunicorn")
+VERDICTS = ("incomplete", "native", "app", "unusual")
 ROUTES = ("none", "infer", "live", "ready", "server", "metadata", "model ready")
 
 
@@ -15,12 +15,12 @@ cdef class HeadRules:
     Args:
         body: The greatest Content-Length that the fast path takes.
         json: Bytes of it that may be JSON; None for all.
-        head: Bytes of the whole head.
+        head: Bytes of a head that is judged natively.
+        longest_head: Bytes of a head that gunicorn's parser may still get.
         fields: Header fields.
         request_line: Bytes of the request line without its line end.
         field_size: Bytes of one header field with its line end.
         chunks: Chunks of a chunked body.
-        buffered_body: Bodies up to this size are received before a handoff to gunicorn.
         compression: Whether answers may be compressed, so that Accept-Encoding matters.
         scheme_names: gunicorn's `secure_scheme_headers`; at most one of them may occur.
 
@@ -30,7 +30,7 @@ cdef class HeadRules:
 
     def __init__(
         self, *, body, json=None, size_t head=16384, size_t fields=64, size_t request_line=4094,
-        size_t field_size=8190, size_t chunks=65536, buffered_body=65536,
+        size_t field_size=8190, size_t chunks=65536, size_t longest_head=65536,
         bint compression=False, scheme_names=()
     ):
         cdef bytes name
@@ -43,7 +43,7 @@ cdef class HeadRules:
         self.limits.request_line = request_line
         self.limits.field_size = field_size
         self.limits.chunks = chunks
-        self.limits.buffered_body = buffered_body
+        self.limits.longest_head = max(head, longest_head)
         self.limits.compression = compression
         names = [entry.lower().encode("ascii") for entry in scheme_names]
         if len(names) > SCHEME_NAMES:
@@ -62,19 +62,20 @@ cdef class HeadVerdict:
     """The verdict on the bytes at the start of a message.
 
     Attributes:
-        verdict: "native" for a head that the native server takes, "gunicorn" for every other
-            one, or "incomplete".
+        verdict: "native" for a head that the native server takes, "app" for a message of the Falcon
+            app whose framing is known, "unusual" for a head that gunicorn's parser has to read, or
+            "incomplete".
         route: Which of `ROUTES` a native head asks for, else "none".
         name: The model's name in the target, or "".
         version: The version in the target, or "".
         length: Bytes of the head with its empty line; 0 while it was not found.
         content_length: Bytes of the body that follow.
         json_length: The Inference-Header-Content-Length, or None.
-        close: Whether the connection of a native message ends with its answer.
+        close: Whether the connection ends with the message's answer.
         http_1_0: Whether it is a message of HTTP/1.0.
         chunked: Whether its body comes in chunks.
         expects_continue: Whether its sender waits for 100 Continue.
-        buffered_body: Body bytes that are received before a handoff to gunicorn.
+        question: Whether it asks for what the server knows without a handler.
     """
 
     cdef readonly str verdict
@@ -88,7 +89,7 @@ cdef class HeadVerdict:
     cdef readonly bint http_1_0
     cdef readonly bint chunked
     cdef readonly bint expects_continue
-    cdef readonly object buffered_body
+    cdef readonly bint question
 
 
 cdef HeadVerdict _verdict(Verdict verdict, const Head &head, const unsigned char *data):
@@ -109,7 +110,7 @@ cdef HeadVerdict _verdict(Verdict verdict, const Head &head, const unsigned char
     seen.http_1_0 = head.http_1_0
     seen.expects_continue = head.expects_continue
     seen.chunked = head.chunked
-    seen.buffered_body = head.buffered_body
+    seen.question = head.question
     return seen
 
 

@@ -15,6 +15,10 @@ cdef class Exchange:
     cdef readonly bytes head
 
 
+cdef int ksrv_fill_exchange(
+    Exchange exchange, object owner, CHttpServer *server, const Turn &turn, bint take_body
+) except -1
+
 cdef Exchange ksrv_exchange(object owner, CHttpServer *server, const Turn &turn)
 
 # Gives a request to `handler`, as an exchange; whatever that raises, the request is answered.

@@ -268,11 +268,12 @@ cdef str _text(const unsigned char *data, uint32_t length):
     return (<const char *>data)[:length].decode("ascii") if length else ""
 
 
-cdef Exchange ksrv_exchange(object owner, CHttpServer *server, const Turn &turn):
-    """The exchange of a message that is with the engine, which still holds its block."""
+cdef int ksrv_fill_exchange(
+    Exchange exchange, object owner, CHttpServer *server, const Turn &turn, bint take_body
+) except -1:
+    """Describe a message to an exchange, which answers it from then on."""
     cdef Connection *connection = turn.connection
     cdef CBlock *block
-    cdef Exchange exchange = Exchange.__new__(Exchange)
     exchange.owner = owner
     exchange.server = server
     exchange.model = _text(connection.buffer + connection.head.name.offset,
@@ -286,12 +287,19 @@ cdef Exchange ksrv_exchange(object owner, CHttpServer *server, const Turn &turn)
         exchange.header_length = str(connection.head.json_length)
     exchange.announced = connection.head.content_length
     block = connection.block
-    connection.block = NULL
-    if block != NULL:  # a fast-path request has taken its block along
+    if take_body and block != NULL:  # a fast-path request has taken its block along
+        connection.block = NULL
         exchange.body = memoryview(ksrv_wrap(block))[
             connection.body_offset:connection.body_offset + connection.body_got
         ]
-    exchange.turn = turn  # from here on it answers
+    exchange.turn = turn
+    return 0
+
+
+cdef Exchange ksrv_exchange(object owner, CHttpServer *server, const Turn &turn):
+    """The exchange of a message that is with the engine, which still holds its block."""
+    cdef Exchange exchange = Exchange.__new__(Exchange)
+    ksrv_fill_exchange(exchange, owner, server, turn, True)
     return exchange
 
 

@@ -74,6 +74,38 @@ cdef extern from "http/connection.hpp" namespace "ksrv" nogil:
         Connection *connection
         uint64_t number
 
+    cdef enum class BodyState(unsigned char):
+        none
+        whole
+        unread
+        cut_short
+        too_long
+        malformed
+
+
+cdef extern from "http/chunked_body.hpp" namespace "ksrv" nogil:
+    cdef enum class ChunkFault(unsigned char):
+        none
+        size
+        size_bits
+        end
+        count
+        length
+        trailer
+
+    cdef cppclass ChunkDecoder:
+        ChunkDecoder()
+        void begin(size_t most_chunks) noexcept
+        size_t read(const unsigned char *data, size_t length) noexcept
+        uint64_t run() noexcept
+        void take(uint64_t count) noexcept
+        cbool ended() noexcept
+        ChunkFault fault() noexcept
+        uint64_t announced() noexcept
+        const unsigned char *shown() noexcept
+        size_t shown_length() noexcept
+        uint64_t most_bytes
+
 
 cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
     cdef cppclass CHttpServer "ksrv::HttpServer"
@@ -119,6 +151,9 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         size_t body_offset
         size_t body_got
         uint64_t answered_bytes
+        BodyState body_state
+        cbool body_asked
+        ChunkDecoder chunks
         Head head
         CBlock *block
         FastRequest *fast_request
@@ -221,9 +256,11 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         Connection *next_to_run() noexcept
         size_t take_fast_requests(Connection *first, FastRequest **out, size_t room) noexcept
         Turn undo_fast_request(FastRequest *request) noexcept
-        Connection *next_handoff() noexcept
-        cbool adopt(uint32_t slot, int fd, cbool keep) noexcept
-        void release_detached(uint32_t slot) noexcept
+        void drop(Connection *connection) noexcept
+        cbool send_piece(Connection *connection) noexcept
+        Connection *next_app_message(int which) noexcept
+        void receive_for_app(Connection *connection, uint64_t most) noexcept
+        uint64_t take_counted(Connection *connection) noexcept
         Owners *take_deferred_decrefs() noexcept
         void take_records(vector[AccessRecord] *out) except +
         int notify_fd() noexcept

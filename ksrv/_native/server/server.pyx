@@ -3,7 +3,6 @@
 
 import logging
 import os
-import socket
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -14,6 +13,7 @@ from libcpp.memory cimport shared_ptr
 from libcpp.vector cimport vector
 
 from ksrv._native.queue.request_queue cimport Queue, retain_queue
+from ksrv._native.server.app_message cimport ksrv_address, ksrv_app_message
 from ksrv._native.server.exchange cimport ksrv_route
 from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_serve_fast_requests
 from ksrv._native.http.request_head cimport HeadRules
@@ -25,7 +25,7 @@ PreparedAnswer = tuple
 Address = tuple | str
 
 COUNTERS = (
-    "accepted", "infer", "health", "described", "handoffs", "answered", "too_slow",
+    "accepted", "infer", "health", "described", "app", "answered", "too_slow",
     "bytes_in_flight", "queue_full",
     "idle_closed", "disconnected", "accept_paused", "fast_path", "recycled", "lost_records",
     "tls_agreed", "tls_resumed", "tls_refused", "stray",
@@ -78,18 +78,6 @@ cdef int _fill_answer(CPreparedAnswer *made, tuple answer) except -1:
     return 0
 
 
-cdef object _address(sockaddr_storage *storage, uint32_t length):
-    cdef const unsigned char *raw = <const unsigned char *>storage
-    if storage.ss_family == socket.AF_INET:
-        return socket.inet_ntop(socket.AF_INET, raw[4:8]), raw[2] << 8 | raw[3]
-    if storage.ss_family == socket.AF_INET6:
-        host = socket.inet_ntop(socket.AF_INET6, raw[8:24])
-        flow = int.from_bytes(raw[4:8], "big")
-        scope = int.from_bytes(raw[24:28], "little")
-        return host, raw[2] << 8 | raw[3], flow, scope
-    return ""
-
-
 cdef class HttpServer:
     """The I/O threads of one worker and the connections that they own.
 
@@ -98,7 +86,7 @@ cdef class HttpServer:
         handler: Called with an `Exchange` for each infer request; it must not wait.
         answers: The ready-made answers by name: status, header lines and body.
         threads: I/O threads; each is a call of `run`.
-        connections: Connections that are open at most, gunicorn's included.
+        connections: Connections that are open at most.
         head: Seconds for a request head.
         grace: Seconds before the least rate of bodies and answers counts.
         rate: Bytes per second that a body or an answer must make after that.
@@ -106,7 +94,7 @@ cdef class HttpServer:
         memory_wait: Seconds that a request waits for bytes in flight.
         transfer: Seconds behind the grace in which a body or an answer of any size must have come.
         check: Called with a head whose body has not come; whether its caller may send one. The
-            connection of a caller who may not goes to gunicorn. None admits every caller.
+            message of a caller who may not goes to the app. None admits every caller.
         shared: Whether other processes accept from the same listeners; they take turns then.
         log: Whether records for an access log are kept.
         tls: What all connections are encrypted with; None for cleartext.
@@ -258,7 +246,7 @@ cdef class HttpServer:
 
     @property
     def open_connections(self):
-        """The number of open connections, gunicorn's included."""
+        """The number of open connections."""
         return self.server.connections.open()
 
     def stuck(self):
@@ -284,17 +272,9 @@ cdef class HttpServer:
         return self.server.notify_fd()
 
     def collect(self):
-        """Return the connections that go to gunicorn, and release sent buffers.
-
-        A connection that cannot be described, because there is no memory, is closed.
-
-        Returns:
-            A list of (slot, descriptor, listener's index, peer's address, received bytes).
-        """
+        """Release the buffers that were sent since the last call."""
         cdef Owners *owners
         cdef Owners *following
-        cdef Connection *connection
-        cdef list handoffs = []
         try:
             os.read(self.server.notify_fd(), 8)
         except BlockingIOError:
@@ -304,40 +284,25 @@ cdef class HttpServer:
             following = owners.next
             Py_DECREF(<object>owners.object)
             owners = following
-        while True:
-            connection = self.server.next_handoff()
-            if connection == NULL:
-                return handoffs
-            try:
-                handoffs.append((
-                    connection.slot, connection.fd, connection.listener,
-                    _address(&connection.peer, connection.peer_length),
-                    PyBytes_FromStringAndSize(<const char *>connection.buffer, connection.filled),
-                ))
-            except Exception:
-                log.exception("a connection could not be handed over to gunicorn")
-                self.server.release_detached(connection.slot)
-                continue
-            connection.fd = -1
 
-    def adopt(self, uint32_t slot, int fd, *, bint keep=True):
-        """Take a handed-over connection back between two messages.
+    def next_app_message(self, *, bint questions=False):
+        """Wait for a message that the app answers.
 
         Args:
-            slot: Its place.
-            fd: Its descriptor, which is the HTTP server's from now on.
-            keep: Whether it waits for another message; else it is closed, once the peer has
-                taken the answer.
+            questions: Whether to wait for those that no handler has to answer, or for the others.
+
+        Returns:
+            The `AppMessage`, or None once the server stops.
 
         Raises:
-            ValueError: gunicorn does not have the slot's connection.
+            MemoryError: There is no memory to describe a message, which was answered 500.
         """
-        if not self.server.adopt(slot, fd, keep):
-            raise ValueError(f"the connection of slot {slot} was not handed over to gunicorn")
-
-    def release(self, uint32_t slot):
-        """Note that gunicorn has closed a handed-over connection."""
-        self.server.release_detached(slot)
+        cdef Connection *connection
+        with nogil:
+            connection = self.server.next_app_message(0 if questions else 1)
+        if connection == NULL:
+            return None
+        return ksrv_app_message(self, self.server, connection)
 
     def records(self):
         """Return and forget the answers since the last call, for the access log.
@@ -353,7 +318,7 @@ cdef class HttpServer:
             (
                 taken[i].at.tv_sec + taken[i].at.tv_nsec / 1e9, taken[i].duration_ns / 1e9,
                 taken[i].status, taken[i].answered_bytes, taken[i].listener,
-                _address(&taken[i].peer, taken[i].peer_length), <bytes>taken[i].head,
+                ksrv_address(&taken[i].peer, taken[i].peer_length), <bytes>taken[i].head,
             )
             for i in range(taken.size())
         ]

@@ -1,33 +1,31 @@
 """Reading a request's body into one block of memory, within the limits.
 
-A body of known length goes straight from the socket into a block of the buffer pool where gunicorn lets us at
-the socket, else in steps of 1 MiB from the WSGI stream; the block begins so that the first tensor
-behind the JSON lies on a 64-byte border. A chunked or compressed body is gathered in one growing
-block. The announced length is checked before the first byte is read, but only bytes that come are
-taken from the budget of those in flight.
+The native HTTP server has received the body already, or receives it when it is asked to. Under another worker
+of gunicorn, or another server, a body of known length is read in steps of 1 MiB from the WSGI stream into a block
+of the buffer pool, which begins so that the first tensor behind the JSON lies on a 64-byte border; a chunked
+or compressed body is gathered in one growing block. The announced length is checked before the first byte
+is read, but only bytes that come are taken from the budget of those in flight.
 
 Framing errors belong to the server in front: while `reading` is set nobody may turn an exception
 into an answer, or the client would see two.
 """
 
 import re
-import socket
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gunicorn.http.body import Body, LengthReader
-from gunicorn.http.unreader import SocketUnreader
-
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import SMALL_REQUEST
+from ksrv._native.server.app_message import AppMessage
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, UnsupportedEncoding, quote
 from ksrv.limits import MIB, Limits, show_limit
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.chunk_framing import read_strictly
 from ksrv.server.http.expect_continue import body_stream
+from ksrv.server.http.received_body import MESSAGE, body_too_large, ended_early, received_body
 from ksrv.server.http.transfer_rate import begin_transfer
 
 ALIGNMENT = 64
@@ -116,12 +114,6 @@ class _Growing:
         return self._view[self._offset : self._offset + self._length]
 
 
-def _body_too_large(size: int, limit: int) -> BodyTooLarge:
-    return BodyTooLarge(
-        f"the body holds {size} bytes or more, above the {show_limit('body', limit)}"
-    )
-
-
 class _Counted:
     """How far a body of known length may be read before more of it must be reserved."""
 
@@ -155,49 +147,6 @@ def content_length(environ: Environ) -> int | None:
     if DIGITS.fullmatch(text) is None:
         raise InvalidRequest(f"Content-Length must be a number, got {quote(text)}")
     return int(text)
-
-
-def _receive_from_socket(
-    environ: Environ, stream: Any, view: memoryview, counted: _Counted
-) -> bool:
-    """Fill `view` straight from the socket, if gunicorn has one for us; say whether it had."""
-    sock: Any = environ.get("gunicorn.socket")
-    if type(stream) is not Body or type(stream.reader) is not LengthReader:
-        return False
-    unreader = stream.reader.unreader
-    plain = isinstance(sock, socket.socket) or type(sock).__module__ == "gevent._socket3"
-    if type(unreader) is not SocketUnreader or not plain or hasattr(sock, "getpeercert"):
-        return False
-    if stream.buf.tell() or stream.reader.length != len(view):
-        return False
-    held = unreader.take_buffered()
-    filled = min(len(held), len(view))
-    view[:filled] = held[:filled]
-    if len(held) > filled:
-        unreader.unread(held[filled:])
-    # From here on the bytes never pass gunicorn's reader: if this fails the connection is over.
-    stream.failed = True
-    while filled < len(view):
-        end = counted.end(filled)
-        count = sock.recv_into(view[filled:end], end - filled, socket.MSG_WAITALL)
-        if count == 0:
-            raise ended_early(filled, len(view))
-        filled += count
-    stream.reader.length = 0
-    stream.failed = False
-    return True
-
-
-def ended_early(received: int, announced: int) -> InvalidRequest:
-    """Return the error for a body that is shorter than its Content-Length.
-
-    Args:
-        received: The bytes that came.
-        announced: The Content-Length.
-    """
-    return InvalidRequest(
-        f"the body ended after {received} of the {announced} bytes that Content-Length announced"
-    )
 
 
 def _receive_in_steps(read: Read, view: memoryview, counted: _Counted) -> None:
@@ -279,6 +228,34 @@ def _encoding(environ: Environ, allowed: bool) -> str:
     )
 
 
+def _received(
+    message: AppMessage,
+    limits: Limits,
+    reservation: Reservation,
+    bound: Bound,
+    encoding: str,
+    offset: int,
+) -> memoryview:
+    """Return the body of a received message, inflated where it is compressed."""
+    most = bound.nbytes if encoding == "identity" else limits.body
+    if message.state == "too long" and most < message.received <= limits.body:
+        raise bound.refusal(message.received, most)
+    view = received_body(message, most, limits)
+    reservation.adopt(message.take_counted())
+    if encoding == "identity":
+        if len(view) > most:
+            raise bound.refusal(len(view), most)
+        return view
+    growing = _Growing(offset, bound, reservation)
+    pieces = (
+        bytes(view[start : start + COMPRESSED_STEP])
+        for start in range(0, len(view), COMPRESSED_STEP)
+    )
+    for piece in inflated(pieces, encoding, limits):
+        growing.write(piece)
+    return growing.finish()
+
+
 def read_body(
     environ: Environ,
     limits: Limits,
@@ -316,12 +293,15 @@ def read_body(
             f"the body has {length} bytes, above the {show_limit('body', limits.body)}"
         )
     if bound is None or bound.nbytes > limits.body:
-        bound = Bound(limits.body, _body_too_large)
+        bound = Bound(limits.body, body_too_large)
     if encoding == "identity" and length is not None and length > bound.nbytes:
         raise bound.refusal(length, bound.nbytes)
     if length is not None:
         reservation.expect(length)
         begin_transfer(environ, length)
+    message = environ.get(MESSAGE)
+    if message is not None:
+        return _received(message, limits, reservation, bound, encoding, offset)
     stream = body_stream(environ)
     if length is None and "HTTP_TRANSFER_ENCODING" not in environ:
         length = 0
@@ -331,8 +311,7 @@ def read_body(
         view = memoryview(block)[offset : offset + length]
         counted = _Counted(length, reservation)
         on_read(True)
-        if not _receive_from_socket(environ, stream, view, counted):
-            _receive_in_steps(stream.read, view, counted)
+        _receive_in_steps(stream.read, view, counted)
         on_read(False)
         return view
     read_strictly(stream, limits)

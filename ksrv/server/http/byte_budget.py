@@ -80,6 +80,10 @@ class Reservation:
             raise no_room(self._budget, nbytes)
         self._nbytes += nbytes
 
+    def adopt(self, nbytes: int) -> None:
+        """Hold bytes that were taken out of the process's budget already."""
+        self._nbytes += nbytes
+
     def close(self) -> None:
         """Give everything back; further calls do nothing."""
         self._budget.give_back(self._nbytes)

@@ -21,8 +21,27 @@ _SIZE_SO_FAR = re.compile(rb"0*[0-9A-Fa-f]{0,16}(?:[ \t]*(?:;[^\n]*)?\r?)?")
 SIZE_BOUND = 2**64
 
 
-class TooManyChunks(InvalidRequest):
-    """The body came in more chunks than limit `chunks` allows."""
+def too_many_chunks(most: int) -> InvalidRequest:
+    """Return the error for a body in more chunks than the limit."""
+    return InvalidRequest(f"the body has more chunks than the {show_limit('chunks', most)}")
+
+
+def chunks_too_long(announced: int, most: int) -> BodyTooLarge:
+    """Return the error for chunks that announce more than any body may have."""
+    return BodyTooLarge(
+        f"the body's chunks announce {announced} bytes, above the {show_limit('body', most)}"
+    )
+
+
+def malformed_chunks(fault: str, found: bytes) -> InvalidRequest:
+    """Return the error for a body whose chunks are none.
+
+    Args:
+        fault: What is wrong.
+        found: The bytes that are wrong.
+    """
+    shown = f", got {quote(found.decode('latin-1'))}" if found else ""
+    return InvalidRequest(f"the chunked body is malformed: {fault}{shown}")
 
 
 class StrictChunks(ChunkedReader):  # type: ignore[misc]
@@ -70,22 +89,13 @@ class StrictChunks(ChunkedReader):  # type: ignore[misc]
         """Return a chunk's size and the bytes that were read behind its line."""
         self._chunks += 1
         if self._chunks > self._limits.chunks + 1:  # the empty one at the end is not the body's
-            raise self._last(
-                TooManyChunks(
-                    f"the body has more chunks than the {show_limit('chunks', self._limits.chunks)}"
-                )
-            )
+            raise self._last(too_many_chunks(self._limits.chunks))
         size, rest = super().parse_chunk_size(unreader, data)
         if size >= SIZE_BOUND:
             raise self._malformed("a chunk's size has more than 64 bits", b"")
         self._announced += size
         if self._announced > self._limits.body:
-            raise self._last(
-                BodyTooLarge(
-                    f"the body's chunks announce {self._announced} bytes, above the "
-                    f"{show_limit('body', self._limits.body)}"
-                )
-            )
+            raise self._last(chunks_too_long(self._announced, self._limits.body))
         return size, rest or b""
 
     def parse_trailers(self, unreader: Any, data: bytes) -> Any:
@@ -100,8 +110,7 @@ class StrictChunks(ChunkedReader):  # type: ignore[misc]
         super().read_into(unreader, buf)
 
     def _malformed(self, fault: str, found: bytes | bytearray) -> KsrvError:
-        shown = f", got {quote(bytes(found).decode('latin-1'))}" if found else ""
-        return self._last(InvalidRequest(f"the chunked body is malformed: {fault}{shown}"))
+        return self._last(malformed_chunks(fault, bytes(found)))
 
     def _last(self, error: KsrvError) -> KsrvError:
         """Have the answer say that the connection ends: where a next message begins is unknown."""

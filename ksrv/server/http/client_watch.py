@@ -12,11 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ksrv._native.queue.request_handle import NativeHandle
+from ksrv._native.server.app_message import AppMessage
 from ksrv.engine.request_handle import SplitRequest
 from ksrv.request import InferRequest, InferResponse
+from ksrv.server.http.received_body import MESSAGE
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
+    from ksrv.engine.request_handle import RequestHandle
 
 Result = TypeVar("Result")
 
@@ -37,6 +40,17 @@ class ClientConnection:
         self._sock = sock
         self._asked = False
 
+    def watch(self, handle: "RequestHandle") -> bool:
+        """Have a request cancelled when its client disconnects.
+
+        Args:
+            handle: The request, queued.
+
+        Returns:
+            Whether that is done; else `disconnected` is to be asked now and then.
+        """
+        return False
+
     def disconnected(self) -> bool:
         """Tell whether the client has disconnected, as far as the kernel knows by now."""
         look = select.poll()
@@ -53,6 +67,29 @@ class ClientConnection:
         return False
 
 
+class MessageConnection(ClientConnection):
+    """The connection of a message of the native HTTP server, which watches it itself.
+
+    Args:
+        message: The message.
+    """
+
+    def __init__(self, message: AppMessage) -> None:
+        super().__init__(None)
+        self._message = message
+
+    def watch(self, handle: "RequestHandle") -> bool:
+        """See `ClientConnection.watch`."""
+        watched = handle.parts[-1] if isinstance(handle, SplitRequest) else handle
+        if isinstance(watched, NativeHandle) and not watched.done():
+            self._message.watch(watched)
+        return True
+
+    def disconnected(self) -> bool:
+        """Return False: the native server cancels the request by itself."""
+        return False
+
+
 class ThreadWaiter:
     """Waits on the request's own thread; `ksrv.server.http.gevent_support` has the other waiter."""
 
@@ -62,6 +99,9 @@ class ThreadWaiter:
         Args:
             environ: The WSGI environment.
         """
+        message: AppMessage | None = environ.get(MESSAGE)
+        if message is not None:
+            return MessageConnection(message)
         sock = environ.get("gunicorn.socket")
         # A client before HTTP/1.1 skips no interim response.
         if sock is None or environ.get("SERVER_PROTOCOL") != "HTTP/1.1":
@@ -84,7 +124,7 @@ class ThreadWaiter:
         if client is None:
             return engine.infer(request)
         handle = engine.submit(request, caller_blocks=True)
-        if isinstance(handle, (NativeHandle, SplitRequest)):
+        if not client.watch(handle) and isinstance(handle, (NativeHandle, SplitRequest)):
             while not handle.join(time.monotonic_ns() + LOOK_NS):
                 if client.disconnected():
                     handle.cancel()

@@ -27,7 +27,7 @@ from ksrv.protocol.metadata import server_metadata
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.credentials import Access
-from ksrv.server.http.body import ended_early
+from ksrv.server.http.received_body import ended_early
 from ksrv.server.memory_regions import AuthorizedRegistry
 from ksrv.server.rest.health import unready
 from ksrv.server.rest.responses import error_headers, server_timing, status_line, usable_headers

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 from gunicorn import util
+from gunicorn.http import errors
 
 from ksrv.observe.traffic import count_status
 from ksrv.server.rest.responses import status_line
@@ -17,13 +18,43 @@ from ksrv.server.rest.responses import status_line
 _CLIENTS_OWN = re.compile(r"['\":(]")
 """Where in gunicorn's sentence the client's own text begins."""
 
+_STATUSES: dict[type[Exception], int] = {
+    errors.LimitRequestLine: 414,
+    errors.LimitRequestHeaders: 431,
+    errors.ExpectationFailed: 417,
+    errors.UnsupportedTransferCoding: 501,
+    errors.ConfigurationProblem: 500,
+}
+_SENTENCES: dict[type[Exception], str] = {
+    errors.InvalidRequestLine: "Invalid Request Line",
+    errors.InvalidRequestMethod: "Invalid Method",
+    errors.InvalidHTTPVersion: "Invalid HTTP Version",
+    errors.LimitRequestHeaders: "Error parsing headers",
+}
+
 
 def _status(status: int) -> int:
     return 400 if status == 501 else status  # an unknown transfer coding is the client's mistake
 
 
-def render_error(status: int, message: str) -> bytes:
-    """Return the whole answer.
+def refusal_of(error: Exception) -> tuple[int, str]:
+    """Return the status and the sentence for a head that gunicorn's parser refuses, as gunicorn has them.
+
+    Args:
+        error: What the parser raised.
+    """
+    status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 400)
+    text = str(error)
+    if isinstance(error, (errors.NoMoreData, StopIteration)):
+        return status, "a line of the head does not end with CR LF, or holds a NUL"
+    for kind, sentence in _SENTENCES.items():
+        if isinstance(error, kind):
+            text = sentence
+    return status, text
+
+
+def render_refusal(status: int, message: str) -> tuple[int, bytes, bytes, list[bytes | memoryview]]:
+    """Return the answer to a malformed message in the parts that an exchange takes.
 
     Args:
         status: The status that gunicorn chose.
@@ -36,13 +67,19 @@ def render_error(status: int, message: str) -> bytes:
         kind = _CLIENTS_OWN.split(message)[0].strip() or "malformed request"
         text = f"the message is not HTTP that this server accepts: {kind}"
     body = orjson.dumps({"error": text})
-    head = (
-        f"HTTP/1.1 {status_line(status)}\r\n"
-        f"Connection: close\r\n"
-        f"Content-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode("latin-1") + body
+    fields = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return status, status_line(status).encode("latin-1"), fields.encode("ascii"), [body]
+
+
+def render_error(status: int, message: str) -> bytes:
+    """Return the whole answer, for a connection that closes behind it.
+
+    Args:
+        status: The status that gunicorn chose.
+        message: Its sentence; what it repeats of the client's is left out.
+    """
+    _, line, fields, body = render_refusal(status, message)
+    return b"".join((b"HTTP/1.1 ", line, b"\r\nConnection: close\r\n", fields, b"\r\n", *body))
 
 
 def write_error(sock: Any, status_int: int, reason: str, mesg: str) -> None:

@@ -24,7 +24,12 @@ from gunicorn import http
 from gunicorn.workers.gthread import TConn
 
 from ksrv.server.http.gunicorn_errors import render_error
-from ksrv.server.http.handoff import HandoffSocket, TimedSocket, TlsSocket, TransferTimeouts
+from ksrv.server.http.timed_socket import (
+    PlainSocket,
+    TimedSocket,
+    TlsSocket,
+    TransferTimeouts,
+)
 
 TICK_SECONDS = 0.25
 READ_BYTES = 16384
@@ -189,7 +194,7 @@ class ThreadedFront:
         sock: TimedSocket
         if self._context is None:
             family = accepted.family
-            sock = HandoffSocket(accepted.detach(), family, self._timeouts)
+            sock = PlainSocket(accepted.detach(), family, self._timeouts)
         else:
             accepted.setblocking(False)
             wrapped: Any = self._context.wrap_socket(

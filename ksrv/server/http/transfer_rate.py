@@ -7,8 +7,8 @@ def begin_transfer(environ: dict[str, Any], nbytes: int) -> None:
     """Ask the client for the rate that a body or an answer of so many bytes needs.
 
     Args:
-        environ: The WSGI environment; a server whose sockets keep no account asks for nothing. The
-            HTTP server's do, see `ksrv.server.http.handoff`.
+        environ: The WSGI environment; a server whose sockets keep no account asks for nothing. Those
+            of the threaded way do, see `ksrv.server.http.timed_socket`.
         nbytes: The length.
     """
     expect = getattr(environ.get("gunicorn.socket"), "expect", None)

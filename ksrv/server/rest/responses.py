@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import falcon
 import orjson
@@ -20,6 +20,7 @@ from ksrv.limits import MIB
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferResponse
 from ksrv.server.http.byte_budget import hold_answer
+from ksrv.server.http.received_body import MESSAGE
 from ksrv.server.http.transfer_rate import begin_transfer
 
 log = logging.getLogger(__name__)
@@ -182,13 +183,18 @@ def send_parts(
     Raises:
         Overloaded: The budget has no room for them.
     """
-    held = hold_answer(budget, content_length)
+    message = MESSAGE in environ  # the native HTTP server counts its own
+    held = None if message else hold_answer(budget, content_length)
     begin_transfer(environ, content_length)
     encoding = chosen_encoding(accept_encoding) if content_length >= WORTH_COMPRESSING else None
     if encoding is not None:
         resp.set_header("Content-Encoding", encoding)
         resp.set_header("Vary", "Accept-Encoding")
         pieces = _compressed(_slices(parts), 31 if encoding == "gzip" else 15)
+    elif message:
+        resp.content_length = content_length
+        resp.stream = cast(Iterator[bytes], iter(parts))  # the native server copies none of them
+        return
     elif held is None:
         resp.data = b"".join(parts)
         return

@@ -89,6 +89,8 @@ class Exchange:
         request.on_chunk = self._events.put
         self._handle: RequestHandle = engine.submit(request)
         self._handle.add_done_callback(lambda _: self._events.put(None))
+        if client is not None and client.watch(self._handle):
+            self._client = None
 
     def first(self) -> InferResponse | None:
         """Wait for the first chunk; None when the request ends without one."""

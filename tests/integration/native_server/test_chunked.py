@@ -77,7 +77,7 @@ def test_every_split_of_the_bytes_and_what_is_pipelined_behind_them(engine):
                 head, body, rest = read_message(client, rest)
                 length = int(head.partition(b"inference-header-content-length: ")[2].split()[0])
                 assert np.frombuffer(body[length:], "<f4")[0] == value
-        assert http_server.counters()["handoffs"] == 0
+        assert http_server.counters()["app"] == 0
 
 
 def test_a_body_of_many_pieces_is_counted_and_given_back(tmp_path):

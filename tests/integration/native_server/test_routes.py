@@ -112,7 +112,7 @@ def test_health_answers_the_same(http_server, request_):
 
 @pytest.mark.parametrize("request_", [infer(16), LIVE, READY], ids=["infer", "live", "ready"])
 def test_messages_that_close_are_answered_the_same(http_server, request_):
-    before = http_server.counters()["handoffs"]
+    before = http_server.counters()["app"]
     closing = request_.replace(b"Host: x", b"Host: x\r\nConnection: close")
     answers = []
     for message in (closing, closing.replace(b"Host: x", b"Host: x\r\n" + SLOWLY.encode())):
@@ -122,7 +122,7 @@ def test_messages_that_close_are_answered_the_same(http_server, request_):
     assert answers[0] == answers[1]
     assert answers[0].count(b"HTTP/1.1 200 OK") == 1
     assert (
-        http_server.counters()["handoffs"] == before + 2
+        http_server.counters()["app"] == before + 2
     )  # one of the two, and this look at the counters
 
 
@@ -142,10 +142,16 @@ def status_of(answer):
     return [int(code) for code in re.findall(rb"HTTP/1\.1 (\d{3})", answer)]
 
 
-@pytest.mark.parametrize("head", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_framing_ends_as_under_gunicorn(http_server, stock, head):
-    data = head + b"{}"
-    assert status_of(http_server.exchange(data)) == status_of(stock.exchange(data))
+# gunicorn takes an unknown coding for its own fault, asks for the body of a request that it refuses, and closes
+# without a word.
+TOLD_BETTER = ("xchunked", "expectation twice", "HTTP/1.2")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_framing_ends_as_under_gunicorn(http_server, stock, name):
+    data = HOSTILE[name] + b"{}"
+    expected = [400] if name in TOLD_BETTER else status_of(stock.exchange(data))
+    assert status_of(http_server.exchange(data)) == expected
 
 
 @pytest.mark.parametrize(
@@ -155,26 +161,33 @@ def test_hostile_framing_ends_as_under_gunicorn(http_server, stock, head):
         b"FFFFFFFFFFFFFFFFF\r\n{}\r\n0\r\n\r\n",
         b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         b"2\n{}\r\n0\r\n\r\n",
-        b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{",
         infer(16)[:-1],
         infer(16)[:40],
         b"",
         b"\r\n" + LIVE,
-        b"\x16\x03\x01\x02\x00",
     ],
-    ids=[
-        "huge chunk",
-        "chunk with LF",
-        "chunk cut",
-        "body cut",
-        "head cut",
-        "nothing",
-        "line",
-        "TLS",
-    ],
+    ids=["huge chunk", "chunk with LF", "body cut", "head cut", "nothing", "line"],
 )
 def test_broken_messages_end_as_under_gunicorn(http_server, stock, data):
     assert status_of(http_server.exchange(data)) == status_of(stock.exchange(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (
+            b"POST /v2/models/add/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{",
+            b"the chunked body ended behind 2 bytes, before its last chunk",
+        ),
+        (b"\x16\x03\x01\x02\x00", b"does not end with CR LF, or holds a NUL"),
+        (LIVE.replace(b"Host", b"Ho\0st"), b"does not end with CR LF, or holds a NUL"),
+    ],
+    ids=["chunk cut", "TLS", "NUL"],
+)
+def test_what_gunicorn_closes_without_a_word_is_told(http_server, data, told):
+    answer = http_server.exchange(data)
+    assert status_of(answer) == [400]
+    assert told in answer
 
 
 def test_byte_by_byte(http_server):

@@ -30,6 +30,9 @@ NATIVE = {
     "model ready": MODEL_READY,
     "closing": CLOSING,
     "chunked": CLOSING.replace(b"Content-Length: 5", b"Transfer-Encoding: Chunked "),
+    "chunked expectation": CLOSING.replace(
+        b"Content-Length: 5", b"Expect: 100-continue\r\nTransfer-Encoding: chunked"
+    ),
     "expectation": CLOSING.replace(b"\r\n\r\n", b"\r\nExpect: 100-Continue \r\n\r\n"),
     "HTTP/1.0": READY.replace(b"1.1", b"1.0"),
     "HTTP/1.0 that stays open": INFER.replace(b"1.1", b"1.0"),
@@ -77,7 +80,6 @@ HOSTILE = {
         b"Accept: */*", b"Connection: keep-alive\t"
     ),
     "two codings": with_fields(b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
-    "chunked and expected": with_fields(b"Transfer-Encoding: chunked", b"Expect: 100-continue"),
     "chunked metadata": LIVE.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n"),
     "chunked and compressed": with_fields(b"Transfer-Encoding: chunked", b"Content-Encoding: gzip"),
     "chunked twice": with_fields(b"Transfer-Encoding: chunked, chunked"),

@@ -82,8 +82,8 @@ def test_another_major_release_is_not_known(monkeypatch):
 
 
 def test_a_missing_name_is_named(monkeypatch):
-    monkeypatch.delattr(gthread.ThreadWorker, "enqueue_req")
-    assert worker.missing_internals() == ["ThreadWorker.enqueue_req"]
+    monkeypatch.delattr(gthread.PollableMethodQueue, "defer")
+    assert worker.missing_internals() == ["PollableMethodQueue.defer"]
 
 
 class App:

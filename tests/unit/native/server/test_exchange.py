@@ -240,4 +240,4 @@ def test_a_message_that_closes_is_answered_once_and_closes():
         head, body, rest = read_message(client)
         assert b"\r\nConnection: close" in head and body == b"hello"
         assert rest + client.recv(1) == b""
-        assert http_server.counters()["infer"] == 1 and http_server.counters()["handoffs"] == 0
+        assert http_server.counters()["infer"] == 1 and http_server.counters()["app"] == 0

@@ -150,10 +150,10 @@ def test_the_forms_in_which_a_request_comes_need_the_token_too(server, form):
         else:
             data = data.replace(b"Host: x\r\n", b"Host: x\r\nExpect: 100-continue\r\n")
         if form == "chunked" and expected == 401:  # the app refuses it, which is not here
-            before = http_server.counters()["handoffs"]
+            before = http_server.counters()["app"]
             with socket.create_connection(address, 20) as client:
                 client.sendall(data)
-                wait_until(lambda before=before: http_server.counters()["handoffs"] > before)
+                wait_until(lambda before=before: http_server.counters()["app"] > before)
         else:
             assert status(ask(address, data)[0]) == expected
     assert fast(http_server) >= 1
@@ -183,7 +183,7 @@ def test_descriptions_are_given_to_known_callers_only(server):
     with socket.create_connection(address, 20) as client:
         client.sendall(get.format("").encode())
         # The Falcon app refuses it, which is not here.
-        wait_until(lambda: http_server.counters()["handoffs"] > before["handoffs"])
+        wait_until(lambda: http_server.counters()["app"] > before["app"])
     assert http_server.counters()["described"] == before["described"]
 
 

@@ -1,0 +1,263 @@
+# It relies on the GIL: Python objects change hands between threads, and are freed in turn.
+"""One message for the Falcon app, and its answer."""
+
+import logging
+import socket
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stddef cimport size_t
+from libc.stdint cimport uint32_t, uint64_t
+from libcpp cimport bool as cbool
+
+from ksrv._native.server.exchange cimport Exchange, ksrv_fill_exchange
+from ksrv._native.server.server cimport (
+    ANSWER_FAILED, BodyState, CHttpServer, Connection, Outgoing, Turn, add_part,
+    forget_outgoing, put_head, reserve_parts, sockaddr_storage,
+)
+
+log = logging.getLogger(__name__)
+
+BODY_STATES = ("none", "whole", "unread", "cut short", "too long", "malformed")
+FAULTS = ("none", "size", "size bits", "end", "count", "length", "trailer")
+
+
+cdef object ksrv_address(sockaddr_storage *storage, uint32_t length):
+    cdef const unsigned char *raw = <const unsigned char *>storage
+    if storage.ss_family == socket.AF_INET:
+        return socket.inet_ntop(socket.AF_INET, raw[4:8]), raw[2] << 8 | raw[3]
+    if storage.ss_family == socket.AF_INET6:
+        host = socket.inet_ntop(socket.AF_INET6, raw[8:24])
+        flow = int.from_bytes(raw[4:8], "big")
+        scope = int.from_bytes(raw[24:28], "little")
+        return host, raw[2] << 8 | raw[3], flow, scope
+    return ""
+
+
+@cython.no_gc_clear  # as an exchange: one that is not answered is answered at its end
+cdef class AppMessage(Exchange):
+    """A message that came in whole, as far as its body is wanted, and the place for its answer.
+
+    It is answered once: by `answer`, or by `begin_stream` and `send` up to `end_stream`, or given
+    back by `receive`.
+
+    Attributes:
+        peer: The client's address.
+        listener: The number of the listener that it came to.
+        state: What has become of the body: one of `BODY_STATES`.
+        fault: What is wrong with its chunks: one of `FAULTS`.
+        fault_at: The beginning of the line that is wrong.
+        received: The bytes of the body that have come, or that its chunks announce.
+        asked: Whether the app has asked for the body.
+        expects_continue: Whether the sender waits for 100 Continue.
+    """
+
+    cdef readonly object peer
+    cdef readonly int listener
+    cdef readonly str state
+    cdef readonly str fault
+    cdef readonly bytes fault_at
+    cdef readonly object received
+    cdef readonly bint asked
+    cdef readonly bint expects_continue
+    cdef Connection *streaming
+
+    def __dealloc__(self):
+        if self.streaming != NULL:  # the peer must not take the piece that came last for the end
+            self.server.drop(self.streaming)
+
+    def set_close(self, bint close):
+        """Say whether the connection ends with the answer; it does where the body is not whole."""
+        cdef Connection *connection = self.turn.connection
+        if connection != NULL:
+            connection.close_after = close or self.state not in ("none", "whole")
+
+    def set_head(self, *, bint http_1_0, bint body):
+        """Say what gunicorn's parser found in an unusual head.
+
+        Args:
+            http_1_0: Whether the answer is one of HTTP/1.0.
+            body: Whether a body follows.
+        """
+        cdef Connection *connection = self.turn.connection
+        if connection != NULL:
+            connection.head.http_1_0 = http_1_0
+            if not body:
+                connection.body_state = BodyState.none
+                self.state = "none"
+
+    def receive(self, uint64_t most, *, content_length=None):
+        """Give the message back until its body is there; the app gets it again then.
+
+        Args:
+            most: Bytes of a chunked body that the app takes.
+            content_length: The announced length; None for a body in chunks.
+
+        Raises:
+            RuntimeError: The message was answered before.
+        """
+        cdef CHttpServer *server = self.server
+        cdef Connection *connection
+        cdef Turn turn = self.turn
+        if turn.connection == NULL:
+            raise RuntimeError("the message was answered before")
+        self.turn.connection = NULL
+        connection = server.take_turn(turn)
+        if connection == NULL:
+            raise RuntimeError("the message was answered before")
+        if content_length is None:
+            connection.head.chunked = True
+        else:
+            connection.head.chunked = False
+            connection.head.content_length = content_length
+        self.body = None
+        with nogil:
+            server.receive_for_app(connection, most)
+
+    def take_counted(self):
+        """Return the bytes of the budget that the body holds; the caller gives them back."""
+        if self.turn.connection == NULL:
+            return 0
+        return self.server.take_counted(self.turn.connection)
+
+    def begin_stream(self, int status, bytes status_line not None, bytes fields not None):
+        """Send the head of an answer whose body comes in pieces.
+
+        Args:
+            status: The status for the access log.
+            status_line: Status and phrase, such as `200 OK`.
+            fields: The header lines, each with its CRLF, those of the framing included.
+
+        Returns:
+            Whether the client is still there.
+
+        Raises:
+            RuntimeError: The message was answered before.
+            MemoryError: There is no memory for the head; 500 was sent.
+        """
+        cdef CHttpServer *server = self.server
+        cdef Connection *connection
+        cdef Turn turn = self.turn
+        cdef Outgoing *out
+        cdef cbool sent
+        if turn.connection == NULL:
+            raise RuntimeError("the message was answered before")
+        self.turn.connection = NULL
+        connection = server.take_turn(turn)
+        if connection == NULL:
+            raise RuntimeError("the message was answered before")
+        self.body = None
+        server.unwatch(connection)
+        out = &connection.out
+        forget_outgoing(out)
+        connection.close_after = (
+            connection.close_after or server.draining.load() or server.config.idle_ns == 0
+        )
+        connection.status = status
+        connection.answered_bytes = 0
+        if not reserve_parts(out, 0) or not put_head(
+            out, PyBytes_AS_STRING(status_line), PyBytes_GET_SIZE(status_line),
+            PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields),
+            server.config.server_header.data(), server.config.server_header.size(),
+            connection.close_after, connection.head.http_1_0,
+        ):
+            server.answer_prepared(connection, ANSWER_FAILED)
+            raise MemoryError()
+        with nogil:
+            sent = server.send_piece(connection)
+        if sent:
+            self.streaming = connection
+        return sent
+
+    def send(self, const unsigned char[::1] piece not None, *, bint chunked):
+        """Send a piece of a streamed answer; wait while the client has not taken the one before.
+
+        Args:
+            piece: Its bytes; an empty piece sends nothing.
+            chunked: Whether it is sent as a chunk.
+
+        Returns:
+            Whether the client is still there.
+
+        Raises:
+            RuntimeError: No stream was begun, or the client has gone.
+        """
+        cdef CHttpServer *server = self.server
+        cdef Connection *connection = self.streaming
+        cdef size_t length = piece.shape[0]
+        cdef Outgoing *out
+        cdef bytes size
+        cdef cbool sent
+        if connection == NULL:
+            raise RuntimeError("a piece belongs to a stream that was begun, and is not over")
+        if length == 0:
+            return True
+        out = &connection.out
+        forget_outgoing(out)
+        reserve_parts(out, 2)
+        size = b"%X\r\n" % length
+        if chunked:
+            add_part(out, PyBytes_AS_STRING(size), PyBytes_GET_SIZE(size))
+        add_part(out, &piece[0], length)
+        if chunked:
+            add_part(out, b"\r\n", 2)
+        connection.answered_bytes += length
+        with nogil:
+            sent = server.send_piece(connection)
+        if not sent:
+            self.streaming = NULL
+        return sent
+
+    def end_stream(self, *, bint chunked):
+        """Send the end of a streamed answer; the connection goes on, or closes.
+
+        Args:
+            chunked: Whether the pieces were sent as chunks.
+        """
+        cdef CHttpServer *server = self.server
+        cdef Connection *connection = self.streaming
+        if connection == NULL:
+            return
+        self.streaming = NULL
+        forget_outgoing(&connection.out)
+        reserve_parts(&connection.out, 1)
+        if chunked:
+            add_part(&connection.out, b"0\r\n\r\n", 5)
+        with nogil:
+            server.answer(connection, NULL)
+
+    def break_stream(self):
+        """Close the connection of a stream that cannot go on: the client sees that it broke."""
+        cdef CHttpServer *server = self.server
+        cdef Connection *connection = self.streaming
+        if connection != NULL:
+            self.streaming = NULL
+            with nogil:
+                server.drop(connection)
+
+
+cdef object ksrv_app_message(object owner, CHttpServer *server, Connection *connection):
+    cdef Turn turn = server.turn_of(connection)
+    cdef AppMessage message
+    try:
+        message = AppMessage.__new__(AppMessage)
+        message.peer = ksrv_address(&connection.peer, connection.peer_length)
+        message.listener = connection.listener
+        message.state = BODY_STATES[<Py_ssize_t>connection.body_state]
+        message.fault = "none"
+        message.fault_at = b""
+        message.received = connection.body_got
+        message.asked = connection.body_asked
+        message.expects_continue = connection.head.expects_continue
+        if connection.head.chunked:
+            message.received = max(connection.body_got, connection.chunks.announced())
+            if connection.block != NULL:
+                message.fault = FAULTS[<Py_ssize_t>connection.chunks.fault()]
+                message.fault_at = PyBytes_FromStringAndSize(
+                    <const char *>connection.chunks.shown(), connection.chunks.shown_length()
+                )
+        ksrv_fill_exchange(message, owner, server, turn, connection.body_state == BodyState.whole)
+    except BaseException:
+        server.fail(turn)
+        raise
+    return message

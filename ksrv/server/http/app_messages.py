@@ -1,0 +1,204 @@
+"""Messages of the Falcon app: from memory into WSGI, and the answer back into memory.
+
+The native HTTP server has received a message before a thread gets it here, and sends the answer by itself,
+so that no thread waits for a client. gunicorn's parser reads the head and gunicorn's functions make the
+environment of WSGI, as they do under every worker of gunicorn.
+
+The app is called with the body in memory. A body that is long, or whose sender waits for `100 Continue`,
+has not come yet: `BodyWanted` is raised where the app reads it, the native server receives it, and the
+app is called anew. What the app looks at before (the caller, the route, the model,
+the announced length) it looks at twice.
+"""
+
+import io
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from gunicorn import http
+from gunicorn.config import Config
+from gunicorn.http import wsgi
+from gunicorn.http.body import ChunkedReader, LengthReader
+from gunicorn.http.message import Request
+from gunicorn.http.unreader import IterUnreader
+
+from ksrv._native.server.app_message import AppMessage
+from ksrv.errors import HeadTooLarge
+from ksrv.limits import show_limit
+from ksrv.server.http.fast_path import render_error
+from ksrv.server.http.gunicorn_errors import refusal_of, render_refusal
+from ksrv.server.http.received_body import MESSAGE, BodyWanted, received_body
+
+log = logging.getLogger(__name__)
+
+App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class BodyInput(io.RawIOBase):
+    """`wsgi.input` of a message in memory.
+
+    Args:
+        environ: The WSGI environment, which names the message.
+        max_bytes: Bytes that a chunked body may have.
+    """
+
+    def __init__(self, environ: dict[str, Any], max_bytes: int) -> None:
+        self._environ = environ
+        self._max_bytes = max_bytes
+        self._left: memoryview | None = None
+
+    def readable(self) -> bool:
+        """See `io.RawIOBase`."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See `io.RawIOBase`."""
+        if self._left is None:
+            self._left = received_body(self._environ[MESSAGE], self._max_bytes)
+        target = memoryview(buffer).cast("B")
+        count = min(len(target), len(self._left))
+        target[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
+
+
+class AppMessages:
+    """Calls the app with messages of the native HTTP server.
+
+    Args:
+        app: The WSGI app.
+        cfg: gunicorn's configuration.
+        servers: The address of each listener.
+        body_limit: Bytes that a body may have.
+        head_limit: Bytes that a head may have.
+    """
+
+    def __init__(
+        self, app: App, cfg: Config, servers: Sequence[Any], *, body_limit: int, head_limit: int
+    ) -> None:
+        self._app = app
+        self._cfg = cfg
+        self._servers = servers
+        self._body_limit = body_limit
+        self._head_limit = head_limit
+
+    def serve(self, message: AppMessage) -> None:
+        """Answer a message, or give it back until its body has come.
+
+        Args:
+            message: The message; whatever happens it is answered, given back or closed.
+        """
+        try:
+            request = self._parse(message)
+            if request is not None:
+                self._call(message, request)
+        except BaseException:
+            log.exception("a message for the app failed")
+            message.break_stream()
+            message.fail()
+
+    def _parse(self, message: AppMessage) -> Request | None:
+        """Return gunicorn's request, or None where its head was refused."""
+        try:
+            request = Request(self._cfg, IterUnreader([message.head]), message.peer)
+        except (http.errors.ParseException, http.errors.NoMoreData, StopIteration) as error:
+            status, text = refusal_of(error)
+            peer = message.peer if isinstance(message.peer, str) else message.peer[0]
+            log.warning("a message from %s is not HTTP: %s", peer or "a unix socket", text)
+            message.set_close(True)
+            if status == 400 and len(message.head) >= self._head_limit:
+                self._refuse_long_head(message)
+            else:
+                message.answer(*render_refusal(status, text))
+            return None
+        request._expected_100_continue = False  # the native server sends it with `receive`
+        reader = request.body.reader
+        has_body = type(reader) is ChunkedReader or getattr(reader, "length", 0) > 0
+        if message.state == "unread":
+            message.set_head(http_1_0=request.version < (1, 1), body=has_body)
+        message.set_close(bool(request.should_close()))
+        return request
+
+    def _refuse_long_head(self, message: AppMessage) -> None:
+        error = HeadTooLarge(
+            f"the request's head is longer than the {show_limit('head', self._head_limit)}"
+        )
+        status, line, fields, body = render_error(error)
+        message.answer(status, line, fields, [body])
+
+    def _call(self, message: AppMessage, request: Request) -> None:
+        response, environ = wsgi.create(
+            request, None, message.peer, self._servers[message.listener], self._cfg
+        )
+        environ[MESSAGE] = message
+        environ["wsgi.input"] = io.BufferedReader(BodyInput(environ, self._body_limit))
+        environ["wsgi.multithread"] = True
+        del environ["wsgi.early_hints"]  # they would be written to a socket
+        try:
+            pieces = self._app(environ, response.start_response)
+        except BodyWanted as wanted:
+            reader = request.body.reader
+            length = reader.length if type(reader) is LengthReader else None
+            message.receive(wanted.most, content_length=length)
+            return
+        try:
+            _send(message, response, pieces)
+        finally:
+            close = getattr(pieces, "close", None)
+            if close is not None:
+                close()
+
+
+def _send(message: AppMessage, response: Any, pieces: Iterable[bytes]) -> None:
+    """Send what the app has answered."""
+    message.set_close(response.should_close())
+    status = response.status_code
+    line = response.status.encode("latin-1")
+    lines = [f"{name}: {value}\r\n" for name, value in response.headers]
+    if response.chunked:
+        lines.insert(0, "Transfer-Encoding: chunked\r\n")
+    fields = "".join(lines).encode("latin-1")
+    if response._omits_body:
+        message.answer(status, line, fields, [])
+    elif response.response_length is not None:
+        message.answer(status, line, fields, list(_exactly(pieces, response.response_length)))
+    else:
+        _stream(message, status, line, fields, pieces, chunked=response.chunked)
+
+
+def _exactly(pieces: Iterable[bytes], length: int) -> Iterator[memoryview]:
+    """Yield `length` bytes of the pieces, which are in memory already.
+
+    Raises:
+        ValueError: They hold fewer.
+    """
+    left = length
+    for piece in pieces:
+        view = memoryview(piece).cast("B")[:left]
+        left -= len(view)
+        if view:
+            yield view
+    if left:
+        raise ValueError(
+            f"the answer holds {length - left} bytes, not the {length} that it announced"
+        )
+
+
+def _stream(
+    message: AppMessage,
+    status: int,
+    line: bytes,
+    fields: bytes,
+    pieces: Iterable[bytes],
+    *,
+    chunked: bool,
+) -> None:
+    """Send pieces as they are made, as long as the client is there."""
+    iterator = iter(pieces)
+    first = next(iterator, b"")  # an app that fails before its first byte can still be answered for
+    if not message.begin_stream(status, line, fields) or not message.send(first, chunked=chunked):
+        return
+    for piece in iterator:
+        if not message.send(piece, chunked=chunked):
+            return
+    message.end_stream(chunked=chunked)

@@ -1,0 +1,83 @@
+"""The body of a message that the native HTTP server has received, and the errors of bodies that end early."""
+
+from ksrv._native.memory import buffer_pool
+from ksrv._native.server.app_message import AppMessage
+from ksrv.errors import BodyTooLarge, InvalidRequest
+from ksrv.limits import Limits, show_limit
+from ksrv.server.http.chunk_framing import chunks_too_long, malformed_chunks, too_many_chunks
+
+MESSAGE = "ksrv.message"
+"""The key in the WSGI environment of a message that the native HTTP server has received."""
+
+_FAULTS = {
+    "size": "a chunk's size is not a line of hexadecimal digits",
+    "size bits": "a chunk's size has more than 64 bits",
+    "end": "a chunk is not followed by CR LF",
+    "trailer": "what follows the last chunk is not a trailer section",
+}
+
+
+class BodyWanted(BaseException):
+    """The app wants a body that has not come: the native server receives it and calls the app anew.
+
+    Args:
+        most: Bytes that a body in chunks may have.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self.most = most
+
+
+def ended_early(received: int, announced: int) -> InvalidRequest:
+    """Return the error for a body that is shorter than its Content-Length.
+
+    Args:
+        received: The bytes that came.
+        announced: The Content-Length.
+    """
+    return InvalidRequest(
+        f"the body ended after {received} of the {announced} bytes that Content-Length announced"
+    )
+
+
+def body_too_large(size: int, limit: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"the body holds {size} bytes or more, above the {show_limit('body', limit)}"
+    )
+
+
+def received_body(message: AppMessage, most: int, limits: Limits | None = None) -> memoryview:
+    """Return the body of a message that the native HTTP server has received.
+
+    Args:
+        message: The message.
+        most: Bytes that a body in chunks may have.
+        limits: The limits that an error names.
+
+    Raises:
+        BodyWanted: It has not come, and shall.
+        BodyTooLarge: It is longer.
+        InvalidRequest: It ended early, or its chunks are malformed.
+    """
+    state = message.state
+    limits = limits or Limits()
+    if state == "whole":
+        return message.body
+    if state == "none":
+        return memoryview(buffer_pool.lease(0))
+    if state == "unread" and not message.asked:
+        raise BodyWanted(most)
+    if message.fault == "count":
+        raise too_many_chunks(limits.chunks)
+    if message.fault == "length" or message.received > limits.body:
+        raise chunks_too_long(message.received, limits.body)
+    if message.fault != "none":
+        raise malformed_chunks(_FAULTS[message.fault], message.fault_at)
+    if state == "too long":
+        raise body_too_large(message.received, most)
+    if message.announced:
+        raise ended_early(message.received, message.announced)
+    raise InvalidRequest(
+        f"the chunked body ended behind {message.received} bytes, before its last chunk"
+    )

@@ -1,0 +1,88 @@
+// Messages for the Falcon app: they wait here for a thread of Python's, and go on receiving where the app asks
+// for their body.
+//
+// Strategy: a thread gets a message when no more of it is waited for, so that it never waits for a client. A
+// body that is short comes before the app is asked. A longer one, a body whose sender waits for 100 Continue,
+// and the body of an unusual head come when the app has asked for them: it has looked at the caller, the
+// route and the announced length by then. The thread goes on to other messages meanwhile, and the app is
+// asked anew when the body is there.
+
+#include <algorithm>
+
+#include "server/server.hpp"
+
+namespace ksrv {
+
+// Receives the body of a message for the app, if it is a short one. False: the connection is not the caller's
+// any more.
+bool HttpServer::start_app_message(Connection *connection, uint64_t now) noexcept {
+    const Head &head = connection->head;
+    if (!head.chunked && head.content_length == 0) {
+        ask_app(connection, BodyState::none);
+        return false;
+    }
+    const size_t with_head = connection->filled - head.length;
+    const bool waits = head.expects_continue && with_head == 0;
+    if (waits || (!head.chunked && head.content_length > std::min(EARLY_BODY, config.limits.body))) {
+        ask_app(connection, BodyState::unread);
+        return false;
+    }
+    if ((head.chunked || with_head < head.content_length) && check_first(connection)) return false;
+    connection->body_most = std::min(EARLY_BODY, config.limits.body);
+    return start_body(connection, now);
+}
+
+// Gives a message to the app's threads. Unless all of it was received, where the next one would begin is not
+// known: its answer closes the connection.
+void HttpServer::ask_app(Connection *connection, BodyState state) noexcept {
+    count(SERVER_APP);
+    deadlines.set(connection->slot, Deadlines::NONE);
+    connection->body_state = state;
+    if (state != BodyState::none && state != BodyState::whole) connection->close_after = true;
+    connection->phase.store(Phase::run, std::memory_order_relaxed);
+    begin_turn(connection);
+    const int which = connection->head.question ? QUESTIONS : OTHERS;
+    std::lock_guard<std::mutex> guard(app_mutex_);
+    connection->next = nullptr;
+    AppQueue &queue = app_queues_[which];
+    (queue.last ? queue.last->next : queue.first) = connection;
+    queue.last = connection;
+    queue.come.notify_one();
+}
+
+// Waits for a message; null once the server stops.
+Connection *HttpServer::next_app_message(int which) noexcept {
+    AppQueue &queue = app_queues_[which];
+    std::unique_lock<std::mutex> lock(app_mutex_);
+    while (!queue.first) {
+        if (stopping_.load(std::memory_order_acquire)) return nullptr;
+        queue.come.wait(lock);
+    }
+    Connection *connection = queue.first;
+    queue.first = connection->next;
+    if (!queue.first) queue.last = nullptr;
+    connection->next = nullptr;
+    return connection;
+}
+
+void HttpServer::stop_app_messages() noexcept {
+    std::lock_guard<std::mutex> guard(app_mutex_);
+    for (AppQueue &queue : app_queues_) queue.come.notify_all();
+}
+
+// Receives the body that the app wants; the app gets the message again when it is there.
+void HttpServer::receive_for_app(Connection *connection, uint64_t most) noexcept {
+    const uint64_t now = unsigned_now_ns();
+    connection->body_asked = true;
+    connection->body_most = std::min(most, config.limits.body);
+    connection->close_after = connection->head.close;
+    if (!connection->block) {
+        if (start_body(connection, now)) advance(connection, now);
+        return;
+    }
+    connection->stage_ns = now;
+    connection->phase.store(Phase::body, std::memory_order_relaxed);
+    receive_body(connection, now);
+}
+
+}  // namespace ksrv

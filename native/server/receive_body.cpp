@@ -1,0 +1,353 @@
+// How bodies come in: into a block, counted in steps before they come, out of their chunks where they have any.
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "server/server.hpp"
+
+namespace ksrv {
+
+namespace {
+
+constexpr size_t FIRST_CHUNKS = 16384;  // room for contents when the first chunk comes
+constexpr uint64_t DIRECT_RUN = 16384;  // of contents that are received straight into the block
+
+// What the message may hold, as far as it has said.
+uint64_t announced(const Connection *connection) noexcept {
+    return connection->head.chunked ? connection->chunks.announced() : connection->head.content_length;
+}
+
+}  // namespace
+
+// Takes the block for a body and moves the bytes that came with the head into it. False: the connection is not
+// the caller's any more.
+bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
+    const Head &head = connection->head;
+    const uint64_t need = head.chunked ? FIRST_CHUNKS : head.content_length;
+    const size_t with_head = connection->filled - head.length;
+    // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
+    connection->body_offset = head.has_json_length ? (0 - head.json_length) & 63 : 0;
+    // A block that was in use before would keep memory for what may never come; a fast-path request is worth it.
+    const bool fresh = head.route != Route::infer && need > MemoryBudget::SMALL_REQUEST;
+    connection->block = process_pool().lease(connection->body_offset + need, BACKEND_HEAP, fresh);
+    if (!connection->block) {
+        refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
+        return false;
+    }
+    const size_t taken = head.chunked ? 0 : std::min(with_head, static_cast<size_t>(need));
+    connection->body_got = taken;
+    connection->ahead = !head.chunked && connection->block->pooled_before && taken < need;
+    if (!count_body(connection, 0)) {
+        connection->block->unwritten = !connection->block->pooled_before;
+        process_pool().release(connection->block);
+        connection->block = nullptr;
+        await_memory(connection, now);
+        return false;
+    }
+    connection->block->unwritten = !connection->block->pooled_before && taken < need;
+    if (head.expects_continue && with_head == 0 && !send_continue(connection)) {
+        drop(connection);
+        return false;
+    }
+    if (head.chunked) {
+        connection->chunks.begin(config.limits.chunks);
+        connection->chunks.most_bytes = config.limits.body;
+    } else if (taken) {
+        memcpy(connection->block->data + connection->body_offset, connection->buffer + head.length, taken);
+    }
+    connection->large = need > HEAD_BUFFER;
+    connection->slow_body = false;
+    connection->message_end = head.length + taken;  // to be consumed when answered
+    connection->stage_ns = now;
+    connection->phase.store(Phase::body, std::memory_order_relaxed);
+    return true;
+}
+
+// ---- the memory budget --------------------------------------------------------------------------
+
+// Counts what has come of a body, `more` bytes, and the next step of it: as much again, within bounds. A block
+// that was in use before is in memory already, so all of it is counted. False: there is no room.
+bool HttpServer::count_body(Connection *connection, uint64_t more) noexcept {
+    const bool chunked = connection->head.chunked;
+    const uint64_t need = chunked ? std::max<uint64_t>(announced(connection), connection->body_got + more)
+                                  : connection->head.content_length;
+    const uint64_t got = connection->body_got + more;
+    const uint64_t step = got < COUNTED_STEP ? COUNTED_STEP : got < TURN_BYTES ? got : TURN_BYTES;
+    uint64_t wanted = connection->ahead || step > need - got ? need : got + step;
+    if (wanted <= connection->counted) return true;
+    if (!process_budget().reserve(wanted - connection->counted, need <= MemoryBudget::SMALL_REQUEST))
+        return false;
+    connection->counted = wanted;
+    return true;
+}
+
+// A body that was counted before it came does not come quickly: what is missing is neither counted nor
+// kept in memory for it any longer.
+void HttpServer::uncount_missing(Connection *connection) noexcept {
+    connection->ahead = false;
+    connection->block->unwritten = true;
+    BufferPool::give_back_behind(connection->block, connection->body_offset + connection->body_got);
+    process_budget().give_back(connection->counted - connection->body_got);
+    connection->counted = connection->body_got;
+}
+
+void HttpServer::give_back(Connection *connection) noexcept {
+    process_budget().give_back(connection->counted);
+    connection->counted = 0;
+}
+
+uint64_t HttpServer::take_counted(Connection *connection) noexcept {
+    const uint64_t counted = connection->counted;
+    connection->counted = 0;
+    return counted;
+}
+
+// Has the sweep look again soon; the connection is its.
+void HttpServer::await_memory(Connection *connection, uint64_t now) noexcept {
+    if (connection->phase.load(std::memory_order_relaxed) != Phase::awaiting_memory) {
+        connection->memory_wait_ns = now;
+        connection->phase.store(Phase::awaiting_memory, std::memory_order_relaxed);
+    } else if (now - connection->memory_wait_ns >= config.memory_wait_ns) {
+        refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
+        return;
+    }
+    deadlines.set(connection->slot, now + MEMORY_RETRY_NS);
+    if (next_sweep_.load(std::memory_order_relaxed) > now + MEMORY_RETRY_NS)
+        next_sweep_.store(now + MEMORY_RETRY_NS, std::memory_order_relaxed);
+    connection->claim.store(ARMED, std::memory_order_release);  // for the sweep alone
+}
+
+void HttpServer::retry_memory(Connection *connection, uint64_t now) noexcept {
+    if (!connection->block) {
+        if (start_body(connection, now)) advance(connection, now);
+        return;
+    }
+    const uint64_t more = connection->head.chunked ? 1 : 0;
+    if (!count_body(connection, more)) {
+        await_memory(connection, now);
+        return;
+    }
+    connection->stage_ns += now - connection->memory_wait_ns;  // the peer could do nothing meanwhile
+    connection->phase.store(Phase::body, std::memory_order_relaxed);
+    receive_body(connection, now);
+}
+
+// ---- receiving ----------------------------------------------------------------------------------
+
+// Receives until the body is complete or cut short, the socket is empty, or it is the others' turn.
+void HttpServer::receive_body(Connection *connection, uint64_t now) noexcept {
+    if (connection->head.chunked) {
+        receive_chunks(connection, now);
+        return;
+    }
+    const size_t need = static_cast<size_t>(connection->head.content_length);
+    unsigned char *const body = connection->block->data + connection->body_offset;
+    size_t turn = 0;
+    while (connection->body_got < need) {
+        if (connection->counted == connection->body_got && !count_body(connection, 0)) {
+            await_memory(connection, now);
+            return;
+        }
+        const size_t left = static_cast<size_t>(connection->counted) - connection->body_got;
+        const ssize_t got = receive_some(connection, body + connection->body_got, left);
+        if (got < 0) {
+            if (errno == EINTR) continue;
+            if (errno != EAGAIN && errno != EWOULDBLOCK) {
+                drop(connection);
+                return;
+            }
+            await_more(connection, need - connection->body_got);
+            arm_for_phase(connection, now);
+            return;
+        }
+        if (got == 0) break;
+        connection->body_got += static_cast<size_t>(got);
+        turn += static_cast<size_t>(got);
+        if (connection->body_got < need && turn >= TURN_BYTES) {  // the others first
+            await_more(connection, need - connection->body_got);
+            arm_for_phase(connection, now);
+            return;
+        }
+    }
+    set_low_water(connection, 1);
+    connection->ahead = false;
+    connection->block->unwritten = connection->block->unwritten && connection->body_got < need;
+    end_body(connection, connection->body_got < need ? BodyState::cut_short : BodyState::whole);
+}
+
+// The same for a body in chunks, whose bytes wait in the buffer behind the head until they are decoded.
+void HttpServer::receive_chunks(Connection *connection, uint64_t now) noexcept {
+    ChunkDecoder &chunks = connection->chunks;
+    size_t turn = 0;
+    for (;;) {
+        switch (decode_chunks(connection)) {
+        case Decoded::all:
+            break;
+        case Decoded::no_room:
+            await_memory(connection, now);
+            return;
+        case Decoded::no_memory:
+            refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
+            return;
+        case Decoded::beyond:
+            end_body(connection, BodyState::too_long);
+            return;
+        case Decoded::fault:
+            end_body(connection, BodyState::malformed);
+            return;
+        case Decoded::end:
+            connection->head.content_length = connection->body_got;
+            connection->block->unwritten = 2 * connection->body_got < connection->block->capacity;
+            connection->block->size = connection->body_offset + connection->body_got;
+            if (connection->counted > connection->body_got) {
+                process_budget().give_back(connection->counted - connection->body_got);
+                connection->counted = connection->body_got;
+            }
+            end_body(connection, BodyState::whole);
+            return;
+        }
+        if (turn >= TURN_BYTES) {  // the others first
+            arm_for_phase(connection, now);
+            return;
+        }
+        ssize_t got;
+        if (chunks.run() >= DIRECT_RUN) {  // nothing waits in the buffer
+            const uint64_t step = std::min<uint64_t>(chunks.run(), COUNTED_STEP * 4);
+            const Decoded room = make_room(connection, step);
+            if (room == Decoded::no_room) {
+                await_memory(connection, now);
+                return;
+            }
+            if (room == Decoded::no_memory) {
+                refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
+                return;
+            }
+            got = receive_some(connection,
+                               connection->block->data + connection->body_offset + connection->body_got,
+                               static_cast<size_t>(step));
+            if (got > 0) {
+                connection->body_got += static_cast<size_t>(got);
+                chunks.take(static_cast<uint64_t>(got));
+            }
+        } else {
+            const size_t room = std::max(connection->head.length + HEAD_BUFFER, connection->capacity);
+            if (!connection->reserve(room)) {
+                drop(connection);
+                return;
+            }
+            got = receive_some(connection, connection->buffer + connection->filled,
+                               room - connection->filled);
+            if (got > 0) connection->filled += static_cast<size_t>(got);
+        }
+        if (got > 0) {
+            turn += static_cast<size_t>(got);
+        } else if (got == 0) {
+            end_body(connection, BodyState::cut_short);
+            return;
+        } else if (errno != EINTR) {
+            if (errno != EAGAIN && errno != EWOULDBLOCK) {
+                drop(connection);
+            } else {
+                arm_for_phase(connection, now);
+            }
+            return;
+        }
+    }
+}
+
+// Makes room for `more` bytes of contents behind those that have come: counted, and in the block.
+HttpServer::Decoded HttpServer::make_room(Connection *connection, uint64_t more) noexcept {
+    const uint64_t end = connection->body_got + more;
+    if (connection->counted < end && !count_body(connection, more)) return Decoded::no_room;
+    const uint64_t needed = connection->body_offset + end;
+    if (needed <= connection->block->size) return Decoded::all;
+    const uint64_t doubled = std::max<uint64_t>(needed, 2 * connection->block->size);
+    const uint64_t most = connection->body_offset + connection->body_most;
+    const uint64_t room = std::max(needed, std::min(doubled, most));
+    if (room <= connection->block->capacity) {
+        connection->block->size = static_cast<size_t>(room);
+        return Decoded::all;
+    }
+    connection->block->size = connection->body_offset + connection->body_got;  // what a move copies
+    return process_pool().grow(connection->block, static_cast<size_t>(room)) ? Decoded::all : Decoded::no_memory;
+}
+
+// Decodes what waits in the buffer; what it leaves there comes behind the body, or waits for memory.
+HttpServer::Decoded HttpServer::decode_chunks(Connection *connection) noexcept {
+    ChunkDecoder &chunks = connection->chunks;
+    const size_t start = connection->head.length;
+    size_t at = start;
+    Decoded found = Decoded::all;
+    while (found == Decoded::all && !chunks.ended()) {
+        at += chunks.read(connection->buffer + at, connection->filled - at);
+        if (chunks.fault() != ChunkFault::none) {
+            found = chunks.fault() == ChunkFault::length ? Decoded::beyond : Decoded::fault;
+            break;
+        }
+        const uint64_t run = std::min<uint64_t>(chunks.run(), connection->filled - at);
+        if (run == 0) {
+            if (chunks.announced() > connection->body_most) found = Decoded::beyond;
+            break;
+        }
+        if (chunks.announced() > connection->body_most) {
+            found = Decoded::beyond;
+            break;
+        }
+        found = make_room(connection, run);
+        if (found != Decoded::all) break;
+        memcpy(connection->block->data + connection->body_offset + connection->body_got,
+               connection->buffer + at, static_cast<size_t>(run));
+        connection->body_got += static_cast<size_t>(run);
+        chunks.take(run);
+        at += static_cast<size_t>(run);
+    }
+    if (found == Decoded::all && chunks.ended()) found = Decoded::end;
+    const size_t rest = connection->filled - at;
+    if (rest && at != start) memmove(connection->buffer + start, connection->buffer + at, rest);
+    connection->filled = start + rest;
+    return found;
+}
+
+// A body has come to its end, or comes no further.
+void HttpServer::end_body(Connection *connection, BodyState state) noexcept {
+    if (state == BodyState::cut_short) connection->close_after = true;
+    const bool infer = connection->head.route == Route::infer;
+    if (infer && (state == BodyState::whole || (state == BodyState::cut_short && !connection->head.chunked))) {
+        if (connection->body_got && connection->body_got >= connection->head.json_length) {
+            begin_infer(connection);
+            return;
+        }
+        if (!connection->head.chunked) {
+            begin_infer(connection);
+            return;
+        }
+    }
+    // The app is asked whether it wants a body that is longer than what is received unasked.
+    const bool asked = infer || connection->body_asked;
+    if (state == BodyState::too_long && !asked && connection->chunks.fault() == ChunkFault::none)
+        state = BodyState::unread;
+    ask_app(connection, state);
+}
+
+// ---- waiting for large pieces -------------------------------------------------------------------
+
+// The kernel makes no event for fewer bytes than this.
+void HttpServer::set_low_water(Connection *connection, int bytes) noexcept {
+    if (connection->tls || connection->low_water == bytes) return;  // records are no bytes of the body
+    if (setsockopt(connection->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)
+        connection->low_water = bytes;
+}
+
+// The rest of a large body is waited for in large pieces, unless the peer turned out to be slow.
+void HttpServer::await_more(Connection *connection, size_t left) noexcept {
+    if (connection->slow_body || left < LOW_WATER_LEAST) {
+        set_low_water(connection, 1);
+    } else {
+        set_low_water(connection, static_cast<int>(left < LOW_WATER_MOST ? left : LOW_WATER_MOST));
+    }
+}
+
+}  // namespace ksrv
