@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ROOM = 1 << 20 };
+enum { ROOM = 1 << 23 };
 
 static int port, closes, expects;
 static SSL_CTX *tls;

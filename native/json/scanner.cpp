@@ -1,5 +1,9 @@
 #include "json/scanner.hpp"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace ksrv::json {
 
 namespace {
@@ -149,6 +153,25 @@ Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept {
     }
 }
 
+namespace {
+
+// Whether the 32 bytes at `at` hold neither brackets nor braces nor quotes, nor what `skip_array` takes for them.
+bool none_marked(const char *at) noexcept {
+#if defined(__SSE2__)
+    const __m128i bits = _mm_set1_epi8(0x26), bracket = _mm_set1_epi8(0x7F), quote = _mm_set1_epi8('"');
+    const auto marks = [&](const char *from) {
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+        return _mm_or_si128(_mm_cmpeq_epi8(_mm_or_si128(bytes, bits), bracket), _mm_cmpeq_epi8(bytes, quote));
+    };
+    return _mm_movemask_epi8(_mm_or_si128(marks(at), marks(at + 16))) == 0;
+#else
+    (void)at;
+    return false;
+#endif
+}
+
+}  // namespace
+
 Fault skip_array(Cursor &c, unsigned depth, unsigned deepest) noexcept {
     unsigned open = 0;
     const char *at = c.at, *end = c.end;
@@ -159,6 +182,7 @@ Fault skip_array(Cursor &c, unsigned depth, unsigned deepest) noexcept {
                                         zero_bytes(word ^ repeat('"'));
             if (marks == 0) {
                 at += 8;
+                while (end - at >= 32 && none_marked(at)) at += 32;
                 continue;
             }
             // Where nothing but brackets is marked, and they neither end the array nor reach the
