@@ -14,8 +14,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+import orjson
+
+from ksrv._native.json import number_array
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -35,7 +41,7 @@ class Row:
     """One condition: the request's bytes, and who gets them how.
 
     Attributes:
-        server: The server's name.
+        server: The server's name; "reader" for the reader of JSON numbers alone.
         mode: "keep", "close" or "expect"; see client.c.
         limit: The row that this one is compared with.
     """
@@ -57,7 +63,7 @@ def infer(
     """Return W1 as a message: in binary or as JSON text, whole or in so many chunks."""
     entry: dict[str, object] = {"name": "x", "datatype": "FP32", "shape": [1, 16]}
     if text:
-        body = json.dumps({"inputs": [entry | {"data": [0.5] * 16}]}).encode()
+        body = json.dumps({"inputs": [entry | {"data": NUMBERS[:16].tolist()}]}).encode()
         lengths = ""
     else:
         entry["parameters"] = {"binary_data_size": 64}
@@ -76,6 +82,38 @@ def infer(
     return head.encode() + body
 
 
+def infer_pair() -> bytes:
+    """Return a request with two inputs and two outputs of W1's size."""
+    entry = {"datatype": "FP32", "shape": [1, 16], "parameters": {"binary_data_size": 64}}
+    inputs = [{"name": name, **entry} for name in "ab"]
+    parameters = {"binary_data_output": True}
+    header = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
+    lengths = (
+        f"Inference-Header-Content-Length: {len(header)}\r\nContent-Length: {len(header) + 128}"
+    )
+    head = f"POST /v2/models/pair/infer HTTP/1.1\r\nHost: x\r\n{lengths}\r\n\r\n"
+    return head.encode() + header + bytes(128)
+
+
+def infer_large() -> bytes:
+    """Return W2 as JSON text."""
+    head = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,224,224,3],"data":'
+    body = head + LARGE + b"}]}"
+    start = f"POST /v2/models/w2/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    return start.encode() + body
+
+
+def reading_cost(seconds: float) -> float:
+    """Return the CPU seconds in which the native reader alone reads the numbers of W2."""
+    count, began, until = 0, time.thread_time(), time.monotonic() + seconds
+    while time.monotonic() < until:
+        number_array.read(LARGE, 0, len(LARGE), "FP32", NUMBERS.size)
+        count += 1
+    return (time.thread_time() - began) / count
+
+
+NUMBERS = np.random.default_rng(1).standard_normal(224 * 224 * 3, np.float32)
+LARGE = orjson.dumps(NUMBERS, option=orjson.OPT_SERIALIZE_NUMPY)
 ROWS = {
     "bare C": Row("bare", infer()),
     "bare C, close": Row("bare", infer(), "close"),
@@ -88,7 +126,10 @@ ROWS = {
     "connection for each": Row(
         "plain", infer(fields="Connection: close\r\n"), "close", limit="bare C, close"
     ),
+    "two inputs and outputs": Row("plain", infer_pair()),
     "JSON body": Row("plain", infer(text=True)),
+    "number reader, W2": Row("reader", b"", limit="number reader, W2"),
+    "JSON body, W2": Row("plain", infer_large(), limit="number reader, W2"),
     "GET metadata": Row("plain", b"GET /v2/models/w1 HTTP/1.1\r\nHost: x\r\n\r\n"),
     "handler process": Row("plain", infer("process")),
     "handler process, batches": Row("plain", infer("process-batched")),
@@ -100,14 +141,30 @@ ROWS = {
     ),
 }
 TLS = ("bare-tls", "tls")
+PAIR_HANDLER = """
+from ksrv import BaseHandler
+
+
+class Pair(BaseHandler):
+    def inference(self, a, b):
+        return {"c": a, "d": b}
+"""
+PAIR = """
+handler: handler.py
+inputs: [{name: a, datatype: FP32, shape: [-1, 16]}, {name: b, datatype: FP32, shape: [-1, 16]}]
+outputs: [{name: c, datatype: FP32, shape: [-1, 16]}, {name: d, datatype: FP32, shape: [-1, 16]}]
+"""
 APART = {
     "process": "executor: process",
     "process-batched": "executor: process\nbatching: {max_batch_size: 8, max_delay_ms: 0}",
 }
 
 
-def write_apart(folder: Path) -> None:
-    """Write W1's model with a handler in a process of its own."""
+def write_more(folder: Path) -> None:
+    """Write W1's model with a handler in a process of its own, and a model of two inputs."""
+    (folder / "pair").mkdir()
+    (folder / "pair" / "model.yaml").write_text(PAIR)
+    (folder / "pair" / "handler.py").write_text(PAIR_HANDLER)
     for name, more in APART.items():
         model = folder / name
         model.mkdir()
@@ -208,18 +265,23 @@ def main() -> None:
         folder = Path(name)
         models = folder / "models"
         write_models(models)
-        write_apart(models)
+        write_more(models)
         running = servers(folder, models)
         client = Client(folder, options.connections)
-        used = {row.server for row in rows.values()}
+        used = {row.server for row in rows.values()} - {"reader"}
         try:
             for name in used:
                 running[name].start(None if name in ("bare", "token", *TLS) else READY)
             for row in rows.values():
-                client.cost(running[row.server], row, 1)  # warm
+                if row.server != "reader":
+                    client.cost(running[row.server], row, 1)  # warm
             for _ in range(options.rounds):
                 for name, row in rows.items():
-                    costs[name].append(client.cost(running[row.server], row, options.seconds))
+                    costs[name].append(
+                        reading_cost(options.seconds)
+                        if row.server == "reader"
+                        else client.cost(running[row.server], row, options.seconds)
+                    )
         finally:
             for name in used:
                 if hasattr(running[name], "process"):
