@@ -31,7 +31,7 @@ MODULES = {
     "json": {"tensor"},
     "protobuf": {"tensor"},
     "image": {"memory", "tensor"},
-    "resize": {"image", "memory"},
+    "resize": {"image", "memory", "queue"},
     "ipc": {"memory", "tensor"},
     "tls": set(),
     "http": set(),

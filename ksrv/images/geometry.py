@@ -162,24 +162,23 @@ class Geometry:
         whole = self.intermediate(size, target)
         return whole, (0, 0) if self.spec.shorter_side is None else center_offset(whole, target)
 
-    def inside(self, size: Size, target: Array) -> tuple[Size, tuple[int, int], Array]:
+    def inside(
+        self, size: Size, target: Size
+    ) -> tuple[Size, tuple[int, int], tuple[int, int, int, int]]:
         """Return how a picture is resized, and into which part of the target.
 
         Args:
             size: The picture's height and width.
-            target: [height, width, channels].
+            target: The size that the model reads.
 
         Returns:
-            The size that the whole picture is resized to, top and left of what is used of that, and the
-            part of the target that receives it: a letterbox has a border around it.
+            The size that the whole picture is resized to; top and left of what is used of that; top, left,
+            height and width of the part of the target that receives it: a letterbox has a border around it.
         """
-        wanted: Size = (target.shape[0], target.shape[1])
-        if self.spec.resize != "letterbox":
-            return *self.window(size, wanted), target
-        inner, (top, left) = letterbox_window(size, wanted)
-        if inner == wanted:
-            return inner, (0, 0), target
-        return inner, (0, 0), target[top : top + inner[0], left : left + inner[1]]
+        if self.spec.resize == "letterbox":
+            inner, corner = letterbox_window(size, target)
+            return inner, (0, 0), (*corner, *inner)
+        return *self.window(size, target), (0, 0, *target)
 
     def _resized(self, picture: Array, whole: Size, offset: tuple[int, int], target: Array) -> None:
         """Put the window at `offset` of the picture, resized to `whole`, into `target`."""

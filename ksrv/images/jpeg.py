@@ -89,15 +89,6 @@ def decode_into(file: Element, picture: Array, order: str, reduction: int = 1) -
     return _decode_by_simplejpeg(file, picture, order, reduction)
 
 
-def decodes_rows(header: Header) -> bool:
-    """Tell whether a picture is decoded row by row.
-
-    Args:
-        header: The picture's header.
-    """
-    return decoder() == "libjpeg-turbo" and decodes(header)
-
-
 def _decode_by_simplejpeg(file: Element, picture: Array, order: str, reduction: int) -> bool:
     import simplejpeg  # type: ignore[import-not-found,unused-ignore]
 

@@ -28,11 +28,8 @@ from ksrv._native.image.convert_pixels import Conversion
 from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.image.image_header import FORMATS, Header
 from ksrv._native.queue.request_handle import NativeHandle
-from ksrv._native.resize.row_resize import (
-    decode_jpeg_resized,
-    resize_rows,
-    resizes_by_rows,
-)
+from ksrv._native.resize.jpeg_batch import ENDED, WHOLE, RowPlan, decode_rows
+from ksrv._native.resize.row_resize import resize_rows, resizes_by_rows
 from ksrv.errors import BodyTooLarge, DeadlineExceeded, InvalidRequest, KsrvError, Overloaded
 from ksrv.images import jpeg, opencv
 from ksrv.images.decode_limits import (
@@ -54,6 +51,7 @@ SCANS_PER_NANOSECOND = 2  # of one pixel: what each scan of a JPEG adds
 SHARED_WORK = 200_000
 
 MOST_THREADS = 8
+MOST_PLANS = 1024
 
 # The type in which `linear` resizes; None where it is the file's own.
 LINEAR_TYPES: dict[str, np.dtype[np.generic] | None] = {
@@ -131,6 +129,7 @@ class ImagePreparer:
         self._geometry = Geometry(image)
         self._linear = LINEAR_TYPES[spec.datatype] if image.resize == "linear" else None
         self._row_kind = _row_kind(image.resize, self._linear)
+        self._plans: dict[tuple[int, int, int, tuple[int, ...]], RowPlan | None] = {}
         self._bfloat16 = spec.datatype == "BF16"
         arithmetic = functools.partial(
             Conversion,
@@ -284,6 +283,15 @@ class ImagePreparer:
             pictures.append(_Picture(first_row + index, number, element, header, request))
             work += _decode_ns(header)
 
+        pool = self._pool or decode_pool()
+        if pictures and jpeg.decoder() == "libjpeg-turbo":
+            chunks = _chunks(len(pictures), work, pool)
+            try:
+                pictures = self._prepare_by_rows(pictures, out, first_row, errors, pool, chunks)
+            except BaseException:
+                out[[picture.row for picture in pictures]] = 0
+                raise
+
         def run(start: int, stop: int) -> None:
             for picture in pictures[start:stop]:
                 slot = out[picture.row]
@@ -296,14 +304,124 @@ class ImagePreparer:
                     slot[...] = 0
                     raise
 
-        if len(pictures) < 2 or work < SHARED_WORK:
+        chunks = _chunks(len(pictures), work, pool)
+        if chunks == 1:
             run(0, len(pictures))
         else:
-            pool = self._pool or decode_pool()
-            # Two chunks a thread even out pictures of different cost.
-            chunks = min(len(pictures), 2 * pool.threads, max(2, 2 * work // SHARED_WORK))
-            pool.run(run, len(pictures), chunks if pool.threads > 1 else 1)
+            pool.run(run, len(pictures), chunks)
         return errors
+
+    def _prepare_by_rows(
+        self,
+        pictures: list[_Picture],
+        out: Array,
+        first_row: int,
+        errors: list[KsrvError | None],
+        pool: DecodePool,
+        chunks: int,
+    ) -> list[_Picture]:
+        """Decode, resize and convert JPEGs row by row, without the GIL.
+
+        Args:
+            pictures: The pictures of a batch.
+            out: See `prepare`.
+            first_row: See `prepare`.
+            errors: Receives the error of each picture whose request has ended.
+            pool: The threads that share the work.
+            chunks: How many pieces to make of it.
+
+        Returns:
+            The pictures that are left: of other kinds, unusual or damaged.
+        """
+        left: list[_Picture] = []
+        taken: list[_Picture] = []
+        plans: list[RowPlan] = []
+        nbytes = 0
+        for picture in pictures:
+            plan = self._row_plan(picture.header, out[0])
+            if plan is None:
+                left.append(picture)
+                continue
+            taken.append(picture)
+            plans.append(plan)
+            nbytes = max(nbytes, row_decoder_bytes(picture.header))
+        # As many as are decoded at once.
+        nbytes *= min(len(taken), pool.threads)
+        try:
+            if not taken or not decoding.take(nbytes, lambda: all(one.ended() for one in taken)):
+                return pictures
+        except NoRoom:  # there may be room for each of them alone
+            return pictures
+        rows = [picture.row for picture in taken]
+        if self.image.resize == "letterbox":
+            self._grey(out, rows)
+        try:
+            outcomes = decode_rows(
+                pool,
+                plans,
+                [picture.element for picture in taken],
+                rows,
+                out,
+                [picture.request for picture in taken],
+                chunks,
+            )
+        finally:
+            decoding.give_back(nbytes)
+        for picture, outcome in zip(taken, outcomes, strict=True):
+            if outcome == WHOLE:
+                continue
+            out[picture.row] = 0
+            if outcome == ENDED:
+                errors[picture.row - first_row] = _ended()
+            else:
+                left.append(picture)
+        return left
+
+    def _grey(self, out: Array, rows: list[int]) -> None:
+        """Fill rows with what lies around the picture in a letterbox."""
+        channels = out.shape[3]
+        pixel = np.empty((1, 1, channels), out.dtype)
+        grey = np.full((1, 1, channels), LETTERBOX_GREY, np.uint8)
+        self._finish[False, channels](grey, pixel, bfloat16=self._bfloat16)
+        out[rows] = pixel
+
+    def _row_plan(self, header: Header, slot: Array) -> RowPlan | None:
+        """Return how a picture is decoded row by row; None where it is not."""
+        if not jpeg.decodes(header):
+            return None
+        if self.image.exif == "apply" and header.orientation != 1:
+            return None
+        key = header.height, header.width, header.channels, slot.shape
+        if key not in self._plans:
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            self._plans[key] = self._new_plan(header, slot)
+        return self._plans[key]
+
+    def _new_plan(self, header: Header, slot: Array) -> RowPlan | None:
+        target: Size = (slot.shape[0], slot.shape[1])
+        channels = slot.shape[2]
+        order = self._jpeg_order(header, channels)
+        if not order or not (self._resizable or (header.height, header.width) == target):
+            return None
+        reduction = self._geometry.reduction((header.height, header.width), target)
+        size = _reduced(header, reduction)
+        full, offset, part = self._geometry.inside(size, target)
+        kind = "linear bytes" if full == size else self._row_kind
+        if kind is None or not resizes_by_rows(kind, size, full):
+            return None
+        return RowPlan(
+            size=size,
+            slot=slot,
+            part=part,
+            conversion=self._finish[False, channels],
+            full=full,
+            offset=offset,
+            kind=kind,
+            order=order,
+            reduction=reduction,
+            bfloat16=self._bfloat16,
+        )
 
     def _picture_bytes(self, header: Header) -> int:
         """Return the bytes that a picture needs while it is decoded as a whole."""
@@ -340,8 +458,6 @@ class ImagePreparer:
         self._check_channels(header.channels, slot.shape[2], picture.position)
         self._check_size(size, target, picture.position)
         reduction = self._geometry.reduction(size, target) if header.format == "jpeg" else 1
-        if self._fill_by_rows(picture, reduction, slot):
-            return
         with self._reserved(picture, self._picture_bytes(header)):
             self._fill_whole(picture, reduction, slot)
 
@@ -358,41 +474,6 @@ class ImagePreparer:
             pixels = _with_channels(opencv.upright(pixels, header.orientation))
         swap = self.image.color == "RGB" and channels >= 3 and not self._decodes_rgb(picture.header)
         self._place(picture, pixels, swap, slot)
-
-    def _fill_by_rows(self, picture: _Picture, reduction: int, slot: Array) -> bool:
-        """Decode, resize and convert a JPEG row by row, where that is possible; say whether it was."""
-        header, channels = picture.header, slot.shape[2]
-        if not jpeg.decodes_rows(header):
-            return False
-        if self.image.exif == "apply" and header.orientation != 1:
-            return False
-        order = self._jpeg_order(header, channels)
-        if not order:
-            return False
-        size = _reduced(header, reduction)
-        whole, offset, window = self._geometry.inside(size, slot)
-        kind = "linear bytes" if whole == size else self._row_kind
-        if kind is None or not resizes_by_rows(kind, size, whole):
-            return False
-        finish = self._finish[False, channels]
-        if window is not slot:
-            pixel = np.empty((1, 1, channels), slot.dtype)
-            grey = np.full((1, 1, channels), LETTERBOX_GREY, np.uint8)
-            finish(grey, pixel, bfloat16=self._bfloat16)
-            slot[...] = pixel
-        with self._reserved(picture, row_decoder_bytes(header)):
-            return decode_jpeg_resized(
-                picture.element,
-                size,
-                window,
-                finish,
-                whole,
-                offset,
-                kind=kind,
-                order=order,
-                reduction=reduction,
-                bfloat16=self._bfloat16,
-            )
 
     def _jpeg_order(self, header: Header, channels: int) -> str:
         """Return the order in which a JPEG's pixels are wanted; "" where it has another number."""
@@ -501,6 +582,14 @@ def _row_kind(resize: str, linear: np.dtype[np.generic] | None) -> str | None:
         case "linear" if linear is None or linear == np.uint8:
             return "linear bytes"
     return None
+
+
+def _chunks(count: int, work: int, pool: DecodePool) -> int:
+    """Return how many pieces to make of the decoding of pictures; one runs on this thread alone."""
+    if count < 2 or work < SHARED_WORK or pool.threads == 1:
+        return 1
+    # Two chunks a thread even out pictures of different cost.
+    return min(count, 2 * pool.threads, max(2, 2 * work // SHARED_WORK))
 
 
 def _reduced(header: Header, reduction: int) -> Size:

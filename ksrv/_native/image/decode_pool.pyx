@@ -9,15 +9,6 @@ cv2.
 from cpython.ref cimport PyObject
 
 
-cdef extern from "image/decode_pool.hpp" namespace "ksrv" nogil:
-    ctypedef void (*ChunkFunction)(void *context, size_t chunk) noexcept nogil
-
-    cdef cppclass CDecodePool "ksrv::DecodePool":
-        CDecodePool(size_t threads)
-        size_t threads()
-        void run(size_t chunks, ChunkFunction function, void *context) noexcept
-
-
 cdef struct Share:
     PyObject *work
     PyObject *failure
@@ -46,8 +37,6 @@ cdef class DecodePool:
     Raises:
         ValueError: There is no thread.
     """
-
-    cdef CDecodePool *pool
 
     def __cinit__(self, Py_ssize_t threads):
         if threads < 1:

@@ -12,44 +12,10 @@ from libcpp.memory cimport unique_ptr
 import numpy
 
 from ksrv._native.image.convert_pixels cimport (
-    Coefficients, Conversion, MAX_SIDE, PIXEL_U8, PIXEL_U16, PixelTarget, Plane,
+    Conversion, MAX_SIDE, PIXEL_U8, PIXEL_U16, PixelTarget, Plane,
 )
-from ksrv._native.image.jpeg_decoder cimport (
-    Decoded, JpegJob, RowReceiver, decode_jpeg, fill_job, is_whole,  # no-cython-lint: a base class
-)
+from ksrv._native.image.jpeg_decoder cimport Decoded, JpegJob, decode_jpeg, fill_job, is_whole
 from ksrv._native.memory.buffer_pool cimport BACKEND_HEAP, CBlock, process_pool
-
-
-cdef extern from "resize/window.hpp" namespace "ksrv" nogil:
-    cdef cppclass ResizeWindow:
-        size_t height
-        size_t width
-        size_t channels
-        size_t full_height
-        size_t full_width
-        size_t top
-        size_t left
-        size_t out_height
-        size_t out_width
-
-
-cdef extern from "resize/row_resize.hpp" namespace "ksrv" nogil:
-    cdef enum class ResizeKind(int):
-        linear_floats
-        linear_bytes
-        area
-        pillow
-
-    cdef cppclass RowResize(RowReceiver):
-        bint prepare() noexcept
-
-    bint c_resizes_by_rows "ksrv::resizes_by_rows"(
-        ResizeKind kind, const ResizeWindow &window
-    ) noexcept
-    unique_ptr[RowResize] make_row_resize(
-        ResizeKind kind, const ResizeWindow &window, int sample, const PixelTarget &target,
-        const Coefficients &coefficients
-    ) noexcept
 
 
 cdef extern from "resize/pillow.hpp" namespace "ksrv" nogil:

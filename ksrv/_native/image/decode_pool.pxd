@@ -1,0 +1,11 @@
+cdef extern from "image/decode_pool.hpp" namespace "ksrv" nogil:
+    ctypedef void (*ChunkFunction)(void *context, size_t chunk) noexcept nogil
+
+    cdef cppclass CDecodePool "ksrv::DecodePool":
+        CDecodePool(size_t threads)
+        size_t threads()
+        void run(size_t chunks, ChunkFunction function, void *context) noexcept
+
+
+cdef class DecodePool:
+    cdef CDecodePool *pool

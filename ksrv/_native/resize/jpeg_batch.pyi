@@ -1,0 +1,38 @@
+from collections.abc import Sequence
+from typing import final
+
+from ksrv._native.image.convert_pixels import Conversion
+from ksrv._native.image.decode_pool import DecodePool
+from ksrv._native.queue.request_handle import NativeHandle
+from ksrv.request import Array, Element
+
+WHOLE: int
+ELSEWHERE: int
+ENDED: int
+
+@final
+class RowPlan:
+    def __init__(
+        self,
+        *,
+        size: Sequence[int],
+        slot: Array,
+        part: Sequence[int],
+        conversion: Conversion,
+        full: Sequence[int],
+        offset: Sequence[int],
+        kind: str,
+        order: str,
+        reduction: int,
+        bfloat16: bool,
+    ) -> None: ...
+
+def decode_rows(
+    pool: DecodePool,
+    plans: list[RowPlan],
+    files: list[Element],
+    rows: list[int],
+    out: Array,
+    requests: list[NativeHandle | None] | None,
+    chunks: int,
+) -> list[int]: ...
