@@ -15,7 +15,7 @@ CORE = {
     "protobuf": {"base", "tensor"},
     "image": {"base", "memory", "tensor"},
     "resize": {"base", "image", "tensor"},
-    "ipc": {"base"},
+    "ipc": {"base", "tensor"},
     "tls": {"base"},
     "http": {"base", "memory", "tls"},
     "queue": {"base", "memory"},
@@ -23,6 +23,7 @@ CORE = {
     "server": {"base", "memory", "http", "queue", "tls", "v2"},
     "http2": set(),
     "grpc": {"base", "memory", "queue", "http2"},
+    "dispatch": {"base", "memory", "tensor", "ipc", "queue", "server"},
 }
 MODULES = {
     "memory": set(),
@@ -32,13 +33,14 @@ MODULES = {
     "protobuf": {"tensor"},
     "image": {"memory", "tensor"},
     "resize": {"image", "memory", "queue"},
-    "ipc": {"memory", "tensor"},
+    "ipc": {"batch", "memory", "tensor"},
     "tls": set(),
     "http": set(),
     "queue": set(),
     "v2": {"memory", "tensor"},
     "server": {"memory", "tensor", "batch", "http", "queue", "tls", "v2"},
     "grpc": {"memory", "queue"},
+    "dispatch": {"tensor", "ipc", "queue"},
 }
 
 INCLUDE = re.compile(r'^#include "(\w+)/', re.MULTILINE)

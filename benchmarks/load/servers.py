@@ -112,8 +112,9 @@ class LoadedServer:
         while left:
             pid = left.pop()
             found.append(pid)
-            children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-            left += [int(child) for child in children.split()]
+            # Handler processes are children of the threads that watch them.
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                left += [int(child) for child in (task / "children").read_text().split()]
         return found
 
     def cpu_seconds(self) -> float:

@@ -9,6 +9,10 @@ instance may take the instance's slot and run the request itself (`run_inline`).
 server may do so only after the handler has proven quick, because it serves other connections too;
 slow runs end that. A thread that would only wait for its request may do so at once if the executor
 enforces deadlines by itself.
+
+The requests of the fast path need no Python here where the handler runs in a process: the instance's
+thread serves the process's ring without the GIL (`ksrv._native.dispatch`), and comes back for all
+that is not plain.
 """
 
 import logging
@@ -17,7 +21,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
+from ksrv._native.dispatch.batch_dispatcher import BatchDispatcher, DispatchedBatch
 from ksrv._native.queue.request_handle import NO_DEADLINE, wake_waiters
 from ksrv._native.queue.stats import Stats
 from ksrv._native.server.batch_runner import APART, MAX_INLINE_CREDIT, QUICK_NS, BatchRunner
@@ -82,6 +88,7 @@ class Instance(BatchRunner):
         self._host = host
         self.number = number
         self._go = threading.Event()
+        self._dispatcher: BatchDispatcher | None = None
         self._restarts = ExecutorRestarts(host, number, executor)
         self.started: Future[ModelSpec] = Future()
         self.warm: Future[None] = Future()
@@ -173,6 +180,7 @@ class Instance(BatchRunner):
                 f"its instance {self.number} ended with {type(error).__name__}; the log says where"
             )
         finally:
+            self._leave_ring()
             wake_waiters()
             self.executor.close()
 
@@ -202,12 +210,25 @@ class Instance(BatchRunner):
         if host.runs_inline:
             self._allow_inline(False)
         regroup_delay = 0
+        taken: Any
         while True:
-            taken = take(slot, room, most, delay or regroup_delay)
+            dispatcher = self._take_dispatcher(room)
+            if dispatcher is None:
+                taken = take(slot, room, most, delay or regroup_delay)
+            else:
+                taken = dispatcher.serve()
             if taken is None:
                 if host.wait_apart():
                     continue  # the decoded requests are among the ready batches
                 break
+            if type(taken) is DispatchedBatch:
+                self._finish_dispatched(taken)
+                if taken.ring is not self.executor.ring:
+                    self._leave_ring()  # other instances need not wait for the new process
+                del taken
+                if self._restarts.due and not self._restarts.restart():
+                    break
+                continue
             if taken is not True and taken and taken[0].batch_key >= APART:
                 host.decode_apart(taken)
                 continue
@@ -221,6 +242,31 @@ class Instance(BatchRunner):
             del taken, batch
             if self._restarts.due and not self._restarts.restart():
                 break
+
+    def _take_dispatcher(self, room: int) -> BatchDispatcher | None:
+        """Return what serves the ring of the executor's process, or None where there is no ring."""
+        ring = self.executor.ring
+        if self._dispatcher is not None and self._dispatcher.ring is not ring:
+            self._leave_ring()
+        if self._dispatcher is None and ring is not None:
+            host = self._host
+            self._dispatcher = BatchDispatcher(
+                host.queue,
+                ring,
+                self.stats,
+                slot=self.slot,
+                room=room,
+                max_rows=host.spec.max_batch_size,
+                delay_ns=host.delay_ns,
+                run_timeout_ns=host.run_timeout_ns,
+            )
+        return self._dispatcher
+
+    def _leave_ring(self) -> None:
+        """Put the batches that a process had not come to when it ended back into the queue."""
+        if self._dispatcher is not None:
+            self._dispatcher.put_back()
+        self._dispatcher = None
 
     def _decode_apart(self, handles: list[QueuedRequest]) -> None:
         self._host.decode_apart(handles)
@@ -283,7 +329,9 @@ class Instance(BatchRunner):
         host, queue = self._host, self.queue
         queue.inline_for_blocked = quick or self.executor.keeps_deadlines
         # One thread at a time runs the requests of the HTTP server: several instances would stand idle.
-        queue.inline_for_all = quick and host.config.instances == 1
+        # A handler process is served without any of these threads.
+        alone = host.config.instances == 1 and self.executor.ring is None
+        queue.inline_for_all = quick and alone
 
     # ---- deaths -----------------------------------------------------------------------------
 

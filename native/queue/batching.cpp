@@ -134,6 +134,57 @@ Take Queue::try_take(std::size_t slot, Request **out, std::size_t room, std::siz
     return TAKE_NOTHING;
 }
 
+// Whether the requests of the first one's batch key and kind fill a batch. The caller holds the mutex.
+bool Queue::fills_a_batch(const Request *first, std::uint64_t max_rows) noexcept {
+    if (max_rows == 0) return true;
+    std::uint64_t rows = 0;
+    for (auto &item : lines_) {
+        for (Request *request = item.second.first; request != nullptr; request = request->next) {
+            if (request->batch_key != first->batch_key) continue;
+            if (request->taken != first->taken) return false;
+            rows += request->rows;
+            if (rows >= max_rows) return true;
+        }
+    }
+    return false;
+}
+
+std::size_t Queue::take_ahead(std::size_t slot, void *(*kind)(Request *), Request **out,
+                              std::size_t room, std::uint64_t max_rows) noexcept {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (idle_ > 0 || ready_batches_ > 0 || prefetching_ || slots_[slot].nudged) return 0;
+    const Request *first = first_queued();
+    if (first == nullptr || first->taken != kind || first->priority != 0 || !fills_a_batch(first, max_rows)) return 0;
+    bool full = false;
+    return collect(first->batch_key, out, room, max_rows, 0, &full);
+}
+
+void Queue::put_back(Request **requests, std::size_t count) noexcept {
+    {
+        std::lock_guard<std::mutex> guard(mutex_);
+        for (std::size_t i = count; i-- > 0;) {
+            Request *request = requests[i];
+            if (request->in_hand && is_final(request->state.load(std::memory_order_relaxed))) {
+                part_with(request);
+                continue;
+            }
+            requests[i] = nullptr;
+            if (!request->in_hand) continue;
+            Line &line = lines_.find(level(request))->second;  // the common one, which stays
+            request->in_hand = false;
+            request->previous = nullptr;
+            request->next = line.first;
+            (line.first != nullptr ? line.first->previous : line.last) = request;
+            line.first = request;
+            request->state.store(STATE_QUEUED, std::memory_order_release);
+            ++queued_;
+        }
+        if (queued_ > 0) instances_.notify_all();
+    }
+    for (std::size_t i = 0; i < count; ++i)
+        if (requests[i] != nullptr) release(requests[i]);
+}
+
 Take Queue::prefetch(Request **out, std::size_t room, std::size_t *count,
                        std::uint64_t max_rows, std::uint64_t rows, std::int64_t oldest_ns,
                        std::int64_t delay_ns) noexcept {

@@ -96,6 +96,16 @@ class Queue {
     Take take(std::size_t slot, Request **out, std::size_t room, std::size_t *count,
               std::uint64_t max_rows, std::int64_t delay_ns) noexcept;
 
+    // Takes a further batch for an instance that is busy, where the batch would be this instance's anyway: no
+    // other instance is idle, and nothing stands before it. Requests of one kind and without a
+    // priority only, the kind being told by their `taken`; where requests are joined, a full batch only. Returns how many; never blocks.
+    std::size_t take_ahead(std::size_t slot, void *(*kind)(Request *), Request **out, std::size_t room,
+                           std::uint64_t max_rows) noexcept;
+
+    // Puts taken requests without a priority, which no handler has seen, back to where they were, in their
+    // order. The array is used up.
+    void put_back(Request **requests, std::size_t count) noexcept;
+
     // Has `take` return on the instance's own thread, once its slot is not claimed.
     void nudge(std::size_t slot) noexcept;
 
@@ -219,6 +229,8 @@ class Queue {
 
     Take try_take(std::size_t slot, Request **out, std::size_t room, std::size_t *count,
                   std::uint64_t max_rows, std::int64_t delay_ns, std::int64_t *wake) noexcept;
+
+    bool fills_a_batch(const Request *first, std::uint64_t max_rows) noexcept;
 
     static void wait_until(MonotonicCondition &condition, std::unique_lock<std::mutex> &lock,
                            std::int64_t until) noexcept {

@@ -1,7 +1,8 @@
 // Counts and times of one instance, written by one thread at a time.
 //
 // Strategy: plain numbers in fixed places; a time is put into its histogram by a search among a few
-// bounds. Readers take a copy. Writers and readers take turns by the GIL.
+// bounds. Readers take a copy. Writers and readers take turns by a mutex, for a thread that serves a handler
+// process has no GIL.
 
 #pragma once
 
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <new>
 
 namespace ksrv {
@@ -61,7 +63,13 @@ struct SizeSums {
 // Batch sizes that are told apart. Where a model does not batch, its clients choose the sizes.
 inline constexpr std::size_t MOST_SIZES = 1024;
 
+// The times of one batch.
+struct BatchTimes {
+    std::uint64_t assemble = 0, preprocess = 0, inference = 0, postprocess = 0;
+};
+
 struct Sums {
+    std::mutex mutex;  // of all below; taken by the callers
     Histogram stages[STAGES];
     std::map<std::uint64_t, SizeSums> sizes;  // by rows
     std::uint64_t rows = 0, batches = 0;
@@ -81,6 +89,31 @@ struct Sums {
             }
         }
         return (found != sizes.end() ? found : std::prev(found))->second;
+    }
+
+    // One request of a batch that was answered well.
+    void add_served(std::int64_t enqueued, std::int64_t started, std::int64_t ended) noexcept {
+        stages[STAGE_REQUEST].add(static_cast<std::uint64_t>(ended - enqueued));
+        stages[STAGE_QUEUE].add(static_cast<std::uint64_t>(started - enqueued));
+    }
+
+    // A batch, with `served` requests that were answered well.
+    void add_batch(std::uint64_t size, std::uint64_t served, const BatchTimes &times,
+                   std::int64_t milliseconds) noexcept {
+        if (served != 0) {
+            stages[STAGE_ASSEMBLE].add(times.assemble, served);
+            stages[STAGE_PREPROCESS].add(times.preprocess, served);
+            stages[STAGE_INFERENCE].add(times.inference, served);
+            stages[STAGE_POSTPROCESS].add(times.postprocess, served);
+        }
+        SizeSums &sums = of_size(size);
+        ++sums.batches;
+        sums.input_ns += times.assemble + times.preprocess;
+        sums.infer_ns += times.inference;
+        sums.output_ns += times.postprocess;
+        rows += size;
+        ++batches;
+        last_ms = milliseconds;
     }
 
     void absorb(const Sums &other) noexcept {

@@ -38,6 +38,8 @@ void end_fast_request(Request *ended) noexcept {
 
 }  // namespace
 
+bool is_fast_request(const Request *request) noexcept { return request->ended == end_fast_request; }
+
 void HttpServer::answer_late(Connection *connection, const ModelSignature &signature, std::int64_t waited_ms,
                        bool running) noexcept {
     char room[4096], fields_room[1024];

@@ -28,4 +28,7 @@ struct FastRequest : Request {
     const unsigned char *input(std::size_t place) const noexcept { return body() + layout.offsets[place]; }
 };
 
+// Whether a request of a queue is one.
+bool is_fast_request(const Request *request) noexcept;
+
 }  // namespace ksrv

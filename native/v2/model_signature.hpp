@@ -37,6 +37,7 @@ struct ModelSignature {
     HeaderLimits limits;
     std::size_t json_limit = 0;
     bool nan_literals = false;         // NaN in JSON answers is Python's word for it
+    bool hides_token = false;          // whether a handler must not see the header that holds a token
     // The answer past the deadline: {prefix}{milliseconds}{waiting or running}.
     std::string late_status, late_fields, late_prefix, late_waiting, late_running;
 

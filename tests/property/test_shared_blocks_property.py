@@ -131,6 +131,9 @@ def test_a_mutated_message_is_read_or_refused(mutations, cut, elements):
             answer = messages.unpack_answer(receiver.receive(0), receiver.imported, 1)
         except ChannelError:
             return
+        except TimeoutError:
+            assert len(changed) == 1  # a bell, which is no message
+            return
         for one in answer.tensors:
             if isinstance(one.data, np.ndarray):
                 one.data.sum(dtype="f8")

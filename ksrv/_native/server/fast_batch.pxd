@@ -15,6 +15,7 @@ cdef class FastBatches:
 cdef class FastBatch(BatchInputs):
     cdef readonly list handles
     cdef FastBatches source
+    cdef object dispatched  # what is known of a batch that a handler process was given, else None
     cdef public int64_t spent_ns
     cdef public int64_t ran_ns
     cdef bint counted

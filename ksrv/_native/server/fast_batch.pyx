@@ -176,6 +176,10 @@ cdef class FastBatch(BatchInputs):
         requests.read_requests = self.source.read_requests
         self.requests = requests
         self.tensors = {}
+        if self.dispatched is not None:
+            self.spent_ns = self.dispatched.assemble_ns
+            self.counted = False
+            return self
         if len(self.handles) == 1:
             _take_inputs(self)
         else:

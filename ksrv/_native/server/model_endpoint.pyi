@@ -25,6 +25,7 @@ class ModelEndpoint:
         run: Callable[[int, list[Any]], None],
         late: tuple[bytes, bytes, bytes, bytes, bytes],
         json_limit: int,
+        hides_token: bool,
         depth: int,
         nan_literals: bool,
     ) -> None: ...

@@ -162,6 +162,7 @@ cdef class ModelEndpoint:
             body in three parts: up to the milliseconds, behind them for a request that waited, and
             for one that a handler had.
         json_limit: Bytes of JSON in a request.
+        hides_token: Whether handlers must not see the header that holds a token.
         depth: Levels of nesting in it.
         nan_literals: Whether JSON answers hold NaN as a literal; such answers are then Python's.
 
@@ -171,7 +172,7 @@ cdef class ModelEndpoint:
 
     def __cinit__(
         self, Queue queue not None, spec not None, *, int64_t timeout_ns, route, run, tuple late,
-        size_t json_limit, unsigned depth, bint nan_literals
+        size_t json_limit, bint hides_token, unsigned depth, bint nan_literals
     ):
         cdef InputSignature declared
         cdef bytes kind
@@ -190,6 +191,7 @@ cdef class ModelEndpoint:
         self.signature.max_rows = spec.max_batch_size
         self.signature.timeout_ns = timeout_ns
         self.signature.json_limit = json_limit
+        self.signature.hides_token = hides_token
         self.signature.limits.depth = min(depth, 512)
         self.signature.nan_literals = nan_literals
         for tensor in spec.inputs:

@@ -53,6 +53,7 @@ cdef extern from "v2/fast_request.hpp" namespace "ksrv" nogil:
         HeaderLimits limits
         size_t json_limit
         cbool nan_literals
+        cbool hides_token
         string late_status
         string late_fields
         string late_prefix

@@ -8,6 +8,7 @@ of executor needs no change elsewhere.
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ksrv._native.ipc.batch_ring import WorkerRing
 from ksrv.errors import HandlerFailed
 from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.spec import ModelSpec
@@ -26,10 +27,16 @@ class Executor(Protocol):
     Attributes:
         any_thread: Whether `run` may be called from any thread, one at a time.
         keeps_deadlines: Whether `run` returns at its deadline, whatever the handler does.
+        ring: The memory for batches that reach the handler's process without Python; None where there
+            is none. A process that replaces another one has a ring of its own.
     """
 
     any_thread: bool
     keeps_deadlines: bool
+
+    @property
+    def ring(self) -> WorkerRing | None:
+        """See above."""
 
     @property
     def alive(self) -> bool:

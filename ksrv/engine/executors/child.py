@@ -1,6 +1,7 @@
 """The program of a handler process: `python -m ksrv.engine.executors.child`, started by process.py.
 
-It loads one handler, runs one batch at a time on its main thread, and ends when told, when the
+It loads one handler, runs one batch at a time on its main thread, those of its ring in a compiled
+loop and those of its channel here, and ends when told, when the
 worker's end of the socket closes, or with the worker. Everything it says comes home: log records as
 events, the output of `print` through pipes.
 """
@@ -19,9 +20,11 @@ import threading
 from collections.abc import Sequence
 
 from ksrv._native.ipc import tensor_descriptors
+from ksrv._native.ipc.batch_ring import ProcessRing
 from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Frame, Link
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
+from ksrv._native.server.exchange import HeadFields
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.executors import messages
 from ksrv.engine.executors.messages import LoadMessage, LogMessage, MessageType
@@ -29,8 +32,9 @@ from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
 from ksrv.images.decode_limits import set_process_limits
 from ksrv.observe.log_text import RecordFormatter
-from ksrv.request import BatchOutputs
+from ksrv.request import BatchOutputs, BatchRequest
 from ksrv.source import ModelSource
+from ksrv.spec import ModelSpec
 from ksrv.statistics import MetricRecord
 
 log = logging.getLogger("ksrv.handler")
@@ -144,12 +148,14 @@ class Child:
     Args:
         link: The link for batches.
         events: The way home for the rest.
+        ring: The descriptor of the memory for batches without messages.
     """
 
-    def __init__(self, link: Link, events: Events) -> None:
+    def __init__(self, link: Link, events: Events, ring: int) -> None:
         self._link = link
         self._events = events
-        self._sequence = 0
+        self._descriptor = ring
+        self._ring: ProcessRing | None = None
 
     def serve(self) -> int:
         """Load the handler and run batches until there are none.
@@ -191,6 +197,7 @@ class Child:
             spec = runner.load()
             buffer_pool.trim_malloc()  # reading a model may take twice its size
             payload = messages.pack_spec(spec)
+            self._ring = self._open_ring(spec)
         except BaseException as error:  # the worker is told, whatever it is
             log.exception("the model cannot be loaded")
             failure = error if isinstance(error, KsrvError) else HandlerFailed(_load_text(error))
@@ -200,41 +207,75 @@ class Child:
         self._fail(failure)
         return None
 
+    def _open_ring(self, spec: ModelSpec) -> ProcessRing:
+        # The worker uses the ring for a model whose inputs have fixed dimensions alone.
+        inputs = [
+            (one.name, one.datatype, [size for size in one.shape[1:] if isinstance(size, int)])
+            for one in spec.inputs
+        ]
+        channel = self._link.channel.fileno()
+        try:
+            return ProcessRing(self._descriptor, channel, inputs, ring_requests)
+        finally:
+            os.close(self._descriptor)
+
     def _step(self, runner: Runner) -> bool:
-        """Take one message; False when it ends the process."""
+        """Run the batches of the ring and take the next message; False when it ends the process."""
+        if self._ring is not None:
+            self._ring.serve(runner.run, self._answer, self._fail_batch)
         frame = self._link.receive()
         if frame.kind == MessageType.CLOSE:
             return False
         if frame.kind != MessageType.RUN:
             raise ChannelError(f"a message was {frame.kind}, not RUN or CLOSE")
-        self._sequence = frame.sequence
         try:
             self._run(runner, frame)
-        except KsrvError as error:
-            failure: KsrvError = error.with_traceback(None)
         except SystemExit:
             raise
-        except BaseException as error:  # the runner's own fault, or outputs that do not fit
-            log.exception("a batch failed outside of its handler")
-            failure = HandlerFailed(f"the batch's answer cannot be sent: {type(error).__name__}")
-        else:
-            return True
-        self._fail(failure)
+        except BaseException as error:  # noqa: BLE001  the worker is told, whatever it is
+            self._fail_batch(frame.sequence, error)
         return True
 
     def _run(self, runner: Runner, frame: Frame) -> None:
-        chunks = Chunks(self._link, self._sequence)
+        chunks = Chunks(self._link, frame.sequence)
         batch = messages.unpack_batch(frame, self._link.imported, lambda: chunks)
         try:
             outputs = runner.run(batch)
         finally:
             chunks.end()
         del batch
-        send_answer(self._link, MessageType.ANSWER, self._sequence, outputs)
+        self._answer(frame.sequence, outputs)
 
-    def _fail(self, error: KsrvError) -> None:
+    def _answer(self, sequence: int, outputs: BatchOutputs) -> None:
+        send_answer(self._link, MessageType.ANSWER, sequence, outputs)
+
+    def _fail_batch(self, sequence: int, error: BaseException) -> None:
+        """Tell the worker why a batch has no answer."""
+        if isinstance(error, KsrvError):
+            self._fail(error.with_traceback(None), sequence)
+            return
+        # The runner's own fault, or outputs that do not fit.
+        log.error("a batch failed outside of its handler", exc_info=error)
+        text = f"the batch's answer cannot be sent: {type(error).__name__}"
+        self._fail(HandlerFailed(text), sequence)
+
+    def _fail(self, error: KsrvError, sequence: int = 0) -> None:
         payload, lenient = messages.dump(messages.to_message(error))
-        self._link.send(MessageType.FAILED, payload, sequence=self._sequence, lenient=lenient)
+        self._link.send(MessageType.FAILED, payload, sequence=sequence, lenient=lenient)
+
+
+def ring_requests(records: list[tuple[int, str, bytes]]) -> list[BatchRequest]:
+    """Return what a handler sees of the requests of a batch in the ring.
+
+    Args:
+        records: The rows, the id and the HTTP head of each; such requests have no parameters.
+    """
+    requests = []
+    row = 0
+    for rows, name, head in records:
+        requests.append(BatchRequest(slice(row, row + rows), name, {}, dict(HeadFields(head))))
+        row += rows
+    return requests
 
 
 def _load_text(error: BaseException) -> str:
@@ -272,16 +313,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ksrv-handler", description="Started by ksrv itself.")
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--events", type=int, required=True)
+    parser.add_argument("--ring", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     options = parser.parse_args(arguments)
     if not _die_with_parent(options.parent):
         return 1
+    os.set_inheritable(options.ring, False)
     faulthandler.enable()
     buffer_pool.tune_malloc(keep=_KEPT_BYTES, no_mmap=True)
     sys.argv = ["ksrv-handler"]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    status = Child(_link(options.channel), Events(_link(options.events))).serve()
+    status = Child(_link(options.channel), Events(_link(options.events)), options.ring).serve()
     gc.freeze()  # with torch, a last collection of what the imports have made takes a second
     return status
 

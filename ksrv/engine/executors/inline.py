@@ -29,6 +29,7 @@ class InlineExecutor:
     """
 
     keeps_deadlines = False
+    ring = None
 
     def __init__(
         self,

@@ -11,8 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
+from ksrv._native.dispatch.batch_dispatcher import DispatchedBatch
 from ksrv._native.ipc import tensor_descriptors
+from ksrv._native.ipc.batch_ring import WorkerRing
 from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Frame, Link
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
@@ -73,6 +76,7 @@ class ProcessExecutor:
         self._callbacks: list[Callable[[str], None]] = []
         self._process: HandlerProcess | None = None
         self._link: Link | None = None
+        self._ring: WorkerRing | None = None
         self._sequence = 0
         self._loaded = False
         self._spec: ModelSpec | None = None
@@ -88,6 +92,11 @@ class ProcessExecutor:
         """The process's number, or 0 when there is none."""
         process = self._process
         return process.pid if process is not None and process.ending is None else 0
+
+    @property
+    def ring(self) -> WorkerRing | None:
+        """The memory for batches of the process that lives; None before it has loaded the handler."""
+        return self._ring if self.alive else None
 
     def on_death(self, callback: Callable[[str], None]) -> None:
         """Have `callback` called with the reason when the process ends; see `Executor.on_death`."""
@@ -113,8 +122,8 @@ class ProcessExecutor:
                 raise NotReady(f"{self._label} is being closed")
             self._backoff.started()
             try:
-                link, process = self._spawn()
-                self._link, self._process = link, process
+                link, process, ring = self._spawn()
+                self._link, self._process, self._ring = link, process, ring
                 self._spec = self._load(link, process)
             except BaseException:
                 self._backoff.ended()
@@ -125,20 +134,25 @@ class ProcessExecutor:
                 raise self._died(process, "as soon as it had loaded the model")
             return self._spec
 
-    def _spawn(self) -> tuple[Link, HandlerProcess]:
+    def _spawn(self) -> tuple[Link, HandlerProcess, WorkerRing]:
         config = self._source.config or ModelConfig()
         channel, channel_end = Channel.pair()
         events, events_end = Channel.pair()
         link = Link(channel)
+        try:
+            ring = WorkerRing(channel.fileno())
+        except MemoryError as error:
+            raise HandlerFailed(f"{self._label} cannot be started: {error}") from error
         command = [sys.executable, "-P", "-m", "ksrv.engine.executors.child"]
         command += ["--channel", str(channel_end.fileno())]
         command += ["--events", str(events_end.fileno())]
+        command += ["--ring", str(ring.fileno())]
         command += ["--parent", str(os.getpid())]
         process = HandlerProcess(
             command,
             folder=self._source.folder,
             environment=handler_environment(os.environ, config.env, self._threads),
-            descriptors=[channel_end.fileno(), events_end.fileno()],
+            descriptors=[channel_end.fileno(), events_end.fileno(), ring.fileno()],
             log=self._log,
             events=Link(events),
             on_event=self._take_event,
@@ -152,7 +166,9 @@ class ProcessExecutor:
         finally:
             channel_end.close()
             events_end.close()
-        return link, process
+            ring.close_fd()
+        ring.collect = partial(self._collect, link, process)
+        return link, process, ring
 
     def _load(self, link: Link, process: HandlerProcess) -> ModelSpec:
         note = LoadMessage(
@@ -232,36 +248,77 @@ class ProcessExecutor:
                     lenient=lenient,
                     wait=False,
                 )
-                answer = self._await(link, batch, deadline_ns)
-            except TimeoutError as error:
-                self._kill(process, "it had not answered when the deadline passed")
-                raise DeadlineExceeded(
-                    "the request's deadline passed while the handler ran"
-                ) from error
             except (ChannelClosed, BlockingIOError) as error:
                 raise self._died(process, "while it ran the batch") from error
-            except ChannelError as error:
-                raise self._confused(process, error) from error
-            except BaseException:
-                # An answer may still come, and would be taken for the next batch's.
-                self._kill(process, "the wait for its answer was broken off")
-                raise
-            if isinstance(answer, KsrvError):
-                raise answer
-            return answer
+            return self._answer(link, process, batch, self._sequence, deadline_ns)
+
+    def _collect(
+        self,
+        link: Link,
+        process: HandlerProcess,
+        batch: BatchInputs,
+        dispatched: DispatchedBatch,
+    ) -> BatchOutputs:
+        """Return the outputs of a batch that the process was given in its ring; see `run`.
+
+        Args:
+            link: The process's.
+            process: The process.
+            batch: The batch, for the answer on the channel.
+            dispatched: What is known of it.
+        """
+        if dispatched.fault:
+            raise self._confused(
+                process, ChannelError(f"an answer is malformed: {dispatched.fault}")
+            )
+        if dispatched.outputs is not None:
+            return BatchOutputs(dispatched.outputs, timings=dispatched.timings, exclusive=True)
+        if process.ending is not None:  # this thread does not wait while the process is replaced
+            raise self._died(process, "while it ran the batch")
+        with self._lock:
+            if dispatched.ring is not self._ring:
+                raise self._died(process, "while it ran the batch")
+            deadline_ns = dispatched.deadline_ns
+            return self._answer(link, process, batch, dispatched.sequence, deadline_ns)
+
+    def _answer(
+        self,
+        link: Link,
+        process: HandlerProcess,
+        batch: BatchInputs,
+        sequence: int,
+        deadline_ns: int | None,
+    ) -> BatchOutputs:
+        """Wait for the answer on the channel; the caller holds the lock."""
+        try:
+            answer = self._await(link, batch, sequence, deadline_ns)
+        except TimeoutError as error:
+            self._kill(process, "it had not answered when the deadline passed")
+            raise DeadlineExceeded("the request's deadline passed while the handler ran") from error
+        except (ChannelClosed, BlockingIOError) as error:
+            raise self._died(process, "while it ran the batch") from error
+        except ChannelError as error:
+            raise self._confused(process, error) from error
+        except BaseException:
+            # An answer may still come, and would be taken for the next batch's.
+            self._kill(process, "the wait for its answer was broken off")
+            raise
+        if isinstance(answer, KsrvError):
+            raise answer
+        return answer
 
     def _await(
-        self, link: Link, batch: BatchInputs, deadline_ns: int | None
+        self, link: Link, batch: BatchInputs, sequence: int, deadline_ns: int | None
     ) -> BatchOutputs | KsrvError:
         """Return the answer, or the error that failed the whole batch."""
         while True:
             frame = link.receive(deadline_ns)
-            if frame.sequence != self._sequence:
-                raise ChannelError(f"it answered batch {frame.sequence}, not {self._sequence}")
+            if frame.sequence != sequence:
+                raise ChannelError(f"it answered batch {frame.sequence}, not {sequence}")
             if frame.kind == MessageType.ANSWER:
                 return messages.unpack_answer(frame, link.imported, len(batch.requests))
             if frame.kind == MessageType.ASK:
-                self._tell_listening(link, batch)
+                self._tell_listening(link, batch, sequence)
                 continue
             if frame.kind != MessageType.CHUNK:
                 return self._failure(frame)
@@ -269,15 +326,13 @@ class ProcessExecutor:
             if batch.emit is not None:
                 batch.emit(chunk)
 
-    def _tell_listening(self, link: Link, batch: BatchInputs) -> None:
+    def _tell_listening(self, link: Link, batch: BatchInputs, sequence: int) -> None:
         """Answer the handler's question whether a client still waits for the batch."""
         emit = batch.emit
         if emit is None:
             raise ChannelError("it asked for listeners of a batch without streams")
         payload, lenient = messages.dump(messages.ListeningMessage(sorted(emit.listening())))
-        link.send(
-            MessageType.LISTENING, payload, sequence=self._sequence, lenient=lenient, wait=False
-        )
+        link.send(MessageType.LISTENING, payload, sequence=sequence, lenient=lenient, wait=False)
 
     def close(self) -> None:
         """Let the handler clean up and end the process; a batch that still runs is given up."""
@@ -311,7 +366,7 @@ class ProcessExecutor:
     def _drop_process(self) -> None:
         """End the process and its children, and free everything that belonged to it."""
         link, process = self._link, self._process
-        self._link = self._process = None
+        self._link = self._process = self._ring = None
         self._loaded = False
         if process is not None:
             process.kill()
@@ -358,6 +413,9 @@ class ProcessExecutor:
             self._log.say(logging.ERROR, f"the process {ending}")
         link.channel.shutdown()
         if loaded and not self._closing.is_set():
+            ring = self._ring
+            if ring is not None and ring.used:
+                self._backoff.served()
             self._backoff.ended()
             name = f"ksrv-replace-{self._source.name}-{self._instance}"
             threading.Thread(target=self._replace, name=name, daemon=True).start()

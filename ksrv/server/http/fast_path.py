@@ -160,6 +160,7 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
             run=model.run_inline,
             late=late,
             json_limit=min(limits.json, FAST_PATH_JSON),
+            hides_token=route.hides_token,
             depth=limits.json_depth,
             nan_literals=route.nan_literals,
         )
@@ -205,6 +206,11 @@ class FastPath:
         self._needs_token = access.needs_token
         self.nan_literals = nan_literals
         self._shared_memory = shared_memory
+
+    @property
+    def hides_token(self) -> bool:
+        """Whether handlers must not see the header that holds a token."""
+        return self._needs_token
 
     def admits(self, head: bytes) -> bool:
         """Tell whether the sender of a head may send its body; the app says why not.

@@ -60,6 +60,7 @@ class FunctionExecutor:
 
     any_thread = True
     keeps_deadlines = False
+    ring = None
 
     def __init__(self, source: ModelSource, run: Callable[[BatchInputs], object]) -> None:
         self.source = source

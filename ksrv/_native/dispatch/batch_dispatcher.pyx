@@ -1,0 +1,222 @@
+# It relies on the GIL: what `serve` brings home is read before its thread calls it again.
+"""Serves a handler process without Python, and brings home the batches that need it."""
+
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+from libcpp.vector cimport vector
+
+cimport numpy as cnp
+
+import numpy as np
+
+from ksrv._native.ipc.batch_ring cimport (
+    BatchRing, RingAnswer, RingFault, RingOutput, WorkerRing, ring_fault_text,
+)
+from ksrv._native.queue.request_handle cimport CRequest, NEVER
+from ksrv._native.queue.request_queue cimport CQueue, Queue
+from ksrv._native.queue.stats cimport Stats, Sums
+from ksrv._native.tensor.datatype cimport RANK_LIMIT
+from ksrv._native.tensor.tensor cimport ksrv_tensor
+
+from ksrv._native.ipc.batch_ring import FIRST_SEQUENCE
+from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES, NAMES as DATATYPE_NAMES
+
+cnp.import_array()
+
+cdef extern from "numpy/arrayobject.h":
+    cnp.ndarray PyArray_NewFromDescr(
+        PyTypeObject *subtype, cnp.dtype descr, int rank, const cnp.npy_intp *sizes,
+        const cnp.npy_intp *strides, void *data, int flags, PyObject *like
+    )
+
+cdef extern from "dispatch/batch_dispatcher.hpp" namespace "ksrv" nogil:
+    cdef enum Served "ksrv::Served":
+        SERVED_REQUESTS "ksrv::Served::requests"
+        SERVED_READY "ksrv::Served::ready"
+        SERVED_CLOSED "ksrv::Served::closed"
+        SERVED_NUDGED "ksrv::Served::nudged"
+        SERVED_STARTED "ksrv::Served::started"
+
+    cdef enum Landing "ksrv::Landing":
+        LANDING_ON_CHANNEL "ksrv::Landing::on_channel"
+        LANDING_OUTPUTS "ksrv::Landing::outputs"
+        LANDING_MALFORMED "ksrv::Landing::malformed"
+
+    cdef struct DispatchTerms:
+        size_t slot
+        uint64_t max_rows
+        int64_t delay_ns
+        int64_t run_timeout_ns
+
+    cdef cppclass CDispatchedBatch "ksrv::DispatchedBatch":
+        vector[CRequest *] requests
+        uint64_t number
+        uint64_t assemble_ns
+        int64_t began_ns
+        int64_t deadline_ns
+        void release_requests() noexcept
+
+    cdef cppclass CBatchDispatcher "ksrv::BatchDispatcher":
+        CBatchDispatcher(
+            CQueue *queue, BatchRing *ring, int channel, Sums *sums, size_t room
+        ) except +
+        Served serve(const DispatchTerms &terms) noexcept
+        void put_back() noexcept
+        CDispatchedBatch batch
+        Landing landing
+        RingAnswer answer
+        RingFault fault
+
+cdef object ndarray = np.ndarray
+cdef tuple DTYPES = DATATYPE_DTYPES
+cdef tuple NAMES = DATATYPE_NAMES
+
+
+cdef class DispatchedBatch:
+    """A batch that a handler process was given, and that Python has to end.
+
+    Attributes:
+        ring: The process's.
+        handles: Its requests, in row order; those that ended before it was run as well.
+        sequence: Its number on the channel.
+        began_ns: When the handler came to it, on the clock of `time.monotonic_ns`.
+        deadline_ns: When to give up, or None.
+        assemble_ns: How long joining the requests took.
+        outputs: The outputs; None where they are not in the ring.
+        timings: Nanoseconds by stage, beside outputs.
+        fault: What is wrong with the answer in the ring; "" where nothing is.
+    """
+
+    cdef readonly WorkerRing ring
+    cdef readonly list handles
+    cdef readonly object sequence
+    cdef readonly object began_ns
+    cdef readonly object deadline_ns
+    cdef readonly object assemble_ns
+    cdef readonly list outputs
+    cdef readonly dict timings
+    cdef readonly str fault
+
+
+cdef class BatchDispatcher:
+    """Takes batches for an instance whose handler runs in a process.
+
+    Args:
+        queue: The model's queue.
+        ring: The process's; a process that replaces it has another one.
+        stats: Counts the batches that are served without Python.
+        slot: The instance's.
+        room: The most requests that one batch joins.
+        max_rows: The most rows of a batch.
+        delay_ns: How long the oldest request of a batch waits for a full one.
+        run_timeout_ns: How long a batch may run; 0 for as long as its requests wait.
+
+    Attributes:
+        ring: The process's.
+    """
+
+    cdef CBatchDispatcher *dispatcher
+    cdef DispatchTerms terms
+    cdef Queue queue
+    cdef readonly WorkerRing ring
+    cdef Stats stats
+
+    def __cinit__(
+        self, Queue queue not None, WorkerRing ring not None, Stats stats not None, *, size_t slot,
+        size_t room, uint64_t max_rows, int64_t delay_ns, int64_t run_timeout_ns
+    ):
+        self.queue = queue
+        self.ring = ring
+        self.stats = stats
+        self.terms.slot = slot
+        self.terms.max_rows = max_rows
+        self.terms.delay_ns = delay_ns
+        self.terms.run_timeout_ns = run_timeout_ns
+        self.dispatcher = new CBatchDispatcher(
+            queue.queue, ring.ring, ring.channel, &stats.sums, room
+        )
+
+    def __dealloc__(self):
+        del self.dispatcher
+
+    def serve(self):
+        """Serve the process until Python is needed; the GIL is free meanwhile.
+
+        Returns:
+            As `Queue.take`, or a `DispatchedBatch`.
+        """
+        cdef Served served
+        with nogil:
+            served = self.dispatcher.serve(self.terms)
+        if served == SERVED_READY:
+            return True
+        if served == SERVED_CLOSED:
+            return None
+        if served == SERVED_NUDGED:
+            return []
+        if served == SERVED_STARTED:
+            return self._started()
+        return self._handles()
+
+    def put_back(self) -> None:
+        """Put batches that the handler has not come to back into the queue: its process ended."""
+        self.dispatcher.put_back()
+
+    cdef list _handles(self):
+        cdef CDispatchedBatch *batch = &self.dispatcher.batch
+        cdef list handles = PyList_New(<Py_ssize_t>batch.requests.size())
+        cdef size_t i
+        cdef void *handle
+        for i in range(batch.requests.size()):
+            handle = batch.requests[i].taken(batch.requests[i])
+            PyList_SET_ITEM(handles, <Py_ssize_t>i, <object>handle)
+        batch.release_requests()
+        return handles
+
+    cdef DispatchedBatch _started(self):
+        cdef CDispatchedBatch *batch = &self.dispatcher.batch
+        cdef DispatchedBatch made = DispatchedBatch.__new__(DispatchedBatch)
+        made.ring = self.ring
+        made.sequence = FIRST_SEQUENCE + batch.number
+        made.began_ns = batch.began_ns
+        made.deadline_ns = None if batch.deadline_ns == NEVER else batch.deadline_ns
+        made.assemble_ns = batch.assemble_ns
+        made.fault = ""
+        if self.dispatcher.landing == LANDING_MALFORMED:
+            made.fault = ring_fault_text(self.dispatcher.fault).decode()
+        elif self.dispatcher.landing == LANDING_OUTPUTS:
+            self._read(made, self.ring.ring.answer_rows(batch.number))
+        made.handles = self._handles()
+        return made
+
+    cdef int _read(self, DispatchedBatch made, const unsigned char *rows) except -1:
+        cdef RingAnswer *answer = &self.dispatcher.answer
+        cdef RingOutput *output
+        cdef cnp.npy_intp sizes[RANK_LIMIT]
+        cdef cnp.ndarray array
+        cdef uint32_t i
+        cdef int k
+        made.outputs = []
+        for i in range(answer.outputs):
+            output = &answer.output[i]
+            for k in range(output.rank):
+                sizes[k] = <cnp.npy_intp>output.shape[k]
+            dtype = DTYPES[output.datatype]
+            Py_INCREF(dtype)  # the array takes this reference
+            array = PyArray_NewFromDescr(
+                <PyTypeObject *>ndarray, <cnp.dtype>dtype, output.rank, sizes, NULL, NULL, 0, NULL
+            )
+            memcpy(cnp.PyArray_DATA(array), rows + output.offset, output.nbytes)
+            made.outputs.append(ksrv_tensor(
+                output.name[:output.name_length].decode(), NAMES[output.datatype],
+                tuple([output.shape[k] for k in range(output.rank)]), array,
+            ))
+        made.timings = {}
+        for i in range(answer.stages):
+            name = <bytes>answer.stage[i].name
+            made.timings[name.decode()] = answer.stage[i].ns
+        return 0

@@ -1,0 +1,27 @@
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+FIRST_SEQUENCE: Final[int]
+
+class WorkerRing:
+    collect: Callable[[Any, Any], Any]
+    def __init__(self, channel: int) -> None: ...
+    def fileno(self) -> int: ...
+    def close_fd(self) -> None: ...
+    @property
+    def used(self) -> bool: ...
+
+class ProcessRing:
+    def __init__(
+        self,
+        descriptor: int,
+        channel: int,
+        inputs: Iterable[tuple[str, str, Sequence[int]]],
+        make_requests: Callable[[list[tuple[int, str, bytes]]], Any],
+    ) -> None: ...
+    def serve(
+        self,
+        run: Callable[[Any], Any],
+        answer: Callable[[int, Any], None],
+        fail: Callable[[int, BaseException], None],
+    ) -> None: ...

@@ -1,0 +1,313 @@
+# It relies on the GIL: a process's arrays and tensors are made and read one batch after the other.
+"""The memory for batches that a worker and a handler process share: `WorkerRing` and `ProcessRing`.
+
+In the process one compiled loop runs the batches: it copies the rows of a batch into arrays of the
+process's own, which a handler may keep, calls the runner, and writes the outputs into the answer's
+place. What does not fit there goes over the channel.
+"""
+
+import fcntl
+import os
+from collections.abc import Sequence
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
+from libc.string cimport memcpy, memset
+
+cimport cython
+cimport numpy as cnp
+
+import numpy as np
+
+from ksrv._native.batch.batch cimport BatchInputs, BatchOutputs
+from ksrv._native.tensor.datatype cimport (
+    DT_BYTES, DT_INVALID, Datatype, datatype_of, item_size_of,
+)
+from ksrv._native.tensor.tensor cimport Tensor, ksrv_tensor
+
+from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES
+
+cnp.import_array()
+
+cdef extern from "numpy/arrayobject.h":
+    cnp.ndarray PyArray_NewFromDescr(
+        PyTypeObject *subtype, cnp.dtype descr, int rank, const cnp.npy_intp *sizes,
+        const cnp.npy_intp *strides, void *data, int flags, PyObject *like
+    )
+
+cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
+    int64_t now_ns() noexcept
+
+cdef object ndarray = np.ndarray
+cdef tuple DTYPES = DATATYPE_DTYPES
+
+FIRST_SEQUENCE = 1 << 63
+"""On the channel, the sequence number of a batch in the ring is this plus its number there."""
+
+# What a process looks for its next batch before it sleeps: about what its waking up would take.
+cdef int64_t SPIN_NS = 5000
+
+
+cdef class WorkerRing:
+    """A worker's end.
+
+    Args:
+        channel: The descriptor of the worker's end of the process's channel. It is duplicated, so
+            that a thread may wait for it when the channel is closed.
+
+    Attributes:
+        collect: Gives the outputs of a batch that the ring could not answer: called with the batch
+            and its `DispatchedBatch`.
+
+    Raises:
+        MemoryError: There is no memory for it.
+    """
+
+    def __cinit__(self, int channel):
+        self.channel = -1
+        self.ring = BatchRing.make()
+        if self.ring == NULL:
+            raise MemoryError("there is no memory for the batches of a handler process")
+        self.channel = fcntl.fcntl(channel, fcntl.F_DUPFD_CLOEXEC, 0)
+
+    def __dealloc__(self):
+        del self.ring
+        if self.channel >= 0:
+            os.close(self.channel)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the memory, for the process; -1 once it was closed."""
+        return self.ring.fd()
+
+    def close_fd(self) -> None:
+        """Close the descriptor; the memory stays."""
+        self.ring.close_fd()
+
+    @property
+    def used(self):
+        """Whether the process was ever given a batch."""
+        return self.ring.used.load()
+
+
+@cython.final
+cdef class RingRequests:
+    """The requests of a batch from the ring, in row order; made when a handler reads them."""
+
+    cdef bytes text
+    cdef uint32_t count
+    cdef object make_requests
+    cdef list made
+
+    cdef list all(self):
+        cdef const char *text = self.text
+        cdef RingRequest record
+        cdef Py_ssize_t at = self.count * sizeof(RingRequest)
+        cdef list found
+        cdef uint32_t i
+        if self.made is None:
+            found = []
+            for i in range(self.count):
+                memcpy(&record, text + i * sizeof(RingRequest), sizeof(RingRequest))
+                found.append((
+                    record.rows,
+                    self.text[at : at + record.id_length].decode(),
+                    self.text[at + record.id_length : at + record.id_length + record.head_length],
+                ))
+                at += record.id_length + record.head_length
+            self.made = self.make_requests(found)
+        return self.made
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, place):
+        return self.all()[place]
+
+    def __iter__(self):
+        return iter(self.all())
+
+    def __eq__(self, other):
+        return isinstance(other, Sequence) and self.all() == list(other)
+
+
+Sequence.register(RingRequests)
+
+
+cdef class ProcessRing:
+    """A handler process's end.
+
+    Args:
+        descriptor: Of the memory; it stays the caller's.
+        channel: The descriptor of the process's end of the channel.
+        inputs: Name, datatype and the dimensions behind the first of each input.
+        make_requests: Makes what a handler sees of a batch's requests out of the rows, the id and
+            the head of each.
+
+    Raises:
+        ValueError: The descriptor is not that of a ring.
+    """
+
+    cdef BatchRing *ring
+    cdef int channel
+    cdef list inputs
+    cdef object make_requests
+    cdef uint64_t completed
+
+    def __cinit__(self, int descriptor, int channel, inputs, make_requests):
+        self.ring = BatchRing.map(descriptor)
+        if self.ring == NULL:
+            raise ValueError("the descriptor is not one of memory for batches")
+        self.channel = channel
+        self.make_requests = make_requests
+        self.inputs = []
+        for name, datatype, tail in inputs:
+            kind = datatype.encode()
+            code = datatype_of(kind, <size_t>len(kind))
+            self.inputs.append((name, datatype, DTYPES[<int>code], tuple(tail)))
+
+    def __dealloc__(self):
+        del self.ring
+
+    def serve(self, run, answer, fail) -> None:
+        """Run batches until a message waits on the channel, or the channel is closed.
+
+        Args:
+            run: Runs a batch, as `Runner.run`.
+            answer: Sends outputs that do not fit the ring: called with a sequence number and them.
+            fail: Sends an exception of the two: called with a sequence number and the exception.
+        """
+        cdef Bell bell
+        cdef uint64_t number
+        cdef RingAnswer *place
+        cdef uint32_t form
+        while True:
+            with nogil:
+                bell = wait_for_batch(self.ring[0], self.channel, self.completed, SPIN_NS)
+            if bell == BELL_INTERRUPTED:
+                PyErr_CheckSignals()
+                continue
+            if bell != BELL_RANG:
+                return
+            number = self.completed + 1
+            place = <RingAnswer *>self.ring.answer(number)
+            place.number = number
+            place.began_ns = now_ns()
+            form = RING_OUTPUTS_HERE
+            try:
+                outputs = run(self._batch(number))
+                place.ended_ns = now_ns()
+                if not self._write(place, number, outputs):
+                    form = RING_ON_CHANNEL
+                    answer(FIRST_SEQUENCE + number, outputs)
+            except SystemExit:
+                raise
+            except BaseException as error:
+                form = RING_ON_CHANNEL
+                fail(FIRST_SEQUENCE + number, error)
+            outputs = None
+            place.form = form
+            self.completed = number
+            complete_batch(self.ring[0], self.channel, number)
+
+    cdef BatchInputs _batch(self, uint64_t number):
+        cdef const unsigned char *place = self.ring.batch(number)
+        cdef RingBatch head
+        cdef BatchInputs batch = BatchInputs.__new__(BatchInputs)
+        cdef RingRequests requests = RingRequests.__new__(RingRequests)
+        cdef cnp.npy_intp sizes[RANK_LIMIT]
+        cdef size_t at, nbytes
+        cdef int rank, i
+        cdef cnp.ndarray array
+        memcpy(&head, place, sizeof(RingBatch))
+        if head.number != number or head.inputs != <uint32_t>len(self.inputs):
+            raise ValueError(f"the ring has batch {head.number} with {head.inputs} inputs")
+        batch.rows = head.rows
+        batch.requests = requests
+        requests.count = head.requests
+        requests.make_requests = self.make_requests
+        requests.text = PyBytes_FromStringAndSize(
+            <const char *>place + sizeof(RingBatch), head.text_bytes
+        )
+        batch.tensors = {}
+        at = head.first_row
+        for name, datatype, dtype, tail in self.inputs:
+            rank = <int>len(<tuple>tail) + 1
+            sizes[0] = <cnp.npy_intp>head.rows
+            for i in range(1, rank):
+                sizes[i] = (<tuple>tail)[i - 1]
+            Py_INCREF(dtype)  # the array takes this reference
+            array = PyArray_NewFromDescr(
+                <PyTypeObject *>ndarray, <cnp.dtype>dtype, rank, sizes, NULL, NULL, 0, NULL
+            )
+            nbytes = <size_t>cnp.PyArray_NBYTES(array)
+            if nbytes > RING_BATCH_BYTES or at > RING_BATCH_BYTES - nbytes:
+                raise ValueError(f"the rows of the input {name} do not lie in the ring")
+            memcpy(cnp.PyArray_DATA(array), place + at, nbytes)
+            at += (nbytes + RING_ALIGNMENT - 1) & ~<size_t>(RING_ALIGNMENT - 1)
+            batch.tensors[name] = ksrv_tensor(name, datatype, (head.rows,) + <tuple>tail, array)
+        return batch
+
+    cdef bint _write(self, RingAnswer *place, uint64_t number, BatchOutputs outputs) except -1:
+        """Write the outputs of a batch; False where they have to go over the channel."""
+        cdef unsigned char *rows = <unsigned char *>self.ring.answer_rows(number)
+        cdef list tensors = outputs.tensors
+        cdef dict timings = outputs.timings
+        cdef RingOutput *output
+        cdef Tensor tensor
+        cdef cnp.ndarray array
+        cdef Py_ssize_t length = 0
+        cdef const char *text
+        cdef size_t at = 0
+        cdef uint32_t i = 0
+        cdef int k
+        cdef bytes kind
+        cdef Datatype code
+        if (
+            outputs.failures or outputs.headers or outputs.parameters or outputs.torchserve
+            or len(tensors) > RING_OUTPUTS or len(timings) > RING_STAGES
+        ):
+            return False
+        for tensor in tensors:
+            if tensor.parameters or not cnp.PyArray_CheckExact(tensor.data):
+                return False
+            array = <cnp.ndarray>tensor.data
+            kind = tensor.datatype.encode()
+            code = datatype_of(kind, <size_t>len(kind))
+            if code == DT_INVALID or code == DT_BYTES or not (
+                cnp.PyArray_IS_C_CONTIGUOUS(array) and cnp.PyArray_ISNOTSWAPPED(array)
+            ):
+                return False
+            if <size_t>cnp.PyArray_ITEMSIZE(array) != item_size_of(code):
+                return False
+            output = &place.output[i]
+            output.nbytes = <uint64_t>cnp.PyArray_NBYTES(array)
+            text = PyUnicode_AsUTF8AndSize(tensor.name, &length)
+            if (output.nbytes > RING_ANSWER_BYTES or at > RING_ANSWER_BYTES - output.nbytes
+                    or not 0 < length <= <Py_ssize_t>RING_NAME):
+                return False
+            memcpy(output.name, text, <size_t>length)
+            output.name_length = <uint16_t>length
+            output.datatype = <uint8_t>code
+            output.rank = <uint8_t>cnp.PyArray_NDIM(array)
+            for k in range(output.rank):
+                output.shape[k] = cnp.PyArray_DIM(array, k)
+            output.offset = at
+            memcpy(rows + at, cnp.PyArray_DATA(array), output.nbytes)
+            at += (output.nbytes + RING_ALIGNMENT - 1) & ~<size_t>(RING_ALIGNMENT - 1)
+            i += 1
+        place.outputs = i
+        i = 0
+        for name, nanoseconds in timings.items():
+            text = PyUnicode_AsUTF8AndSize(name, &length)
+            if length >= <Py_ssize_t>RING_STAGE_NAME:
+                return False
+            memset(place.stage[i].name, 0, RING_STAGE_NAME)
+            memcpy(place.stage[i].name, text, <size_t>length)
+            place.stage[i].ns = nanoseconds
+            i += 1
+        place.stages = i
+        return True

@@ -1,0 +1,381 @@
+#include "dispatch/batch_dispatcher.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "base/clock.hpp"
+#include "memory/buffer_pool.hpp"
+#include "queue/completions.hpp"
+#include "server/fast_response.hpp"
+
+namespace ksrv {
+
+namespace {
+
+constexpr std::size_t aligned(std::size_t size) noexcept {
+    return (size + RING_ALIGNMENT - 1) & ~(RING_ALIGNMENT - 1);
+}
+
+FastRequest *fast(Request *request) noexcept { return static_cast<FastRequest *>(request); }
+
+// Writes a head without the line that holds a token; returns its bytes.
+std::size_t copy_head(char *to, FastRequest *request) noexcept {
+    const char *head = request->head();
+    const std::size_t length = request->head_length;
+    if (!request->signature->hides_token) {
+        std::memcpy(to, head, length);
+        return length;
+    }
+    std::size_t written = 0;
+    for (std::size_t at = 0; at < length;) {
+        const void *found = std::memchr(head + at, '\n', length - at);
+        const std::size_t end =
+            found == nullptr ? length : static_cast<std::size_t>(static_cast<const char *>(found) - head) + 1;
+        static constexpr char name[] = "authorization";
+        constexpr std::size_t name_length = sizeof name - 1;
+        bool token = end - at > name_length && head[at + name_length] == ':';
+        for (std::size_t i = 0; token && i < name_length; ++i)
+            token = (head[at + i] | 0x20) == name[i];
+        if (!token) {
+            std::memcpy(to + written, head + at, end - at);
+            written += end - at;
+        }
+        at = end;
+    }
+    return written;
+}
+
+}  // namespace
+
+void DispatchedBatch::release_requests() noexcept {
+    for (Request *request : requests) release(request);
+    requests.clear();
+}
+
+BatchDispatcher::BatchDispatcher(Queue *queue, BatchRing *ring, int channel, Sums *sums, std::size_t room)
+    : room_(room), queue_(queue), ring_(ring), channel_(channel), sums_(sums), marks_(room),
+      rows_(new unsigned char[RING_ANSWER_BYTES]) {
+    taken_.reserve(room);
+    batch.requests.reserve(room);
+    for (DispatchedBatch &place : places_) place.requests.reserve(room);
+}
+
+BatchDispatcher::~BatchDispatcher() {
+    put_back();
+    batch.release_requests();
+}
+
+// ---- into the ring --------------------------------------------------------------------------
+
+// Whether the batch goes into a place of the ring: fast-path requests alone, of not too many bytes.
+bool BatchDispatcher::fits(const std::vector<Request *> &requests, std::size_t count) const noexcept {
+    const ModelSignature *signature = nullptr;
+    std::size_t text = sizeof(RingBatch) + count * sizeof(RingRequest);
+    std::uint64_t rows = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        Request *request = requests[i];
+        if (!is_fast_request(request)) return false;
+        signature = fast(request)->signature;
+        text += fast(request)->layout.id_length + fast(request)->head_length;
+        rows += request->rows;
+        if (text > RING_BATCH_BYTES) return false;
+    }
+    std::size_t size = aligned(text);
+    for (const InputSignature &input : signature->inputs) {
+        if (input.row_bytes != 0 && rows > RING_BATCH_BYTES / input.row_bytes) return false;
+        size += aligned(rows * input.row_bytes);
+        if (size > RING_BATCH_BYTES) return false;
+    }
+    return true;
+}
+
+// Puts the first `count` of `taken_` into the ring's next place.
+void BatchDispatcher::dispatch(std::size_t count) noexcept {
+    const std::int64_t began = now_ns();
+    const std::uint64_t number = put_ + 1;
+    DispatchedBatch &made = at(number);
+    unsigned char *place = ring_->batch(number);
+    RingBatch head{};
+    RingRequest *record = reinterpret_cast<RingRequest *>(place + sizeof head);
+    unsigned char *const records_end = place + sizeof head + count * sizeof *record;
+    unsigned char *text = records_end;
+    made.requests.swap(taken_);
+    made.requests.resize(count);
+    made.rows = 0;
+    for (Request *request : made.requests) {
+        retain(request);
+        made.rows += request->rows;
+        const FastRequestLayout &layout = fast(request)->layout;
+        record->rows = request->rows;
+        record->id_length = static_cast<std::uint32_t>(layout.id_length);
+        std::memcpy(text, fast(request)->body() + layout.id_offset, layout.id_length);
+        text += layout.id_length;
+        const std::size_t length = copy_head(reinterpret_cast<char *>(text), fast(request));
+        record->head_length = static_cast<std::uint32_t>(length);
+        text += length;
+        ++record;
+    }
+    const ModelSignature &signature = *fast(made.requests[0])->signature;
+    unsigned char *to = place + aligned(static_cast<std::size_t>(text - place));
+    head.number = number;
+    head.rows = made.rows;
+    head.requests = static_cast<std::uint32_t>(count);
+    head.inputs = static_cast<std::uint32_t>(signature.inputs.size());
+    head.text_bytes = static_cast<std::uint32_t>(text - place - sizeof head);
+    head.first_row = static_cast<std::uint32_t>(to - place);
+    for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
+        unsigned char *row = to;
+        for (Request *request : made.requests) {
+            const std::size_t nbytes = request->rows * signature.inputs[i].row_bytes;
+            std::memcpy(row, fast(request)->input(i), nbytes);
+            row += nbytes;
+        }
+        count_copy(static_cast<std::size_t>(row - to));
+        to += aligned(static_cast<std::size_t>(row - to));
+    }
+    std::memcpy(place, &head, sizeof head);
+    made.number = number;
+    made.started = false;
+    made.deadline_ns = NEVER;
+    made.dispatched_ns = now_ns();
+    made.assemble_ns = count > 1 ? static_cast<std::uint64_t>(made.dispatched_ns - began) : 0;
+    put_ = number;
+    ring_->used.store(true, std::memory_order_relaxed);
+    RingControl &control = ring_->control();
+    control.dispatched.store(number);
+    if (control.process_sleeps.load() != 0 && control.process_sleeps.exchange(0) != 0) ring_bell(channel_);
+}
+
+// The handler has come to a batch, as far as is known here.
+void BatchDispatcher::start(DispatchedBatch &started, std::int64_t began_ns,
+                            const DispatchTerms &terms) noexcept {
+    started.started = true;
+    started.began_ns = std::clamp(began_ns, std::max(started.dispatched_ns, landed_ns_), now_ns());
+    unsigned char *const alive = marks_.data();
+    const std::size_t count = started.requests.size();
+    for (Request *request : started.requests)
+        if (request->started_ns == 0) request->started_ns = started.began_ns;
+    queue_->start(started.requests.data(), count, alive);
+    std::int64_t deadline = 0;
+    for (std::size_t i = 0; i < count; ++i)
+        if (alive[i]) deadline = std::max(deadline, started.requests[i]->deadline_ns);
+    // A batch that nobody waits for any more is not a reason to end the process at once.
+    if (deadline == 0) {
+        const std::int64_t timeout = fast(started.requests[0])->signature->timeout_ns;
+        deadline = timeout > 0 ? started.began_ns + timeout : NEVER;
+    }
+    if (terms.run_timeout_ns > 0) deadline = std::min(deadline, started.began_ns + terms.run_timeout_ns);
+    started.deadline_ns = deadline;
+}
+
+// How many batches the ring may hold: those that a quick handler gets through in no time.
+std::uint64_t BatchDispatcher::depth() const noexcept {
+    return static_cast<std::uint64_t>(
+        std::clamp<std::int64_t>(QUICK_NS / std::max<std::int64_t>(ran_ns_, 1), 1, RING_PLACES));
+}
+
+void BatchDispatcher::fill(const DispatchTerms &terms) noexcept {
+    while (in_ring() < depth()) {
+        taken_.resize(room_);
+        const std::size_t count = queue_->take_ahead(
+            terms.slot, at(landed_ + 1).requests[0]->taken, taken_.data(), room_, terms.max_rows);
+        if (count == 0) return;
+        if (!fits(taken_, count)) {
+            queue_->put_back(taken_.data(), count);
+            return;
+        }
+        dispatch(count);
+    }
+}
+
+// ---- out of the ring ------------------------------------------------------------------------
+
+// Gives the first batch of the ring to Python.
+void BatchDispatcher::hand_over(Landing why) noexcept {
+    batch.release_requests();
+    std::swap(batch, at(landed_ + 1));
+    ++landed_;
+    landing = why;
+}
+
+// Answers what the process has completed. False: Python has to go on with `batch`.
+bool BatchDispatcher::land(const DispatchTerms &terms) noexcept {
+    const std::uint64_t completed = ring_->control().completed.load();
+    // Python may have ended a batch before the process has counted it.
+    const bool sane = completed + 1 >= landed_ && completed <= put_;
+    if (!sane && in_ring() == 0) return true;  // the next batch ends the process
+    while (landed_ < completed || !sane) {
+        DispatchedBatch &first = at(landed_ + 1);
+        fault = sane ? ring_->read_answer(first.number, &answer) : RING_COUNTS;
+        if (!first.started) start(first, fault == RING_OK ? answer.began_ns : 0, terms);
+        if (fault != RING_OK) {
+            hand_over(Landing::malformed);
+            return false;
+        }
+        if (answer.form == RING_ON_CHANNEL || !finish(first)) {
+            hand_over(answer.form == RING_ON_CHANNEL ? Landing::on_channel : Landing::outputs);
+            return false;
+        }
+        first.release_requests();
+        landed_ns_ = now_ns();
+        ++landed_;
+    }
+    if (in_ring() > 0 && !at(landed_ + 1).started) start(at(landed_ + 1), 0, terms);
+    return true;
+}
+
+// Answers the requests of a batch; false where an answer is not of the common form, and none was answered.
+bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
+    const std::size_t count = done.requests.size();
+    // Copied, so that what is checked and what is sent are the same bytes whatever the process does.
+    const unsigned char *rows = rows_.get();
+    for (std::uint32_t i = 0; i < answer.outputs; ++i)
+        std::memcpy(rows_.get() + answer.output[i].offset,
+                    ring_->answer_rows(done.number) + answer.output[i].offset, answer.output[i].nbytes);
+    ReplyPart parts[RING_OUTPUTS];
+    std::ptrdiff_t shapes[RING_OUTPUTS][MAX_RANK];
+    for (std::uint32_t i = 0; i < answer.outputs; ++i) {
+        const RingOutput &output = answer.output[i];
+        ReplyPart &part = parts[i];
+        std::copy(output.shape, output.shape + output.rank, shapes[i]);
+        if (count > 1 && (output.rank == 0 || static_cast<std::uint64_t>(output.shape[0]) != done.rows))
+            return false;
+        part.name = output.name;
+        part.name_length = output.name_length;
+        part.type = static_cast<Datatype>(output.datatype);
+        part.datatype = DATATYPES[output.datatype].name;
+        part.datatype_length = DATATYPES[output.datatype].name_length;
+        part.data = rows + output.offset;
+        part.shape = shapes[i];
+        part.rank = output.rank;
+        part.row_bytes = static_cast<std::int64_t>(output.nbytes / done.rows);
+        if (static_cast<std::uint64_t>(part.row_bytes) * done.rows != output.nbytes) return false;
+    }
+    const int outputs = static_cast<int>(answer.outputs);
+    if (outputs == 0) return false;
+    std::int64_t row = 0;
+    for (Request *request : done.requests) {
+        if (!fits_fast_response(*fast(request), parts, outputs, row)) return false;
+        row += request->rows;
+    }
+
+    const std::int64_t ran =
+        std::clamp<std::int64_t>(answer.ended_ns - answer.began_ns, 0, now_ns() - done.began_ns);
+    BatchTimes times;
+    times.assemble = done.assemble_ns;
+    times.inference = static_cast<std::uint64_t>(ran);
+    ReplyStage stages[RING_STAGES + 1] = {{"assemble", 8, done.assemble_ns}};
+    for (std::uint32_t i = 0; i < answer.stages; ++i) {
+        const RingStage &stage = answer.stage[i];
+        stages[i + 1] = {stage.name, std::strlen(stage.name), stage.ns};
+        if (std::strcmp(stage.name, "preprocess") == 0) times.preprocess = stage.ns;
+        if (std::strcmp(stage.name, "inference") == 0) times.inference = stage.ns;
+        if (std::strcmp(stage.name, "postprocess") == 0) times.postprocess = stage.ns;
+    }
+    ran_ns_ += (ran - ran_ns_) / 8;
+    if (ran > QUICK_NS) ran_ns_ = std::max(ran_ns_, ran);
+    regroup_ns_ =
+        done.rows > 1 && ran >= REGROUP_FROM_NS ? std::min(ran / REGROUP_SHARE, REGROUP_MOST_NS) : 0;
+
+    unsigned char *const won = marks_.data();
+    // Who wins a request answers it.
+    queue_->finish(done.requests.data(), count, won);
+    std::uint64_t served = 0;
+    timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    {
+        std::lock_guard<std::mutex> guard(sums_->mutex);
+        for (std::size_t i = 0; i < count; ++i) {
+            if (!won[i]) continue;
+            const Request *request = done.requests[i];
+            sums_->add_served(request->enqueued_ns, request->started_ns, request->ended_ns);
+            ++served;
+        }
+        sums_->add_batch(done.rows, served, times,
+                         static_cast<std::int64_t>(now.tv_sec) * 1000 + now.tv_nsec / 1000000);
+    }
+    row = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        Request *request = done.requests[i];
+        if (won[i]) {
+            send_fast_response(fast(request), parts, outputs, row, count == 1, stages,
+                               static_cast<int>(answer.stages) + 1);
+            publish(request);
+        }
+        row += request->rows;
+        if (won[i]) release(request);
+    }
+    return true;
+}
+
+void BatchDispatcher::put_back() noexcept {
+    for (; landed_ < put_; ++landed_) {
+        DispatchedBatch &left = at(landed_ + 1);
+        std::vector<Request *> &requests = left.requests;
+        taken_.assign(requests.begin(), requests.end());
+        queue_->put_back(taken_.data(), taken_.size());
+        left.release_requests();
+    }
+}
+
+// ---- the loop -------------------------------------------------------------------------------
+
+// Waits until there is something to land. False: Python has to look at the first batch's process.
+bool BatchDispatcher::wait() noexcept {
+    RingControl &control = ring_->control();
+    const DispatchedBatch &first = at(landed_ + 1);
+    const std::uint64_t target = landed_ + (in_ring() + 1) / 2;
+    control.wake_at.store(target);
+    control.worker_sleeps.store(1);
+    if (control.completed.load() >= target) {
+        if (control.worker_sleeps.exchange(0) == 0) wait_for_bell(channel_, 0);  // it is on its way
+        return true;
+    }
+    std::int64_t until = first.deadline_ns;
+    if (in_ring() > 1) until = std::min(until, now_ns() + LOOK_NS);
+    const Bell bell = wait_for_bell(channel_, until);
+    control.worker_sleeps.store(0);
+    switch (bell) {
+    case BELL_RANG:
+    case BELL_INTERRUPTED: return true;
+    case BELL_PASSED: return now_ns() < first.deadline_ns;
+    default: return false;
+    }
+}
+
+Served BatchDispatcher::serve(const DispatchTerms &terms) noexcept {
+    publish_all();
+    for (;;) {
+        if (!land(terms)) return Served::started;
+        if (in_ring() == 0) {
+            taken_.resize(room_);
+            std::size_t count = 0;
+            const Take taken =
+                queue_->take(terms.slot, taken_.data(), room_, &count, terms.max_rows,
+                             terms.delay_ns != 0 ? terms.delay_ns : regroup_ns_);
+            regroup_ns_ = 0;
+            if (taken == TAKE_READY_BATCH) return Served::ready;
+            if (taken == TAKE_CLOSED) return Served::closed;
+            if (taken == TAKE_NUDGED) return Served::nudged;
+            if (!fits(taken_, count)) {
+                batch.release_requests();
+                batch.requests.assign(taken_.begin(), taken_.begin() + static_cast<std::ptrdiff_t>(count));
+                for (Request *request : batch.requests) retain(request);
+                return Served::requests;
+            }
+            dispatch(count);
+            start(at(put_), now_ns(), terms);
+        }
+        fill(terms);
+        if (!wait()) {
+            if (!land(terms)) return Served::started;
+            if (in_ring() > 0) {
+                hand_over(Landing::on_channel);
+                return Served::started;
+            }
+        }
+    }
+}
+
+}  // namespace ksrv

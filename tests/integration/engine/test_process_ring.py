@@ -1,0 +1,333 @@
+"""Handler processes that are served without Python: the same answers, deaths and deadlines as with it.
+
+The requests are those of the fast path, whose batches reach the process through its ring.
+"""
+
+import json
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import requests
+
+from ksrv.engine.executors.process import ProcessExecutor
+from ksrv.testing import Server
+from tests.support.models import write_model
+from tests.support.native.fast_path import Hold, ask, message, opened, row, serving, status
+from tests.support.wait_until import wait_until
+
+HANDLER = """
+import ctypes, os, signal, sys, time
+from pathlib import Path
+import numpy as np
+from ksrv import BaseHandler, InferenceError
+
+class Ways(BaseHandler):
+    def initialize(self, context):
+        super().initialize(context)
+        self.kept = []
+
+    def inference(self, x):
+        batch = self.context.batch
+        way = int(x[0, 0])
+        if (x[:, 0] == -1).any(): os._exit(3)
+        if way == -2: ctypes.string_at(0)
+        if way == -3:
+            here, turn = Path(__file__).parent, int(x[0, 1])
+            (here / f"began-{turn}").touch()
+            while not (here / f"go-{turn}").exists():
+                time.sleep(0.002)
+        if way == -4: raise MemoryError
+        if way == -5: time.sleep(600)
+        if way == -6: raise KeyboardInterrupt
+        if way == -7: sys.exit(5)
+        if way == -8: batch.set_header(0, "x-extra", "yes")
+        if way == -9: batch.set_parameter(0, "extra", 7)
+        if way == -10: raise InferenceError("not today", 422)
+        if way == -11:
+            self.kept.append(x)
+            x[0, 1] = sum(float(one[0, 2]) for one in self.kept)
+        if way == -12:
+            shown = [
+                [one.id, sorted(one.headers.items()), dict(one.parameters), one.rows.start, one.rows.stop]
+                for one in batch.requests
+            ]
+            x[0, 1:4] = [len(repr(shown)), len(shown), "secret" in repr(shown)]
+        for place in range(len(x)):
+            if x[place, 0] == -13: batch.fail(place, f"row {place} is bad")
+        y = x.copy()
+        y[x[:, 0] == -20, 1] = os.getpid()
+        return {"y": y}
+"""
+SETTINGS = """
+inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]
+timeout_ms: 60000
+queue_size: 500
+"""
+APART = SETTINGS + "executor: process\n"
+JOINED = "batching: {max_batch_size: 8, max_delay_ms: 0}\n"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    root = tmp_path_factory.mktemp("rings")
+    write_model(root, "apart", HANDLER, APART)
+    write_model(root, "joined", HANDLER, APART + JOINED)
+    write_model(root, "here", HANDLER, SETTINGS)
+    write_model(root, "two", HANDLER, APART + "instances: 2\n")
+    with Server(root) as running:
+        running.folder = root
+        yield running
+
+
+def asked(server: Server, model: str, values: np.ndarray, session=requests, **more):
+    header = {
+        "inputs": [
+            {
+                "name": "x",
+                "datatype": "FP32",
+                "shape": list(values.shape),
+                "parameters": {"binary_data_size": values.nbytes},
+            }
+        ],
+        "parameters": {"binary_data_output": True, **more.pop("parameters", {})},
+        **more,
+    }
+    text = json.dumps(header).encode()
+    return session.post(
+        f"{server.url}/v2/models/{model}/infer",
+        data=text + values.astype("<f4").tobytes(),
+        headers={"Inference-Header-Content-Length": str(len(text))},
+        timeout=120,
+    )
+
+
+def values_of(answer: requests.Response) -> np.ndarray:
+    assert answer.status_code == 200, answer.text
+    length = int(answer.headers["Inference-Header-Content-Length"])
+    (output,) = json.loads(answer.content[:length])["outputs"]
+    return np.frombuffer(answer.content[length:], "<f4").reshape(output["shape"])
+
+
+def pid_of(server: Server, model: str) -> int:
+    return int(values_of(asked(server, model, row(-20)))[0, 1])
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_plain_requests_need_no_python(tmp_path, monkeypatch):
+    def run(self, batch, deadline_ns):
+        raise AssertionError("the executor ran a batch")
+
+    with serving(
+        tmp_path / "m", HANDLER, "handler: handler.py" + APART + "warmup: false\n" + JOINED
+    ) as engine:
+        monkeypatch.setattr(ProcessExecutor, "run", run)
+        with opened(engine) as (_, address):
+            for number in range(20):
+                head, body = ask(address, message("m", {"x": row(1, number, rows=3)}))
+                assert status(head) == 200
+                assert np.array_equal(
+                    np.frombuffer(body[-48:], "<f4").reshape(3, 4), row(1, number, rows=3)
+                )
+            stats = engine.find("m", "").statistics()
+    assert (stats.success.count, stats.inference_count, stats.execution_count) == (20, 60, 20)
+    assert stats.compute_infer.ns > 0 and stats.queue.count == 20
+
+
+@pytest.mark.parametrize("model", ["apart", "joined"])
+def test_what_a_handler_sees_of_its_requests_is_the_same(served, model):
+    for parameters in ({}, {"timeout": 5_000_000}):
+        x = row(-12)
+        far, here = (
+            values_of(asked(served, name, x, id="an-id", parameters=parameters))
+            for name in (model, "here")
+        )
+        assert np.array_equal(far, here)
+
+
+@pytest.mark.parametrize("model", ["apart", "joined"])
+@pytest.mark.parametrize("way", [-4, -6, -8, -9, -10, -13])
+def test_answers_that_are_not_plain_are_those_of_a_handler_here(served, model, way):
+    with requests.Session() as session:
+        far, here = (asked(served, name, row(way, 3), session) for name in (model, "here"))
+        assert far.status_code == here.status_code
+        assert far.headers.get("x-extra") == here.headers.get("x-extra")
+        assert far.content.replace(model.encode(), b"here") == here.content
+        # The next plain request meets a process that serves on.
+        assert np.array_equal(values_of(asked(served, model, row(1, 2), session)), row(1, 2))
+
+
+def test_a_handler_may_keep_its_inputs(served):
+    expected = 0.0
+    for number in range(1, 30):
+        expected += number
+        assert values_of(asked(served, "apart", row(-11, 0, number)))[0, 1] == expected
+
+
+@pytest.mark.parametrize(("way", "reason"), [(-1, "exit status 3"), (-2, "SIGSEGV")])
+def test_a_request_that_ends_its_process_is_tried_twice_and_then_refused(served, way, reason):
+    answer = asked(served, "apart", row(way))
+    assert answer.status_code == 500
+    assert reason in answer.json()["error"]
+    assert lives(pid_of(served, "apart"))
+
+
+def test_sys_exit_in_a_handler_is_its_failure(served):
+    pid = pid_of(served, "apart")
+    assert "SystemExit" in asked(served, "apart", row(-7)).json()["error"]
+    assert pid_of(served, "apart") == pid
+
+
+def test_a_hang_is_answered_at_its_deadline_and_its_process_replaced(served):
+    text = ""
+    while "while the handler ran" not in text:  # the deadline may pass before it does
+        pid = pid_of(served, "apart")
+        answer = asked(served, "apart", row(-5), parameters={"timeout": 500_000})
+        assert answer.status_code == 504, answer.text
+        text = answer.json()["error"]
+    assert pid_of(served, "apart") != pid
+    wait_until(lambda: not lives(pid))
+
+
+@pytest.mark.parametrize("model", ["apart", "joined", "two"])
+def test_requests_that_wait_behind_a_death_are_answered(served, model):
+    """Quick answers first, so that batches are dispatched ahead of the one that ends its process."""
+    failed: list[str] = []
+    endings: list[requests.Response] = []
+
+    def client(number: int) -> None:
+        with requests.Session() as session:
+            for turn in range(150):
+                if number == 0 and turn % 50 == 49:
+                    endings.append(asked(served, model, row(-1), session))
+                    continue
+                answer = asked(served, model, row(number, turn), session)
+                if answer.status_code != 200 or values_of(answer)[0, 1] != turn:
+                    failed.append(answer.text)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [answer.status_code for answer in endings] == [500] * 3
+    # A request that was run with the one that ends its process twice is refused like it; no other is.
+    assert all("ended two handler processes" in text for text in failed), failed
+    assert len(failed) <= 7 * len(endings)
+
+
+def test_a_process_killed_while_it_runs_a_batch_is_replaced_and_the_batch_run_again(served):
+    pid = pid_of(served, "apart")
+    with (
+        Hold(served.folder / "apart") as hold,
+        socket.create_connection(("127.0.0.1", int(served.url.rsplit(":", 1)[1]))) as client,
+    ):
+        client.sendall(message("apart", {"x": hold.x}))
+        wait_until(lambda: hold.began)
+        os.kill(pid, signal.SIGKILL)
+        hold.__exit__()
+        assert client.recv(16) == b"HTTP/1.1 200 OK\r"
+    assert pid_of(served, "apart") != pid
+
+
+def test_requests_behind_a_running_batch_expire_as_waiting_ones(served):
+    for _ in range(30):  # quick runs, so that batches would be dispatched ahead
+        values_of(asked(served, "apart", row(1)))
+    with Hold(served.folder / "apart") as hold:
+        first = threading.Thread(target=asked, args=(served, "apart", hold.x))
+        first.start()
+        wait_until(lambda: hold.began)
+        late = asked(served, "apart", row(1), parameters={"timeout": 100_000})
+        assert late.status_code == 504
+        assert "before a handler could start it" in late.json()["error"]
+    first.join()
+
+
+def test_mixed_requests_keep_their_answers(served):
+    """JSON, binary, rows that fail and large batches from many clients at once, to one process."""
+    wrong: list[str] = []
+
+    def client(number: int) -> None:
+        with requests.Session() as session:
+            for turn in range(60):
+                rows = 1 + (number + turn) % 6
+                x = np.full((rows, 4), number * 1000 + turn, "f4")
+                if turn % 3 == 0:
+                    entry = {
+                        "name": "x",
+                        "datatype": "FP32",
+                        "shape": [rows, 4],
+                        "data": x.ravel().tolist(),
+                    }
+                    answer = session.post(
+                        f"{served.url}/v2/models/joined/infer",
+                        json={"inputs": [entry], "parameters": {"mine": turn}},
+                        timeout=120,
+                    )
+                    found = np.array(answer.json()["outputs"][0]["data"], "f4").reshape(rows, 4)
+                elif turn % 7 == 1:
+                    x[0, 0] = -13
+                    answer = asked(served, "joined", x, session)
+                    if answer.status_code == 200:
+                        wrong.append("a failed row was answered")
+                    continue
+                else:
+                    found = values_of(asked(served, "joined", x, session))
+                if not np.array_equal(found, x):
+                    wrong.append(f"{number} {turn}")
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_token_is_hidden_from_the_handler(tmp_path):
+    write_model(tmp_path, "apart", HANDLER, APART)
+    tokens = tmp_path.parent / "tokens"
+    tokens.write_text("secret-token\n")
+    with Server(tmp_path, token_file=str(tokens)) as running, requests.Session() as session:
+        session.headers["Authorization"] = "Bearer secret-token"
+        for _ in range(3):  # the first is admitted in Python, the next natively
+            assert values_of(asked(running, "apart", row(-12), session))[0, 3] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_thousand_processes_leave_nothing_behind(tmp_path):
+    with (
+        serving(
+            tmp_path / "m", HANDLER, "handler: handler.py" + APART + "warmup: false\nretry: false\n"
+        ) as engine,
+        opened(engine) as (_, address),
+    ):
+
+        def die() -> None:
+            assert status(ask(address, message("m", {"x": row(-1)}))[0]) == 500
+            wait_until(lambda: status(ask(address, message("m", {"x": row(1)}))[0]) == 200)
+
+        die()
+        before = (
+            len(os.listdir("/proc/self/fd")),
+            Path("/proc/self/maps").read_text().count("ksrv-ring"),
+        )
+        for _ in range(1000):
+            die()
+        after = (
+            len(os.listdir("/proc/self/fd")),
+            Path("/proc/self/maps").read_text().count("ksrv-ring"),
+        )
+    assert after == before
