@@ -130,6 +130,11 @@ class LoadedServer:
             system += int(fields[12])
         return user / TICK, system / TICK
 
+    def forget_peak(self) -> None:
+        """Have `VmHWM` begin anew at what is held now."""
+        for pid in self._processes():
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+
     def memory(self, key: str) -> int:
         """Bytes of `VmRSS` or `VmHWM` of the process that holds most."""
         most = 0
