@@ -37,6 +37,21 @@ class ImageSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputImageSpec:
+    """How rows of an output become encoded images where a client asks for that: its `image:` section.
+
+    Attributes:
+        color: The order of the colours in the output's last dimension.
+        formats: What a client may ask for.
+        quality: Of a JPEG, unless the client names one.
+    """
+
+    color: Literal["RGB", "BGR"] = "RGB"
+    formats: tuple[str, ...] = ("png", "jpeg")
+    quality: int = 90
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """One declared input or output.
 
@@ -45,12 +60,14 @@ class TensorSpec:
         datatype: A KServe v2 datatype name such as "FP32".
         shape: With the batch dimension first when it is -1; images in NHWC order, as clients see it.
         image: How encoded images are prepared, or None when the input takes raw tensors only.
+        output_image: How an output is encoded on request, or None when it is answered as numbers only.
     """
 
     name: str
     datatype: str
     shape: tuple[Dimension, ...]
     image: ImageSpec | None = None
+    output_image: OutputImageSpec | None = None
 
     @property
     def batched(self) -> bool:

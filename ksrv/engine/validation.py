@@ -20,6 +20,7 @@ import numpy as np
 from ksrv._native.server.batch_runner import APART
 from ksrv._native.tensor import datatype
 from ksrv.errors import InvalidRequest, quote
+from ksrv.images.encoder import wanted_encoding
 from ksrv.images.preparer import ImagePreparer
 from ksrv.limits import show_limit
 from ksrv.request import CheckedImages, Element, InferRequest, Tensor
@@ -263,6 +264,14 @@ class RequestValidator:
             if wanted.name in names:
                 raise InvalidRequest(f"the output {quote(wanted.name)} is requested twice")
             names.add(wanted.name)
+            if wanted.parameters:
+                encoding = wanted_encoding(
+                    wanted.name, self.spec.output(wanted.name), wanted.parameters
+                )
+                if encoding and wanted.classification:
+                    raise InvalidRequest(
+                        f"the output {quote(wanted.name)} is asked for as images and as classes"
+                    )
 
     def _wrong_names(self, request: InferRequest) -> None:
         """Raise an error if the names of the inputs are not the declared names."""

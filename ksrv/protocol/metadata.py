@@ -42,7 +42,7 @@ def model_metadata(
         limits: Where the size of images is bounded; the defaults if left out.
 
     Returns:
-        The document; `properties` is there only if an input takes encoded images.
+        The document; `properties` is there only if an input takes encoded images or an output can be had as such.
     """
     document: Document = {
         "name": spec.name,
@@ -55,6 +55,10 @@ def model_metadata(
     for tensor in spec.inputs:
         if tensor.image is not None:
             properties |= _image_properties(tensor, tensor.image, limits or Limits())
+    for tensor in spec.outputs:
+        if tensor.output_image is not None:
+            formats = ",".join(tensor.output_image.formats)
+            properties[f"{tensor.name}.image.formats"] = formats
     if properties:
         document["properties"] = properties
     return document

@@ -1,4 +1,4 @@
-"""The `image:` section of an input: its defaults, and which of its keys may stand together."""
+"""The `image:` sections of inputs and outputs: their defaults, and which keys may stand together."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,9 +6,11 @@ from typing import Any
 import msgspec
 
 from ksrv.datatypes import FLOATING
-from ksrv.repository.model_keys import ImageSection
+from ksrv.repository.model_keys import ImageSection, OutputImageSection
 from ksrv.repository.yaml_document import Document, KeyPath
-from ksrv.spec import Dimension, ImageSpec
+from ksrv.spec import Dimension, ImageSpec, OutputImageSpec
+
+OUTPUT_DATATYPES = ("UINT8", "UINT16", "BOOL")
 
 DATATYPES = ("FP32", "FP16", "FP64", "BF16", "UINT8", "INT8", "UINT16", "INT16", "INT32")
 
@@ -59,6 +61,44 @@ def read_image(
     for key, problem in _problems(given, datatype, shape):
         document.fail((*path, key) if key else path, problem)
     return ImageSpec(**{key: _plain(value) for key, value in given.items()})
+
+
+def read_output_image(
+    document: Document,
+    path: KeyPath,
+    section: OutputImageSection,
+    datatype: str,
+    shape: tuple[Dimension, ...],
+) -> OutputImageSpec:
+    """Return a checked `image:` section of an output.
+
+    Args:
+        document: The file.
+        path: Where the section stands.
+        section: The section.
+        datatype: The output's datatype.
+        shape: The output's shape.
+
+    Raises:
+        ConfigError: The output holds no pictures, or none of a format.
+    """
+    if len(shape) not in (3, 4) or shape[0] != -1:
+        document.fail(path, "an output of images has the shape [-1, H, W] or [-1, H, W, C]")
+    if datatype not in OUTPUT_DATATYPES:
+        document.fail(path, f"images are made of {', '.join(OUTPUT_DATATYPES)}, not {datatype}")
+    channels = shape[3] if len(shape) == 4 else 1
+    if channels not in (1, 3, 4, -1):
+        document.fail(path, f"an image has 1, 3 or 4 channels; the shape says {channels}")
+    given = {
+        key: value for key, value in msgspec.structs.asdict(section).items() if value is not None
+    }
+    jpeg = datatype != "UINT16" and channels != 4
+    spec = OutputImageSpec(**{"formats": ("png", "jpeg") if jpeg else ("png",)} | {
+        key: _plain(value) for key, value in given.items()
+    })  # fmt: skip
+    if "jpeg" in spec.formats and not jpeg:
+        document.fail((*path, "formats"), "a JPEG has 8 bits and no alpha")
+    return spec
 
 
 def _plain(value: Any) -> Any:

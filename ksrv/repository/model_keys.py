@@ -14,7 +14,7 @@ from msgspec import Meta
 from ksrv._native.tensor import datatype
 from ksrv.repository.yaml_document import Custom, Number, Numbers, describe, near
 from ksrv.source import Batching, ExecutorName, ModelConfig, Precision
-from ksrv.spec import Color, ImageSpec
+from ksrv.spec import Color, ImageSpec, OutputImageSpec
 
 BUILT_IN_HANDLERS = ("image_classifier", "image_segmenter", "object_detector", "text_classifier")
 LARGEST = 2**31 - 1
@@ -142,8 +142,8 @@ class ImageSection(Section):
     ) = None
 
 
-class OutputSection(Section):
-    """A declared output."""
+class TensorSection(Section):
+    """A declared tensor."""
 
     name: Text
     datatype: Datatype
@@ -154,10 +154,29 @@ class OutputSection(Section):
     ]
 
 
-class InputSection(OutputSection):
+class InputSection(TensorSection):
     """A declared input."""
 
     image: ImageSection | None = None
+
+
+class OutputImageSection(Section):
+    """How rows of an output are encoded for clients that ask for images."""
+
+    color: (
+        Annotated[Literal["RGB", "BGR"], _means("The order of colours in the last dimension")]
+        | None
+    ) = None
+    formats: Annotated[list[Literal["png", "jpeg"]], Meta(min_length=1)] | None = None
+    quality: (
+        Annotated[int, Meta(ge=1, le=100), _means("Of a JPEG, unless the client names one")] | None
+    ) = None
+
+
+class OutputSection(TensorSection):
+    """A declared output."""
+
+    image: OutputImageSection | None = None
 
 
 class BatchingSection(Section):
@@ -306,6 +325,7 @@ def json_schema() -> dict[str, Any]:
         "ModelKeys": dict(_defaults(ModelConfig)),
         "BatchingSection": dict(_defaults(Batching)),
         "ImageSection": {one.name: one.default for one in fields_of(ImageSpec)},
+        "OutputImageSection": {one.name: one.default for one in fields_of(OutputImageSpec)},
     }
     for name, section in sections.items():
         for key, described in section["properties"].items():

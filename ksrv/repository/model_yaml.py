@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ksrv.compile_plan import CompileError, read_plan
-from ksrv.repository.image_section import default_image, read_image
+from ksrv.repository.image_section import default_image, read_image, read_output_image
 from ksrv.repository.labels import LabelError, read_labels
 from ksrv.repository.model_keys import (
     BUILT_IN_HANDLERS,
@@ -21,6 +21,7 @@ from ksrv.repository.model_keys import (
     OutputSection,
     Section,
     SharedKeys,
+    TensorSection,
     UnpackedKeys,
     VersionPolicyKey,
     VersionSection,
@@ -298,7 +299,7 @@ def _read_model(
 
 
 def _tensors(
-    document: Document, key: str, sections: Sequence[OutputSection]
+    document: Document, key: str, sections: Sequence[TensorSection]
 ) -> tuple[TensorSpec, ...]:
     specs: list[TensorSpec] = []
     for index, section in enumerate(sections):
@@ -306,12 +307,17 @@ def _tensors(
             document.fail((key, index, "name"), f"{section.name!r} is declared twice")
         kind = str(section.datatype)
         shape = tuple(size.value for size in section.shape)
-        image = None
+        path = (key, index, "image")
         if isinstance(section, InputSection):
             image = default_image(kind, shape)
             if section.image is not None:
-                image = read_image(document, (key, index, "image"), section.image, kind, shape)
-        specs.append(TensorSpec(section.name, kind, shape, image))
+                image = read_image(document, path, section.image, kind, shape)
+            specs.append(TensorSpec(section.name, kind, shape, image))
+        else:
+            encoded = None
+            if isinstance(section, OutputSection) and section.image is not None:
+                encoded = read_output_image(document, path, section.image, kind, shape)
+            specs.append(TensorSpec(section.name, kind, shape, output_image=encoded))
     return tuple(specs)
 
 

@@ -16,6 +16,7 @@ from ksrv._native.tensor import aliasing_check
 from ksrv.engine.batches.classification import classify
 from ksrv.engine.request_handle import QueuedRequest
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, quote
+from ksrv.images.encoder import encode, wanted_encoding
 from ksrv.request import Array, BatchOutputs, InferRequest, InferResponse, Tensor
 from ksrv.spec import ModelSpec
 
@@ -128,6 +129,10 @@ def _wanted(spec: ModelSpec, request: InferRequest, tensors: list[Tensor]) -> li
             )
         if wanted.classification:
             tensor = classify(tensor, wanted.classification, spec.labels)
+        declared = spec.output(wanted.name)
+        encoding = wanted_encoding(wanted.name, declared, wanted.parameters)
+        if encoding is not None and declared is not None:
+            tensor = encode(tensor, declared, encoding)
         chosen.append(tensor)
     return chosen
 

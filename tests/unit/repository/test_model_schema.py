@@ -110,7 +110,7 @@ def test_settings_of_docs_and_examples_are_valid(schema, text):
         ("inputs: [{name: x, datatype: FP32, shape: [0]}]", False),
         ("inputs: [{name: x, datatype: float32, shape: [1]}]", False),
         ("inputs: [{name: x, datatype: FP32, shape: [1], image: {reduced: off}}]", True),
-        ("outputs: [{name: x, datatype: FP32, shape: [1], image: {}}]", False),
+        ("outputs: [{name: x, datatype: FP32, shape: [1], image: {resize: area}}]", False),
     ],
 )
 def test_what_the_server_refuses_is_invalid(schema, text, valid):

@@ -6,7 +6,7 @@ import pytest
 
 from ksrv.repository.model_yaml import ConfigError, load_model_config
 from ksrv.source import Batching, ModelSource, VersionPolicy
-from ksrv.spec import ImageSpec, TensorSpec
+from ksrv.spec import ImageSpec, OutputImageSpec, TensorSpec
 
 EVERYTHING = """\
 handler: handler.py:Cats
@@ -21,6 +21,7 @@ inputs:
   - {name: size, datatype: INT64, shape: [-1, "1:4", -1, 2]}
 outputs:
   - {name: probabilities, datatype: FP32, shape: [-1, 1000]}
+  - {name: mask, datatype: BOOL, shape: [-1, 8, 8], image: {quality: 50, color: BGR}}
 labels: index_to_name.json
 batching: {max_batch_size: 8, max_delay_ms: 2.5, split: true}
 executor: process
@@ -82,7 +83,12 @@ def test_every_key_is_read(folder):
         ),
         TensorSpec("size", "INT64", (-1, (1, 4), -1, 2)),
     )
-    assert config.outputs == (TensorSpec("probabilities", "FP32", (-1, 1000)),)
+    assert config.outputs == (
+        TensorSpec("probabilities", "FP32", (-1, 1000)),
+        TensorSpec(
+            "mask", "BOOL", (-1, 8, 8), output_image=OutputImageSpec(color="BGR", quality=50)
+        ),
+    )
     assert config.labels == ("cat", "1", "dog")
     assert config.batching == Batching(max_batch_size=8, max_delay_ms=2.5, split=True)
     assert (config.executor, config.retry, config.instances) == ("process", False, 2)
@@ -164,6 +170,11 @@ def test_version_policies(folder, text, policy):
     assert load(folder, f"model: m.onnx\nversion_policy: {text}\n").version_policy == policy
 
 
+def output_image(keys, shape="[-1, 8, 8]", datatype="UINT8"):
+    tensor = f"{{name: y, datatype: {datatype}, shape: {shape}, image: {{{keys}}}}}"
+    return f"handler: handler.py\noutputs:\n  - {tensor}\n"
+
+
 def image(section, shape="[-1, 8, 8, 3]", datatype="FP32"):
     return (
         f"handler: handler.py\ninputs:\n"
@@ -232,6 +243,17 @@ BAD = {
                                 "inputs[0].image.shorter_side", "letterbox"),
     "formats": (image("formats: [exe]"), 4, "inputs[0].image.formats", "jpeg, png"),
     "no formats": (image("formats: []"), 4, "inputs[0].image.formats", "jpeg, png"),
+    "output image rank": (output_image("", "[-1, 8]"), 3, "outputs[0].image", "[-1, H, W]"),
+    "output image without batch": (output_image("", "[1, 8, 8]"), 3, "outputs[0].image", "[-1, H, W]"),
+    "output image datatype": (output_image("", datatype="FP32"), 3, "outputs[0].image", "UINT8"),
+    "output image channels": (output_image("", "[-1, 8, 8, 2]"), 3, "outputs[0].image", "says 2"),
+    "output image of 16 bits": (output_image("formats: [jpeg]", datatype="UINT16"), 3,
+                                "outputs[0].image.formats", "8 bits"),
+    "output image with alpha": (output_image("formats: [png, jpeg]", "[-1, 8, 8, 4]"), 3,
+                                "outputs[0].image.formats", "no alpha"),
+    "output image format": (output_image("formats: [webp]"), 3, "outputs[0].image.formats", "png"),
+    "output image quality": (output_image("quality: 0"), 3, "outputs[0].image.quality", "1 to 100"),
+    "output image resize": (output_image("resize: area"), 3, "outputs[0].image.resize", "color"),
     "batching without size": ("handler: handler.py\nbatching: {max_delay_ms: 1}\n", 2,
                               "batching.max_batch_size", "needs"),
     "batching of a fixed input": (

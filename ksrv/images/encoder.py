@@ -1,0 +1,118 @@
+"""Rows of an output as encoded images, where a client asks for that.
+
+A requested output with the parameter `image` (`png` or `jpeg`; `quality` for a JPEG) is answered as BYTES of
+the shape [N], one file for each row. cv2 encodes them, by libpng and libjpeg-turbo and without the GIL, on
+the threads that decode images.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from ksrv.errors import HandlerFailed, InvalidRequest, quote
+from ksrv.images import opencv
+from ksrv.images.preparer import decode_pool
+from ksrv.request import Array, Element, Parameter, Tensor
+from ksrv.spec import TensorSpec
+
+PARAMETER = "image"
+QUALITY = "quality"
+
+
+class Encoding(NamedTuple):
+    """What a client asks for.
+
+    Attributes:
+        format: "png" or "jpeg".
+        quality: Of a JPEG, from 1 to 100.
+    """
+
+    format: str
+    quality: int
+
+
+def wanted_encoding(
+    name: str, spec: TensorSpec | None, parameters: Mapping[str, Parameter]
+) -> Encoding | None:
+    """Return how an output is to be encoded; None where it is answered as numbers.
+
+    Args:
+        name: The output's name.
+        spec: Its declaration.
+        parameters: Those of the requested output.
+
+    Raises:
+        InvalidRequest: The output is not declared as images, or a value is not one of those declared.
+    """
+    if PARAMETER not in parameters:
+        return None
+    wanted = parameters[PARAMETER]
+    subject = f"the output {quote(name)} with the parameter {quote(PARAMETER)}"
+    if spec is None or spec.output_image is None:
+        raise InvalidRequest(f"{subject}: the model does not declare it as images")
+    formats = spec.output_image.formats
+    if wanted not in formats:
+        raise InvalidRequest(f"{subject}: expected {' or '.join(formats)}, not {quote(wanted)}")
+    quality = parameters.get(QUALITY, spec.output_image.quality)
+    if isinstance(quality, bool) or not isinstance(quality, int) or not 1 <= quality <= 100:
+        raise InvalidRequest(
+            f"{subject}: {quote(QUALITY)} is a whole number from 1 to 100, not {quote(quality)}"
+        )
+    return Encoding(str(wanted), quality)
+
+
+def encode(tensor: Tensor, spec: TensorSpec, encoding: Encoding) -> Tensor:
+    """Encode each row of an output.
+
+    Args:
+        tensor: UINT8, UINT16 or BOOL of [N, H, W] or [N, H, W, C]; true becomes 255.
+        spec: Its declaration.
+        encoding: What the client asks for.
+
+    Returns:
+        BYTES of [N].
+
+    Raises:
+        HandlerFailed: The handler's rows are no pictures of the wanted format.
+    """
+    data = tensor.data
+    shown = f"the output {quote(tensor.name)}, {tensor.datatype} of {list(tensor.shape)},"
+    if not isinstance(data, np.ndarray) or data.ndim not in (3, 4):
+        raise HandlerFailed(f"{shown} holds no images")
+    if data.dtype == np.bool_:
+        data = data.astype(np.uint8) * np.uint8(255)
+    deep = data.dtype == np.uint16 and encoding.format == "png"
+    channels = data.shape[3] if data.ndim == 4 else 1
+    if (data.dtype != np.uint8 and not deep) or channels not in (1, 3, 4):
+        raise HandlerFailed(f"{shown} cannot become {encoding.format.upper()}s")
+    if 0 in data.shape[1:3] or (channels == 4 and encoding.format == "jpeg"):
+        raise HandlerFailed(f"{shown} cannot become {encoding.format.upper()}s")
+    assert spec.output_image is not None  # the request was refused otherwise
+    rgb = spec.output_image.color == "RGB"
+    elements: list[Element] = [b""] * len(data)
+    rows = data
+
+    def run(start: int, stop: int) -> None:
+        for row in range(start, stop):
+            elements[row] = _encoded(rows[row], rgb, encoding)
+
+    if len(rows):
+        pool = decode_pool()
+        try:
+            pool.run(run, len(rows), min(len(rows), 2 * pool.threads))
+        except opencv.load().error as error:
+            raise HandlerFailed(f"{shown} cannot be encoded: {error.err}") from error
+    return Tensor(tensor.name, "BYTES", (len(rows),), elements, tensor.parameters)
+
+
+def _encoded(picture: Array, rgb: bool, encoding: Encoding) -> bytes:
+    cv2 = opencv.load()
+    if rgb and picture.ndim == 3 and picture.shape[2] >= 3:
+        flag = cv2.COLOR_RGB2BGR if picture.shape[2] == 3 else cv2.COLOR_RGBA2BGRA
+        picture = cv2.cvtColor(picture, flag)
+    if encoding.format == "jpeg":
+        _, file = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, encoding.quality])
+    else:
+        _, file = cv2.imencode(".png", picture)
+    return bytes(file)
