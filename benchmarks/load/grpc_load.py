@@ -32,12 +32,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from grpc_servers import METHOD, OPTIONS
 from servers import write_models
 
 from ksrv.protocol.protobuf import message_class
 from ksrv.testing import Server
 
+METHOD = "/inference.GRPCInferenceService/ModelInfer"
+OPTIONS = [
+    ("grpc.max_receive_message_length", 2**31 - 1),
+    ("grpc.max_send_message_length", 2**31 - 1),
+    ("grpc.so_reuseport", 0),
+]
 SHAPES = {"W1": (1, 16), "W2": (1, 224, 224, 3), "W4": (1, 16 * 1024 * 1024)}
 STREAMS = {"W1": (1, 16), "W2": (1, 8), "W4": (1,)}
 TARGETS = {"W1": 0.8, "W2": 0.9, "W4": 0.7}

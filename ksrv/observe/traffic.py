@@ -108,6 +108,18 @@ def watch_connections(source: Callable[[], Traffic]) -> None:
     _sources.append(source)
 
 
+def unwatch_connections(source: Callable[[], Traffic]) -> None:
+    """Forget a server that has stopped; what it counted stays.
+
+    Args:
+        source: As it was given to `watch_connections`.
+    """
+    last = source()
+    _sources.remove(source)
+    with _lock:
+        _refused.update(last.refused)
+
+
 def own_traffic() -> Traffic:
     """Return what this process has counted so far."""
     with _lock:

@@ -74,7 +74,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "What carries gRPC: libnghttp2 in the native server, grpcio, or auto for the native server "
             "where it can serve."
         ),
-    ] = "grpcio"
+    ] = "auto"
     workers: Annotated[
         int, msgspec.Meta(ge=1, description="Worker processes; each holds its own models.")
     ] = 1

@@ -80,7 +80,6 @@ void Connection::answer(Call *call) noexcept {
         try {
             const Ending ending(*call, true, server_->config.decompress);
             session_.answer(call->stream, ending.fields.data(), ending.fields.size(), false);
-            if (!call->peer_over) session_.reset(call->stream, http2::NO_ERROR);
         } catch (const std::bad_alloc &) {
             session_.reset(call->stream, http2::INTERNAL_ERROR);
         }
@@ -99,7 +98,6 @@ void Connection::send_trailers(Call *call) noexcept {
     try {
         const Ending ending(*call, false, false);
         session_.trailers(call->stream, ending.fields.data(), ending.fields.size());
-        if (!call->peer_over) session_.reset(call->stream, http2::NO_ERROR);
     } catch (const std::bad_alloc &) {
         session_.reset(call->stream, http2::INTERNAL_ERROR);
     }
@@ -119,6 +117,12 @@ size_t Connection::offer(void *stream, size_t most, bool *over) noexcept {
         *over = true;
     }
     return offered;
+}
+
+// A peer that still sends is told that nobody listens.
+void Connection::answer_over(void *stream) noexcept {
+    Call *call = static_cast<Call *>(stream);
+    if (!call->peer_over) session_.reset(call->stream, http2::NO_ERROR);
 }
 
 bool Connection::take(void *stream, size_t length, http2::OutgoingBytes *out) noexcept {

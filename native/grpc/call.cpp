@@ -86,7 +86,10 @@ void Call::finish(int code, std::string &words, std::vector<std::pair<std::strin
 }
 
 void Call::admit() noexcept {
-    admitted.store(true, std::memory_order_release);
+    if (admitted.exchange(true, std::memory_order_acq_rel)) return;
+    if (!method->control && !method->is_open)
+        connection->server()->known_callers.add(reinterpret_cast<const unsigned char *>(authorization.data()),
+                                                authorization.size());
     connection->mail(this);
 }
 

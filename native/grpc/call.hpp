@@ -31,6 +31,8 @@ struct Method {
     bool streams = false;  // messages are taken one by one; the call begins with its metadata
     bool small = false;    // its messages can only be small ones
     bool infer = false;    // ModelInfer, whose tensors are to lie aligned
+    bool is_open = false;  // everybody may call
+    bool control = false;  // who may make ordinary calls may perhaps not make this one
 };
 
 struct Message {

@@ -223,7 +223,9 @@ void Connection::make_room() noexcept {
     snprintf(text, sizeof text,
              "%u calls wait for their messages, which is the limit, and this connection has the most of them",
              server_->config.calls);
-    for (Call *call = calls_; call && most; call = call->next)
+    Call *oldest = calls_;
+    while (oldest && oldest->next) oldest = oldest->next;
+    for (Call *call = oldest; call && most; call = call->previous)
         if (call->waits_for_first && !call->discards) {
             server_->count(GRPC_TOO_MANY_CALLS);
             refuse(call, RESOURCE_EXHAUSTED, text);

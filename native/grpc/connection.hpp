@@ -96,6 +96,7 @@ class Connection final : public http2::SessionEvents {
     // answer_call.cpp
     size_t offer(void *stream, size_t most, bool *over) noexcept override;
     bool take(void *stream, size_t length, http2::OutgoingBytes *out) noexcept override;
+    void answer_over(void *stream) noexcept override;
     void answer(Call *call) noexcept;
     void send_trailers(Call *call) noexcept;
 

@@ -146,9 +146,17 @@ void Connection::fields_over(void *stream) noexcept {
         return;
     }
     if (call->has_timeout) call->deadline_ns = now_ + std::min<uint64_t>(call->timeout_ns, uint64_t(1) << 60);
+    const std::string &shown = call->authorization;
+    const bool checked = server_->config.checks_callers && !call->method->is_open;
+    const bool known = !checked || (!call->method->control &&
+                                    server_->known_callers.knows(
+                                        reinterpret_cast<const unsigned char *>(shown.data()), shown.size()));
+    call->admitted.store(known, std::memory_order_relaxed);
     if (call->method->streams) {
         note_first(call);
         server_->run_later(call, RUN_READY);
+    } else if (!known) {
+        server_->run_later(call, RUN_CHECK);
     }
 }
 
@@ -227,8 +235,9 @@ bool Connection::begin_message(Call *call) noexcept {
     }
     if (length > config.message || length > server_->budget->most(length <= MemoryBudget::SMALL_REQUEST)) {
         server_->count(GRPC_TOO_LARGE);
-        snprintf(text, sizeof text, "the message has %zu bytes, and a message of %llu bytes is the largest",
-                 length, static_cast<unsigned long long>(config.message));
+        snprintf(text, sizeof text, "the message has %zu bytes, above the limit '%s' (%llu bytes)", length,
+                 config.message_by_budget || length <= config.message ? "in_flight" : "body",
+                 static_cast<unsigned long long>(std::min(config.message, server_->budget->bound())));
         refuse(call, RESOURCE_EXHAUSTED, text);
         return false;
     }
@@ -236,7 +245,6 @@ bool Connection::begin_message(Call *call) noexcept {
     call->incoming.length = length;
     call->incoming.compressed = prefix[0] == 1;
     call->got = 0;
-    if (length > COUNTED_STEP && server_->config.checks_callers && !call->admitted) server_->run_later(call, RUN_CHECK);
     return true;
 }
 
@@ -316,7 +324,7 @@ void Connection::open_window(Call *call) noexcept {
     if (!call->unconsumed) return;
     const Message &message = call->incoming;
     const bool large = call->prefix_got == PREFIX && message.length > COUNTED_STEP;
-    if (large && server_->config.checks_callers && !call->admitted.load(std::memory_order_acquire)) return;
+    if (large && !call->admitted.load(std::memory_order_acquire)) return;
     if (call->method && call->method->streams) {
         std::lock_guard<std::mutex> guard(call->lock);
         if (call->messages.size() - call->messages_taken >= MESSAGES_AHEAD) return;
@@ -372,7 +380,6 @@ void Connection::refuse_http(Call *call, const char *http_status) noexcept {
                                     reinterpret_cast<const uint8_t *>(http_status), 7, 3, http2::FIELD_NO_COPY}};
     call->answered = call->trailed = true;
     session_.answer(call->stream, fields, 1, false);
-    if (!call->peer_over) session_.reset(call->stream, http2::NO_ERROR);
 }
 
 void Connection::closed(void *stream, uint32_t) noexcept {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/known_callers.hpp"
 #include "base/monotonic_condition.hpp"
 #include "grpc/connection.hpp"
 
@@ -28,6 +29,7 @@ struct ServerConfig {
     uint32_t connections = 1000;
     uint32_t streams = 128;           // of a connection
     uint64_t message = 4u << 20;      // bytes of a message
+    bool message_by_budget = false;   // whether it is the budget that bounds it
     uint64_t small_message = 65536;   // of a method with small messages
     uint32_t head = 16384;
     uint32_t calls = 2048;            // whose message is there, and as many whose is not
@@ -98,6 +100,7 @@ class Server {
     }
 
     const ServerConfig config;
+    KnownCallers known_callers;
     MemoryBudget *const budget;
     std::atomic<uint64_t> counters[GRPC_COUNTERS] = {};
     std::atomic<uint32_t> unfinished{0};  // calls whose message is not there

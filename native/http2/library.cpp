@@ -33,6 +33,7 @@ bool load(Library *made) noexcept {
         find(from, "nghttp2_session_callbacks_set_on_header_callback", &of.set_header) &&
         find(from, "nghttp2_session_callbacks_set_on_begin_frame_callback", &of.set_begin_frame) &&
         find(from, "nghttp2_session_callbacks_set_on_frame_recv_callback", &of.set_frame_received) &&
+        find(from, "nghttp2_session_callbacks_set_on_frame_send_callback", &of.set_frame_sent) &&
         find(from, "nghttp2_session_callbacks_set_on_data_chunk_recv_callback", &of.set_data_chunk) &&
         find(from, "nghttp2_session_callbacks_set_on_stream_close_callback", &of.set_stream_close) &&
         find(from, "nghttp2_session_callbacks_set_send_data_callback", &of.set_send_data) &&

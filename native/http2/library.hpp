@@ -87,6 +87,7 @@ struct Library {
                                               const uint8_t *, size_t, uint8_t, void *));
     void (*set_begin_frame)(NgCallbacks *, int (*)(NgSession *, const FrameHead *, void *));
     void (*set_frame_received)(NgCallbacks *, int (*)(NgSession *, const FrameHead *, void *));
+    void (*set_frame_sent)(NgCallbacks *, int (*)(NgSession *, const FrameHead *, void *));
     void (*set_data_chunk)(NgCallbacks *,
                            int (*)(NgSession *, uint8_t, int32_t, const uint8_t *, size_t, void *));
     void (*set_stream_close)(NgCallbacks *, int (*)(NgSession *, int32_t, uint32_t, void *));

@@ -22,6 +22,7 @@ const NgCallbacks *Session::callbacks(const Library *of) noexcept {
         of->set_header(set, on_header);
         of->set_begin_frame(set, on_begin_frame);
         of->set_frame_received(set, on_frame);
+        of->set_frame_sent(set, on_sent);
         of->set_data_chunk(set, on_data);
         of->set_stream_close(set, on_close);
         of->set_send_data(set, on_send_data);
@@ -201,6 +202,13 @@ int Session::on_frame(NgSession *session, const FrameHead *frame, void *user) {
     if (!stream) return 0;
     if (frame->type == FRAME_HEADERS) self->events_->fields_over(stream);
     if (frame->flags & FLAG_END_STREAM) self->events_->peer_over(stream);
+    return 0;
+}
+
+int Session::on_sent(NgSession *session, const FrameHead *frame, void *user) {
+    Session *self = self_of(user);
+    if (frame->type != FRAME_HEADERS || !(frame->flags & FLAG_END_STREAM)) return 0;
+    if (void *stream = self->of_->stream_data(session, frame->stream_id)) self->events_->answer_over(stream);
     return 0;
 }
 

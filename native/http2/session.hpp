@@ -28,6 +28,7 @@ struct SessionEvents {
     virtual void fields_over(void *stream) noexcept = 0;
     virtual void data(void *stream, const unsigned char *data, size_t length) noexcept = 0;
     virtual void peer_over(void *stream) noexcept = 0;  // the peer sends nothing more
+    virtual void answer_over(void *stream) noexcept = 0;  // all of the answer is on its way
     virtual void closed(void *stream, uint32_t error) noexcept = 0;
     // The bytes of the answer: up to `most` of them may be sent now. 0 with `*over` false: none yet.
     virtual size_t offer(void *stream, size_t most, bool *over) noexcept = 0;
@@ -83,6 +84,7 @@ class Session {
                          uint8_t, void *);
     static int on_begin_frame(NgSession *, const FrameHead *, void *);
     static int on_frame(NgSession *, const FrameHead *, void *);
+    static int on_sent(NgSession *, const FrameHead *, void *);
     static int on_data(NgSession *, uint8_t, int32_t, const uint8_t *, size_t, void *);
     static int on_close(NgSession *, int32_t, uint32_t, void *);
     static int on_send_data(NgSession *, const FrameHead *, const uint8_t *, size_t, DataSource *, void *);

@@ -32,7 +32,7 @@
 #include "http/response_head.hpp"
 #include "server/connection_deadlines.hpp"
 #include "server/connection_table.hpp"
-#include "server/known_callers.hpp"
+#include "base/known_callers.hpp"
 #include "server/route_table.hpp"
 
 namespace ksrv {

@@ -49,6 +49,8 @@ cdef extern from "grpc/call.hpp" namespace "ksrv::grpc" nogil:
         cbool streams
         cbool small
         cbool infer
+        cbool is_open
+        cbool control
 
     cdef struct Message:
         CBlock *block
@@ -117,6 +119,7 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         uint32_t connections
         uint32_t streams
         uint64_t message
+        cbool message_by_budget
         uint64_t small_message
         uint32_t head
         uint32_t calls

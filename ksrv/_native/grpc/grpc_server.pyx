@@ -218,6 +218,14 @@ cdef class Call:
             self.server.server.budget.give_back(self.counted)
             self.counted = 0
 
+    @property
+    def admitted(self):
+        """Whether nobody needs to look at the caller: he was looked at, or everybody may call.
+
+        Where no token is needed, that is not said of calls that change the repository.
+        """
+        return self.native.admitted.load() and not self.native.method.control
+
     def admit(self):
         """Let the client send a message of any size: its caller may call."""
         self.native.admit()
@@ -353,8 +361,7 @@ cdef class GrpcServer:
     """The I/O threads of one worker's gRPC server and the connections that they own.
 
     Args:
-        methods: (path, whether its messages are taken one by one, whether they are small, whether
-            it is ModelInfer) of each method.
+        methods: The fields of native/grpc/call.hpp's `Method` for each method.
         handler: Called with a `Call` that is ready: its message is there, or it takes messages one
             by one. It must not wait.
         check: Called with a `Call` that wants to send a large message; it admits or ends it.
@@ -385,6 +392,8 @@ cdef class GrpcServer:
                 config.streams = value
             elif name == "message":
                 config.message = value
+            elif name == "message_by_budget":
+                config.message_by_budget = value
             elif name == "small_message":
                 config.small_message = value
             elif name == "head":
@@ -409,11 +418,13 @@ cdef class GrpcServer:
         self.check = check
         self.budget = budget
         self.server = new CServer(config, budget.budget, _serve, <void *>self)
-        for path, streams, small, infer in methods:
-            method.path = (<str>path).encode("ascii")
-            method.streams = streams
-            method.small = small
-            method.infer = infer
+        for declared in methods:
+            method.path = (<str>declared["path"]).encode("ascii")
+            method.streams = declared["streams"]
+            method.small = declared["small"]
+            method.infer = declared["infer"]
+            method.is_open = declared["is_open"]
+            method.control = declared["control"]
             self.server.add_method(method)
 
     def __dealloc__(self):

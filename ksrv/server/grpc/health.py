@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ksrv.errors import KsrvError, NotFound, quote
 from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, message_class
-from ksrv.server.grpc.calls import Check, Context
+from ksrv.server.grpc.calls import Call, Check
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
@@ -40,13 +40,13 @@ class Health:
         self._check = check
         self._closing = closing
 
-    def check(self, request: Any, context: Context) -> Any:
+    def check(self, request: Any, call: Call) -> Any:
         """Answer the state of one service.
 
         Raises:
             NotFound: There is no such service.
         """
-        self._check_for(request.service, context)
+        self._check_for(request.service, call)
         status = self._status(request.service)
         if status == SERVICE_UNKNOWN:
             raise NotFound(
@@ -54,18 +54,18 @@ class Health:
             )
         return _response(status)
 
-    def list(self, request: Any, context: Context) -> Any:
+    def list(self, request: Any, call: Call) -> Any:
         """Answer the state of the server and of every model."""
         answer = message_class("grpc.health.v1.HealthListResponse")()
         for name in ["", INFERENCE, *{state.name for state in self._engine.index()}]:
             answer.statuses[name].status = self._status(name)
         return answer
 
-    def watch(self, request: Any, context: Context) -> Iterator[Any]:
+    def watch(self, request: Any, call: Call) -> Iterator[Any]:
         """Answer the state of one service now and after each change."""
-        self._check_for(request.service, context)
+        self._check_for(request.service, call)
         told = None
-        while context.is_active():
+        while call.is_active():
             # Read before the state, so that the end is always told before the stream ends.
             closing = self._closing.is_set()
             status = self._status(request.service)
@@ -76,9 +76,9 @@ class Health:
                 return
             self._closing.wait(POLL_SECONDS)
 
-    def _check_for(self, service: str, context: Context) -> None:
+    def _check_for(self, service: str, call: Call) -> None:
         if service not in _SERVER_NAMES:
-            self._check(context)
+            self._check(call)
 
     def _status(self, service: str) -> int:
         if self._closing.is_set():

@@ -7,14 +7,9 @@ gzip (there is no wire type 7), and one that begins with those of zlib has field
 message here has; what cannot be inflated is taken as it came.
 """
 
-from collections.abc import Callable, Iterator
-
 from ksrv._native.memory.memory_budget import MemoryBudget
-from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError
+from ksrv.errors import BodyTooLarge, InvalidRequest
 from ksrv.limits import Limits, show_limit
-from ksrv.observe.traffic import count_refusal
-from ksrv.server.grpc.calls import Context
-from ksrv.server.grpc.unfinished_calls import GiveUp, UnfinishedCall, UnfinishedCalls
 from ksrv.server.http.body import COMPRESSED_STEP, inflated
 from ksrv.server.http.byte_budget import Reservation
 
@@ -112,95 +107,3 @@ def inflated_message(
         reservation.grow(2 * len(piece))  # it is copied once it is whole
         whole += piece
     return bytes(whole)
-
-
-class Messages(Iterator[bytes]):
-    """The messages of a call of grpcio's own server, as received, waited for one by one.
-
-    Args:
-        source: grpcio's iterator, which blocks the thread that asks it.
-        context: The call.
-        unfinished: The calls whose message has not arrived.
-        begin_timeout: See `UnfinishedCall`.
-        small: See `UnfinishedCall`.
-        idle: See `UnfinishedCall`.
-        give_up: Ends the call when a message does not come; cancels it if left out.
-    """
-
-    def __init__(
-        self,
-        source: Iterator[bytes],
-        context: Context,
-        unfinished: UnfinishedCalls,
-        *,
-        begin_timeout: float | None = None,
-        small: bool = False,
-        idle: Callable[[], bool] = lambda: True,
-        give_up: GiveUp | None = None,
-    ) -> None:
-        self._source = source
-        self._context = context
-        self._unfinished = unfinished
-        self._begin_timeout = begin_timeout
-        self._small = small
-        self._idle = idle
-        self._give_up = give_up or self._cancel
-
-    def __next__(self) -> bytes:
-        """Return the next message.
-
-        Raises:
-            StopIteration: The client sends no more.
-            grpc.RpcError: The call was cancelled, by the client or because none came in time.
-        """
-        wait = _MessageWait(
-            self._context, self._idle, begin_timeout=self._begin_timeout, small=self._small
-        )
-        nbytes = 0
-        self._unfinished.begin(wait, self._give_up)
-        try:
-            message = next(self._source)
-            nbytes = len(message)
-        finally:
-            self._unfinished.end(wait, nbytes)
-        return message
-
-    def only(self) -> bytes:
-        """Return the message of a call that has one.
-
-        Raises:
-            InvalidRequest: The client sent none.
-        """
-        for message in self:
-            return message
-        raise InvalidRequest("the call requires exactly one request message")
-
-    def _cancel(self, wait: UnfinishedCall, error: KsrvError) -> None:
-        count_refusal("grpc", error.reason)
-        self._context.cancel()
-
-
-class _MessageWait(UnfinishedCall):
-    """One message of a call of grpcio's own server."""
-
-    __slots__ = ("_context", "_idle")
-
-    def __init__(
-        self,
-        context: Context,
-        idle: Callable[[], bool],
-        *,
-        begin_timeout: float | None,
-        small: bool,
-    ) -> None:
-        super().__init__(begin_timeout=begin_timeout, small=small)
-        self._context = context
-        self._idle = idle
-
-    def peer(self) -> str:
-        """See `UnfinishedCall`."""
-        return str(self._context.peer())
-
-    def idle(self) -> bool:
-        """See `UnfinishedCall`."""
-        return self._idle()

@@ -9,7 +9,7 @@ from typing import Any
 
 from ksrv.errors import quote
 from ksrv.protocol import protobuf
-from ksrv.server.grpc.calls import Context, parsed
+from ksrv.server.grpc.calls import Call, parsed
 
 SERVICES = (protobuf.HEALTH, protobuf.INFERENCE, protobuf.REFLECTION, protobuf.REFLECTION_ALPHA)
 
@@ -17,7 +17,7 @@ NOT_FOUND = 5  # grpc.StatusCode.NOT_FOUND as the number that this protocol carr
 INVALID_ARGUMENT = 3
 
 
-def reflection(service: str) -> Callable[[Iterator[bytes], Context], Iterator[Any]]:
+def reflection(service: str) -> Callable[[Iterator[bytes], Call], Iterator[Any]]:
     """Return the only call of a reflection service.
 
     Args:
@@ -25,7 +25,7 @@ def reflection(service: str) -> Callable[[Iterator[bytes], Context], Iterator[An
     """
     kind, _ = protobuf.methods(service)["ServerReflectionInfo"]
 
-    def reflect(questions: Iterator[bytes], context: Context) -> Iterator[Any]:
+    def reflect(questions: Iterator[bytes], call: Call) -> Iterator[Any]:
         for question in questions:
             yield answer(parsed(kind, question))
 

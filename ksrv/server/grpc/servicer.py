@@ -10,7 +10,7 @@ from ksrv.errors import InvalidRequest, NotImplementedByKsrv, quote
 from ksrv.limits import Limits
 from ksrv.protocol import metadata
 from ksrv.protocol.protobuf import message_class
-from ksrv.server.grpc.calls import Behavior, Context
+from ksrv.server.grpc.calls import Behavior, Call
 from ksrv.server.memory_regions import SharedMemory
 from ksrv.server.workers.shared_statistics import ServerStatistics
 
@@ -89,36 +89,36 @@ class Servicer:
         calls = _shared_memory_calls(self._regions)
         return answered | dict(zip(SHARED_MEMORY, calls, strict=True))
 
-    def _server_live(self, request: Any, context: Context) -> Any:
+    def _server_live(self, request: Any, call: Call) -> Any:
         return message_class("inference.ServerLiveResponse")(live=True)
 
-    def _server_ready(self, request: Any, context: Context) -> Any:
+    def _server_ready(self, request: Any, call: Call) -> Any:
         return message_class("inference.ServerReadyResponse")(ready=self._engine.ready())
 
-    def _model_ready(self, request: Any, context: Context) -> Any:
+    def _model_ready(self, request: Any, call: Call) -> Any:
         ready = self._engine.model_ready(request.name, request.version)
         return message_class("inference.ModelReadyResponse")(ready=ready)
 
-    def _server_metadata(self, request: Any, context: Context) -> Any:
+    def _server_metadata(self, request: Any, call: Call) -> Any:
         document = metadata.server_metadata(self._extensions)
         return metadata.to_message("inference.ServerMetadataResponse", document)
 
-    def _model_metadata(self, request: Any, context: Context) -> Any:
+    def _model_metadata(self, request: Any, call: Call) -> Any:
         spec = self._engine.spec(request.name, request.version)
         document = metadata.model_metadata(spec, self._engine.versions(request.name), self._limits)
         return metadata.to_message("inference.ModelMetadataResponse", document)
 
-    def _model_config(self, request: Any, context: Context) -> Any:
+    def _model_config(self, request: Any, call: Call) -> Any:
         document = metadata.model_config(self._engine.spec(request.name, request.version))
         return metadata.to_message("inference.ModelConfigResponse", {"config": document})
 
-    def _model_statistics(self, request: Any, context: Context) -> Any:
+    def _model_statistics(self, request: Any, call: Call) -> Any:
         found = self._statistics.models(request.name, request.version)
         return metadata.to_message(
             "inference.ModelStatisticsResponse", metadata.model_statistics(found)
         )
 
-    def _repository_index(self, request: Any, context: Context) -> Any:
+    def _repository_index(self, request: Any, call: Call) -> Any:
         _check_repository(request.repository_name)
         answer = message_class("inference.RepositoryIndexResponse")()
         for state in self._engine.index(ready_only=request.ready):
@@ -127,13 +127,13 @@ class Servicer:
             )
         return answer
 
-    def _repository_model_load(self, request: Any, context: Context) -> Any:
+    def _repository_model_load(self, request: Any, call: Call) -> Any:
         _check_repository(request.repository_name)
         _check_parameters(request.parameters)
         self._engine.load(request.model_name)
         return message_class("inference.RepositoryModelLoadResponse")()
 
-    def _repository_model_unload(self, request: Any, context: Context) -> Any:
+    def _repository_model_unload(self, request: Any, call: Call) -> Any:
         _check_repository(request.repository_name)
         _check_parameters(request.parameters)
         self._engine.unload(request.model_name)
@@ -143,7 +143,7 @@ class Servicer:
 def _shared_memory_calls(regions: SharedMemory) -> tuple[Behavior, Behavior, Behavior]:
     """Return the calls of system shared memory in the order of `SHARED_MEMORY`."""
 
-    def status(request: Any, context: Context) -> Any:
+    def status(request: Any, call: Call) -> Any:
         answer = message_class("inference.SystemSharedMemoryStatusResponse")()
         for found in regions.status(request.name):
             entry = answer.regions[found.name]
@@ -151,11 +151,11 @@ def _shared_memory_calls(regions: SharedMemory) -> tuple[Behavior, Behavior, Beh
             entry.offset, entry.byte_size = found.offset, found.byte_size
         return answer
 
-    def register(request: Any, context: Context) -> Any:
+    def register(request: Any, call: Call) -> Any:
         regions.register(request.name, request.key, request.offset, request.byte_size)
         return message_class("inference.SystemSharedMemoryRegisterResponse")()
 
-    def unregister(request: Any, context: Context) -> Any:
+    def unregister(request: Any, call: Call) -> Any:
         regions.unregister(request.name)
         return message_class("inference.SystemSharedMemoryUnregisterResponse")()
 
@@ -163,7 +163,7 @@ def _shared_memory_calls(regions: SharedMemory) -> tuple[Behavior, Behavior, Beh
 
 
 def _refusing(text: str) -> Behavior:
-    def refuse(request: Any, context: Context) -> Any:
+    def refuse(request: Any, call: Call) -> Any:
         raise NotImplementedByKsrv(text)
 
     return refuse

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ksrv.errors import KsrvError, NotReady
 from ksrv.request import InferRequest, InferResponse, Parameter
-from ksrv.server.grpc.calls import Context, failure_of
+from ksrv.server.grpc.calls import Call, Message, failure_of
 from ksrv.server.grpc.infer import InferCalls, stream_error
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class _Line:
                 entry.give_up()
 
 
-Incoming = Callable[[], AbstractContextManager["bytes | memoryview"]]
+Incoming = Callable[[], AbstractContextManager[Message]]
 """A received message, to be opened: that counts and inflates it, and it may fail."""
 
 Source = Callable[[Callable[[], bool], Callable[[KsrvError], None]], Iterator[Incoming]]
@@ -152,7 +152,7 @@ class StreamCalls:
         self._lines: set[_Line] = set()
         self._closing = False
 
-    def stream(self, source: Source, context: Context) -> Iterator[bytes]:
+    def stream(self, source: Source, call: Call) -> Iterator[bytes]:
         """Answer the requests of one stream.
 
         Raises:
@@ -164,11 +164,11 @@ class StreamCalls:
             self._lines.add(line)
             if self._closing:
                 line.end()
-        context.add_callback(line.close)
+        call.add_callback(line.close)
         try:
-            self._pool.submit(self._read, source(line.idle, line.fail), context, line)
+            self._pool.submit(self._read, source(line.idle, line.fail), call, line)
             while (entry := line.take()) is not None:
-                yield from self._answers(entry, context)
+                yield from self._answers(entry, call)
         finally:
             line.close()
             with self._lock:
@@ -186,12 +186,12 @@ class StreamCalls:
         for line in lines:
             line.end()
 
-    def _read(self, received: Iterator[Incoming], context: Context, line: _Line) -> None:
+    def _read(self, received: Iterator[Incoming], call: Call, line: _Line) -> None:
         try:
             for incoming in received:
                 if not line.accept():
                     break
-                entry = self._begin(incoming, context)
+                entry = self._begin(incoming, call)
                 if not line.put(entry):
                     entry.give_up()  # the line was closed before it knew of this one
                     break
@@ -200,11 +200,11 @@ class StreamCalls:
         finally:
             line.end_reading()
 
-    def _begin(self, incoming: Incoming, context: Context) -> _Entry:
+    def _begin(self, incoming: Incoming, call: Call) -> _Entry:
         entry = _Entry()
         try:
             with incoming() as message:  # until the engine's queue counts the request
-                entry.request = self._infer.read(message, context)
+                entry.request = self._infer.read(message, call)
             entry.request.on_chunk = entry.events.put
             entry.handle = self._infer.submit(entry.request)
             entry.handle.add_done_callback(lambda _: entry.events.put(None))
@@ -212,16 +212,16 @@ class StreamCalls:
             entry.error = failure_of(error)
         return entry
 
-    def _answers(self, entry: _Entry, context: Context) -> Iterator[bytes]:
+    def _answers(self, entry: _Entry, call: Call) -> Iterator[bytes]:
         """Yield what the handler sends while it runs, and then the answer."""
         request = entry.request
         if request is not None and entry.handle is not None:
             marks: Mapping[str, Parameter] = {FINAL: False} if request.mark_final else {}
             for chunk in entry.chunks():
-                yield self._infer.stream_message(context, chunk, request, marks)
-        yield self._answer(entry, context)
+                yield self._infer.stream_message(call, chunk, request, marks)
+        yield self._answer(entry, call)
 
-    def _answer(self, entry: _Entry, context: Context) -> bytes:
+    def _answer(self, entry: _Entry, call: Call) -> bytes:
         request = entry.request
         marks: Mapping[str, Parameter] = {}
         if request is not None and request.mark_final:
@@ -230,7 +230,7 @@ class StreamCalls:
         if request is not None and entry.handle is not None:
             try:
                 response = entry.handle.wait()
-                return self._infer.stream_message(context, response, request, marks)
+                return self._infer.stream_message(call, response, request, marks)
             except Exception as raised:  # noqa: BLE001 - it is told on the stream
                 error = failure_of(raised)
         assert error is not None, "an entry is under way or refused"

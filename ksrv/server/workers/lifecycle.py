@@ -40,8 +40,8 @@ from ksrv.server.workers.worker_table import CAPACITY, State, WorkerTable
 if TYPE_CHECKING:
     from ksrv._native.memory.memory_budget import MemoryBudget
     from ksrv.engine.engine import Engine
+    from ksrv.server.grpc.grpcio_server import GrpcioServer
     from ksrv.server.grpc.native_server import NativeGrpcServer
-    from ksrv.server.grpc.server import GrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Service:
         self._access: Access | None = None
         self.shared_memory: SharedMemory | None = None
         self._app: Callable[..., Iterable[bytes]] | None = None
-        self._grpc: GrpcServer | NativeGrpcServer | None = None
+        self._grpc: GrpcioServer | NativeGrpcServer | None = None
         self._url: str | None = None
         self._signals = StopSignals(table)
         self._unloaded: Collection[str] = ()
@@ -208,11 +208,11 @@ class Service:
             self._grpc = native
             native.start(str(address), listener=self.grpc_listener)
             return
-        from ksrv.server.grpc.server import GrpcServer
+        from ksrv.server.grpc.grpcio_server import GrpcioServer
 
         certificates = self.files.certificates
         credentials = None if certificates is None else certificates.grpc_credentials()
-        server = GrpcServer(self.engine, self.settings, **shared)
+        server = GrpcioServer(self.engine, self.settings, **shared)
         self._grpc = server
         server.start(str(address), shared=True, credentials=credentials)
 

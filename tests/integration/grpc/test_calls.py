@@ -18,12 +18,18 @@ from ksrv.protocol.protobuf import (
     message_class,
     methods,
 )
-from ksrv.server.grpc import server as grpc_server
-from ksrv.server.grpc.server import GrpcServer
+from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.servicer import REFUSED
 from ksrv.server.settings import ServerSettings
 from tests.support.engine.engine_stand_in import SPECS, StandInEngine
-from tests.support.wire.grpc_calls import call, connect, infer_request, running, stub_infer
+from tests.support.wire.grpc_calls import (
+    call,
+    connect,
+    infer_request,
+    new_server,
+    running,
+    stub_infer,
+)
 
 
 @pytest.fixture
@@ -176,7 +182,7 @@ def test_health_watch_tells_changes(engine, channel):
 
 
 def test_stopping_tells_the_watchers(engine):
-    server = GrpcServer(engine, ServerSettings())
+    server = new_server(engine, ServerSettings())
     port = server.start("127.0.0.1:0")
     with connect(f"127.0.0.1:{port}") as channel:
         states = watch(channel)
@@ -189,7 +195,7 @@ def test_stopping_tells_the_watchers(engine):
 
 
 def test_streams_beyond_the_bound_are_refused_and_places_return(engine, monkeypatch):
-    monkeypatch.setattr(grpc_server, "MAX_WATCHES", 2)
+    monkeypatch.setattr(bounds, "MAX_WATCHES", 2)
     with running(engine) as address, connect(address) as channel:
         first, second = watch(channel), watch(channel)
         assert next(first).status == next(second).status == 1
@@ -286,7 +292,7 @@ def test_peer_of_ipv6_and_unix_sockets(engine, tmp_path):
     if socket.has_ipv6:
         addresses.append("[::1]:0")
     for address in addresses:
-        server = GrpcServer(engine, ServerSettings(), access=authorizer)
+        server = new_server(engine, ServerSettings(), access=authorizer)
         port = server.start(address)
         target = address if address.startswith("unix") else f"[::1]:{port}"
         with connect(target) as channel:

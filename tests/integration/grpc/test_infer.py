@@ -11,12 +11,17 @@ import numpy as np
 import pytest
 
 from ksrv.protocol.protobuf import INFERENCE, message_class
-from ksrv.server.grpc import completion_queue
-from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
 from tests.support.engine.engine_stand_in import StandInEngine
 from tests.support.wait_until import wait_until
-from tests.support.wire.grpc_calls import connect, infer_request, running, small_limits, stub_infer
+from tests.support.wire.grpc_calls import (
+    connect,
+    infer_request,
+    new_server,
+    running,
+    small_limits,
+    stub_infer,
+)
 
 
 @pytest.fixture
@@ -24,16 +29,8 @@ def engine():
     return StandInEngine()
 
 
-@pytest.fixture(params=["direct", "public"])
-def way(request, monkeypatch):
-    """Whether ModelInfer is taken from grpcio's queue, or in the public way."""
-    if request.param == "public":
-        monkeypatch.setattr(completion_queue, "_NAMES", (*completion_queue._NAMES, "NotThere"))
-    return request.param
-
-
 @pytest.fixture
-def address(engine, way):
+def address(engine):
     with running(engine, threads=2) as found:
         yield found
 
@@ -264,20 +261,20 @@ def test_concurrent_clients_get_their_own_answers(channel):
 
 def test_importing_the_front_end_does_not_import_grpc():
     code = (
-        "import sys; import ksrv.server.grpc.server;"
+        "import sys; import ksrv.server.grpc.grpcio_server, ksrv.server.grpc.native_server;"
         "assert 'grpc' not in sys.modules and 'google.protobuf' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_second_server_on_the_port_fails_loudly(address):
-    second = GrpcServer(StandInEngine(), ServerSettings())
+    second = new_server(StandInEngine(), ServerSettings())
     with pytest.raises(RuntimeError):
         second.start(address)
 
 
-def test_stop_lets_accepted_requests_finish(engine, way):
-    server = GrpcServer(engine, ServerSettings())
+def test_stop_lets_accepted_requests_finish(engine):
+    server = new_server(engine, ServerSettings())
     port = server.start("127.0.0.1:0")
     with connect(f"127.0.0.1:{port}") as channel:
         future = stub_infer(channel).future(infer_request("slow", id="kept"))

@@ -12,12 +12,11 @@ import pytest
 import requests
 
 from ksrv._native.memory.memory_budget import MemoryBudget
-from ksrv.errors import RequestTooSlow, Unauthenticated
+from ksrv.errors import Unauthenticated
 from ksrv.limits import MIB
 from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, methods
-from ksrv.server.grpc import server as grpc_server
+from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.messages import encoding_of
-from ksrv.server.grpc.unfinished_calls import UnfinishedCall, UnfinishedCalls
 from ksrv.testing import Server
 from tests.support.engine.engine_stand_in import StandInEngine
 from tests.support.wait_until import wait_until
@@ -79,8 +78,9 @@ def silent(channel, path=INFER, metadata=None):
 # ---- calls without a message ------------------------------------------------------------------
 
 
+@pytest.mark.carrier("native")
 def test_calls_without_a_message_do_not_take_the_places_of_others(engine, monkeypatch):
-    monkeypatch.setattr(grpc_server, "MAX_CALLS", 20)
+    monkeypatch.setattr(bounds, "MAX_CALLS", 20)
     with running(engine) as address, Wire(address) as idle:
         streams = [idle.call(INFER) for _ in range(60)]
         idle.until_ended(idle.call("/no/such"))  # so the server has seen them all
@@ -92,6 +92,7 @@ def test_calls_without_a_message_do_not_take_the_places_of_others(engine, monkey
         assert_serves(address)
 
 
+@pytest.mark.carrier("native")
 def test_a_call_has_a_limited_time_for_its_message(engine):
     with running(engine, head_timeout=0.3) as address, connect(address) as channel:
         future, feed = silent(channel)
@@ -99,6 +100,7 @@ def test_a_call_has_a_limited_time_for_its_message(engine):
         feed.put(None)
 
 
+@pytest.mark.carrier("native")
 @pytest.mark.parametrize(
     "path", [LIVE, f"/{HEALTH}/Check", f"/{HEALTH}/Watch", f"/{INFERENCE}/ModelMetadata"]
 )
@@ -113,6 +115,7 @@ def test_calls_without_a_message_hold_no_thread(engine, path):
             assert call(channel, "ModelMetadata", name="add").name == "add"
 
 
+@pytest.mark.carrier("native")
 def test_a_message_that_goes_on_is_waited_for(engine):
     message = ADD.SerializeToString()
     head = b"\x00" + len(message).to_bytes(4, "big") + message[:-1]
@@ -129,6 +132,7 @@ def test_a_message_that_goes_on_is_waited_for(engine):
 # ---- bytes in flight --------------------------------------------------------------------------
 
 
+@pytest.mark.carrier("native")
 def test_unfinished_messages_count_in_the_bytes_in_flight(engine):
     budget = MemoryBudget(16 * MIB)
     with (
@@ -152,6 +156,7 @@ def test_unfinished_messages_count_in_the_bytes_in_flight(engine):
         assert_serves(address)
 
 
+@pytest.mark.carrier("native")
 def test_the_bytes_of_unfinished_messages_are_given_back(engine):
     budget = MemoryBudget(16 * MIB)
     with running(engine, budget=budget) as address:
@@ -165,6 +170,7 @@ def test_the_bytes_of_unfinished_messages_are_given_back(engine):
         wait_until(lambda: budget.held == 0)
 
 
+@pytest.mark.carrier("native")
 def test_whole_messages_find_no_room_beside_unfinished_ones(engine):
     big = infer_request("echo", ("x", "FP32", [1, 2 * MIB]), raw=[bytes(8 * MIB)], id="big")
     request, response = methods(INFERENCE)["ModelStreamInfer"]
@@ -302,6 +308,7 @@ def watch(channel, service="", metadata=None):
     return stub(request(service=service), timeout=60, metadata=metadata)
 
 
+@pytest.mark.carrier("native")
 @pytest.mark.parametrize("name", ["ServerLive", "Check"])
 def test_open_calls_have_small_messages(guarded, name):
     path = LIVE if name == "ServerLive" else f"/{HEALTH}/{name}"
@@ -318,8 +325,8 @@ def test_open_calls_have_small_messages(guarded, name):
 
 
 def test_streams_and_watches_without_a_token_take_no_place_of_others(engine, monkeypatch):
-    monkeypatch.setattr(grpc_server, "MAX_STREAMS", 2)
-    monkeypatch.setattr(grpc_server, "MAX_OPEN_WATCHES", 2, raising=False)
+    monkeypatch.setattr(bounds, "MAX_STREAMS", 2)
+    monkeypatch.setattr(bounds, "MAX_OPEN_WATCHES", 2)
     request, response = methods(INFERENCE)["ModelStreamInfer"]
     with (
         running(engine, access=TokenAuthorizer()) as address,
@@ -338,8 +345,9 @@ def test_streams_and_watches_without_a_token_take_no_place_of_others(engine, mon
         assert [answer.infer_response.id for answer in answers] == ["7"]
 
 
+@pytest.mark.carrier("native")
 def test_an_idle_stream_is_ended(engine, monkeypatch):
-    monkeypatch.setattr(grpc_server, "STREAM_TIMEOUT_SECONDS", 0.3, raising=False)
+    monkeypatch.setattr(bounds, "STREAM_TIMEOUT_SECONDS", 0.3)
     with running(engine) as address, connect(address) as channel:
         feed = queue.Queue()
         answers = channel.stream_stream(STREAM)(iter(feed.get, None), timeout=60)
@@ -349,44 +357,11 @@ def test_an_idle_stream_is_ended(engine, monkeypatch):
         feed.put(None)
 
 
-class Named(UnfinishedCall):
-    """A call of a connection that counts no bytes."""
-
-    __slots__ = ("busy",)
-
-    def __init__(self, begin_timeout):
-        super().__init__(begin_timeout=begin_timeout)
-        self.busy = True
-
-    def peer(self):
-        return "unix:"
-
-    def idle(self):
-        return not self.busy
-
-
-def test_a_stream_is_not_idle_while_something_is_under_way(monkeypatch):
-    monkeypatch.setattr("ksrv.server.grpc.unfinished_calls.LONGEST_SECONDS", 0.0)
-    unfinished = UnfinishedCalls(MemoryBudget(1), head=60, rate=1, most=10)
-    ended = []
-    stream = Named(begin_timeout=0.1)
-    unfinished.begin(stream, lambda call, error: ended.append(error))
-    unfinished.start(0)
-    begun = stream.since
-    wait_until(lambda: stream.since > begun)  # its time began anew
-    assert not ended
-    stream.busy = False
-    wait_until(lambda: ended)
-    unfinished.stop()
-    assert type(ended[0]) is RequestTooSlow
-    assert not unfinished.end(stream, 0)
-
-
 # ---- connections ------------------------------------------------------------------------------
 
 
 def test_an_idle_connection_is_closed(engine, monkeypatch):
-    monkeypatch.setattr(grpc_server, "IDLE_CONNECTION_MS", 300, raising=False)
+    monkeypatch.setattr(bounds, "IDLE_CONNECTION_SECONDS", 0.3)
     with running(engine) as address, Wire(address) as wire:
         block = wire.until_ended(wire.call(LIVE, message=b""))
         assert b"grpc-status" in block

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from ksrv.protocol.protobuf import INFERENCE, methods
-from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
 from tests.support.engine.engine_stand_in import StandInEngine
 from tests.support.wait_until import wait_until
-from tests.support.wire.grpc_calls import connect, infer_request, running
+from tests.support.wire.grpc_calls import connect, infer_request, new_server, running
 
 
 @pytest.fixture
@@ -97,7 +96,7 @@ def test_cancelled_stream_gives_its_requests_up(engine, channel):
 @contextlib.contextmanager
 def stopped_with_one_under_way(engine):
     """The answers of a stream whose server has begun to stop while the engine holds a request."""
-    server = GrpcServer(engine, ServerSettings())
+    server = new_server(engine, ServerSettings())
     port = server.start("127.0.0.1:0")
     with connect(f"127.0.0.1:{port}") as channel:
         feed = queue.Queue()

@@ -302,7 +302,7 @@ def test_workers_that_cannot_start_end_the_server_that_never_served(tmp_path):
     (tmp_path / "grpc" / "__init__.py").write_text("raise OSError('no such library')\n")
     done = subprocess.run(
         [sys.executable, "-m", "ksrv", "serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
-         str(tmp_path / "models")],
+         "--grpc-server", "grpcio", str(tmp_path / "models")],
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip

@@ -1,7 +1,6 @@
 """A real gRPC server over the stand-in engine, and hand-built calls to it."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,18 +8,23 @@ import grpc
 
 from ksrv.limits import Limits
 from ksrv.protocol.protobuf import INFERENCE, message_class, methods
+from ksrv.server.grpc.grpcio_server import GrpcioServer
 from ksrv.server.grpc.native_server import NativeGrpcServer
-from ksrv.server.grpc.server import GrpcServer
 from ksrv.server.settings import ServerSettings
 
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
-def server_class() -> Any:
-    """Return the server to be tested; KSRV_TEST_GRPC_SERVER names the other one."""
-    if os.environ.get("KSRV_TEST_GRPC_SERVER") == "native":
-        return NativeGrpcServer
-    return GrpcServer
+SERVERS = {"native": NativeGrpcServer, "grpcio": GrpcioServer}
+"""The servers by what carries them."""
+
+tested = "native"
+"""The one that `running` starts; tests/integration/grpc/conftest.py tests both."""
+
+
+def new_server(engine: Any, settings: ServerSettings, **shared: Any) -> Any:
+    """Return a server of the tested kind that has not started."""
+    return SERVERS[tested](engine, settings, **shared)
 
 
 @contextlib.contextmanager
@@ -28,7 +32,7 @@ def running(
     engine: Any, *, access: Any = None, budget: Any = None, **settings: Any
 ) -> Iterator[Any]:
     """Yield the address of a server over `engine`."""
-    server = server_class()(engine, ServerSettings(**settings), access=access, budget=budget)
+    server = new_server(engine, ServerSettings(**settings), access=access, budget=budget)
     port = server.start("127.0.0.1:0")
     try:
         yield f"127.0.0.1:{port}"

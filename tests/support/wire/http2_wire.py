@@ -4,6 +4,9 @@ import select
 import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from hpack import Decoder
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 ACK = END_STREAM = 1
@@ -31,8 +34,7 @@ class Wire:
         address: The server's, as HOST:PORT.
 
     Attributes:
-        ended: The last header block of every call that the server ended, by its stream. grpcio
-            writes texts into it as they are.
+        ended: The last fields of every call that the server ended, as text by its stream.
         over: Whether the server closed the connection, or said that it will.
     """
 
@@ -43,6 +45,7 @@ class Wire:
         self.ended: dict[int, Any] = {}
         self.over = False
         self._buffer = b""
+        self._decoder = Decoder()
         self._next = 1
         self._initial = WINDOW
         self._windows = {0: WINDOW}
@@ -105,7 +108,7 @@ class Wire:
             self.read()
 
     def until_ended(self, stream: Any) -> Any:
-        """Wait for the end of a call; return its last header block."""
+        """Wait for the end of a call; return its last fields as text."""
         while stream not in self.ended and not self.over:
             self.read()
         return self.ended[stream]
@@ -149,7 +152,10 @@ class Wire:
             self._windows[stream] = self._windows.get(stream, 0) + int.from_bytes(payload, "big")
         elif kind == GOAWAY:
             self.over = True
-        elif kind == HEADERS and flags & END_STREAM:
-            self.ended[stream] = payload
+        elif kind == HEADERS:
+            fields = self._decoder.decode(payload, raw=True)
+            if flags & END_STREAM:
+                lines = (name + b": " + unquote_to_bytes(value) for name, value in fields)
+                self.ended[stream] = b"\n".join(lines)
         elif kind == RST_STREAM:
             self.ended.setdefault(stream, b"")

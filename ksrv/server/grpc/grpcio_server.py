@@ -1,0 +1,318 @@
+"""The gRPC front end on grpcio, for machines without libnghttp2: the same services on its public interface.
+
+grpcio shows a message once it is complete, in memory that it does not bound, and each call holds a thread
+until it is answered. `grpc` is imported when the server starts, which is after gunicorn has forked.
+"""
+
+import functools
+import math
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ksrv._native.protobuf.infer_response import MAX_MESSAGE
+from ksrv.engine.available_memory import bytes_in_flight
+from ksrv.errors import InvalidRequest, KsrvError
+from ksrv.observe.traffic import count_error
+from ksrv.protocol import grpc as protocol
+from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, REFLECTION_ALPHA
+from ksrv.server.grpc import limits as bounds
+from ksrv.server.grpc.calls import Message, error_metadata, failure_of, trailing
+from ksrv.server.grpc.messages import admitted
+from ksrv.server.grpc.services import Method, Permitted, Services
+from ksrv.server.grpc.stream import Incoming
+from ksrv.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    import grpc
+
+    from ksrv.engine.engine import Engine
+
+INFER_THREADS = 256
+"""Requests of ModelInfer that are under way at a time at least; each holds a thread."""
+
+SECOND_NS = 1_000_000_000
+FOREVER_S = 1e9
+"""A deadline further away than this is none: grpc tells "no deadline" as a distant one."""
+
+
+def channel_options(settings: ServerSettings, *, shared: bool) -> list[tuple[str, int]]:
+    """Return grpcio's options.
+
+    Args:
+        settings: The server's settings.
+        shared: Whether several workers share the port on purpose.
+    """
+    limits = settings.limits
+    # What the budget could never admit is refused before it is received.
+    message = min(limits.body, MAX_MESSAGE, bytes_in_flight(limits))
+    options = [
+        ("grpc.max_receive_message_length", message),
+        ("grpc.max_send_message_length", min(limits.body, MAX_MESSAGE)),
+        # grpcio would inflate without a bound, and before the caller's credentials are checked.
+        ("grpc.per_message_decompression", 0),
+        ("grpc.max_concurrent_streams", bounds.CONCURRENT_STREAMS),
+        ("grpc.max_metadata_size", limits.head),
+        ("grpc.absolute_max_metadata_size", limits.head),
+        (
+            "grpc.max_allowed_incoming_connections",
+            bounds.most_connections(settings.max_connections),
+        ),
+        ("grpc.server_handshake_timeout_ms", max(1, int(settings.head_timeout * 1000))),
+        ("grpc.max_connection_idle_ms", int(bounds.IDLE_CONNECTION_SECONDS * 1000)),
+        # Without this a second server would share the port silently.
+        ("grpc.so_reuseport", int(shared)),
+        # Triton's keepalive, except that clients may ping every 10 s, also without a call.
+        ("grpc.keepalive_time_ms", 7_200_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 2),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.max_ping_strikes", 2),
+    ]
+    if (
+        not settings.decompress_requests
+    ):  # grpcio then refuses compressed messages, and names the encodings that it accepts
+        options.append(("grpc.compression_enabled_algorithms_bitset", 1))
+    return options
+
+
+class GrpcioCall:
+    """A call of grpcio's with the methods that the services use.
+
+    Args:
+        context: grpcio's `ServicerContext`.
+    """
+
+    def __init__(self, context: "grpc.ServicerContext") -> None:
+        self._context: Any = context
+
+    def metadata(self) -> dict[str, str]:
+        """Return the text metadata, names in lower case; binary entries are left out."""
+        return {
+            entry.key: entry.value
+            for entry in self._context.invocation_metadata()
+            if isinstance(entry.value, str)
+        }
+
+    @property
+    def authorization(self) -> str | None:
+        """The entry of that name, or None."""
+        return self.metadata().get("authorization")
+
+    def peer_address(self) -> str:
+        """Return the caller's IP address, or "" for a unix socket."""
+        kind, _, rest = str(self._context.peer()).partition(":")
+        if kind == "ipv4":
+            return rest.rpartition(":")[0]
+        if kind == "ipv6":
+            return urllib.parse.unquote(rest).rpartition(":")[0].strip("[]")
+        return ""
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """The `time.monotonic_ns` of the deadline, or None."""
+        left = self._context.time_remaining()
+        if left is None or not math.isfinite(left) or left > FOREVER_S:
+            return None
+        return time.monotonic_ns() + int(left * SECOND_NS)
+
+    def is_active(self) -> bool:
+        """Tell whether the call has neither ended nor been answered."""
+        return bool(self._context.is_active())
+
+    def add_callback(self, callback: Callable[[], object]) -> bool:
+        """Have a function called when the call ends; False where it has ended."""
+        return bool(self._context.add_callback(callback))
+
+
+class GrpcioServer:
+    """A gRPC server over an engine.
+
+    Args:
+        engine: Where requests run.
+        settings: Limits, threads and credentials.
+        shared: What `Services` may share with another front end, by its names there.
+    """
+
+    def __init__(self, engine: "Engine", settings: ServerSettings, **shared: Any) -> None:
+        self._settings = settings
+        self._services = Services(engine, settings, **shared)
+        self._server: Any = None
+        self._stopped: threading.Event | None = None
+
+    def start(
+        self,
+        address: str,
+        *,
+        shared: bool = False,
+        credentials: "grpc.ServerCredentials | None" = None,
+    ) -> int:
+        """Listen and serve.
+
+        Args:
+            address: "host:port" or "unix:path"; port 0 lets the system choose.
+            shared: Whether other workers listen on the same port.
+            credentials: The credentials of TLS; None without TLS.
+
+        Returns:
+            The port; 1 for a unix socket.
+
+        Raises:
+            RuntimeError: The address is taken or does not exist.
+        """
+        import grpc
+
+        infer = self._services.pool("infer", max(INFER_THREADS, 2 * self._settings.threads))
+        self._server = grpc.server(
+            infer,
+            options=channel_options(self._settings, shared=shared),
+            maximum_concurrent_rpcs=bounds.MAX_CALLS,
+        )
+        for service in (INFERENCE, HEALTH, REFLECTION, REFLECTION_ALPHA):
+            handlers = {
+                path.rpartition("/")[2]: self._handler(method)
+                for path, method in self._services.methods.items()
+                if path.startswith(f"/{service}/")
+            }
+            self._server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler(service, handlers),)
+            )
+        if credentials is None:
+            port = int(self._server.add_insecure_port(address))
+        else:
+            port = int(self._server.add_secure_port(address, credentials))
+        self._server.start()
+        return port
+
+    def begin_stop(self, grace: float, *, replaced: bool = False) -> None:
+        """Stop accepting calls; those accepted have `grace` seconds to finish.
+
+        What a client sends between the stop and its reading of that is cancelled by grpcio.
+
+        Args:
+            grace: Seconds after which calls that are left are cancelled.
+            replaced: Whether another worker listens on the port.
+        """
+        if self._server is None or self._stopped is not None:
+            return
+        self._services.begin_stop()
+        self._stopped = self._server.stop(grace)
+
+    def stop(self, grace: float) -> None:
+        """Stop, and return when no call is left; further calls do nothing."""
+        self.begin_stop(grace)
+        if self._stopped is not None:
+            self._stopped.wait()
+        self._services.stop()
+
+    def _handler(self, method: Method) -> Any:
+        """Return grpcio's handler of a method.
+
+        Each is registered as one that takes a stream of requests, because only of those a message is
+        received when it is asked for, and so after the credentials.
+        """
+        import grpc
+
+        if method.stream is not None:
+            return grpc.stream_stream_rpc_method_handler(
+                _in_pool(functools.partial(self._stream, method), method.pool)
+            )
+        behavior = functools.partial(self._unary, method)
+        return grpc.stream_unary_rpc_method_handler(_in_pool(behavior, method.pool))
+
+    def _unary(  # noqa: RET503 - abort raises
+        self, method: Method, messages: Iterator[bytes], context: Any
+    ) -> bytes:
+        call = GrpcioCall(context)
+        try:
+            method.check(call)
+            for received in messages:
+                message, reservation = admitted(received, method.limits, self._services.budget)
+                with reservation:
+                    return self._answer(method, message, call, context)
+            raise InvalidRequest("the call requires exactly one request message")
+        except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
+            _give_up_if_over(error)
+            failure = failure_of(error)
+        _abort(context, failure)
+
+    def _answer(self, method: Method, message: Message, call: GrpcioCall, context: Any) -> bytes:
+        if method.answer is not None:
+            return method.answer(message, call)
+        calls = self._services.calls
+        request = calls.read(message, call)
+        handle = calls.submit(request, caller_blocks=True)
+        if not handle.done() and not call.add_callback(handle.cancel):
+            handle.cancel()
+        response = handle.wait()
+        if response.headers:
+            context.set_trailing_metadata(tuple(trailing(response.headers)))
+        return protocol.render_infer(response, request, regions=self._services.regions_of(call))
+
+    def _stream(self, method: Method, messages: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        call = GrpcioCall(context)
+        try:
+            method.check(call)
+            assert method.stream is not None, "only streams run as such"
+            with Permitted(method, call):
+                yield from method.stream(functools.partial(self._source, method, messages), call)
+            return
+        except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
+            _give_up_if_over(error)
+            failure = failure_of(error)
+        _abort(context, failure)
+
+    def _source(
+        self,
+        method: Method,
+        messages: Iterator[bytes],
+        idle: Callable[[], bool],
+        fail: Callable[[KsrvError], None],
+    ) -> Iterator[Incoming]:
+        """Yield the messages of a stream until it ends."""
+        import grpc
+
+        @contextmanager
+        def opened(message: bytes) -> Iterator[bytes]:
+            written, reservation = admitted(message, method.limits, self._services.budget)
+            with reservation:
+                yield written
+
+        try:
+            for message in messages:
+                yield functools.partial(opened, message)
+        except grpc.RpcError:
+            return  # the client cancelled the call, or its connection is gone
+
+
+def _give_up_if_over(error: Exception) -> None:
+    """Raise grpcio's own word that the call is over once more."""
+    import grpc
+
+    if isinstance(error, grpc.RpcError):
+        raise error
+
+
+def _abort(context: Any, error: KsrvError) -> NoReturn:
+    """End a call with an error; raises grpcio's exception for that."""
+    import grpc
+
+    count_error(error)
+    if metadata := error_metadata(error):
+        context.set_trailing_metadata(tuple(metadata))
+    context.abort(getattr(grpc.StatusCode, error.grpc_code), error.message)
+    raise AssertionError("abort returned")
+
+
+def _in_pool(behavior: Callable[[Any, Any], Any], pool: Any) -> Any:
+    """Return a behavior that grpcio runs in `pool` rather than in the server's own."""
+
+    def call(requests: Any, context: Any) -> Any:
+        return behavior(requests, context)
+
+    call.experimental_thread_pool = pool  # type: ignore[attr-defined]
+    return call

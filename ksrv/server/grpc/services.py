@@ -1,0 +1,302 @@
+"""The methods of all services, for whichever library carries them: who may call, where they run, what they answer.
+
+A call is a `ksrv._native.grpc.grpc_server.Call`, or something with the same methods.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ksrv._native.memory.memory_budget import MemoryBudget
+from ksrv.errors import InvalidRequest, KsrvError, Overloaded
+from ksrv.limits import Limits
+from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, REFLECTION_ALPHA, methods
+from ksrv.protocol.shared_memory import SharedMemoryRegistry
+from ksrv.server.credentials import Access
+from ksrv.server.grpc import limits as bounds
+from ksrv.server.grpc.calls import (
+    Check,
+    Message,
+    answering,
+    needs_control,
+    needs_token,
+    open_to_all,
+    parsed,
+)
+from ksrv.server.grpc.health import Health
+from ksrv.server.grpc.infer import InferCalls
+from ksrv.server.grpc.reflection import reflection
+from ksrv.server.grpc.servicer import CONTROL, OPEN, Servicer
+from ksrv.server.grpc.stream import Source, StreamCalls
+from ksrv.server.http.byte_budget import process_budget
+from ksrv.server.memory_regions import AuthorizedRegistry, SharedMemory, shared_memory_of
+from ksrv.server.rest.extensions import extensions_of
+from ksrv.server.settings import ServerSettings
+from ksrv.server.workers.shared_statistics import ServerStatistics
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+Call = Any
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method of a service.
+
+    Attributes:
+        check: Who may call; asked before a message is read.
+        limits: Bounds on its messages.
+        answer: Makes the answer of a unary call's message; None for ModelInfer and for streams.
+        stream: Makes the answers of a stream's messages; None for unary calls.
+        permits: Says among which permits a stream takes one.
+        pool: Where it runs.
+        small: Whether its messages can only be small ones.
+        one_message: Whether a stream of answers takes exactly one message.
+    """
+
+    check: Check
+    limits: Limits
+    answer: Callable[[Message, Call], bytes] | None = None
+    stream: Callable[[Source, Call], Iterator[bytes]] | None = None
+    permits: Callable[[Call], threading.Semaphore] | None = None
+    pool: ThreadPoolExecutor | None = None
+    small: bool = False
+    one_message: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may call."""
+        return self.check is open_to_all
+
+
+class Services:
+    """The services of one server over an engine.
+
+    Args:
+        engine: Where requests run.
+        settings: Limits, threads and credentials.
+        access: Who may call; made from the settings if left out.
+        shared_memory: The clients' regions to share with another front end.
+        budget: The bytes that requests may hold together, to share with another front end.
+        statistics: The statistics of all workers; those of the engine if left out.
+
+    Attributes:
+        methods: Every method by its path.
+        calls: Reads requests of ModelInfer and hands them to the engine.
+        access: As given.
+        budget: As given.
+        settings: As given.
+        small: The limits of small messages.
+    """
+
+    def __init__(
+        self,
+        engine: "Engine",
+        settings: ServerSettings,
+        *,
+        access: Access | None = None,
+        shared_memory: SharedMemory | None = None,
+        budget: MemoryBudget | None = None,
+        statistics: ServerStatistics | None = None,
+    ) -> None:
+        self.settings = settings
+        self.access = access if access is not None else Access(settings)
+        self.budget = budget or process_budget(settings.limits)
+        self.small = msgspec.structs.replace(
+            settings.limits, body=min(bounds.SMALL, settings.limits.body)
+        )
+        self._engine = engine
+        self._statistics = statistics or ServerStatistics(engine)
+        self._shared_memory = shared_memory or shared_memory_of(settings)
+        self._token = needs_token(self.access)
+        self._closing = threading.Event()
+        self._permits = threading.BoundedSemaphore(bounds.MAX_STREAMS)
+        self._watches = threading.BoundedSemaphore(bounds.MAX_WATCHES)
+        self._open_watches = threading.BoundedSemaphore(bounds.MAX_OPEN_WATCHES)
+        self._pools: list[ThreadPoolExecutor] = []
+        self.calls = InferCalls(
+            engine,
+            settings.limits,
+            hides_credentials=self.access.needs_token,
+            regions_of=self.regions_of,
+        )
+        self._streams = StreamCalls(self.calls, self.pool("read", bounds.MAX_STREAMS))
+        self.methods: dict[str, Method] = {
+            bounds.MODEL_INFER: Method(self._token, settings.limits),
+            **self._state_methods(),
+            **self._health_methods(),
+            **self._stream_methods(),
+        }
+
+    def begin_stop(self) -> None:
+        """End streams once they have answered what they accepted, and tell watchers of health."""
+        self._closing.set()
+        self._streams.close()
+
+    def stop(self) -> None:
+        """Let the threads go that have nothing left to do."""
+        for pool in self._pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        self._pools.clear()
+
+    def pool(self, name: str, threads: int) -> ThreadPoolExecutor:
+        """Return a new pool that ends with the services.
+
+        Args:
+            name: What its threads are called.
+            threads: How many it has at most.
+        """
+        made = ThreadPoolExecutor(threads, thread_name_prefix=f"ksrv-grpc-{name}")
+        self._pools.append(made)
+        return made
+
+    def regions_of(self, call: Call) -> SharedMemoryRegistry | None:
+        """Return what a call sees of shared memory; None where that is off."""
+        if self._shared_memory is None:
+            return None
+        check = functools.partial(needs_control(self.access), call)
+        return AuthorizedRegistry(self._shared_memory, check)
+
+    def _state_methods(self) -> dict[str, Method]:
+        """Return the inference service's unary methods but ModelInfer."""
+        calls = self.pool("call", bounds.CALL_THREADS)
+        ready = self.pool("ready", bounds.HEALTH_THREADS)
+        control = self.pool("control", bounds.CONTROL_THREADS)
+        limits = self.settings.limits
+        servicer = Servicer(
+            self._engine,
+            self._statistics,
+            limits,
+            extensions_of(self.settings),
+            self._shared_memory,
+        )
+        found = {}
+        for name, behavior in servicer.behaviors().items():
+            answer = answering(behavior, *methods(INFERENCE)[name])
+            method = Method(self._token, limits, answer, pool=calls)
+            if name in OPEN:
+                method = Method(open_to_all, self.small, answer, pool=ready, small=True)
+            elif name in CONTROL:
+                method = Method(needs_control(self.access), limits, answer, pool=control)
+            found[f"/{INFERENCE}/{name}"] = method
+        return found
+
+    def _health_methods(self) -> dict[str, Method]:
+        pool = self.pool("health", bounds.HEALTH_THREADS)
+        watches = self.pool(
+            "watch", bounds.MAX_WATCHES + bounds.MAX_OPEN_WATCHES + bounds.SPARE_THREADS
+        )
+        health = Health(self._engine, self._closing, self._token)
+        checks: dict[str, tuple[Any, Check]] = {
+            "Check": (health.check, open_to_all),  # which knows the service, and checks by that
+            "List": (health.list, self._token),
+        }
+        found = {
+            f"/{HEALTH}/{name}": Method(
+                check,
+                self.small,
+                answering(behavior, *methods(HEALTH)[name]),
+                pool=pool,
+                small=True,
+            )
+            for name, (behavior, check) in checks.items()
+        }
+        found[f"/{HEALTH}/Watch"] = Method(
+            open_to_all,
+            self.small,
+            stream=functools.partial(self._watch, health),
+            permits=self._watch_permits,
+            pool=watches,
+            small=True,
+            one_message=True,
+        )
+        return found
+
+    def _stream_methods(self) -> dict[str, Method]:
+        # A few threads more than permits, so that a stream too many is refused and does not wait.
+        pool = self.pool("stream", bounds.MAX_STREAMS + bounds.SPARE_THREADS)
+        found = {
+            f"/{INFERENCE}/ModelStreamInfer": Method(
+                self._token,
+                self.settings.limits,
+                stream=self._streams.stream,
+                permits=lambda _: self._permits,
+                pool=pool,
+            )
+        }
+        for service in (REFLECTION, REFLECTION_ALPHA):
+            found[f"/{service}/ServerReflectionInfo"] = Method(
+                self._token,
+                self.small,
+                stream=functools.partial(_reflect, service),
+                permits=lambda _: self._permits,
+                pool=pool,
+                small=True,
+            )
+        return found
+
+    def _watch_permits(self, call: Call) -> threading.Semaphore:
+        try:
+            self._token(call)
+        except KsrvError:
+            return self._open_watches
+        return self._watches
+
+    def _watch(self, health: Health, source: Source, call: Call) -> Iterator[bytes]:
+        kind, _ = methods(HEALTH)["Watch"]
+        for incoming in source(_idle, _fail):
+            with incoming() as message:
+                request = parsed(kind, message)
+            for answer in health.watch(request, call):
+                yield answer.SerializeToString()
+            return
+        if call.is_active():
+            raise InvalidRequest("the call requires exactly one request message")
+
+
+class Permitted(AbstractContextManager[None]):
+    """Hold a permit for a stream.
+
+    Args:
+        method: The stream's method.
+        call: The call.
+
+    Raises:
+        Overloaded: All permits are taken.
+    """
+
+    def __init__(self, method: Method, call: Call) -> None:
+        assert method.permits is not None, "streams have permits"
+        self._among = method.permits(call)
+
+    def __enter__(self) -> None:
+        if not self._among.acquire(blocking=False):
+            raise Overloaded("as many streams are open as this server serves at a time", "streams")
+
+    def __exit__(self, *_: object) -> None:
+        self._among.release()
+
+
+def _idle() -> bool:
+    return True
+
+
+def _fail(error: KsrvError) -> None:
+    raise error
+
+
+def _reflect(service: str, source: Source, call: Call) -> Iterator[bytes]:
+    def questions() -> Iterator[bytes]:
+        for incoming in source(_idle, _fail):
+            with incoming() as message:
+                yield bytes(message)
+
+    for answer in reflection(service)(questions(), call):
+        yield answer.SerializeToString()

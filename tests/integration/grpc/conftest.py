@@ -1,0 +1,15 @@
+"""Tests of this folder run against both servers, but for those that say which one they mean."""
+
+import pytest
+
+from tests.support.wire import grpc_calls
+
+
+@pytest.fixture(autouse=True, params=sorted(grpc_calls.SERVERS))
+def carrier(request, monkeypatch):
+    """What carries gRPC in this test."""
+    wanted = request.node.get_closest_marker("carrier")
+    if wanted is not None and request.param not in wanted.args:
+        pytest.skip(f"this is about {wanted.args[0]}")
+    monkeypatch.setattr(grpc_calls, "tested", request.param)
+    return request.param
