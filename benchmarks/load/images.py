@@ -33,7 +33,7 @@ import cv2
 import grpc
 import numpy as np
 import simplejpeg
-from grpc_servers import METHOD
+from grpc_load import METHOD
 from servers import HERE, LoadedServer, free_port
 
 from ksrv.protocol.protobuf import message_class
