@@ -8,6 +8,7 @@ the same, and only the number of values is compared with the shape.
 import orjson
 
 from ksrv._native.json import number_array
+from ksrv._native.json.base64_text import Base64Error, decode
 from ksrv._native.json.number_array import NumbersError
 from ksrv._native.v2.infer_body import Input
 from ksrv.errors import InvalidRequest, quote
@@ -38,6 +39,9 @@ def _walk(document: list[object], subject: str) -> list[Element]:
     return found
 
 
+CONTENT_TYPE, BASE64 = "content_type", "base64"
+
+
 def _strings(body: memoryview, begin: int, end: int, subject: str, count: int) -> list[Element]:
     text = body[begin:end]
     try:
@@ -59,8 +63,23 @@ def _strings(body: memoryview, begin: int, end: int, subject: str, count: int) -
     return found
 
 
+def _decoded(elements: list[Element], subject: str) -> list[Element]:
+    found: list[Element] = []
+    for place, element in enumerate(elements):
+        try:
+            found.append(decode(element))
+        except Base64Error as error:
+            raise InvalidRequest(
+                f"{subject}: element {place} of 'data' is not base64, as its {CONTENT_TYPE} says: {error}"
+            ) from None
+    return found
+
+
 def read_data(body: memoryview, entry: Input, index: int) -> Array | list[Element]:
     """Return the values of an input that is given in JSON.
+
+    BYTES with the parameter `content_type` of `base64` are decoded, as MLServer's clients expect: so JSON
+    carries images.
 
     Args:
         body: The whole body.
@@ -75,7 +94,10 @@ def read_data(body: memoryview, entry: Input, index: int) -> Array | list[Elemen
     begin, end = entry.data
     subject = f"input {quote(entry.name)} (index {index})"
     if entry.datatype == "BYTES":
-        return _strings(body, begin, end, subject, entry.elements)
+        found = _strings(body, begin, end, subject, entry.elements)
+        if entry.parameters.get(CONTENT_TYPE) == BASE64:
+            return _decoded(found, subject)
+        return found
     if entry.datatype in _BINARY_ONLY:
         raise InvalidRequest(
             f"{subject}: JSON does not carry {entry.datatype}; send it in the binary data format "

@@ -4,7 +4,6 @@ TorchServe's own `kserve` and `kservev2` envelopes look at the first request onl
 request of the batch, hand the concatenation to the handler, and answer each request for itself.
 """
 
-import base64
 import json
 import sys
 import uuid
@@ -20,6 +19,7 @@ from ksrv.datatypes import NAME_BY_DTYPE
 from ksrv.source import KSERVE_V2
 from ksrv.torchserve.answers import checked_items
 from ksrv.torchserve.api.util import list_classes_from_module
+from ksrv.torchserve.base64_text import decoded
 
 HandleFunction = Callable[[Any, Any], Any]
 
@@ -96,11 +96,9 @@ class JSONEnvelope(BaseEnvelope):
 
 def _without_base64(instance: dict[str, Any]) -> Any:
     if set(instance) == {"b64"}:
-        return base64.b64decode(instance["b64"])
+        return decoded(instance["b64"])
     return {
-        name: base64.b64decode(value["b64"])
-        if isinstance(value, dict) and set(value) == {"b64"}
-        else value
+        name: decoded(value["b64"]) if isinstance(value, dict) and set(value) == {"b64"} else value
         for name, value in instance.items()
     }
 

@@ -9,7 +9,6 @@ gives it: the file as Pillow opens it, in its own mode. Before either, a file's 
 the server's limits, and what decoding takes counts among the bytes in flight.
 """
 
-import base64
 import io
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from ksrv.limits import show_limit
 from ksrv.torchserve.api.base_handler import BaseHandler
 from ksrv.torchserve.api.micro_batching import MicroBatching
 from ksrv.torchserve.api.util import PredictionException, map_class_to_label
+from ksrv.torchserve.base64_text import decoded
 from ksrv.torchserve.shims.transforms import (
     CenterCrop,
     Compose,
@@ -183,7 +183,7 @@ class VisionHandler(BaseHandler):
 
         value = row.get("data") or row.get("body")
         if isinstance(value, str):
-            value = base64.b64decode(value)
+            value = decoded(value)
         if not isinstance(value, (bytes, bytearray, memoryview)):
             return torch.FloatTensor(value)
         built_in = self.image_processing is CLASSIFIED or self.image_processing is DETECTED

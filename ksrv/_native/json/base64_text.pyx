@@ -1,0 +1,64 @@
+# Locals.
+# cython: freethreading_compatible = True
+"""Base64 text into bytes; native/json/base64.hpp says what is accepted."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+
+
+cdef extern from "json/base64.hpp" namespace "ksrv" nogil:
+    bint base64_decoded_size(const unsigned char *text, size_t length, size_t *size) noexcept
+    size_t decode_base64(const unsigned char *text, size_t length, unsigned char *out) noexcept
+
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
+
+class Base64Error(ValueError):
+    """Text that is not base64."""
+
+
+# From here on decoding takes long enough for other threads to want the GIL.
+cdef enum:
+    LONG = 1 << 16
+
+
+cdef bytes _decoded(const unsigned char *text, size_t length):
+    cdef size_t size, end
+    cdef unsigned char *out
+    if not base64_decoded_size(text, length, &size):
+        raise Base64Error(f"its length, {length}, is not a multiple of 4")
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size)
+    out = <unsigned char *>PyBytes_AS_STRING(made)
+    if length < LONG:
+        end = decode_base64(text, length, out)
+    else:
+        with nogil:
+            end = decode_base64(text, length, out)
+    if end != length:
+        raise Base64Error(f"characters {end} to {end + 3} are no group of base64")
+    return made
+
+
+def decode(text) -> bytes:
+    """Return the bytes that a text stands for.
+
+    Args:
+        text: A str, or the text's bytes in any contiguous buffer.
+
+    Raises:
+        Base64Error: A character outside of the standard alphabet, white space, missing or misplaced
+            padding, or bits beyond the last byte.
+    """
+    cdef Py_buffer view
+    cdef Py_ssize_t length
+    cdef const char *characters
+    if isinstance(text, str):
+        characters = PyUnicode_AsUTF8AndSize(text, &length)
+        return _decoded(<const unsigned char *>characters, <size_t>length)
+    PyObject_GetBuffer(text, &view, PyBUF_SIMPLE)
+    try:
+        return _decoded(<const unsigned char *>view.buf, <size_t>view.len)
+    finally:
+        PyBuffer_Release(&view)

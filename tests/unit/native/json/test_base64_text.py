@@ -1,0 +1,56 @@
+"""Base64 text: the standard alphabet and nothing else, beside Python's own decoder."""
+
+import base64
+import binascii
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksrv._native.json.base64_text import Base64Error, decode
+
+
+@given(st.binary(max_size=200))
+def test_what_was_written_is_read(data):
+    text = base64.b64encode(data)
+    assert decode(text) == decode(text.decode()) == decode(memoryview(text)) == data
+
+
+@given(st.text("AZaz09+/=- \n*", max_size=24))
+def test_other_texts_are_refused_unless_they_are_the_one_spelling(text):
+    try:
+        wanted = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        wanted = None
+    if wanted is not None and base64.b64encode(wanted).decode() == text:
+        assert decode(text) == wanted
+    else:
+        with pytest.raises(Base64Error):
+            decode(text)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 11, 12, 13, 47, 48, 49, 100_000, 100_001])
+def test_each_place_is_looked_at(length):
+    data = bytes(range(256)) * (length // 256 + 1)
+    text = bytearray(base64.b64encode(data[:length]))
+    assert decode(text) == data[:length]
+    for place in {0, 1, len(text) // 2, len(text) - 5, len(text) - 1} & set(range(len(text))):
+        kept, text[place] = text[place], ord("*")
+        with pytest.raises(Base64Error, match=f"characters {place // 4 * 4} to"):
+            decode(text)
+        text[place] = kept
+
+
+@pytest.mark.parametrize(
+    "text", ["A", "AA", "AAA", "A===", "====", "AA=A", "=AAA", "AAAA====", "QUI", "QUJ=", "QR==",
+             "QUJD\n", " QUJD", "QUJD QUJD", "QUJ-", "QUJ_", "QUé=", "\0AAA"],
+)  # fmt: skip
+def test_damaged_texts(text):
+    with pytest.raises(Base64Error):
+        decode(text)
+
+
+@pytest.mark.parametrize("value", [None, 3, ["QUJD"]])
+def test_only_text_is_decoded(value):
+    with pytest.raises(TypeError):
+        decode(value)
