@@ -22,7 +22,7 @@ CORE = {
     "v2": {"base", "tensor", "json"},
     "server": {"base", "memory", "http", "queue", "tls", "v2"},
     "http2": set(),
-    "grpc": {"base", "memory", "queue", "http2"},
+    "grpc": {"base", "memory", "queue", "http2", "tls"},
     "dispatch": {"base", "memory", "tensor", "ipc", "queue", "server"},
 }
 MODULES = {
@@ -39,7 +39,7 @@ MODULES = {
     "queue": set(),
     "v2": {"memory", "tensor"},
     "server": {"memory", "tensor", "batch", "http", "queue", "tls", "v2"},
-    "grpc": {"memory", "queue"},
+    "grpc": {"memory", "queue", "tls"},
     "dispatch": {"tensor", "ipc", "queue"},
 }
 

@@ -6,6 +6,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "grpc/server.hpp"
 
 namespace ksrv::grpc {
@@ -15,6 +18,7 @@ namespace {
 constexpr size_t READ_BYTES = 256u << 10;   // of one read
 constexpr size_t TURN_BYTES = 4u << 20;     // read before other connections have their turn
 constexpr size_t DIRECT_BYTES = 16384;      // of a message that is read into its block
+constexpr size_t RECORD = 16384;            // the most bytes of a TLS record
 constexpr size_t SENT_AHEAD = 1u << 20;     // bytes that are made before the socket takes them
 constexpr size_t UNREAD_ANSWERS = 2u << 20; // bytes that a peer may leave before nothing more is read
 
@@ -35,6 +39,7 @@ Connection::Connection(Server *server, int fd, uint32_t its_slot, uint32_t its_g
 }
 
 Connection::~Connection() {
+    tls_.end();
     if (fd_ >= 0) ::close(fd_);
 }
 
@@ -52,6 +57,7 @@ bool Connection::open() noexcept {
     limits.stream_window = server_->config.checks_callers ? 65535 : 1u << 20;
     const int on = 1;
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    agreed_ = !server_->tls;
     return session_.open(limits);
 }
 
@@ -118,6 +124,12 @@ void Connection::run_owned(uint32_t events) noexcept {
     if (events & EVENT_MAKE_ROOM) make_room();
     if (events & EVENT_TICK) tick(now_);
     if (closed_) return;
+    if (!agreed_ && events & EVENT_CLOSE) {
+        close_now();
+        return;
+    }
+    if (!agreed_ && !shake_hands()) return;
+    if (events & EVENT_WRITABLE && tls_.wants_write) readable_ = true;
     if (readable_ && out_.length() < UNREAD_ANSWERS) read_some();
     flush();
     if (!closed_ && readable_ && out_.length() < UNREAD_ANSWERS) server_->read_again(this);
@@ -156,7 +168,7 @@ bool Connection::read_once(bool *more) noexcept {
         parts[count++] = {call->incoming.block->data + call->incoming.offset + call->got, direct};
     }
     parts[count++] = {buffer, READ_BYTES};
-    const ssize_t got = readv(fd_, parts, count);
+    const ssize_t got = receive_into(parts, count);
     if (got < 0 && errno == EINTR) return true;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
         *more = false;
@@ -170,7 +182,8 @@ bool Connection::read_once(bool *more) noexcept {
     received_ns_ = now_;
     received_bytes_ += static_cast<uint64_t>(got);
     size_t whole = static_cast<size_t>(got);
-    *more = whole >= DIRECT_BYTES;  // a short read has emptied the socket, and an event tells of more
+    // A short read has emptied the socket, and an event tells of more.
+    *more = tls_ ? tls_.unread || whole >= DIRECT_BYTES / 2 : whole >= DIRECT_BYTES;
     const size_t first = std::min(direct, whole);
     if (first && !session_.receive(static_cast<unsigned char *>(parts[0].iov_base), first, now_)) return ended();
     whole -= first;
@@ -184,6 +197,51 @@ bool Connection::ended() noexcept {
     return false;
 }
 
+// False: the handshake goes on, or the connection is closed.
+bool Connection::shake_hands() noexcept {
+    if (!readable_) return false;  // a silent client costs no memory
+    if (!tls_ && !tls_.begin(*server_->tls, fd_)) {
+        close_now();
+        return false;
+    }
+    switch (tls_.shake_hands()) {
+    case Handshake::done:
+        agreed_ = readable_ = true;
+        return true;
+    case Handshake::waits:
+        return false;
+    default:
+        close_now();
+        return false;
+    }
+}
+
+ssize_t Connection::receive_into(iovec *parts, int count) noexcept {
+    return tls_ ? tls_.receive(parts[0].iov_base, parts[0].iov_len) : readv(fd_, parts, count);
+}
+
+// Sends what the socket takes now. Under TLS small parts leave together in one record, and after EAGAIN the same
+// bytes come first again.
+ssize_t Connection::send_some() noexcept {
+    iovec parts[http2::OutgoingBytes::PARTS];
+    const int count = out_.parts(parts);
+    if (!tls_) {
+        msghdr message{};
+        message.msg_iov = parts;
+        message.msg_iovlen = static_cast<size_t>(count);
+        return sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    if (parts[0].iov_len >= RECORD || count == 1) return tls_.send(parts[0].iov_base, parts[0].iov_len);
+    unsigned char gathered[RECORD];
+    size_t length = 0;
+    for (int i = 0; i < count && length < RECORD; ++i) {
+        const size_t some = std::min(parts[i].iov_len, RECORD - length);
+        memcpy(gathered + length, parts[i].iov_base, some);
+        length += some;
+    }
+    return tls_.send(gathered, length);
+}
+
 void Connection::flush() noexcept {
     for (;;) {
         if (!session_.produce(SENT_AHEAD)) {
@@ -194,11 +252,7 @@ void Connection::flush() noexcept {
             blocked_ns_ = 0;
             return;
         }
-        iovec parts[http2::OutgoingBytes::PARTS];
-        msghdr message{};
-        message.msg_iov = parts;
-        message.msg_iovlen = static_cast<size_t>(out_.parts(parts));
-        const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        const ssize_t sent = send_some();
         if (sent < 0 && errno == EINTR) continue;
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             if (!blocked_ns_) {
@@ -236,6 +290,8 @@ void Connection::make_room() noexcept {
 void Connection::close_now() noexcept {
     if (closed_) return;
     closed_ = true;
+    if (tls_ && agreed_) tls_.say_farewell();
+    tls_.end();
     shutdown(fd_, SHUT_WR);
     server_->forget(this);
     while (calls_) closed(calls_, http2::CANCEL);

@@ -15,6 +15,7 @@
 
 #include "grpc/call.hpp"
 #include "http2/session.hpp"
+#include "tls/tls_session.hpp"
 
 namespace ksrv::grpc {
 
@@ -66,6 +67,9 @@ class Connection final : public http2::SessionEvents {
 
     // connection.cpp
     void run_owned(uint32_t events) noexcept;
+    bool shake_hands() noexcept;
+    ssize_t receive_into(iovec *parts, int count) noexcept;
+    ssize_t send_some() noexcept;
     void read_some() noexcept;
     bool read_once(bool *more) noexcept;
     bool ended() noexcept;
@@ -111,6 +115,8 @@ class Connection final : public http2::SessionEvents {
     std::atomic<Call *> mailbox_{nullptr};
 
     // The owner's.
+    TlsSession tls_;
+    bool agreed_ = false;  // on the keys, or on none
     http2::OutgoingBytes out_;
     http2::Session session_;
     Call *calls_ = nullptr;

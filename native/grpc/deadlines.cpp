@@ -20,6 +20,10 @@ void Connection::tick(uint64_t now) noexcept {
     const ServerConfig &config = server_->config;
     if (!spoke_ && now - opened_ns_ >= config.head_ns) {
         server_->count(GRPC_TOO_SLOW);
+        if (!agreed_) {
+            close_now();
+            return;
+        }
         session_.go_away(http2::NO_ERROR, "no call came in time");
         broken_ = true;
     }

@@ -101,6 +101,7 @@ class Server {
 
     const ServerConfig config;
     KnownCallers known_callers;
+    std::shared_ptr<const TlsContext> tls;  // set before it listens; null without TLS
     MemoryBudget *const budget;
     std::atomic<uint64_t> counters[GRPC_COUNTERS] = {};
     std::atomic<uint32_t> unfinished{0};  // calls whose message is not there

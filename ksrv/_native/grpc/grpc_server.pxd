@@ -3,6 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool
 from libcpp.atomic cimport atomic
+from libcpp.memory cimport shared_ptr
 from libcpp.string cimport string
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
@@ -10,6 +11,7 @@ from libcpp.vector cimport vector
 from ksrv._native.memory.buffer_pool cimport CBlock
 from ksrv._native.memory.memory_budget cimport AnswerRoom, CMemoryBudget
 from ksrv._native.queue.request_handle cimport CRequest
+from ksrv._native.tls.tls_context cimport const_tls
 
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -140,6 +142,7 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
             void *owner
         ) except +
         CMemoryBudget *budget
+        shared_ptr[const_tls] tls
         atomic[uint64_t] counters[GRPC_COUNTERS]
         atomic[uint32_t] open_connections
         atomic[uint32_t] open_calls

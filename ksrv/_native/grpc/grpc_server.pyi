@@ -3,6 +3,7 @@ from typing import Any
 
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv._native.queue.request_handle import NativeHandle
+from ksrv._native.tls.tls_context import TlsContext
 
 CODES: tuple[str, ...]
 CODE_OF: dict[str, int]
@@ -44,6 +45,7 @@ class GrpcServer:
         check: Callable[[Call], object],
         budget: MemoryBudget,
         settings: dict[str, Any],
+        tls: TlsContext | None = None,
     ) -> None: ...
     def listen(self, listeners: Sequence[int]) -> None: ...
     def run(self, index: int) -> None: ...

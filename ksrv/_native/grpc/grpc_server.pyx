@@ -17,6 +17,7 @@ from libcpp.vector cimport vector
 from ksrv._native.memory.buffer_pool cimport ksrv_wrap
 from ksrv._native.memory.memory_budget cimport AnswerRoom, MemoryBudget
 from ksrv._native.queue.request_handle cimport NativeHandle
+from ksrv._native.tls.tls_context cimport TlsContext
 
 log = logging.getLogger(__name__)
 
@@ -368,6 +369,7 @@ cdef class GrpcServer:
         budget: The bytes that requests and answers may hold together.
         settings: The fields of native/grpc/server.hpp's `ServerConfig` that are not as there;
             seconds for times.
+        tls: What all connections are encrypted with; None for cleartext.
 
     Raises:
         OSError: There is no libnghttp2.
@@ -378,7 +380,10 @@ cdef class GrpcServer:
     cdef object check
     cdef MemoryBudget budget
 
-    def __cinit__(self, methods, handler, check, MemoryBudget budget not None, dict settings):
+    def __cinit__(
+        self, methods, handler, check, MemoryBudget budget not None, dict settings,
+        TlsContext tls=None,
+    ):
         cdef ServerConfig config
         cdef Method method
         if library() == NULL:
@@ -418,6 +423,8 @@ cdef class GrpcServer:
         self.check = check
         self.budget = budget
         self.server = new CServer(config, budget.budget, _serve, <void *>self)
+        if tls is not None:
+            self.server.tls = tls.context
         for declared in methods:
             method.path = (<str>declared["path"]).encode("ascii")
             method.streams = declared["streams"]

@@ -1,6 +1,7 @@
 """Which library carries gRPC: libnghttp2 in the native server, or grpcio."""
 
 from ksrv._native.grpc.grpc_server import library_version
+from ksrv._native.tls.tls_context import why_no_tls
 from ksrv.server.settings import ServerSettings, SettingsError
 
 
@@ -9,7 +10,7 @@ def is_native(settings: ServerSettings, *, encrypted: bool) -> bool:
 
     Args:
         settings: The server's settings.
-        encrypted: Whether TLS is on, which grpcio does.
+        encrypted: Whether TLS is on.
 
     Raises:
         SettingsError: The native server is asked for and cannot serve.
@@ -18,8 +19,8 @@ def is_native(settings: ServerSettings, *, encrypted: bool) -> bool:
         return False
     missing = ""
     if encrypted:
-        missing = "it does not speak TLS yet"
-    elif library_version() is None:
+        missing = why_no_tls() or ""
+    if library_version() is None:
         missing = "libnghttp2.so.14 cannot be loaded (Debian: apt-get install libnghttp2-14)"
     if settings.grpc_server == "native" and missing:
         raise SettingsError(f"setting 'grpc_server': the native server cannot serve: {missing}")

@@ -16,6 +16,7 @@ from ksrv._native.grpc.grpc_server import Call, GrpcServer
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv._native.queue.request_handle import NativeHandle
+from ksrv._native.tls.tls_context import TlsContext
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.request_handle import SplitRequest
 from ksrv.errors import KsrvError, Overloaded, RequestTooSlow
@@ -76,12 +77,19 @@ class NativeGrpcServer:
 
     # ---- life -------------------------------------------------------------------------------
 
-    def start(self, address: str, *, listener: socket.socket | None = None) -> int:
+    def start(
+        self,
+        address: str,
+        *,
+        listener: socket.socket | None = None,
+        tls: TlsContext | None = None,
+    ) -> int:
         """Listen and serve.
 
         Args:
             address: "host:port" or "unix:path"; port 0 lets the system choose.
             listener: A socket that listens there already, which other workers share.
+            tls: What all connections are encrypted with; None for cleartext.
 
         Returns:
             The port; 1 for a unix socket.
@@ -104,6 +112,7 @@ class NativeGrpcServer:
             self._admit,
             self._budget,
             self._config(),
+            tls,
         )
         core.listen([listener.fileno()])
         for index in range(CORE_THREADS):

@@ -201,16 +201,17 @@ class Service:
             "budget": budget,
             "statistics": statistics,
         }
+        certificates = self.files.certificates
         if self.grpc_listener is not None:
             from ksrv.server.grpc.native_server import NativeGrpcServer
 
             native = NativeGrpcServer(self.engine, self.settings, **shared)
             self._grpc = native
-            native.start(str(address), listener=self.grpc_listener)
+            tls = None if certificates is None else certificates.native_context("h2")
+            native.start(str(address), listener=self.grpc_listener, tls=tls)
             return
         from ksrv.server.grpc.grpcio_server import GrpcioServer
 
-        certificates = self.files.certificates
         credentials = None if certificates is None else certificates.grpc_credentials()
         server = GrpcioServer(self.engine, self.settings, **shared)
         self._grpc = server
