@@ -8,7 +8,7 @@ touches the worker's state.
 
 Where the HTTP server may not stand in front (TLS, the PROXY protocol, HTTP/2 in cleartext, request hooks of
 the user's, another app than ksrv's), or with a release of gunicorn that this module does not know, the
-worker is a plain threaded worker, whose connections `ksrv.server.http.threaded_server` accepts.
+worker is a plain threaded worker, whose connections `ksrv.server.threaded.threaded_server` accepts.
 """
 
 import os
@@ -40,9 +40,9 @@ from ksrv.server.http.fast_path import (
     render_error,
     render_unready,
 )
-from ksrv.server.http.threaded_server import ThreadedFront
-from ksrv.server.http.timed_socket import TransferTimeouts
 from ksrv.server.rest.extensions import extensions_of
+from ksrv.server.threaded.threaded_server import ThreadedFront
+from ksrv.server.threaded.timed_socket import TransferTimeouts
 from ksrv.server.tls import Certificates
 
 KNOWN_MAJOR = 27

@@ -27,12 +27,12 @@
 
 #include "base/clock.hpp"
 #include "base/monotonic_condition.hpp"
+#include "base/known_callers.hpp"
 #include "http/connection.hpp"
+#include "http/connection_deadlines.hpp"
+#include "http/connection_table.hpp"
 #include "http/prepared_answer.hpp"
 #include "http/response_head.hpp"
-#include "server/connection_deadlines.hpp"
-#include "server/connection_table.hpp"
-#include "base/known_callers.hpp"
 #include "server/route_table.hpp"
 
 namespace ksrv {

@@ -1,1 +1,1 @@
-"""HTTP itself: bodies and their framing, the memory they hold, the fast path, gunicorn's threads."""
+"""HTTP itself: bodies and their framing, the memory they hold, the fast path, messages for the app."""

@@ -8,7 +8,7 @@ def begin_transfer(environ: dict[str, Any], nbytes: int) -> None:
 
     Args:
         environ: The WSGI environment; a server whose sockets keep no account asks for nothing. Those
-            of the threaded way do, see `ksrv.server.http.timed_socket`.
+            of the threaded way do, see `ksrv.server.threaded.timed_socket`.
         nbytes: The length.
     """
     expect = getattr(environ.get("gunicorn.socket"), "expect", None)

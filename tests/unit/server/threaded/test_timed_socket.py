@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from ksrv.server.http.timed_socket import PlainSocket, TransferTimeouts
+from ksrv.server.threaded.timed_socket import PlainSocket, TransferTimeouts
 
 
 def pair(**timeouts):

@@ -24,7 +24,7 @@ from gunicorn import http
 from gunicorn.workers.gthread import TConn
 
 from ksrv.server.http.gunicorn_errors import render_error
-from ksrv.server.http.timed_socket import (
+from ksrv.server.threaded.timed_socket import (
     PlainSocket,
     TimedSocket,
     TlsSocket,
