@@ -5,8 +5,6 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport uint64_t
 
-from ksrv._native.server.server cimport ChunkDecoder, ChunkFault
-
 FAULTS = ("none", "size", "size bits", "end", "count", "length", "trailer")
 
 

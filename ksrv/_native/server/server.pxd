@@ -14,6 +14,7 @@ from ksrv._native.v2.infer_body cimport HeaderLimits
 from ksrv._native.tensor.datatype cimport Datatype
 from ksrv._native.queue.request_handle cimport Answered, CRequest, Taken
 from ksrv._native.queue.request_queue cimport CQueue
+from ksrv._native.http.chunked_body cimport ChunkDecoder
 from ksrv._native.http.request_head cimport Head, HeadLimits
 from ksrv._native.tls.tls_context cimport const_tls
 
@@ -82,30 +83,6 @@ cdef extern from "http/connection.hpp" namespace "ksrv" nogil:
         cut_short
         too_long
         malformed
-
-
-cdef extern from "http/chunked_body.hpp" namespace "ksrv" nogil:
-    cdef enum class ChunkFault(unsigned char):
-        none
-        size
-        size_bits
-        end
-        count
-        length
-        trailer
-
-    cdef cppclass ChunkDecoder:
-        ChunkDecoder()
-        void begin(size_t most_chunks) noexcept
-        size_t read(const unsigned char *data, size_t length) noexcept
-        uint64_t run() noexcept
-        void take(uint64_t count) noexcept
-        cbool ended() noexcept
-        ChunkFault fault() noexcept
-        uint64_t announced() noexcept
-        const unsigned char *shown() noexcept
-        size_t shown_length() noexcept
-        uint64_t most_bytes
 
 
 cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
