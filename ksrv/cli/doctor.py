@@ -284,19 +284,7 @@ def limits() -> Iterator[Finding]:
 
 def libraries() -> Iterator[Finding]:
     """Look at TLS, HTTP/2, protobuf and JPEG."""
-    name = ssl.OPENSSL_VERSION
-    old = ssl.OPENSSL_VERSION_INFO[:2] in ((3, 0), (3, 1))
-    yield Finding(
-        "slow" if old else "ok",
-        "TLS",
-        name,
-        "OpenSSL 3.0 and 3.1 take several times the locks of later ones in each handshake"
-        if old
-        else "",
-        "a Python built with OpenSSL 3.2 or newer; for fast REST, a proxy that does the TLS"
-        if old
-        else "",
-    )
+    yield _tls()
     version = _nghttp2()
     carries = f"libnghttp2 {version}" if version else f"grpcio {_release('grpcio')}"
     yield Finding(
@@ -321,6 +309,31 @@ def libraries() -> Iterator[Finding]:
         yield Finding("wrong", "protobuf", str(error), "gRPC cannot be served",
                       "pip install protobuf")  # fmt: skip
     yield from _jpeg()
+
+
+def _tls() -> Finding:
+    try:
+        from ksrv._native.tls.tls_context import openssl_version
+
+        library = openssl_version()
+    except ImportError:
+        library = ""  # the core is not built, and another line says so
+    except RuntimeError:
+        return Finding(
+            "slow", "TLS", f"HTTP can be served by {ssl.OPENSSL_VERSION} in Python alone",
+            "a request over TLS costs about fifty times the CPU",
+            "the system's OpenSSL 3 (Debian: apt-get install libssl3)",
+        )  # fmt: skip
+    old = library.startswith(("OpenSSL 3.0.", "OpenSSL 3.1."))
+    return Finding(
+        "slow" if old else "ok",
+        "TLS",
+        f"HTTP can be served by {library or ssl.OPENSSL_VERSION}",
+        "OpenSSL 3.0 and 3.1 take several times the locks of later ones in each handshake"
+        if old
+        else "",
+        "a system with OpenSSL 3.2 or newer, where clients connect often" if old else "",
+    )
 
 
 def _nghttp2() -> str | None:

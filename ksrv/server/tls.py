@@ -1,14 +1,14 @@
 """TLS on both front ends, with the same files, which are tried before anything listens.
 
-gunicorn does HTTP's TLS: what its own flags and files say holds, and gRPC follows it. The master reads
-the files when it starts and at each reload, and the workers have from it what was read: a file that
-breaks meanwhile breaks nothing.
+gunicorn's own flags and files name them, and gRPC follows. The master reads the files when it starts
+and at each reload, and the workers have from it what was read: a file that breaks meanwhile breaks
+nothing. The native HTTP server encrypts with its own OpenSSL, and Python's `ssl` where that cannot.
 """
 
 import os
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gunicorn.sock import _get_alpn_protocols
 
-from ksrv._native.tls.tls_context import TICKET_KEY_BYTES, TlsContext
+from ksrv._native.tls.tls_context import TICKET_KEY_BYTES, TlsContext, why_no_tls
 from ksrv.server.settings import ServerSettings, SettingsError
 
 if TYPE_CHECKING:
@@ -212,6 +212,42 @@ def read_certificates(config: Any) -> Certificates | None:
         SettingsError: One cannot be used.
     """
     return Certificates(config) if config.is_ssl else None
+
+
+class ContextHook:
+    """gunicorn's hook `ssl_context` as ksrv sets it: it takes the files as the master has read them.
+
+    Args:
+        service: What the workers inherit from the master.
+    """
+
+    def __init__(self, service: Any) -> None:
+        self._service = service
+
+    def __call__(self, config: Any, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        """Return what a connection is encrypted with where Python does it."""
+        certificates = self._service.files.certificates
+        context: ssl.SSLContext = default() if certificates is None else certificates.context()
+        return context
+
+
+def why_python_encrypts(config: Any) -> str | None:
+    """Say why TLS is not the native HTTP server's; None where it is, and without TLS.
+
+    Args:
+        config: gunicorn's configuration.
+    """
+    if not config.is_ssl:
+        return None
+    hook = config.ssl_context
+    default = config.settings["ssl_context"].default
+    hooked = getattr(hook, "__code__", hook) is not getattr(default, "__code__", default)
+    if hooked and not isinstance(hook, ContextHook):
+        return "TLS with the hook ssl_context"
+    if "h2" in config.http_protocols:
+        return "TLS with h2 in http_protocols"
+    missing = why_no_tls()
+    return missing and f"TLS without OpenSSL: {missing}"
 
 
 def needs_certificate(config: Any) -> bool:

@@ -6,13 +6,15 @@ thread takes such a message from it, calls the Falcon app and leaves the answer 
 such a thread, so metadata and metrics are answered by a few threads of their own. Only the main thread
 touches the worker's state.
 
-Where the HTTP server may not stand in front (TLS, the PROXY protocol, HTTP/2 in cleartext, request hooks of
-the user's, another app than ksrv's), or with a release of gunicorn that this module does not know, the
-worker is a plain threaded worker, whose connections `ksrv.server.threaded.threaded_server` accepts.
+Where the HTTP server may not stand in front (TLS without OpenSSL 3, the PROXY protocol, HTTP/2 in
+cleartext, request hooks of the user's, another app than ksrv's), or with a release of gunicorn that this
+module does not know, the worker is a plain threaded worker, whose connections
+`ksrv.server.threaded.threaded_server` accepts.
 """
 
 import os
 import selectors
+import ssl
 import sys
 import threading
 import time
@@ -27,7 +29,7 @@ from gunicorn.workers import gthread
 
 from ksrv._native.http.request_head import HeadRules
 from ksrv._native.server.server import HttpServer
-from ksrv._native.tls.tls_context import TlsContext
+from ksrv._native.tls.tls_context import TlsContext, openssl_version
 from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.server.http.access_log import AccessLog
 from ksrv.server.http.app_messages import AppMessages
@@ -43,7 +45,7 @@ from ksrv.server.http.fast_path import (
 from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.threaded.threaded_server import ThreadedFront
 from ksrv.server.threaded.timed_socket import TransferTimeouts
-from ksrv.server.tls import Certificates
+from ksrv.server.tls import Certificates, why_python_encrypts
 
 KNOWN_MAJOR = 27
 """The gunicorn release whose internals this module was written against."""
@@ -138,13 +140,22 @@ def why_not_native(cfg: Config, app: Any) -> str | None:
         cfg: gunicorn's configuration.
         app: The WSGI callable.
     """
+    if getattr(app, "engine", None) is None:
+        return "the app is not ksrv's"
+    return why_settings_not_native(cfg)
+
+
+def why_settings_not_native(cfg: Config) -> str | None:
+    """Say which setting leaves the HTTP server away, or None.
+
+    Args:
+        cfg: gunicorn's configuration.
+    """
     missing = missing_internals()
     if missing:
         return f"it needs {', '.join(missing)}"
     hooks = [name for name in ("pre_request", "post_request") if _is_users_hook(cfg, name)]
     reasons = (
-        (getattr(app, "engine", None) is None, "the app is not ksrv's"),
-        (cfg.is_ssl, "TLS is configured"),
         (cfg.proxy_protocol != "off", "proxy_protocol is on"),
         (getattr(cfg, "http2_cleartext", "off") != "off", "http2_cleartext is on"),
         (getattr(cfg, "protocol", "http") != "http", "the protocol is not HTTP"),
@@ -152,7 +163,21 @@ def why_not_native(cfg: Config, app: Any) -> str | None:
         ("SCRIPT_NAME" in os.environ, "SCRIPT_NAME is set"),
         (len(cfg.secure_scheme_headers) > 8, "more than 8 secure_scheme_headers are set"),
     )
-    return next((reason for holds, reason in reasons if holds), None)
+    return next((reason for holds, reason in reasons if holds), why_python_encrypts(cfg))
+
+
+def tls_library(cfg: Config) -> str:
+    """Say which library encrypts HTTP, and where.
+
+    Args:
+        cfg: gunicorn's configuration, with TLS.
+    """
+    if not issubclass(cfg.worker_class, KsrvWorker):
+        return f"{ssl.OPENSSL_VERSION}, by worker_class {cfg.worker_class_str}"
+    reason = why_settings_not_native(cfg)
+    if reason is None:
+        return f"{openssl_version()}, in the native HTTP server"
+    return f"{ssl.OPENSSL_VERSION}, in Python on threads: {reason}"
 
 
 def speaks_otherwise(cfg: Config) -> bool:
@@ -410,7 +435,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         return Traffic(
             {
                 f"http {name}": counted[name]
-                for name in ("queue_full", "bytes_in_flight", "too_slow")
+                for name in ("queue_full", "bytes_in_flight", "too_slow", "tls_refused")
             },
             {f"http {status}": count for status, count in self.http_server.errors().items()},
             accepted=counted["accepted"],

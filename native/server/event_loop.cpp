@@ -162,12 +162,11 @@ void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
         return;
     case Phase::idle: {
         const bool stopping = draining.load(std::memory_order_relaxed);
-        const uint64_t since = connection->saw_bytes ? now : connection->stage_ns;
         const uint64_t timeout = !connection->saw_bytes ? config.head_ns
                                   : stopping && config.stop_idle_ns < config.idle_ns
                                       ? config.stop_idle_ns
                                       : config.idle_ns;
-        deadlines.set(slot, since + timeout);
+        deadlines.set(slot, now + timeout);
         arm(connection, READING);
         return;
     }
@@ -212,7 +211,7 @@ bool HttpServer::shake_hands(Connection *connection, uint64_t now) noexcept {
     switch (connection->tls.shake_hands()) {
     case Handshake::done:
         count(connection->tls.resumed() ? SERVER_TLS_RESUMED : SERVER_TLS_AGREED);
-        connection->stage_ns = now;
+        connection->saw_bytes = true;  // of somebody who may keep connections in store
         connection->phase.store(Phase::idle, std::memory_order_relaxed);
         return true;
     case Handshake::waits:

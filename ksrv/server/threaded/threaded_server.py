@@ -1,4 +1,4 @@
-"""HTTP on threads: what a worker does where TLS or another setting leaves the native HTTP server out.
+"""HTTP on threads: what a worker does where a setting, or TLS without OpenSSL 3, leaves the native server out.
 
 gunicorn's threaded worker shakes hands and reads heads on its pool, without a time limit, so that as
 many silent connections as it has threads stop it. Here the main thread does both for all connections

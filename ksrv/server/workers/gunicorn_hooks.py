@@ -5,7 +5,6 @@ import logging
 import math
 import os
 import socket
-import ssl
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from ksrv.server.http.gunicorn_errors import speak_json
 from ksrv.server.logs import configure, gunicorn_logger
 from ksrv.server.memory_regions import check_shared_memory
 from ksrv.server.settings import ServerSettings, SettingsError
+from ksrv.server.worker import tls_library
 from ksrv.server.workers.arbiter import adopt
 from ksrv.server.workers.banner import print_addresses
 from ksrv.server.workers.configured_files import read_files
@@ -130,7 +130,7 @@ class Master:
             "post_worker_init": self.post_worker_init,
             "nworkers_changed": self.nworkers_changed,
             "pre_request": defer_continue,
-            "ssl_context": self.ssl_context,
+            "ssl_context": tls.ContextHook(self.service),
             "child_exit": self.child_exit,
             "worker_exit": self.worker_exit,
         }
@@ -203,11 +203,6 @@ class Master:
         self._read_files(server)
         server.begin_reload()
 
-    def ssl_context(self, config: Any, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-        """Return what a connection is encrypted with: the files as the master has read them."""
-        certificates = self.service.files.certificates
-        return default() if certificates is None else certificates.context()
-
     def when_ready(self, server: Any) -> None:
         """Print where the server listens, with the ports that were chosen; workers are forked next.
 
@@ -221,6 +216,8 @@ class Master:
         if self.service.grpc_address is not None:
             native = self.service.grpc_listener is not None
             log.info("gRPC is served by %s", describe(native=native))
+        if server.cfg.is_ssl:
+            log.info("TLS of HTTP is served by %s", tls_library(server.cfg))
 
     def nworkers_changed(self, server: Any, new: int, old: int | None) -> None:
         """Note how many workers a generation has."""

@@ -1,27 +1,29 @@
-"""With TLS the HTTP server is left away: the worker is a plain threaded one, says so, and serves the same."""
+"""TLS in gunicorn's worker: the native HTTP server serves it, and Python's threads where it may not."""
 
+import json
 import socket
 import ssl
-import time
 
 import pytest
 
 from tests.support.certificates import self_signed
-from tests.support.native.gunicorn_server import GunicornServer, infer
+from tests.support.native.gunicorn_server import GunicornServer, infer, infer_head
 from tests.support.wire.http_reader import read_message
 
 
-@pytest.fixture
-def certificate(tmp_path):
-    return self_signed(tmp_path)
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    return self_signed(tmp_path_factory.mktemp("certificates"))
 
 
 class TlsServer(GunicornServer):
     """A server that is up once it completes a handshake."""
 
-    def __init__(self, folder, key, cert):
+    def __init__(self, folder, key, cert, *, hook="", **options):
         self.context = ssl.create_default_context(cafile=cert)
-        super().__init__(folder, keyfile=str(key), certfile=str(cert))
+        super().__init__(folder, keyfile=str(key), certfile=str(cert), **options)
+        with (folder / "gunicorn_conf.py").open("a") as file:
+            file.write(hook)
 
     def connect(self, timeout=20):
         plain = socket.create_connection(self.address, timeout=timeout)
@@ -31,13 +33,87 @@ class TlsServer(GunicornServer):
             plain.close()
             raise
 
+    def get(self, path):
+        with self.connect() as client:
+            client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            return json.loads(read_message(client)[1])
 
-def test_tls_is_served_without_the_http_server(tmp_path, certificate):
-    with TlsServer(tmp_path / "server", *certificate) as server, server.connect() as client:
+
+def in_chunks(message):
+    head, _, body = message.partition(b"\r\n\r\n")
+    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
+    head = b"\r\n".join([*lines, b"Transfer-Encoding: chunked"])
+    return head + b"\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+
+FORMS = [
+    infer(16),
+    infer(1 << 20),
+    in_chunks(infer(16)),
+    in_chunks(infer(1 << 16)),
+    infer(16, "TE: trailers"),  # not a fast-path request
+    infer(16).replace(b"HTTP/1.1", b"HTTP/1.0\r\nConnection: keep-alive", 1),
+]
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory, certificate):
+    with TlsServer(tmp_path_factory.mktemp("server"), *certificate) as server:
+        yield server
+
+
+def test_every_framing_is_served_by_the_http_server(native):
+    before = native.get("/counters")
+    with native.connect() as client:
         for _ in range(2):
+            for data in FORMS:
+                client.sendall(data)
+                head, body, _ = read_message(client)
+                assert b" 200 OK\r\n" in head
+                assert body[-64:] in (bytes(range(64)), bytes(range(192, 256)))
+    assert native.get("/counters")["tls_agreed"] - before["tls_agreed"] == 2
+    assert "plain threaded worker" not in native.log
+
+
+def test_a_request_without_tls_is_told_so(native):
+    with socket.create_connection(native.address, 60) as client:
+        client.sendall(infer(16))
+        head, body, _ = read_message(client)
+    assert head.startswith(b"HTTP/1.1 400 ") and b"use https" in body
+
+
+def test_the_app_learns_of_https(native):
+    assert native.get("/counters")["scheme"] == "https"
+
+
+def test_a_stalled_body_of_every_framing_leaves_room_for_others(native):
+    head = infer_head(None, 1000)
+    chunked = head.replace(b"Content-Length: 1000", b"Transfer-Encoding: chunked") + b"5\r\nabc"
+    stalled = [native.connect() for _ in range(50)]
+    try:
+        for index, client in enumerate(stalled):
+            client.sendall((head + b"{", chunked)[index % 2])
+        for _ in range(3):
+            with native.connect() as client:
+                client.sendall(infer(16))
+                assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
+    finally:
+        for client in stalled:
+            client.close()
+
+
+HOOK = """
+def ssl_context(config, default):
+    return default()
+"""
+
+
+def test_what_the_http_server_cannot_do_python_does(tmp_path, certificate):
+    reason = "TLS with the hook ssl_context"
+    with TlsServer(tmp_path / "server", *certificate, hook=HOOK) as server:
+        with server.connect() as client:
             client.sendall(infer(16))
             head, body, _ = read_message(client)
             assert head.startswith(b"HTTP/1.1 200 OK")
             assert body.endswith(bytes(range(64)))
-            time.sleep(0.05)
-        assert "serving as a plain threaded worker: TLS is configured" in server.log
+        assert f"serving as a plain threaded worker: {reason}" in server.log

@@ -137,7 +137,11 @@ class Service:
         assert self.engine is not None
         if environ["PATH_INFO"] in ("/pid", "/counters"):
             http_server = WORKERS[-1].http_server
-            said = {"pid": os.getpid(), "open": http_server.open_connections if http_server else 0}
+            said = {
+                "pid": os.getpid(),
+                "scheme": environ["wsgi.url_scheme"],
+                "open": http_server.open_connections if http_server else 0,
+            }
             body = json.dumps(said | (http_server.counters() if http_server else {})).encode()
             start_response("200 OK", [("Content-Length", str(len(body)))])
             return [body]

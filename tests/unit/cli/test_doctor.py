@@ -2,11 +2,11 @@
 
 import json
 import resource
-import ssl
 
 import pytest
 from click.testing import CliRunner
 
+from ksrv._native.tls import tls_context
 from ksrv.cli import doctor
 from ksrv.cli.main import main
 
@@ -94,11 +94,18 @@ def test_kernel_settings(machine):
     assert (found["accept queue"].level, found["reloads"].level) == ("slow", "note")
 
 
-def test_an_old_openssl_is_slow(monkeypatch):
-    monkeypatch.setattr(ssl, "OPENSSL_VERSION_INFO", (3, 0, 19, 0, 0))
+def test_an_old_or_missing_openssl_is_slow(monkeypatch):
+    monkeypatch.setattr(tls_context, "openssl_version", lambda: "OpenSSL 3.0.19 27 Jan 2026")
     assert levels(doctor.libraries)["TLS"].level == "slow"
-    monkeypatch.setattr(ssl, "OPENSSL_VERSION_INFO", (3, 5, 0, 0, 0))
+    monkeypatch.setattr(tls_context, "openssl_version", lambda: "OpenSSL 3.5.0 8 Apr 2025")
     assert levels(doctor.libraries)["TLS"].level == "ok"
+
+    def missing():
+        raise RuntimeError("TLS: libssl.so.3 cannot be loaded")
+
+    monkeypatch.setattr(tls_context, "openssl_version", missing)
+    found = levels(doctor.libraries)["TLS"]
+    assert found.level == "slow" and "libssl3" in found.do
 
 
 def test_missing_packages_are_wrong(monkeypatch):

@@ -14,7 +14,7 @@ from gunicorn.http import message, parser, unreader
 from gunicorn.workers import gthread
 
 from ksrv._native.http.request_head import classify_head
-from ksrv.server import worker
+from ksrv.server import tls, worker
 from tests.support.wire.http_heads import INFER
 
 READ_INTERNALS = {
@@ -103,22 +103,38 @@ def configured(**settings):
 
 def test_the_http_server_stands_in_front_of_an_ordinary_worker():
     assert worker.why_not_native(configured(), App()) is None
+    assert worker.why_not_native(configured(certfile=__file__), App()) is None
+
+
+def test_python_does_tls_where_openssl_is_missing(monkeypatch):
+    monkeypatch.setattr(tls, "why_no_tls", lambda: "libssl.so.3 cannot be loaded")
+    assert worker.why_not_native(configured(), App()) is None
+    encrypted = configured(certfile=__file__)
+    told = "TLS without OpenSSL: libssl.so.3 cannot be loaded"
+    assert worker.why_not_native(encrypted, App()) == told
+    encrypted.set("worker_class", "ksrv.server.worker:KsrvWorker")
+    assert worker.tls_library(encrypted).endswith(f"in Python on threads: {told}")
 
 
 def pre_request(worker, req):
     """A user's hook."""
 
 
+def ssl_context(config, default):
+    """Another one."""
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"certfile": __file__}, "TLS"),
+        ({"certfile": __file__, "ssl_context": ssl_context}, "the hook ssl_context"),
+        ({"certfile": __file__, "http_protocols": "h2,h1"}, "h2 in http_protocols"),
         ({"proxy_protocol": "v1"}, "proxy_protocol"),
         ({"http2_cleartext": "upgrade"}, "http2_cleartext"),
         ({"pre_request": pre_request}, "pre_request"),
         ({"secure_scheme_headers": {f"X-{n}": "on" for n in range(9)}}, "secure_scheme_headers"),
     ],
-    ids=["tls", "proxy protocol", "http2", "hook", "scheme headers"],
+    ids=["tls hook", "tls h2", "proxy protocol", "http2", "hook", "scheme headers"],
 )
 def test_what_leaves_the_http_server_away(settings, words):
     assert words in worker.why_not_native(configured(**settings), App())
