@@ -52,25 +52,9 @@ void leave_at_warning(j_common_ptr common, int level) {
 void say_nothing(j_common_ptr) {}
 
 struct Decompressor {
-    jpeg_decompress_struct state{};
-    ErrorManager errors{};
+    jpeg_decompress_struct state;
+    ErrorManager errors;
     RowMemory rows;
-    bool made = false;
-
-    Decompressor() noexcept {
-        state.err = jpeg_std_error(&errors.base);
-        errors.base.error_exit = leave;
-        errors.base.emit_message = leave_at_warning;
-        errors.base.output_message = say_nothing;
-        if (setjmp(errors.back) != 0) return;
-        jpeg_create_decompress(&state);
-        made = true;
-    }
-    ~Decompressor() {
-        if (made) jpeg_destroy_decompress(&state);
-    }
-    Decompressor(const Decompressor &) = delete;
-    Decompressor &operator=(const Decompressor &) = delete;
 };
 
 J_COLOR_SPACE color_space(PixelOrder order) noexcept {
@@ -105,10 +89,17 @@ void skip_rows(j_decompress_ptr state, unsigned count) noexcept {
 // Between setjmp and its return no object with a destructor may begin to live here.
 Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver) noexcept {
     jpeg_decompress_struct *const state = &one.state;
+    *state = jpeg_decompress_struct{};
+    state->err = jpeg_std_error(&one.errors.base);
+    one.errors.base.error_exit = leave;
+    one.errors.base.emit_message = leave_at_warning;
+    one.errors.base.output_message = say_nothing;
     if (setjmp(one.errors.back) != 0) {
-        jpeg_abort_decompress(state);
+        jpeg_destroy_decompress(state);
         return one.errors.out_of_memory ? Decoded::no_memory : Decoded::elsewhere;
     }
+    // Made anew for each picture: it would read a file without tables with those of the file before.
+    jpeg_create_decompress(state);
     jpeg_mem_src(state, job.data, static_cast<unsigned long>(job.size));
     if (jpeg_read_header(state, TRUE) != JPEG_HEADER_OK) leave(reinterpret_cast<j_common_ptr>(state));
     const bool grey = state->num_components == 1 && state->jpeg_color_space == JCS_GRAYSCALE;
@@ -129,7 +120,7 @@ Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver
         (static_cast<std::size_t>(width) * channels + VECTOR - 1) / VECTOR * VECTOR;
     std::uint8_t *const own = one.rows.reserve(stride * ROWS_AT_ONCE + BESIDE);
     if (!own) {
-        jpeg_abort_decompress(state);
+        jpeg_destroy_decompress(state);
         return Decoded::no_memory;
     }
     if (box.top) skip_rows(state, box.top);
@@ -150,6 +141,7 @@ Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver
     lines[0] = own + BESIDE;
     if (end < height) jpeg_read_scanlines(state, lines, 1);
     jpeg_finish_decompress(state);
+    jpeg_destroy_decompress(state);
     return Decoded::whole;
 }
 
@@ -166,7 +158,7 @@ const char *jpeg_decoder_version() noexcept {
 Decoded decode_jpeg(const JpegJob &job, RowReceiver &receiver) noexcept {
     static thread_local std::unique_ptr<Decompressor> own;
     if (!own) own.reset(new (std::nothrow) Decompressor);
-    if (!own || !own->made) return Decoded::no_memory;
+    if (!own) return Decoded::no_memory;
     const Decoded result = decode_with(*own, job, receiver);
     own->rows.trim();
     return result;

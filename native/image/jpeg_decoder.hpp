@@ -1,10 +1,9 @@
 // A JPEG's rows by libjpeg-turbo, handed on while it decodes them.
 //
-// Strategy: a thread keeps its decompressor, with the memory that it needs for every picture, and the
-// few rows that the decoder gives at a time; a whole picture is only in memory where the receiver keeps
-// it. Pixels are those of cv2, which uses the same library with the same settings. Whatever is not an
-// undamaged 8-bit picture in grey or YCbCr is refused with `Decoded::elsewhere`: cv2 decides then, so
-// that there is one opinion about every file.
+// Strategy: a thread keeps the few rows that the decoder gives at a time, and nothing of the pictures
+// before; a whole picture is only in memory where the receiver keeps it. Pixels are those of cv2, which uses
+// the same library with the same settings. Whatever is not an undamaged 8-bit picture in grey or YCbCr is
+// refused with `Decoded::elsewhere`: cv2 decides then, so that there is one opinion about every file.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-# Every call works on its own job; the decompressor is the thread's.
+# Every call works on its own job; the rows are the thread's.
 # cython: freethreading_compatible = True
 """JPEGs by libjpeg-turbo, as whole pictures; the bindings of native/resize resize them by rows.
 

@@ -11,9 +11,14 @@ import pytest
 
 from ksrv._native.image import jpeg_decoder
 from ksrv._native.image.convert_pixels import Conversion
+from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.image.image_header import probe
 from ksrv._native.resize import row_resize
 from ksrv.images import jpeg
+from ksrv.images.preparer import ImagePreparer
+from ksrv.limits import Limits
+from ksrv.spec import ImageSpec, TensorSpec
+from tests.support import image_files as files
 from tests.support import image_oracle as oracle
 
 native = pytest.mark.skipif(not jpeg_decoder.VERSION, reason="ksrv was built without libjpeg-turbo")
@@ -85,6 +90,78 @@ def test_reduced_pixels_are_those_of_cv2(reduction):
         got = np.empty(wanted.shape, np.uint8)
         assert jpeg_decoder.decode_jpeg_into(data, got, "BGR", reduction)
         np.testing.assert_array_equal(got, wanted)
+
+
+def segment(marker, content):
+    return b"\xff" + bytes([marker]) + (len(content) + 2).to_bytes(2, "big") + content
+
+
+def odd_files():
+    """Files that a camera, an editor or an attacker may send, by name; all of 40 rows and 56 columns."""
+    pixels = picture(40, 56)
+    plain = encode(pixels)
+    frame, scan = plain.index(b"\xff\xc0"), plain.index(b"\xff\xda")
+    exif = files.oriented(40, 56, 6)
+    twelve = bytearray(plain)
+    twelve[frame + 4] = 12
+    swapped = bytearray(plain)
+    swapped[frame + 10], swapped[frame + 13] = 0x52, 0x47  # components named R and G
+    swapped[frame + 16] = 0x42
+    rows = encode(pixels, restart=1)
+    restarts = [
+        at for at in range(len(rows) - 1) if rows[at] == 0xFF and 0xD0 <= rows[at + 1] <= 0xD7
+    ]
+    wrong = bytearray(rows)
+    wrong[restarts[1] + 1] = 0xD7
+    dropped = rows[: restarts[0]] + rows[restarts[0] + 2 :]
+    adobe = segment(0xEE, b"Adobe\0\x64\0\0\0\0\x00")
+    return {
+        "plain": plain,
+        "EXIF": exif,
+        "comments": plain[:2] + segment(0xFE, b"x" * 60_000) * 3 + plain[2:],
+        "ICC": plain[:2] + segment(0xE2, b"ICC_PROFILE\0\x01\x01" + bytes(500)) + plain[2:],
+        "fill bytes": plain[:frame] + b"\xff" * 30 + plain[frame:],
+        "behind the end": plain + b"more" * 100,
+        "two pictures": plain + plain,
+        "no end": plain[:-2],
+        "Adobe without transform": plain[:2] + adobe + plain[2:],
+        "12 bits": bytes(twelve),
+        "named RGB": bytes(swapped),
+        "restart out of order": bytes(wrong),
+        "restart dropped": dropped,
+        "restart interval lies": plain[:scan] + segment(0xDD, b"\0\1") + plain[scan:],
+        "no tables": plain[:2] + plain[frame:],
+        "progressive, cut": encode(pixels, progressive=True)[:-400],
+    }
+
+
+@pytest.mark.parametrize("name", sorted(odd_files()))
+def test_an_odd_file_gives_cv2s_pixels_or_is_left_to_it(decoder, name):
+    data = odd_files()[name]
+    for order in FLAGS:
+        got = np.empty((40, 56, 1 if order == "GRAY" else 3), np.uint8)
+        if jpeg.decode_into(data, got, order):
+            np.testing.assert_array_equal(got, decoded_by_cv2(data, order))
+        else:
+            assert name not in ("plain", "EXIF", "comments", "ICC", "fill bytes", "behind the end")
+
+
+def test_a_picture_that_fails_leaves_no_pixels_of_another(decoder):
+    spec = TensorSpec("x", "FP32", (-1, 32, 32, 3), ImageSpec(resize="area"))
+    prepare = ImagePreparer(spec, Limits(), pool=DecodePool(2))
+    good = encode(picture(200, 300), quality=95)
+    bad = [good[: len(good) * part // 10] for part in (5, 9)] + [b"\xff\xd8\xff", b""]
+    sent = [one for damaged in bad for one in (good, damaged)] * 3
+    out = np.full((len(sent), 32, 32, 3), 7, np.float32)
+    errors = prepare.prepare(sent, out)
+    for index, error in enumerate(errors):
+        if error is not None:
+            assert not out[index].any()
+        else:  # cv2 decodes what it can of some of the damaged files
+            shown = np.empty((1, 32, 32, 3), np.float32)
+            assert prepare.prepare([sent[index]], shown) == [None]
+            np.testing.assert_array_equal(out[index], shown[0])
+    assert sum(error is not None for error in errors) >= 6
 
 
 def test_every_cut_of_a_file_is_left_to_cv2(decoder):
