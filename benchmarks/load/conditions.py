@@ -4,7 +4,8 @@
 
 The plain request is W1 over HTTP/1.1 with a Content-Length, without token or TLS. A round gives each row
 its turn, and medians are compared; a bare C server stands beside them, for the plain request and for a
-connection for each request. Needs cc and OpenSSL's headers. Only ratios mean anything.
+connection for each request. Two handler processes stand beside one, for a handler that computes a
+millisecond; there the requests per second count. Needs cc and OpenSSL's headers. Only ratios mean anything.
 """
 
 import argparse
@@ -133,6 +134,8 @@ ROWS = {
     "GET metadata": Row("plain", b"GET /v2/models/w1 HTTP/1.1\r\nHost: x\r\n\r\n"),
     "handler process": Row("plain", infer("process")),
     "handler process, batches": Row("plain", infer("process-batched")),
+    "1 ms in one process": Row("plain", infer("computes"), limit="1 ms in one process"),
+    "1 ms in two processes": Row("plain", infer("computes-twice"), limit="1 ms in one process"),
     "bare C, TLS": Row("bare-tls", infer()),
     "bare C, TLS, close": Row("bare-tls", infer(), "close"),
     "TLS": Row("tls", infer(), limit="bare C, TLS"),
@@ -158,6 +161,22 @@ APART = {
     "process": "executor: process",
     "process-batched": "executor: process\nbatching: {max_batch_size: 8, max_delay_ms: 0}",
 }
+COMPUTES = """
+import time
+from ksrv import BaseHandler
+
+
+class Computes(BaseHandler):
+    def inference(self, x):
+        until = time.thread_time_ns() + 1_000_000
+        while time.thread_time_ns() < until:
+            pass
+        return {"y": x}
+"""
+COMPUTING = {
+    "computes": "executor: process",
+    "computes-twice": "executor: process\ninstances: 2",
+}
 
 
 def write_more(folder: Path) -> None:
@@ -165,12 +184,13 @@ def write_more(folder: Path) -> None:
     (folder / "pair").mkdir()
     (folder / "pair" / "model.yaml").write_text(PAIR)
     (folder / "pair" / "handler.py").write_text(PAIR_HANDLER)
-    for name, more in APART.items():
+    text = (folder / "w1" / "model.yaml").read_text()
+    handler = (folder / "w1" / "handler.py").read_text()
+    for name, more in (APART | COMPUTING).items():
         model = folder / name
         model.mkdir()
-        text = (folder / "w1" / "model.yaml").read_text()
         (model / "model.yaml").write_text(f"{text}{more}\n")
-        (model / "handler.py").write_text((folder / "w1" / "handler.py").read_text())
+        (model / "handler.py").write_text(COMPUTES if name in COMPUTING else handler)
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
@@ -228,8 +248,8 @@ class Client:
             ]
             subprocess.run(command, check=True)
 
-    def cost(self, server: LoadedServer, row: Row, seconds: float) -> float:
-        """Return the CPU seconds of a server for one request."""
+    def cost(self, server: LoadedServer, row: Row, seconds: float) -> tuple[float, float]:
+        """Return the CPU seconds of a server for one request, and the requests per second."""
         file = self._folder / "request"
         file.write_bytes(row.request)
         before = server.cpu_seconds()
@@ -241,7 +261,8 @@ class Client:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{server.name}: {done.stderr}")
-        return (server.cpu_seconds() - before) / int(done.stdout)
+        count = int(done.stdout)
+        return (server.cpu_seconds() - before) / count, count / seconds
 
 
 def main() -> None:
@@ -261,6 +282,7 @@ def main() -> None:
         if name in {*wanted, "bare C", "plain", *(ROWS[other].limit for other in wanted)}
     }
     costs: dict[str, list[float]] = {name: [] for name in rows}
+    rates: dict[str, list[float]] = {name: [] for name in rows}
     with tempfile.TemporaryDirectory(prefix="ksrv-conditions-") as name:
         folder = Path(name)
         models = folder / "models"
@@ -277,22 +299,27 @@ def main() -> None:
                     client.cost(running[row.server], row, 1)  # warm
             for _ in range(options.rounds):
                 for name, row in rows.items():
-                    costs[name].append(
-                        reading_cost(options.seconds)
+                    cost, rate = (
+                        (reading_cost(options.seconds), 0.0)
                         if row.server == "reader"
                         else client.cost(running[row.server], row, options.seconds)
                     )
+                    costs[name].append(cost)
+                    rates[name].append(rate)
         finally:
             for name in used:
                 if hasattr(running[name], "process"):
                     running[name].stop()
     middles = {name: statistics.median(found) for name, found in costs.items()}
-    print(f"{'the request':<26} {'CPU':>9}  {'ratio':>6}  {'spread':<12} beside")
+    speeds = {name: statistics.median(found) for name, found in rates.items()}
+    print(f"{'the request':<26} {'CPU':>9}  {'ratio':>6}  {'spread':<12} {'req/s':>6}  beside")
     for name, row in rows.items():
         floor = middles[row.limit if not name.startswith("bare") else name]
+        speed = speeds[row.limit if not name.startswith("bare") else name]
+        faster = f"{speeds[name] / speed:5.2f}x" if speed else ""
         spread = f"{min(costs[name]) / floor:.2f}-{max(costs[name]) / floor:.2f}"
         print(
-            f"{name:<26} {middles[name] * 1e6:6.1f} us  {middles[name] / floor:5.2f}x  {spread:<12} "
+            f"{name:<26} {middles[name] * 1e6:6.1f} us  {middles[name] / floor:5.2f}x  {spread:<12} {faster:>6}  "
             f"{row.limit if not name.startswith('bare') else ''}"
         )
 
