@@ -1,0 +1,109 @@
+"""Handler processes that write into the memory they share with the worker what no process should."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import requests
+
+from ksrv.testing import Server
+from tests.integration.engine.test_process_ring import APART, JOINED, asked, values_of
+from tests.support.models import write_model
+from tests.support.native.fast_path import row
+from tests.support.wait_until import wait_until
+
+HANDLER = """
+import ctypes, os, random, struct, threading, time
+from pathlib import Path
+from ksrv import BaseHandler
+
+def ring():
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if "ksrv-ring" in line:
+            first, last = (int(one, 16) for one in line.split()[0].split("-"))
+            return first, last - first
+    raise RuntimeError("there is no ring")
+
+CONTROL, BATCHES = 4096, 8 * 65536
+WORDS = {"dispatched": 0, "sleeps": 8, "completed": 64, "wake_at": 128, "worker_sleeps": 136}
+
+def put(offset, value):
+    ctypes.memmove(ring()[0] + offset, struct.pack("<Q", value), 8)
+
+def scribble(first, last, seconds):
+    base, size = ring()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for _ in range(50):
+            at = random.randrange(first, min(last, size) - 64)
+            ctypes.memset(base + at, random.randrange(256), random.randrange(1, 64))
+
+class Attacks(BaseHandler):
+    def inference(self, x):
+        way = int(x[0, 0])
+        if way == -1: put(WORDS["completed"], 2**64 - 1)
+        if way == -2: put(WORDS["completed"], 1 << 40)
+        if way == -3: threading.Timer(0.05, put, (WORDS["completed"], 5)).start()
+        if way == -4: scribble(0, CONTROL, 0.05)
+        if way == -5:
+            thread = threading.Thread(target=scribble, args=(CONTROL + BATCHES, 1 << 30, 1.0))
+            thread.daemon = True
+            thread.start()
+        if way == -6: scribble(CONTROL, CONTROL + BATCHES, 0.05)
+        if way == -7:
+            channel = next(
+                int(fd) for fd in os.listdir("/proc/self/fd")
+                if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+            )
+            for _ in range(3000):
+                try:
+                    os.write(channel, b"x" * random.choice((1, 1, 1, 30, 300)))
+                except OSError:
+                    break
+        return {"y": x * 1}
+"""
+WAYS = range(-7, 0)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    root = tmp_path_factory.mktemp("attacks")
+    for name, more in (("apart", ""), ("joined", JOINED)):
+        write_model(root, name, HANDLER, APART.replace("60000", "3000") + more)
+    write_model(root, "other", HANDLER, APART)
+    with Server(root) as running:
+        yield running
+
+
+@pytest.mark.parametrize("model", ["apart", "joined"])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_worker_believes_nothing(served, model, way):
+    """Whatever the process writes: every client is answered, nobody else notices, and the model serves on."""
+    stop = threading.Event()
+    wrong: list[str] = []
+
+    def client(name: str) -> None:
+        with requests.Session() as session:
+            turn = 0
+            while not stop.is_set():
+                turn += 1
+                answer = asked(served, name, row(1, turn), session)
+                if name == "other" and not np.array_equal(values_of(answer), row(1, turn)):
+                    wrong.append(answer.text)
+
+    clients = [threading.Thread(target=client, args=(name,)) for name in (model, model, "other")]
+    for thread in clients:
+        thread.start()
+    for _ in range(3):
+        answer = asked(served, model, row(way))
+        assert answer.status_code in (200, 500, 503, 504), answer.text
+    stop.set()
+    for thread in clients:
+        thread.join()
+    assert wrong == []
+    if way == -5:
+        time.sleep(1)  # the handler scribbles no longer than that
+    wait_until(lambda: asked(served, model, row(1, 2)).status_code == 200)
+    for number in range(10):
+        assert np.array_equal(values_of(asked(served, model, row(1, number))), row(1, number))

@@ -1,0 +1,279 @@
+// Requests from sockets to a handler process's ring and back, without Python: native/dispatch driven by the
+// HTTP server's own threads, an instance's thread, and a thread that stands in for the process. It answers
+// over the channel now and then, dies and is replaced, and answers what no process in its right mind does.
+//
+// Arguments: requests of each client. Prints how many were answered and exits 1 when something is wrong.
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dispatch/batch_dispatcher.hpp"
+#include "queue/deadline_timer.hpp"
+
+using namespace ksrv;
+
+namespace {
+
+void require(bool condition, const char *what) {
+    if (condition) return;
+    std::printf("not so: %s\n", what);
+    std::exit(1);
+}
+
+void *taken(Request *) { return nullptr; }
+
+// How a stand-in for a process ends.
+enum class End { channel_closed, garbage };
+
+// One life of a process: echoes rows until `batches` were run.
+void live(BatchRing &ring, int channel, int batches, End end) {
+    std::uint64_t completed = 0;
+    while (batches-- > 0) {
+        const Bell bell = wait_for_batch(ring, channel, completed, 2000);
+        if (bell == BELL_INTERRUPTED) continue;
+        if (bell != BELL_RANG) return;
+        const std::uint64_t number = completed + 1;
+        const unsigned char *place = ring.batch(number);
+        RingBatch head;
+        std::memcpy(&head, place, sizeof head);
+        require(head.number == number && head.inputs == 1, "a batch is the next one");
+        RingAnswer *answer = reinterpret_cast<RingAnswer *>(ring.answer(number));
+        answer->number = number;
+        answer->began_ns = now_ns();
+        answer->outputs = answer->stages = 1;
+        answer->form = number % 37 == 0 ? RING_ON_CHANNEL : RING_OUTPUTS_HERE;
+        std::strcpy(answer->stage[0].name, "inference");
+        answer->stage[0].ns = 1;
+        RingOutput &output = answer->output[0];
+        output.datatype = DT_FP32;
+        output.rank = 2;
+        output.shape[0] = static_cast<std::int64_t>(head.rows);
+        output.shape[1] = 4;
+        output.offset = 0;
+        output.nbytes = head.rows * 16;
+        output.name_length = 1;
+        output.name[0] = 'y';
+        std::memcpy(ring.answer(number) + RING_ANSWER_HEAD, place + head.first_row, output.nbytes);
+        if (batches == 0 && end == End::garbage) output.offset = RING_ANSWER_BYTES - 8;
+        if (batches == 0 && end == End::channel_closed) break;
+        if (answer->form == RING_ON_CHANNEL)
+            require(send(channel, "failed", 6, MSG_NOSIGNAL) == 6, "a message is sent");
+        answer->ended_ns = now_ns();
+        completed = number;
+        complete_batch(ring, channel, number);
+    }
+    shutdown(channel, SHUT_RDWR);
+}
+
+struct World {
+    Queue *queue = new Queue(4096);
+    ModelSignature *signature = new ModelSignature;
+    HttpServer server;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    sockaddr_in address{};
+    std::atomic<int> good{0}, failed{0}, lives{0};
+    Sums sums;
+
+    explicit World(std::uint64_t max_rows, const HttpServerConfig &config)
+        : server(config, [](void *) {}, nullptr) {
+        for (PreparedAnswer &made : server.prepared_answers)
+            made = {500, "500 Failed", "content-length: 0\r\n", ""};
+        signature->queue = queue;
+        signature->taken = taken;
+        signature->model = "m";
+        signature->max_rows = max_rows;
+        signature->timeout_ns = 60000000000;
+        signature->json_limit = 4096;
+        signature->inputs.push_back({"x", DT_FP32, {4}, 16});
+        signature->outputs.push_back("y");
+        auto table = std::make_shared<RouteTable>(0);
+        ModelRoute route;
+        route.name = "m";
+        route.queue = queue;
+        retain(queue);
+        route.signature = signature;
+        signature->retain();
+        table->add(std::move(route));
+        table->sort();
+        server.routes.replace(table);
+        require(process_timer().watch(queue), "deadlines are watched");
+        address.sin_family = AF_INET;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        socklen_t length = sizeof address;
+        require(bind(listener, reinterpret_cast<sockaddr *>(&address), length) == 0 &&
+                    listen(listener, 64) == 0 && server.listen_on(&listener, 1),
+                "the server listens");
+        getsockname(listener, reinterpret_cast<sockaddr *>(&address), &length);
+    }
+
+    // The part of an instance that is Python's: ends what `serve` brings home.
+    void end(DispatchedBatch &batch) {
+        std::vector<unsigned char> won(batch.requests.size());
+        queue->finish(batch.requests.data(), batch.requests.size(), won.data());
+        for (std::size_t i = 0; i < won.size(); ++i) {
+            if (!won[i]) continue;
+            server.fail(static_cast<FastRequest *>(batch.requests[i])->turn);
+            publish(batch.requests[i]);
+            release(batch.requests[i]);
+        }
+        batch.release_requests();
+    }
+
+    void instance(std::size_t slot, std::uint64_t max_rows) {
+        for (bool closed = false; !closed;) {
+            int ends[2];
+            require(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0, "there are sockets");
+            std::unique_ptr<BatchRing> ring(BatchRing::make());
+            require(ring != nullptr, "there is memory");
+            const int number = lives.fetch_add(1);
+            std::thread process([&] {
+                live(*ring, ends[1], 200, number % 2 ? End::garbage : End::channel_closed);
+            });
+            {
+                BatchDispatcher dispatcher(queue, ring.get(), ends[0], &sums, max_rows ? 64 : 1);
+                const DispatchTerms terms = {slot, max_rows, 0, 0};
+                bool dead = false;
+                while (!dead && !closed) {
+                    const Served served = dispatcher.serve(terms);
+                    closed = served == Served::closed;
+                    if (served != Served::started) continue;
+                    char room[64];
+                    dead = dispatcher.landing == Landing::malformed;
+                    while (!dead && dispatcher.landing == Landing::on_channel) {
+                        const ssize_t length = recv(ends[0], room, sizeof room, 0);
+                        dead = length <= 0;
+                        if (length != 1) break;
+                    }
+                    end(dispatcher.batch);
+                }
+            }
+            shutdown(ends[0], SHUT_RDWR);
+            process.join();
+            close(ends[0]);
+            close(ends[1]);
+        }
+    }
+
+    void client(int number, int requests) {
+        const int fd = socket(AF_INET, SOCK_STREAM, 0);
+        require(connect(fd, reinterpret_cast<sockaddr *>(&address), sizeof address) == 0, "it connects");
+        for (int turn = 0; turn < requests; ++turn) {
+            const float row[4] = {static_cast<float>(number), static_cast<float>(turn), 0, 1};
+            const std::string json =
+                R"({"id":"an-id","inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"parameters":)"
+                R"({"binary_data_size":16}}],"parameters":{"binary_data_output":true}}   )";
+            const std::string text = json.substr(0, json.size() - json.size() % 4);
+            std::string message =
+                "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: " +
+                std::to_string(text.size()) + "\r\nContent-Length: " + std::to_string(text.size() + 16) +
+                "\r\n\r\n" + text;
+            message.append(reinterpret_cast<const char *>(row), sizeof row);
+            require(send(fd, message.data(), message.size(), MSG_NOSIGNAL) ==
+                        static_cast<ssize_t>(message.size()),
+                    "a request is sent");
+            std::string answer;
+            std::size_t end = std::string::npos, whole = 1;
+            while (end == std::string::npos || answer.size() < whole) {
+                char room[4096];
+                const ssize_t length = recv(fd, room, sizeof room, 0);
+                require(length > 0, "an answer comes");
+                answer.append(room, static_cast<std::size_t>(length));
+                end = answer.find("\r\n\r\n");
+                if (end == std::string::npos) continue;
+                const std::size_t at = answer.find("\r\ncontent-length: ");
+                require(at != std::string::npos && at < end, "an answer has a length");
+                whole = end + 4 + std::strtoul(answer.c_str() + at + 18, nullptr, 10);
+            }
+            require(answer.size() == whole, "an answer is one");
+            if (answer.compare(9, 3, "500") == 0) {
+                failed.fetch_add(1);
+                continue;
+            }
+            require(std::memcmp(answer.data() + whole - 16, row, 16) == 0, "a row is the client's own");
+            good.fetch_add(1);
+        }
+        close(fd);
+    }
+};
+
+void run(std::uint64_t max_rows, int instances, int requests) {
+    HttpServerConfig config;
+    config.connections = 64;
+    config.limits.body = 1 << 20;
+    World *world = new World(max_rows, config);
+    std::vector<std::thread> loops, served, clients;
+    for (int i = 0; i < config.threads; ++i) loops.emplace_back([world, i] { world->server.run(i); });
+    world->server.accept_enabled(true);
+    for (int i = 0; i < instances; ++i) {
+        const std::size_t slot = world->queue->add_slot();
+        served.emplace_back([=] { world->instance(slot, max_rows); });
+    }
+    for (int i = 0; i < 8; ++i) clients.emplace_back([=] { world->client(i, requests); });
+    for (std::thread &one : clients) one.join();
+    world->queue->close();
+    for (std::thread &one : served) one.join();
+    world->server.stop();
+    for (std::thread &one : loops) one.join();
+    const int good = world->good.load(), failed = world->failed.load();
+    std::printf("%d good, %d failed, %d lives, %lu open\n", good, failed, world->lives.load(),
+                static_cast<unsigned long>(world->queue->open()));
+    require(good + failed == 8 * requests && good > 7 * requests, "nearly all are answered");
+    require(world->queue->open() == 0, "nothing is left");
+    require(world->server.open_fast_requests.load() == 0, "no request is left");
+    std::lock_guard<std::mutex> guard(world->sums.mutex);
+    require(world->sums.stages[STAGE_REQUEST].count == static_cast<std::uint64_t>(good),
+            "the answered ones are counted");
+}
+
+// An answer's head is read or refused, whatever its bytes are.
+void mutate() {
+    std::unique_ptr<BatchRing> ring(BatchRing::make());
+    RingAnswer answer;
+    unsigned seed = 1;
+    int read = 0;
+    for (int turn = 0; turn < 200000; ++turn) {
+        RingAnswer *place = reinterpret_cast<RingAnswer *>(ring->answer(3));
+        std::memset(static_cast<void *>(place), 0, sizeof *place);
+        place->number = 3;
+        place->outputs = place->stages = 1;
+        std::strcpy(place->stage[0].name, "inference");
+        place->output[0] = {0, 32, {2, 4}, DT_FP32, 2, 1, {'y'}};
+        for (int i = rand_r(&seed) % 4; i > 0; --i) {
+            const std::size_t where = static_cast<std::size_t>(rand_r(&seed)) %
+                                      (offsetof(RingAnswer, output) + sizeof(RingOutput));
+            ring->answer(3)[where] = static_cast<unsigned char>(rand_r(&seed));
+        }
+        if (ring->read_answer(3, &answer) != RING_OK || answer.form == RING_ON_CHANNEL) continue;
+        ++read;
+        require(answer.outputs <= RING_OUTPUTS && answer.stages <= RING_STAGES, "counts are bounded");
+        for (std::uint32_t i = 0; i < answer.outputs; ++i) {
+            const RingOutput &output = answer.output[i];
+            require(output.rank <= MAX_RANK && output.datatype < DT_BYTES &&
+                        output.name_length <= RING_NAME &&
+                        output.offset + output.nbytes <= RING_ANSWER_BYTES,
+                    "an output lies in its place");
+        }
+    }
+    require(read > 1000, "some are read");
+}
+
+}  // namespace
+
+int main(int count, char **arguments) {
+    const int requests = count > 1 ? std::atoi(arguments[1]) : 300;
+    mutate();
+    run(0, 1, requests);
+    run(8, 1, requests);
+    run(8, 2, requests);
+    return 0;
+}
