@@ -1,9 +1,13 @@
 // A connection of the HTTP server.
 //
 // Strategy: a connection belongs to exactly one side at a time. While it is ARMED the kernel holds
-// it (epoll, one-shot) and either an I/O thread with its event or the sweep with its deadline takes
+// it (epoll) and either an I/O thread with its event or the sweep with its deadline takes
 // it by one compare-and-swap; while it is OWNED only that thread touches it. Connections are never
 // freed while the server lives, so a stale event may look at one: its generation tells.
+//
+// Epoll goes on reporting a connection that is readable while it is owned. Nearly always it is not, since a
+// client waits for its answer, and so the connection is armed again without a system call. Where it is, the
+// thread that gets the event mutes it, and its owner tells epoll anew.
 
 #pragma once
 
@@ -41,7 +45,9 @@ inline bool receives(Phase phase) noexcept {
            phase == Phase::body;
 }
 
-enum Claim : uint8_t { OWNED, ARMING, ARMED };
+// MUTED is owned as well, and epoll reports nothing of the connection; MUTING is the way there, by a thread that
+// does not own it.
+enum Claim : uint8_t { OWNED, MUTED, MUTING, ARMING, ARMED };
 
 // Of an answer that is sent in pieces: whether the thread that makes them waits for the peer.
 enum class StreamState : uint8_t { none, waiting, taken };
@@ -81,6 +87,7 @@ struct Connection : Transport {
     uint32_t slot = 0;
     uint16_t listener = 0;
     bool registered = false;      // known to epoll
+    uint32_t reported = 0;        // events that epoll reports of it until it is muted
     bool close_after = false;     // the answer says Connection: close
     std::atomic<bool> saw_bytes{false};  // has sent at least one byte
     bool large = false;           // its last body was larger than the buffer
@@ -132,8 +139,24 @@ struct Connection : Transport {
         for (;;) {
             uint8_t seen = ARMED;
             if (claim.compare_exchange_strong(seen, OWNED, std::memory_order_acq_rel)) return true;
-            if (seen == OWNED) return false;
+            if (seen != ARMED && seen != ARMING) return false;
             sched_yield();  // another thread is just arming it: the event came before it was done
+        }
+    }
+
+    // Gives an owned connection away again without a word to epoll; false where it was muted.
+    bool arm_as_before() noexcept {
+        uint8_t seen = OWNED;
+        return claim.compare_exchange_strong(seen, ARMED, std::memory_order_release, std::memory_order_acquire);
+    }
+
+    // Moves an owned connection to another claim, once no thread mutes it.
+    void settle(Claim wanted) noexcept {
+        uint8_t seen = OWNED;
+        while (!claim.compare_exchange_weak(seen, wanted, std::memory_order_acq_rel)) {
+            if (seen != MUTING) continue;
+            sched_yield();
+            seen = MUTED;
         }
     }
 

@@ -85,7 +85,10 @@ void HttpServer::run(int index) noexcept {
             const uint32_t generation = static_cast<uint32_t>(events[i].data.u64 >> 32);
             if (!connection || connection->generation.load(std::memory_order_acquire) != generation)
                 continue;
-            if (!connection->claim_for_event()) continue;
+            if (!connection->claim_for_event()) {
+                mute(connection);
+                continue;
+            }
             const bool shakes =
                 connection->phase.load(std::memory_order_relaxed) == Phase::handshake;
             if (shakes && ++handshakes > HANDSHAKES) {
@@ -136,21 +139,46 @@ void HttpServer::notify() noexcept {
 
 // ---- arming and dropping --------------------------------------------------------------------
 
-// Gives the connection to the kernel. Its deadline must be set; it must not be saw_bytes afterwards.
-void HttpServer::arm(Connection *connection, uint32_t events) noexcept {
+bool HttpServer::tell_epoll(Connection *connection, uint32_t events) noexcept {
     epoll_event event{};
-    event.events = events & EPOLLIN && connection->needs_no_event() ? events | EPOLLOUT : events;
+    event.events = events;
     event.data.u64 = (static_cast<uint64_t>(connection->generation.load(std::memory_order_relaxed)) << 32) |
                      connection->slot;
-    const int operation = connection->registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-    connection->registered = true;
-    connection->claim.store(ARMING, std::memory_order_release);
-    if (epoll_ctl(epoll_, operation, connection->fd, &event) != 0) {
-        connection->claim.store(OWNED, std::memory_order_release);
+    return epoll_ctl(epoll_, connection->registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, connection->fd, &event) == 0;
+}
+
+// Gives the connection to the kernel. Its deadline must be set; it must not be saw_bytes afterwards.
+void HttpServer::arm(Connection *connection, uint32_t events) noexcept {
+    if (events & EPOLLIN && connection->needs_no_event()) events |= EPOLLOUT;
+    if (events & EPOLLOUT) events |= EPOLLONESHOT;  // which stays true
+    if (events == connection->reported && connection->arm_as_before()) return;
+    connection->settle(ARMING);
+    connection->reported = events & EPOLLONESHOT ? 0 : events;
+    if (!tell_epoll(connection, events)) {
         drop(connection);
         return;
     }
+    connection->registered = true;
     connection->claim.store(ARMED, std::memory_order_release);
+}
+
+// Gives the connection to the sweep alone. Its deadline must be set.
+void HttpServer::arm_for_sweep(Connection *connection) noexcept {
+    connection->settle(ARMING);
+    if (connection->reported != 0 && !tell_epoll(connection, EPOLLONESHOT)) {
+        drop(connection);
+        return;
+    }
+    connection->reported = 0;
+    connection->claim.store(ARMED, std::memory_order_release);
+}
+
+// Has epoll report nothing more of a connection whose owner is busy, but for one reset.
+void HttpServer::mute(Connection *connection) noexcept {
+    uint8_t seen = OWNED;
+    if (!connection->claim.compare_exchange_strong(seen, MUTING, std::memory_order_acq_rel)) return;
+    if (connection->registered) tell_epoll(connection, EPOLLONESHOT);
+    connection->claim.store(MUTED, std::memory_order_release);
 }
 
 void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
@@ -187,11 +215,11 @@ void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
         arm(connection, READING);
         return;
     case Phase::awaiting_memory:  // the sweep meant an earlier deadline
-        connection->claim.store(ARMED, std::memory_order_release);
+        arm_for_sweep(connection);
         return;
     case Phase::send:
         deadlines.set(slot, connection->stage_ns + config.grace_ns);
-        arm(connection, EPOLLOUT | EPOLLONESHOT);
+        arm(connection, EPOLLOUT);
         return;
     case Phase::linger:
         deadlines.set(slot, connection->stage_ns + config.linger_ns);
@@ -250,8 +278,10 @@ void HttpServer::drop(Connection *connection) noexcept {
     unwatch(connection);
     end_stream_of(connection);
     deadlines.set(connection->slot, Deadlines::NONE);
+    connection->settle(MUTED);  // from here on no thread looks at its descriptor
     close_transport(connection);
     connection->registered = false;
+    connection->reported = 0;
     release_buffers(connection);
     defer_decref(connection->out.owners);
     connection->out.owners = nullptr;
@@ -302,6 +332,9 @@ void HttpServer::on_event(Connection *connection, uint32_t events, uint64_t now)
     }
     case Phase::linger:
         drain_lingering(connection, now);
+        return;
+    case Phase::awaiting_memory:  // an event from before that
+        arm_for_sweep(connection);
         return;
     default:
         (void)events;  // a reset or a half-closed peer shows in recv

@@ -117,7 +117,7 @@ void HttpServer::await_memory(Connection *connection, uint64_t now) noexcept {
     deadlines.set(connection->slot, now + MEMORY_RETRY_NS);
     if (next_sweep_.load(std::memory_order_relaxed) > now + MEMORY_RETRY_NS)
         next_sweep_.store(now + MEMORY_RETRY_NS, std::memory_order_relaxed);
-    connection->claim.store(ARMED, std::memory_order_release);  // for the sweep alone
+    arm_for_sweep(connection);
 }
 
 void HttpServer::retry_memory(Connection *connection, uint64_t now) noexcept {

@@ -205,7 +205,7 @@ class HttpServer {
     static constexpr size_t RECORD_BYTES = 16u << 20;  // of access records that wait to be read
     static constexpr uint32_t LISTENER_TAG = 0x80000000u;
     static constexpr uint32_t WAKE_TAG = 0xffffffffu;
-    static constexpr uint32_t READING = EPOLLIN | EPOLLRDHUP | EPOLLONESHOT;
+    static constexpr uint32_t READING = EPOLLIN | EPOLLRDHUP;
 
     struct alignas(64) Thread {
         std::atomic<uint64_t> busy_since{0};
@@ -230,7 +230,10 @@ class HttpServer {
     void on_event(Connection *connection, uint32_t events, uint64_t now) noexcept;
     void sweep(uint64_t now) noexcept;
     void expire(Connection *connection, uint64_t now) noexcept;
+    bool tell_epoll(Connection *connection, uint32_t events) noexcept;
     void arm(Connection *connection, uint32_t events) noexcept;
+    void arm_for_sweep(Connection *connection) noexcept;
+    void mute(Connection *connection) noexcept;
     void arm_for_phase(Connection *connection, uint64_t now) noexcept;
     bool shake_hands(Connection *connection, uint64_t now) noexcept;
     void release_buffers(Connection *connection) noexcept;
