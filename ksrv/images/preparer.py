@@ -345,17 +345,28 @@ class ImagePreparer:
             taken.append(picture)
             plans.append(plan)
             nbytes = max(nbytes, row_decoder_bytes(picture.header))
-        # As many as are decoded at once.
-        nbytes *= min(len(taken), pool.threads)
+        if not taken:
+            return pictures
+
+        def all_ended() -> bool:
+            return all(picture.ended() for picture in taken)
+
+        # As many as are decoded at once; where there is no room for them, one after the other.
+        at_once = min(len(taken), pool.threads) if chunks > 1 else 1
         try:
-            if not taken or not decoding.take(nbytes, lambda: all(one.ended() for one in taken)):
-                return pictures
-        except NoRoom:  # there may be room for each of them alone
+            reserved = decoding.take(at_once * nbytes, all_ended)
+        except NoRoom:
+            at_once = chunks = 1
+            try:
+                reserved = decoding.take(nbytes, all_ended)
+            except NoRoom:
+                return pictures  # each of them says so
+        if not reserved:
             return pictures
         rows = [picture.row for picture in taken]
-        if self.image.resize == "letterbox":
-            self._grey(out, rows)
         try:
+            if self.image.resize == "letterbox":
+                self._grey(out, rows)
             outcomes = decode_rows(
                 pool,
                 plans,
@@ -366,7 +377,7 @@ class ImagePreparer:
                 chunks,
             )
         finally:
-            decoding.give_back(nbytes)
+            decoding.give_back(at_once * nbytes)
         for picture, outcome in zip(taken, outcomes, strict=True):
             if outcome == WHOLE:
                 continue

@@ -66,6 +66,9 @@ J_COLOR_SPACE color_space(PixelOrder order) noexcept {
     return JCS_UNKNOWN;
 }
 
+// Skipping and cropping keep all other pixels as they are from this version on.
+#if LIBJPEG_TURBO_VERSION_NUMBER >= 2001000
+
 // Has the decoder leave out columns beside the box where these are many; returns the first one it gives.
 // Colours are spread over their neighbours, so a block more on each side keeps the pixels the same.
 JDIMENSION crop_columns(j_decompress_ptr state, const PixelBox &box, unsigned width) noexcept {
@@ -85,6 +88,22 @@ void skip_rows(j_decompress_ptr state, unsigned count) noexcept {
         count -= skipped;
     }
 }
+
+PixelBox decoded_box(const RowReceiver &receiver, unsigned height, unsigned width) noexcept {
+    return receiver.box(height, width);
+}
+
+#else
+
+JDIMENSION crop_columns(j_decompress_ptr, const PixelBox &, unsigned) noexcept { return 0; }
+
+void skip_rows(j_decompress_ptr, unsigned) noexcept {}
+
+PixelBox decoded_box(const RowReceiver &, unsigned height, unsigned width) noexcept {
+    return {0, 0, height, width};
+}
+
+#endif
 
 // Between setjmp and its return no object with a destructor may begin to live here.
 Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver) noexcept {
@@ -114,8 +133,8 @@ Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver
     const unsigned channels = static_cast<unsigned>(state->output_components);
     if (height != job.height || width != job.width || channels != (job.order == PixelOrder::grey ? 1 : 3))
         leave(reinterpret_cast<j_common_ptr>(state));
-    const PixelBox box = receiver.box(height, width);
-    JDIMENSION left = crop_columns(state, box, width);
+    const PixelBox box = decoded_box(receiver, height, width);
+    const JDIMENSION left = crop_columns(state, box, width);
     const std::size_t stride =
         (static_cast<std::size_t>(width) * channels + VECTOR - 1) / VECTOR * VECTOR;
     std::uint8_t *const own = one.rows.reserve(stride * ROWS_AT_ONCE + BESIDE);

@@ -2,10 +2,17 @@
 
 import threading
 
+import numpy as np
 import pytest
 
+from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.memory.memory_budget import PROCESS
+from ksrv.images import jpeg
 from ksrv.images.decode_memory import DecodingMemory, NoRoom, TooLarge
+from ksrv.images.preparer import ImagePreparer
+from ksrv.limits import Limits
+from ksrv.spec import ImageSpec, TensorSpec
+from tests.support import image_files as files
 from tests.support.wait_until import wait_until
 
 
@@ -64,3 +71,25 @@ def test_nobody_waits_for_an_image_that_nobody_wants():
     assert memory.take(80)
     assert memory.take(70, lambda: True) is False
     memory.give_back(80)
+
+
+@pytest.mark.parametrize("resize", ["linear", "letterbox"])
+def test_images_that_are_decoded_by_rows_need_no_room_for_whole_pictures(resize, monkeypatch):
+    if "libjpeg-turbo" not in jpeg.present_decoders():
+        pytest.skip("ksrv was built without libjpeg-turbo")
+    spec = TensorSpec("x", "UINT8", (-1, 32, 32, 3), ImageSpec(resize=resize))
+    prepare = ImagePreparer(spec, Limits(), pool=DecodePool(4))
+    sent = [files.jpeg(1500, 2000, seed=seed) for seed in range(4)]
+    wanted, out = np.empty((4, 32, 32, 3), np.uint8), np.empty((4, 32, 32, 3), np.uint8)
+    PROCESS.bound, before = 1 << 40, PROCESS.held
+    assert prepare.prepare(sent, wanted) == [None] * 4
+    # Room for one at a time.
+    PROCESS.bound = before + 1_000_000
+    monkeypatch.setattr(jpeg, "decoder", lambda: "libjpeg-turbo")
+    assert prepare.prepare(sent, out) == [None] * 4
+    np.testing.assert_array_equal(out, wanted)
+    monkeypatch.setattr(jpeg, "decoder", lambda: "cv2")
+    errors = prepare.prepare(sent, out)
+    assert all("while it is decoded" in str(error) for error in errors)
+    assert not out.any()
+    assert PROCESS.held == before
