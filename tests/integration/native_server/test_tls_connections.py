@@ -325,8 +325,9 @@ def test_a_body_that_stalls_is_told_and_ended(impatient, files):
 
 def test_a_reader_that_stalls_is_dropped(impatient, files):
     server, address = impatient
+    data = message("one", {"x": np.ones((4 << 20, 4), "<f4")})  # before the client is idle
     with connect(address, client_context(files)) as client:
-        client.sendall(message("one", {"x": np.ones((4 << 20, 4), "<f4")}))
+        client.sendall(data)
         wait_until(lambda: server.counters()["too_slow"] == 1)
         with pytest.raises((ssl.SSLError, ConnectionError)):  # no farewell: it was cut short
             read_message(client)
