@@ -116,6 +116,13 @@ struct World {
         getsockname(listener, reinterpret_cast<sockaddr *>(&address), &length);
     }
 
+    ~World() {
+        process_timer().forget(queue);
+        signature->release();
+        release(queue);
+        close(listener);
+    }
+
     // The part of an instance that is Python's: ends what `serve` brings home.
     void end(DispatchedBatch &batch) {
         std::vector<unsigned char> won(batch.requests.size());
@@ -210,7 +217,8 @@ void run(std::uint64_t max_rows, int instances, int requests) {
     HttpServerConfig config;
     config.connections = 64;
     config.limits.body = 1 << 20;
-    World *world = new World(max_rows, config);
+    const auto owned = std::make_unique<World>(max_rows, config);
+    World *const world = owned.get();
     std::vector<std::thread> loops, served, clients;
     for (int i = 0; i < config.threads; ++i) loops.emplace_back([world, i] { world->server.run(i); });
     world->server.accept_enabled(true);
@@ -230,7 +238,6 @@ void run(std::uint64_t max_rows, int instances, int requests) {
     require(good + failed == 8 * requests && good > 7 * requests, "nearly all are answered");
     require(world->queue->open() == 0, "nothing is left");
     require(world->server.open_fast_requests.load() == 0, "no request is left");
-    std::lock_guard<std::mutex> guard(world->sums.mutex);
     require(world->sums.stages[STAGE_REQUEST].count == static_cast<std::uint64_t>(good),
             "the answered ones are counted");
 }
