@@ -3,6 +3,7 @@
 import contextlib
 import os
 import resource
+import signal
 import socket
 import ssl
 import threading
@@ -287,3 +288,17 @@ def test_a_stop_resets_nobody(models, certificate, workers, keep):
             assert server.terminate() == 0
             wait_until(lambda: clients.refused > 0)
         assert clients.lost == []
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "new"])
+def test_a_reload_loses_no_request(models, certificate, keep):
+    with tls_server(models, certificate, workers=2) as server:
+        wait_until(lambda: server.log.count("ready: True") == 2)
+        with Clients(server, certificate[1], count=8, keep=keep) as clients:
+            wait_until(lambda: clients.answered > 100)
+            os.kill(server.pid, signal.SIGHUP)
+            wait_until(lambda: server.log.count("ready: True") == 4)
+            before = clients.answered
+            wait_until(lambda: clients.answered > before + 100)
+        assert clients.lost == []
+        assert clients.refused == 0

@@ -6,13 +6,20 @@ import os
 import resource
 import select
 import socket
+import ssl
 import time
 
 import pytest
 
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.limits import Limits
-from tests.support.native.gunicorn_server import GunicornServer, assert_no_answer, infer, infer_head
+from tests.support.native.gunicorn_server import (
+    GunicornServer,
+    TlsServer,
+    assert_no_answer,
+    infer,
+    infer_head,
+)
 from tests.support.native.held_gil import held_gil
 from tests.support.wait_until import wait_until
 from tests.support.wire.http_reader import read_all, read_message
@@ -22,10 +29,10 @@ SHORT = {"head_timeout": 0.5, "transfer_grace": 0.5, "min_transfer_rate": 1000}
 LONG = {"head_timeout": 60, "transfer_grace": 60}
 
 
-@pytest.fixture(scope="module")
-def http_server(tmp_path_factory):
+@pytest.fixture(scope="module", params=[GunicornServer, TlsServer], ids=["plain", "tls"])
+def http_server(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("native")
-    with GunicornServer(folder, settings=SHORT, keepalive=4, threads=2) as server:
+    with request.param(folder, settings=SHORT, keepalive=4, threads=2) as server:
         yield server
 
 
@@ -114,7 +121,7 @@ def test_a_trickling_body_is_ended(http_server):
     before = counters(http_server)["too_slow"]
     with sent(http_server, infer_head(None, 100_000)) as client:
         give_up = time.monotonic() + 60
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, ssl.SSLEOFError):
             while True:
                 client.sendall(b" ")
                 time.sleep(0.02)

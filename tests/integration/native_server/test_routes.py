@@ -10,7 +10,13 @@ import time
 
 import pytest
 
-from tests.support.native.gunicorn_server import STOCK, GunicornServer, infer, infer_head
+from tests.support.native.gunicorn_server import (
+    STOCK,
+    GunicornServer,
+    TlsServer,
+    infer,
+    infer_head,
+)
 from tests.support.wire.http_heads import HOSTILE
 from tests.support.wire.http_reader import read_all, read_message
 
@@ -21,9 +27,9 @@ LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-@pytest.fixture(scope="module")
-def http_server(tmp_path_factory):
-    with GunicornServer(tmp_path_factory.mktemp("native"), keepalive=5) as server:
+@pytest.fixture(scope="module", params=[GunicornServer, TlsServer], ids=["plain", "tls"])
+def http_server(tmp_path_factory, request):
+    with request.param(tmp_path_factory.mktemp("native"), keepalive=5) as server:
         yield server
 
 

@@ -1,42 +1,11 @@
 """TLS in gunicorn's worker: the native HTTP server serves it, and Python's threads where it may not."""
 
-import json
 import socket
-import ssl
 
 import pytest
 
-from tests.support.certificates import self_signed
-from tests.support.native.gunicorn_server import GunicornServer, infer, infer_head
+from tests.support.native.gunicorn_server import TlsServer, infer, infer_head
 from tests.support.wire.http_reader import read_message
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    return self_signed(tmp_path_factory.mktemp("certificates"))
-
-
-class TlsServer(GunicornServer):
-    """A server that is up once it completes a handshake."""
-
-    def __init__(self, folder, key, cert, *, hook="", **options):
-        self.context = ssl.create_default_context(cafile=cert)
-        super().__init__(folder, keyfile=str(key), certfile=str(cert), **options)
-        with (folder / "gunicorn_conf.py").open("a") as file:
-            file.write(hook)
-
-    def connect(self, timeout=20):
-        plain = socket.create_connection(self.address, timeout=timeout)
-        try:
-            return self.context.wrap_socket(plain, server_hostname="127.0.0.1")
-        except OSError:
-            plain.close()
-            raise
-
-    def get(self, path):
-        with self.connect() as client:
-            client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-            return json.loads(read_message(client)[1])
 
 
 def in_chunks(message):
@@ -57,13 +26,13 @@ FORMS = [
 
 
 @pytest.fixture(scope="module")
-def native(tmp_path_factory, certificate):
-    with TlsServer(tmp_path_factory.mktemp("server"), *certificate) as server:
+def native(tmp_path_factory):
+    with TlsServer(tmp_path_factory.mktemp("server")) as server:
         yield server
 
 
 def test_every_framing_is_served_by_the_http_server(native):
-    before = native.get("/counters")
+    before = native.counters()
     with native.connect() as client:
         for _ in range(2):
             for data in FORMS:
@@ -71,7 +40,7 @@ def test_every_framing_is_served_by_the_http_server(native):
                 head, body, _ = read_message(client)
                 assert b" 200 OK\r\n" in head
                 assert body[-64:] in (bytes(range(64)), bytes(range(192, 256)))
-    assert native.get("/counters")["tls_agreed"] - before["tls_agreed"] == 2
+    assert native.counters()["tls_agreed"] - before["tls_agreed"] == 2
     assert "plain threaded worker" not in native.log
 
 
@@ -83,7 +52,7 @@ def test_a_request_without_tls_is_told_so(native):
 
 
 def test_the_app_learns_of_https(native):
-    assert native.get("/counters")["scheme"] == "https"
+    assert native.counters()["scheme"] == "https"
 
 
 def test_a_stalled_body_of_every_framing_leaves_room_for_others(native):
@@ -108,9 +77,9 @@ def ssl_context(config, default):
 """
 
 
-def test_what_the_http_server_cannot_do_python_does(tmp_path, certificate):
+def test_what_the_http_server_cannot_do_python_does(tmp_path):
     reason = "TLS with the hook ssl_context"
-    with TlsServer(tmp_path / "server", *certificate, hook=HOOK) as server:
+    with TlsServer(tmp_path, hook=HOOK) as server:
         with server.connect() as client:
             client.sendall(infer(16))
             head, body, _ = read_message(client)

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.certificates import self_signed
 from tests.support.paths import ROOT
 from tests.support.wire.http_reader import read_all
 
@@ -123,7 +125,9 @@ class GunicornServer:
         """Send bytes on a new connection and return everything until the server closes it."""
         with self.connect() as client:
             client.sendall(data)
-            client.shutdown(socket.SHUT_WR)
+            # Of the descriptor: a socket with TLS would read no more.
+            with socket.socket(fileno=os.dup(client.fileno())) as same:
+                same.shutdown(socket.SHUT_WR)
             return read_all(client)
 
     def counters(self) -> Any:
@@ -150,6 +154,35 @@ class GunicornServer:
             assert error is not None or status == 0, f"gunicorn ended with {status}:\n{self.log}"
         finally:
             self.kill()
+
+
+class TlsServer(GunicornServer):
+    """A server with TLS, which is up once it completes a handshake.
+
+    Args:
+        folder: Where its configuration, certificate and log are written.
+        hook: Further lines of the configuration.
+        options: See `GunicornServer`.
+    """
+
+    def __init__(self, folder: Path, *, hook: str = "", **options: Any) -> None:
+        key, cert = self_signed(folder)
+        self.context = ssl.create_default_context(cafile=cert)
+        super().__init__(folder, keyfile=str(key), certfile=str(cert), **options)
+        with (folder / "gunicorn_conf.py").open("a") as file:
+            file.write(hook)
+
+    def connect(self, timeout: float = 20) -> Any:
+        plain = super().connect(timeout)
+        try:
+            return self.context.wrap_socket(plain, server_hostname="127.0.0.1")
+        except OSError:
+            plain.close()
+            raise
+
+    @property
+    def url(self) -> Any:
+        return super().url.replace("http://", "https://")
 
 
 def assert_no_answer(client: Any, seconds: float = 0.3) -> None:
