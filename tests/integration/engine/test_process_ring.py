@@ -75,9 +75,28 @@ APART = SETTINGS + "executor: process\n"
 JOINED = "batching: {max_batch_size: 8, max_delay_ms: 0}\n"
 
 
+WIDE = """
+import numpy as np
+from ksrv import BaseHandler
+
+class Wide(BaseHandler):
+    def inference(self, x):
+        columns = int(x[0, 0])
+        y = np.arange(len(x) * columns, dtype="f4").reshape(len(x), columns)
+        return {"y": y, "n": x[:, :1].astype(np.int64), "b": x[:, 1:] > 0}
+"""
+WIDE_SETTINGS = """
+inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]
+timeout_ms: 60000
+executor: process
+"""
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     root = tmp_path_factory.mktemp("rings")
+    write_model(root, "wide", WIDE, WIDE_SETTINGS)
+    write_model(root, "wide-joined", WIDE, WIDE_SETTINGS + JOINED)
     write_model(root, "apart", HANDLER, APART)
     write_model(root, "joined", HANDLER, APART + JOINED)
     write_model(root, "here", HANDLER, SETTINGS)
@@ -149,7 +168,7 @@ def test_plain_requests_need_no_python(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("model", ["apart", "joined"])
 def test_what_a_handler_sees_of_its_requests_is_the_same(served, model):
-    for parameters in ({}, {"timeout": 5_000_000}):
+    for parameters in ({}, {"timeout": 5_000_000}, {"priority": 3}):
         x = row(-12)
         far, here = (
             values_of(asked(served, name, x, id="an-id", parameters=parameters))
@@ -168,6 +187,26 @@ def test_answers_that_are_not_plain_are_those_of_a_handler_here(served, model, w
         assert far.content.replace(model.encode(), b"here") == here.content
         # The next plain request meets a process that serves on.
         assert np.array_equal(values_of(asked(served, model, row(1, 2), session)), row(1, 2))
+
+
+@pytest.mark.parametrize("model", ["wide", "wide-joined"])
+def test_answers_of_every_size(served, model):
+    """In one piece from the ring, from the ring through Python, and over the channel."""
+    for columns in (0, 1, 1000, 2040, 2056, 5000, 16_000, 16_400, 300_000):
+        for rows in (1, 2):
+            answer = asked(served, model, row(columns, rows=rows))
+            assert answer.status_code == 200, answer.text
+            length = int(answer.headers["Inference-Header-Content-Length"])
+            y, n, b = json.loads(answer.content[:length])["outputs"]
+            assert (y["shape"], n["datatype"], b["datatype"]) == ([rows, columns], "INT64", "BOOL")
+            values = np.frombuffer(answer.content[length:], "<f4", rows * columns)
+            assert np.array_equal(values, np.arange(rows * columns, dtype="f4"))
+
+
+def test_requests_that_do_not_fit_the_ring_are_run_as_well(served):
+    for rows in (1, 100, 4000, 4096, 5000, 50_000):
+        x = np.arange(rows * 4, dtype="f4").reshape(rows, 4) + 100
+        assert np.array_equal(values_of(asked(served, "apart", x)), x)
 
 
 def test_a_handler_may_keep_its_inputs(served):
