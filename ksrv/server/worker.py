@@ -414,6 +414,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             if message is None:
                 return
             self._messages.serve(message)
+            del message  # while the next one is waited for
 
     def handle_request(self, req: Any, conn: Any) -> Any:
         """Answer one request of the threaded way; a body above the limit is not read."""

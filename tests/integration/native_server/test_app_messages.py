@@ -1,0 +1,301 @@
+"""Messages of the Falcon app: whole before a thread gets them, answered without waiting for the client."""
+
+import contextlib
+import gzip
+import json
+import re
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import requests
+
+from ksrv._native.http.request_head import HeadRules
+from ksrv._native.server.server import HttpServer
+from ksrv.limits import Limits
+from ksrv.server.http.fast_path import prepared_answers
+from ksrv.testing import Server
+from tests.support.models import write_double
+from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import parse_answers, read_all, read_answer
+
+INDEX = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\n"
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+LAST = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+ENTRY = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+BODY = json.dumps({"inputs": [ENTRY]}).encode()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    write_double(folder)
+    with Server(folder, grpc="off", head_timeout=60, transfer_grace=60) as running:
+        yield running
+
+
+def connect(server):
+    host, port = server.http.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), 60)
+
+
+def held(server):
+    """The bytes that requests and answers hold."""
+    page = requests.get(f"{server.url}/metrics", timeout=60).text
+    return float(re.search(r"^ksrv_bytes_in_flight (\S+)$", page, re.M)[1])
+
+
+def exchange(server, data):
+    with connect(server) as client:
+        client.sendall(data)
+        return parse_answers(read_all(client).replace(b"HTTP/1.1 100 Continue\r\n\r\n", b""))
+
+
+STALLED = {
+    "a short body": INDEX + b"Content-Length: 10\r\n\r\n{",
+    "a long body": b"POST /v2/models/double/explain HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n{",
+    "chunks": INDEX + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+    "a body that closes": INDEX + b"Connection: close\r\nContent-Length: 10\r\n\r\n{",
+    "a compressed body": b"POST /v2/models/double/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
+    b"Content-Length: 100\r\n\r\n" + gzip.compress(BODY)[:20],
+    "an unusual head": INDEX + b"Content-Length:\t10\r\n\r\n{",
+    "half a head": INDEX,
+}
+
+
+@pytest.mark.parametrize("start", STALLED.values(), ids=STALLED)
+def test_sixty_stalled_clients_hold_no_thread(server, start):
+    with contextlib.ExitStack() as stack:
+        for _ in range(60):
+            stack.enter_context(connect(server)).sendall(start)
+        for path in ("/v2/models/double/stats", "/metrics", "/v2/models", "/nope"):
+            assert requests.get(f"{server.url}{path}", timeout=30).status_code in (200, 404)
+        assert requests.post(f"{server.url}/v2/repository/index", timeout=30).status_code == 200
+    wait_until(lambda: held(server) == 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "body"),
+    [
+        (b"Content-Length: 2\r\n", b"{}"),
+        (b"Transfer-Encoding: chunked\r\n", b"1\r\n{\r\n1;a=b\r\n}\r\n0\r\nX: y\r\n\r\n"),
+        (b"Content-Length:\t2\r\n", b"{}"),
+        (b"Expect: 100-continue\r\nContent-Length: 2\r\n", b"{}"),
+        (b"", b""),
+    ],
+    ids=["length", "chunks", "unusual", "expected", "none"],
+)
+def test_what_is_pipelined_behind_a_message_is_answered_in_its_turn(server, fields, body):
+    message = INDEX + fields + b"\r\n" + body
+    answers = exchange(server, message * 3 + LIVE + message + LAST)
+    assert [answer.status for answer in answers] == [200] * 6
+    assert [b"double" in answer.body for answer in answers] == [
+        True,
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_every_split_of_an_unusual_message(server):
+    message = INDEX + b"X-Folded: a\x00b\r\n"  # refused with its NUL
+    assert [answer.status for answer in exchange(server, message)] == [400]
+    odd = INDEX + b"Content-Length:\t2\r\n\r\n{}"
+    with connect(server) as client:
+        for at in range(1, len(odd), 5):
+            client.sendall(odd[:at])
+            time.sleep(0.001)
+            client.sendall(odd[at:])
+            assert read_answer(client).status == 200
+
+
+def test_a_long_body_is_asked_for_by_its_route_alone(server):
+    long = b"Content-Length: 100000\r\n\r\n"
+    for line, status in (
+        (b"POST /v2/models/double/explain", 400),  # read, and no JSON
+        (b"POST /v2/models/nope/infer", 404),
+        (b"POST /v2/repository/index", 413),
+        (b"PUT /v2/models", 405),
+        (b"POST /nope", 404),
+    ):
+        head = line + b" HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n" + long
+        with connect(server) as client:
+            client.sendall(head)
+            first = client.recv(1 << 16)
+            asked = first.startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+            assert asked == (status == 400), (line, first)
+            if asked:
+                client.sendall(b" " * 100_000)
+                assert read_answer(client).status == status
+            else:
+                assert first.startswith(b"HTTP/1.1 %d " % status)
+                assert b"Connection: close" in first
+    wait_until(lambda: held(server) == 0)
+
+
+def test_clients_that_vanish_at_any_point_leave_nothing(server):
+    whole = b"POST /v2/models/double/explain HTTP/1.1\r\nHost: x\r\nContent-Length: 70000\r\n\r\n"
+    whole += b" " * 70_000
+    with ThreadPoolExecutor(8) as pool:
+
+        def vanish(end):
+            with connect(server) as client:
+                client.sendall(whole[:end])
+
+        list(pool.map(vanish, [*range(1, 200, 7), *range(1000, len(whole), 5000), len(whole)]))
+    wait_until(lambda: held(server) == 0)
+    assert requests.get(f"{server.url}/v2/models", timeout=60).status_code == 200
+
+
+# ---- the native server alone, with an app of the test's own -------------------------------------------
+
+
+@contextlib.contextmanager
+def native(answer):
+    """A native server whose messages one thread gives to `answer`."""
+    http_server = HttpServer(
+        HeadRules(body=1 << 20), lambda exchange: exchange.fail(), prepared_answers(Limits(), ()),
+        head=60, grace=60,
+    )  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        http_server.listen([listener.fileno()])
+        http_server.accept(True)
+
+        def serve():
+            while (message := http_server.next_app_message()) is not None:
+                answer(message)
+                del message
+
+        threads = [threading.Thread(target=http_server.run, args=(n,)) for n in range(2)]
+        threads.append(threading.Thread(target=serve))
+        for thread in threads:
+            thread.start()
+        try:
+            yield http_server, listener.getsockname()
+        finally:
+            http_server.stop()
+            for thread in threads:
+                thread.join()
+
+
+POST = b"POST /nope HTTP/1.1\r\nHost: x\r\n"
+PIECE = bytes(range(256)) * 4096
+
+
+def test_a_stream_waits_for_its_reader_and_keeps_the_connection():
+    sent = []
+
+    def answer(message):
+        assert message.begin_stream(200, b"200 OK", b"Transfer-Encoding: chunked\r\n")
+        for number in range(16):
+            assert message.send(PIECE, chunked=True)
+            sent.append(number)
+        message.end_stream(chunked=True)
+
+    with native(answer) as (http_server, address), socket.create_connection(address, 60) as client:
+        for _ in range(2):
+            client.sendall(POST + b"\r\n")
+            client.recv(100, socket.MSG_PEEK)
+            wait_until(lambda: http_server.counters()["app"] > 0)
+            time.sleep(0.2)
+            assert len(sent) < 16  # the kernel holds some MiB; the rest waits for this reader
+            received = bytearray()
+            while not received.endswith(b"0\r\n\r\n"):
+                received += client.recv(1 << 20)
+            chunk = b"%X\r\n%b\r\n" % (len(PIECE), PIECE)
+            assert received.partition(b"\r\n\r\n")[2] == chunk * 16 + b"0\r\n\r\n"
+            wait_until(lambda: len(sent) == 16)
+            sent.clear()
+
+
+def test_the_thread_of_a_stream_learns_that_its_reader_has_gone():
+    told = threading.Event()
+
+    def answer(message):
+        message.begin_stream(200, b"200 OK", b"Transfer-Encoding: chunked\r\n")
+        while message.send(PIECE, chunked=True):
+            pass
+        told.set()
+        with pytest.raises(RuntimeError, match="a piece belongs to a stream"):
+            message.send(PIECE, chunked=True)
+
+    with native(answer) as (http_server, address):
+        with socket.create_connection(address, 60) as client:
+            client.sendall(POST + b"\r\n")
+            client.recv(1000)
+        assert told.wait(60)
+        wait_until(lambda: http_server.open_connections == 0)
+
+
+def test_a_stream_that_breaks_off_is_no_whole_answer():
+    def answer(message):
+        message.begin_stream(200, b"200 OK", b"Transfer-Encoding: chunked\r\n")
+        message.send(b"piece", chunked=True)
+        message.break_stream()
+
+    with native(answer) as (_, address), socket.create_connection(address, 60) as client:
+        client.sendall(POST + b"\r\n")
+        assert read_all(client).endswith(b"\r\n\r\n5\r\npiece\r\n")
+
+
+def test_a_stop_wakes_the_thread_of_a_stream():
+    ended = threading.Event()
+
+    def answer(message):
+        message.begin_stream(200, b"200 OK", b"Transfer-Encoding: chunked\r\n")
+        while message.send(PIECE, chunked=True):
+            pass
+        ended.set()
+
+    with native(answer) as (_, address), socket.create_connection(address, 60) as client:
+        client.sendall(POST + b"\r\n")
+        client.recv(1, socket.MSG_PEEK)
+    assert ended.is_set()
+
+
+def test_messages_that_nobody_answers_are_answered_500():
+    def answer(message):
+        assert message.state in ("none", "whole")
+
+    with native(answer) as (_, address), socket.create_connection(address, 60) as client:
+        for body in (b"\r\n", b"Content-Length: 2\r\n\r\n{}"):
+            client.sendall(POST + body)
+            assert read_answer(client).status == 500
+
+
+def test_a_body_that_was_asked_for_comes_with_its_message():
+    seen = []
+
+    def answer(message):
+        seen.append((message.state, message.received, message.asked))
+        if message.state == "unread":
+            message.receive(1 << 20, content_length=message.announced or None)
+            with pytest.raises(RuntimeError, match="was answered before"):
+                message.receive(1)
+            return
+        body = bytes(message.body) if message.state == "whole" else message.state.encode()
+        message.answer(200, b"200 OK", b"content-length: %d\r\n" % len(body), [body])
+
+    body = bytes(range(256)) * 1000
+    chunked = b"".join(
+        b"%x\r\n%b\r\n" % (1000, body[at : at + 1000]) for at in range(0, len(body), 1000)
+    )
+    with native(answer) as (http_server, address), socket.create_connection(address, 60) as client:
+        client.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body + LIVE)
+        assert read_answer(client).body == body
+        assert read_answer(client).body == b'{"live":true}'
+        client.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunked + b"0\r\n\r\n" + LIVE)
+        assert read_answer(client).body == body
+        assert read_answer(client).body == b'{"live":true}'
+        states = [state for state, *_ in seen]
+        assert states == ["unread", "whole", "unread", "whole"]
+        client.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunked)
+        client.shutdown(socket.SHUT_WR)
+        assert read_answer(client).body == b"cut short"
+        assert client.recv(1) == b""
+        assert http_server.counters()["app"] == 6
