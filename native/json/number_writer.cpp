@@ -9,8 +9,8 @@ namespace ksrv {
 
 namespace {
 
-// Decimal places up to which a number is written without an exponent. `leading` is the number of digits in
-// front of the point; 0 and below counts the zeros behind it.
+// How many digits in front of the point a number without an exponent has at most; 0 and below counts the
+// zeros behind the point, of which there are fewer.
 template <class T> struct Plain;
 template <> struct Plain<float> {
     static constexpr int most = 13, least = -6;
@@ -29,37 +29,86 @@ char *put_zeros(char *at, int count) noexcept {
     return at + count;
 }
 
-// What std::to_chars wrote as d.ddde-XX, laid out anew.
-char *lay_out(char *at, const char *text, const char *end, int most, int least) noexcept {
+// Writes 0.ddd * 10^leading.
+template <class T> char *lay_out(char *at, const char *digits, int count, int leading) noexcept {
+    const auto size = [](int length) { return static_cast<std::size_t>(length); };
+    if (leading > Plain<T>::most || leading <= Plain<T>::least) {
+        *at++ = digits[0];
+        if (count > 1) *at++ = '.';
+        at = put_text(at, digits + 1, size(count - 1));
+        *at++ = 'e';
+        if (leading > 0) *at++ = '+';
+        return std::to_chars(at, at + 5, leading - 1).ptr;
+    }
+    if (leading <= 0) return put_text(put_zeros(put_text(at, "0.", 2), -leading), digits, size(count));
+    if (count <= leading) {
+        at = put_zeros(put_text(at, digits, size(count)), leading - count);
+        return put_text(at, ".0", 2);
+    }
+    at = put_text(at, digits, size(leading));
+    *at++ = '.';
+    return put_text(at, digits + leading, size(count - leading));
+}
+
+constexpr int LEAST_TEN = -31;
+constexpr double TENS[] = {
+    1e-31, 1e-30, 1e-29, 1e-28, 1e-27, 1e-26, 1e-25, 1e-24, 1e-23, 1e-22, 1e-21, 1e-20, 1e-19, 1e-18, 1e-17,
+    1e-16, 1e-15, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1,
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
+    1e19, 1e20, 1e21, 1e22, 1e23, 1e24, 1e25, 1e26, 1e27, 1e28, 1e29, 1e30, 1e31, 1e32, 1e33, 1e34, 1e35,
+    1e36, 1e37, 1e38, 1e39, 1e40, 1e41, 1e42, 1e43, 1e44, 1e45,
+};
+
+// The shortest digits that read back as a positive number, and the closest of those to it: *digits * 10^*power.
+// False where the doubles that are reckoned with may be too coarse to tell.
+//
+// A number and its neighbours are scaled so that the numbers which read back as it lie within less than ten
+// whole numbers. Where a multiple of ten is among these it is the shortest, else the closest whole number. With
+// 24 bits of a float scaled numbers stay below 2^28, and their errors below 2^-23.
+bool find_shortest(float value, std::uint32_t *digits, int *power) noexcept {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7FFFFF) == 0) return false;  // a power of two, whose lower neighbour is nearer
+    const int biased = static_cast<int>(bits >> 23);
+    const int exponent = (biased != 0 ? biased : 1) - 150;  // of the distance between neighbours
+    *power = (exponent * 78913) >> 18;                      // its floor(log10)
+    const double scale = TENS[-*power - LEAST_TEN];
+    const std::uint64_t half_bits = static_cast<std::uint64_t>(exponent - 1 + 1023) << 52;
+    double half;
+    std::memcpy(&half, &half_bits, sizeof half);
+    const double scaled = static_cast<double>(value) * scale;
+    const double low = scaled - half * scale, high = scaled + half * scale;
+    constexpr double near = 1e-6;
+    const auto pick = [&](std::uint32_t below, std::uint32_t step) {  // 0: neither reads back; -1: too close
+        const double down = below, up = down + step;
+        if (std::fabs(down - low) < near || std::fabs(up - high) < near) return -1;
+        if (down <= low && up >= high) return 0;
+        const double beyond_middle = scaled - down - step / 2.0;
+        if (down > low && up < high && std::fabs(beyond_middle) < near) return -1;
+        *digits = up < high && (down <= low || beyond_middle > 0) ? below + step : below;
+        return 1;
+    };
+    const auto whole = static_cast<std::uint32_t>(scaled);
+    int picked = pick(whole / 10 * 10, 10);
+    if (picked == 0) picked = pick(whole, 1);
+    if (picked != 1 || *digits == 0) return false;
+    for (; *digits % 10 == 0; *digits /= 10) ++*power;
+    return true;
+}
+
+bool find_shortest(double, std::uint32_t *, int *) noexcept { return false; }
+
+template <class T> char *put_exactly(char *at, T value) noexcept {
+    char text[32];  // d.ddde-XX
+    const char *end = std::to_chars(text, text + sizeof text, value, std::chars_format::scientific).ptr;
     const char *e = end;
     while (*--e != 'e') {
     }
     int power = 0;
     for (const char *digit = e + 2; digit != end; ++digit) power = power * 10 + (*digit - '0');
-    const int leading = (e[1] == '-' ? -power : power) + 1;
-    const char *fraction = text + 2;  // behind the point, where there is one
-    const int digits = e - text > 2 ? static_cast<int>(e - fraction) : 0;
-    if (leading > most || leading <= least) {
-        at = put_text(at, text, static_cast<std::size_t>(e - text));
-        *at++ = 'e';
-        *at++ = e[1];
-        const char *exponent = e + 2;  // two digits at least; here without a zero in front
-        if (*exponent == '0') ++exponent;
-        return put_text(at, exponent, static_cast<std::size_t>(end - exponent));
-    }
-    if (leading <= 0) {
-        at = put_zeros(put_text(at, "0.", 2), -leading);
-        *at++ = text[0];
-        return put_text(at, fraction, static_cast<std::size_t>(digits));
-    }
-    *at++ = text[0];
-    if (digits < leading) {
-        at = put_zeros(put_text(at, fraction, static_cast<std::size_t>(digits)), leading - 1 - digits);
-        return put_text(at, ".0", 2);
-    }
-    at = put_text(at, fraction, static_cast<std::size_t>(leading - 1));
-    *at++ = '.';
-    return put_text(at, fraction + leading - 1, static_cast<std::size_t>(digits - leading + 1));
+    const int count = e - text > 2 ? static_cast<int>(e - text) - 1 : 1;
+    if (count > 1) text[1] = text[0];
+    return lay_out<T>(at, count > 1 ? text + 1 : text, count, (e[1] == '-' ? -power : power) + 1);
 }
 
 template <class T, std::enable_if_t<std::is_floating_point_v<T>, int> = 0>
@@ -76,9 +125,12 @@ char *put_value(char *at, T value) noexcept {
         if (static_cast<T>(number) == value)
             return put_text(std::to_chars(at, at + 20, number).ptr, ".0", 2);
     }
-    char text[32];
-    const std::to_chars_result made = std::to_chars(text, text + sizeof text, value, std::chars_format::scientific);
-    return lay_out(at, text, made.ptr, Plain<T>::most, Plain<T>::least);
+    std::uint32_t digits;
+    int power;
+    if (!find_shortest(value, &digits, &power)) return put_exactly(at, value);
+    char text[10];
+    const int count = static_cast<int>(std::to_chars(text, text + sizeof text, digits).ptr - text);
+    return lay_out<T>(at, text, count, count + power);
 }
 
 char *put_value(char *at, bool value) noexcept {

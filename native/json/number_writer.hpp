@@ -1,8 +1,9 @@
 // Numbers as the text of a JSON array.
 //
-// Strategy: the shortest digits that read back as the same value, from std::to_chars, laid out as orjson lays
-// them out, so that an answer is the same text whichever of the two wrote it. NaN and the infinities, which
-// JSON does not know, are null.
+// Strategy: the shortest digits that read back as the same value, laid out as orjson lays them out, so that an
+// answer is the same text whichever of the two wrote it. Digits of FP32 are found with a few operations on
+// doubles; std::to_chars finds those of FP64, and decides where the doubles are too coarse. NaN and the
+// infinities, which JSON does not know, are null.
 
 #pragma once
 
