@@ -22,7 +22,7 @@ CORE = {
     "v2": {"base", "tensor", "json"},
     "server": {"base", "memory", "http", "queue", "tls", "v2"},
     "http2": set(),
-    "grpc": {"base", "memory", "queue", "http2", "tls"},
+    "grpc": {"base", "memory", "tensor", "protobuf", "queue", "v2", "http2", "tls", "server"},
     "dispatch": {"base", "memory", "tensor", "ipc", "queue", "server"},
 }
 MODULES = {
@@ -39,7 +39,7 @@ MODULES = {
     "queue": set(),
     "v2": {"memory", "tensor"},
     "server": {"memory", "tensor", "batch", "http", "queue", "tls", "v2"},
-    "grpc": {"memory", "queue", "tls"},
+    "grpc": {"memory", "queue", "tls", "server"},
     "dispatch": {"tensor", "ipc", "queue"},
 }
 

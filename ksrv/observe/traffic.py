@@ -118,6 +118,7 @@ def unwatch_connections(source: Callable[[], Traffic]) -> None:
     _sources.remove(source)
     with _lock:
         _refused.update(last.refused)
+        _errors.update(last.errors)
 
 
 def own_traffic() -> Traffic:

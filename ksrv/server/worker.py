@@ -383,6 +383,13 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             ],
             state,
         )
+        self.wsgi.set_fast_routes(
+            [
+                (name, version, endpoint)
+                for name, version, model in reached
+                if (endpoint := endpoints[id(model)]) is not None
+            ]
+        )
         self._routes, self._routes_state = known, state
 
     def _beat(self) -> None:

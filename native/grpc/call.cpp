@@ -136,6 +136,16 @@ bool Call::take_message(Message *out) noexcept {
     return true;
 }
 
+void Call::unwatch() noexcept {
+    Request *request;
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        request = watched;
+        watched = nullptr;
+    }
+    if (request) ksrv::release(request);
+}
+
 void Call::watch(Request *request) noexcept {
     {
         std::lock_guard<std::mutex> guard(lock);

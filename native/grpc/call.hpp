@@ -21,6 +21,12 @@
 #include "memory/memory_budget.hpp"
 #include "queue/request_queue.hpp"
 
+namespace ksrv {
+
+struct FastRequest;
+
+}  // namespace ksrv
+
 namespace ksrv::grpc {
 
 class Connection;
@@ -66,6 +72,7 @@ struct Call {
     bool wait_for_room(size_t most) noexcept;  // false: the call has ended
     // Waits for the next message of a stream until the clock passes `until_ns`.
     Next next_message(Message *out, int64_t until_ns) noexcept;
+    void unwatch() noexcept;
     void watch(Request *request) noexcept;  // cancelled when the call ends before it is answered
     bool take_message(Message *out) noexcept;  // the only one of a unary call
     void admit() noexcept;  // its caller may call
@@ -115,6 +122,7 @@ struct Call {
     // ---- the run queue's ----
     std::atomic<int> run{0};
     Call *run_next = nullptr;
+    FastRequest *fast = nullptr;  // in the run queue, and not in its model's queue yet
     bool held = false;  // counts among the calls that the server holds
     std::atomic<bool> mailed{false};
     Call *mail_next = nullptr;

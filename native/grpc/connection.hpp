@@ -91,6 +91,7 @@ class Connection final : public http2::SessionEvents {
     bool place_message(Call *call, const unsigned char *first, size_t length) noexcept;
     bool count_message(Call *call, size_t more) noexcept;
     void end_message(Call *call) noexcept;
+    bool submit_fast(Call *call) noexcept;
     void open_window(Call *call) noexcept;
     void refuse(Call *call, int status, const char *text) noexcept;
     void refuse_http(Call *call, const char *http_status) noexcept;

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "grpc/connection.hpp"
+#include "grpc/fast_call.hpp"
 #include "grpc/server.hpp"
 
 namespace ksrv::grpc {
@@ -316,7 +317,34 @@ void Connection::end_message(Call *call) noexcept {
     call->discards = true;
     call->held = true;
     server_->open_calls.fetch_add(1, std::memory_order_relaxed);
+    if (call->method->infer && submit_fast(call)) return;
     server_->run_later(call, RUN_READY);
+}
+
+// Puts a complete message into its model's queue, or has it wait for the GIL as a request. False: it goes
+// the general way.
+bool Connection::submit_fast(Call *call) noexcept {
+    const std::shared_ptr<const RouteTable> routes = server_->routes.table();
+    if (!routes || server_->budget != &process_budget() || call->messages[0].compressed ||
+        !call->admitted.load(std::memory_order_acquire))
+        return false;
+    FastRequest *request = make_fast_call(call, *routes, now_);
+    if (!request) return false;
+    server_->count(GRPC_FAST_PATH);
+    Queue *queue = request->signature->queue;
+    if (queue->inline_for_all.load()) {
+        call->fast = request;
+        server_->run_later(call, RUN_READY);
+        return true;
+    }
+    call->watch(request);
+    if (queue->push(request) == PUSH_OK) {
+        ksrv::release(request);
+        return true;
+    }
+    call->unwatch();
+    undo_fast_call(request);
+    return false;
 }
 
 // Lets the peer send more where it is wanted.

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "base/python_call.hpp"
+#include "server/fast_path.hpp"
 
 namespace ksrv::grpc {
 
@@ -233,6 +234,21 @@ Call *Server::next_to_run(int *reasons) noexcept {
     to_run_.fetch_sub(1, std::memory_order_relaxed);
     *reasons = call->run.exchange(0, std::memory_order_acq_rel);
     return call;
+}
+
+size_t Server::take_fast_calls(Call *first, Call **out, size_t room) noexcept {
+    size_t count = 0;
+    const ModelSignature *signature = first->fast->signature;
+    std::lock_guard<std::mutex> guard(run_mutex_);
+    while (count < room && run_first_ && run_first_->fast && run_first_->fast->signature == signature) {
+        int alone = RUN_READY;
+        if (!run_first_->run.compare_exchange_strong(alone, 0, std::memory_order_acq_rel)) break;
+        out[count++] = run_first_;
+        run_first_ = run_first_->run_next;
+        if (!run_first_) run_last_ = nullptr;
+        to_run_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    return count;
 }
 
 void Server::send_later(Connection *connection) noexcept {

@@ -21,6 +21,7 @@
 #include "base/known_callers.hpp"
 #include "base/monotonic_condition.hpp"
 #include "grpc/connection.hpp"
+#include "server/route_table.hpp"
 
 namespace ksrv::grpc {
 
@@ -57,6 +58,8 @@ enum GrpcCounter : int {
     GRPC_UNKNOWN_METHOD,
     GRPC_IDLE_CLOSED,
     GRPC_DISCONNECTED,
+    GRPC_FAST_PATH,  // calls that were queued without Python
+    GRPC_LATE,       // and answered without it at their deadline
     GRPC_COUNTERS,
 };
 
@@ -81,6 +84,9 @@ class Server {
     void run_later(Call *call, int reason) noexcept;
     // The next call for Python with the reasons; null where there is none. The caller gets a reference.
     Call *next_to_run(int *reasons) noexcept;
+    // The fast calls behind one in the run queue, up to the first that goes to another model.
+    size_t take_fast_calls(Call *first, Call **out, size_t room) noexcept;
+    void *owner() const noexcept { return owner_; }
     void send_later(Connection *connection) noexcept;  // when the thread in Python leaves it, or now
     void defer_decref(Payload *payload) noexcept;
     Payload *take_decrefs() noexcept { return decrefs_.exchange(nullptr, std::memory_order_acquire); }
@@ -101,6 +107,8 @@ class Server {
 
     const ServerConfig config;
     KnownCallers known_callers;
+    Routes routes;  // of the models that take calls without Python before their handler
+    void (*fast_answered)(Request *request, void *answer) = nullptr;  // as `Request::answered`
     std::shared_ptr<const TlsContext> tls;  // set before it listens; null without TLS
     MemoryBudget *const budget;
     std::atomic<uint64_t> counters[GRPC_COUNTERS] = {};

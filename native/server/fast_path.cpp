@@ -17,15 +17,20 @@ void free_fast_request(Request *freed) noexcept {
     HttpServer *server = request->server;
     if (request->block) process_pool().release(request->block);
     if (request->reserved && !request->queue) process_budget().give_back(request->nbytes);
+    if (request->answers) request->answers->freed(request);
     request->signature->release();
     request->~FastRequest();
     free(request);
-    server->open_fast_requests.fetch_sub(1, std::memory_order_release);
+    if (server) server->open_fast_requests.fetch_sub(1, std::memory_order_release);
 }
 
 // Called by the timer's thread, or by the thread that cancelled the request; without the GIL.
 void end_fast_request(Request *ended) noexcept {
     FastRequest *request = static_cast<FastRequest *>(ended);
+    if (request->answers) {
+        request->answers->ended(request);
+        return;
+    }
     Connection *connection = request->server->take_turn(request->turn);
     if (!connection) return;
     if (request->state.load(std::memory_order_acquire) == STATE_CANCELLED) {  // its client is gone
@@ -37,6 +42,35 @@ void end_fast_request(Request *ended) noexcept {
 }
 
 }  // namespace
+
+FastRequest *new_fast_request(ModelSignature *signature, std::size_t head_length) noexcept {
+    void *room = malloc(sizeof(FastRequest) + head_length);
+    if (!room) return nullptr;
+    FastRequest *request = new (room) FastRequest;
+    request->head_length = head_length;
+    request->taken = signature->taken;
+    request->answered = signature->answered;
+    request->ended = end_fast_request;
+    request->freed = free_fast_request;
+    request->signature = signature;
+    signature->retain();
+    return request;
+}
+
+void set_deadline(FastRequest *request, std::uint64_t now, std::uint64_t wanted_ns) noexcept {
+    std::uint64_t timeout = static_cast<std::uint64_t>(request->signature->timeout_ns);
+    if (wanted_ns && (!timeout || wanted_ns < timeout)) timeout = wanted_ns;
+    if (timeout && timeout < static_cast<std::uint64_t>(NEVER) - now)
+        request->deadline_ns = static_cast<std::int64_t>(now + timeout);
+}
+
+void fail_fast_request(FastRequest *request) noexcept {
+    if (request->answers) {
+        request->answers->fail(request);
+    } else {
+        request->server->fail(request->turn);
+    }
+}
 
 bool is_fast_request(const Request *request) noexcept { return request->ended == end_fast_request; }
 
@@ -98,11 +132,9 @@ FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignatur
     if (!read_fast_request(*signature, body, connection->body_got, json_length, &layout)) return nullptr;
     if (layout.length != connection->body_got && !extend_with_numbers(connection, *signature, layout))
         return nullptr;
-    void *room = malloc(sizeof(FastRequest) + head.length);
-    if (!room) return nullptr;
-    FastRequest *request = new (room) FastRequest;
+    FastRequest *request = new_fast_request(signature, head.length);
+    if (!request) return nullptr;
     memcpy(request->head(), connection->buffer, head.length);
-    request->head_length = head.length;
     request->layout = layout;
     request->rows = layout.rows;
     request->priority = layout.priority;
@@ -112,17 +144,7 @@ FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignatur
     request->body_offset = connection->body_offset;
     request->body_length = connection->body_got;
     request->json_length = json_length;
-    std::uint64_t timeout = static_cast<std::uint64_t>(signature->timeout_ns);
-    const std::uint64_t wanted = std::min(layout.timeout_us, LONGEST_TIMEOUT_US);
-    if (wanted && (!timeout || wanted < timeout / 1000)) timeout = wanted * 1000;
-    if (timeout && timeout < static_cast<std::uint64_t>(NEVER) - now)
-        request->deadline_ns = static_cast<std::int64_t>(now + timeout);
-    request->taken = signature->taken;
-    request->answered = signature->answered;
-    request->ended = end_fast_request;
-    request->freed = free_fast_request;
-    request->signature = signature;
-    signature->retain();
+    set_deadline(request, now, std::min(layout.timeout_us, LONGEST_TIMEOUT_US) * 1000);
     request->server = this;
     request->turn = begin_turn(connection);
     request->block = connection->block;

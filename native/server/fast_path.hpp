@@ -13,7 +13,24 @@
 
 namespace ksrv {
 
+struct FastRequest;
+struct ReplyPart;
+struct ReplyStage;
+
+// How a request is answered that did not come over HTTP. Each of them may be called by any thread.
+struct FastAnswers {
+    // Whether an answer with these rows can be written without Python.
+    bool (*fits)(const FastRequest &request, const ReplyPart *parts, int part_count, std::int64_t row) noexcept;
+    void (*send)(FastRequest *request, const ReplyPart *parts, int part_count, std::int64_t row,
+                 bool alone) noexcept;
+    void (*fail)(FastRequest *request) noexcept;   // without saying why
+    void (*ended)(FastRequest *request) noexcept;  // it expired, or was cancelled
+    void (*freed)(FastRequest *request) noexcept;  // nobody holds it any more
+};
+
 struct FastRequest : Request {
+    const FastAnswers *answers = nullptr;  // null: it came over HTTP
+    void *call = nullptr;                  // theirs
     ModelSignature *signature = nullptr;                // held
     HttpServer *server = nullptr;
     Turn turn;                           // of the message
@@ -27,6 +44,14 @@ struct FastRequest : Request {
     const unsigned char *body() const noexcept { return block->data + body_offset; }
     const unsigned char *input(std::size_t place) const noexcept { return body() + layout.offsets[place]; }
 };
+
+// A request to a model with room for its head, without its message; null when there is no memory.
+FastRequest *new_fast_request(ModelSignature *signature, std::size_t head_length) noexcept;
+
+// Gives a request the earlier of its model's deadline and one that it asks for; 0 asks for none.
+void set_deadline(FastRequest *request, std::uint64_t now, std::uint64_t wanted_ns) noexcept;
+
+void fail_fast_request(FastRequest *request) noexcept;
 
 // Whether a request of a queue is one.
 bool is_fast_request(const Request *request) noexcept;

@@ -20,6 +20,8 @@ std::uint64_t values_of(const ReplyPart &part, std::int64_t rows) noexcept {
     return static_cast<std::uint64_t>(rows * part.row_bytes) / item_size_of(part.type);
 }
 
+}  // namespace
+
 bool are_declared(const ModelSignature &signature, const ReplyPart *parts, int part_count) noexcept {
     if (signature.outputs.empty()) return true;
     if (signature.outputs.size() != static_cast<std::size_t>(part_count)) return false;
@@ -32,10 +34,9 @@ bool are_declared(const ModelSignature &signature, const ReplyPart *parts, int p
     return true;
 }
 
-}  // namespace
-
 bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int part_count,
                         std::int64_t row) noexcept {
+    if (request.answers) return request.answers->fits(request, parts, part_count, row);
     const ModelSignature &signature = *request.signature;
     const FastRequestLayout &layout = request.layout;
     if (!are_declared(signature, parts, part_count)) return false;
@@ -64,6 +65,10 @@ bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int 
 
 void send_fast_response(FastRequest *request, const ReplyPart *parts, int part_count, std::int64_t row,
                  bool alone, const ReplyStage *stages, int stage_count) noexcept {
+    if (request->answers) {
+        request->answers->send(request, parts, part_count, row, alone);
+        return;
+    }
     const ModelSignature &signature = *request->signature;
     const FastRequestLayout &layout = request->layout;
     HttpServer *server = request->server;

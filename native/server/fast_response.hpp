@@ -26,6 +26,9 @@ struct ReplyStage {
     std::uint64_t nanoseconds;
 };
 
+// Whether the outputs are those that the model declares.
+bool are_declared(const ModelSignature &signature, const ReplyPart *parts, int part_count) noexcept;
+
 // Whether the outputs are those that the model declares, and can be written as each request asks for them,
 // within the bytes of one answer.
 bool fits_fast_response(const FastRequest &request, const ReplyPart *parts, int part_count,

@@ -10,7 +10,8 @@ from libcpp.vector cimport vector
 
 from ksrv._native.memory.buffer_pool cimport CBlock
 from ksrv._native.memory.memory_budget cimport AnswerRoom, CMemoryBudget
-from ksrv._native.queue.request_handle cimport CRequest
+from ksrv._native.queue.request_handle cimport Answered, CRequest
+from ksrv._native.server.server cimport FastRequest, ModelRoute, RouteTable, Routes, const_table
 from ksrv._native.tls.tls_context cimport const_tls
 
 
@@ -84,6 +85,7 @@ cdef extern from "grpc/call.hpp" namespace "ksrv::grpc" nogil:
     cdef cppclass CCall "ksrv::grpc::Call":
         Connection *connection
         const Method *method
+        FastRequest *fast
         string text
         vector[Entry] entries
         string authorization
@@ -102,6 +104,7 @@ cdef extern from "grpc/call.hpp" namespace "ksrv::grpc" nogil:
         Next next_message(Message *out, int64_t until_ns) noexcept
         cbool take_message(Message *out) noexcept
         void watch(CRequest *request) noexcept
+        void unwatch() noexcept
         void admit() noexcept
         cbool tell_of_end(void *callbacks) noexcept
         cbool is_active() noexcept
@@ -113,6 +116,7 @@ cdef extern from "grpc/connection.hpp" namespace "ksrv::grpc" nogil:
     cdef cppclass Connection:
         sockaddr_storage address
         socklen_t address_length
+        CServer *server() noexcept
 
 
 cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
@@ -155,4 +159,12 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         void drain() noexcept
         void close_all() noexcept
         CCall *next_to_run(int *reasons) noexcept
+        size_t take_fast_calls(CCall *first, CCall **out, size_t room) noexcept
+        void *owner() noexcept
+        Routes routes
+        Answered fast_answered
         Payload *take_decrefs() noexcept
+
+
+cdef extern from "grpc/fast_call.hpp" namespace "ksrv::grpc" nogil:
+    void undo_fast_call(FastRequest *request) noexcept

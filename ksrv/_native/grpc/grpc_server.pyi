@@ -3,7 +3,9 @@ from typing import Any
 
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv._native.queue.request_handle import NativeHandle
+from ksrv._native.server.model_endpoint import ModelEndpoint
 from ksrv._native.tls.tls_context import TlsContext
+from ksrv.request import InferRequest
 
 CODES: tuple[str, ...]
 CODE_OF: dict[str, int]
@@ -43,10 +45,12 @@ class GrpcServer:
         methods: Sequence[dict[str, Any]],
         handler: Callable[[Call], object],
         check: Callable[[Call], object],
+        answered: Callable[[Call, InferRequest, object], object],
         budget: MemoryBudget,
         settings: dict[str, Any],
         tls: TlsContext | None = None,
     ) -> None: ...
+    def set_routes(self, routes: Sequence[tuple[str, str, ModelEndpoint]]) -> None: ...
     def listen(self, listeners: Sequence[int]) -> None: ...
     def run(self, index: int) -> None: ...
     def stop(self) -> None: ...

@@ -10,13 +10,19 @@ from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
+from libcpp.memory cimport shared_ptr
 from libcpp.string cimport string
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from ksrv._native.memory.buffer_pool cimport ksrv_wrap
 from ksrv._native.memory.memory_budget cimport AnswerRoom, MemoryBudget
-from ksrv._native.queue.request_handle cimport NativeHandle
+from ksrv._native.queue.request_handle cimport CRequest, NativeHandle, release_request
+from ksrv._native.queue.request_queue cimport PUSH_INLINE, PUSH_OK, Push, retain_queue
+from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_request_of, ksrv_run_inline
+from ksrv._native.server.server cimport (
+    FastRequest, ModelRoute, ModelSignature, RouteTable, const_table, fail_fast_request,
+)
 from ksrv._native.tls.tls_context cimport TlsContext
 
 log = logging.getLogger(__name__)
@@ -24,6 +30,7 @@ log = logging.getLogger(__name__)
 COUNTERS = (
     "accepted", "calls", "refused_connections", "floods", "too_slow", "too_large",
     "bytes_in_flight", "calls_refused", "invalid", "unknown_method", "idle_closed", "disconnected",
+    "fast_path", "late",
 )
 assert len(COUNTERS) == GRPC_COUNTERS
 
@@ -35,6 +42,7 @@ CODES = (
 CODE_OF = {name: number for number, name in enumerate(CODES)}
 
 cdef enum:
+    TOGETHER = 64           # requests that one visit pushes together
     COPIED = 16384          # a longer answer stays where it is
     COUNTED = 65536         # a shorter answer is not counted
     UNSENT = 1048576        # bytes of a stream's answers that wait for its client
@@ -46,6 +54,52 @@ def library_version():
     return None if found == NULL else (<bytes>found.version_text).decode()
 
 
+cdef void _serve_fast(GrpcServer self, CCall *first) noexcept:
+    """Push a fast call and those behind it to the same model; run them where a slot is claimed."""
+    cdef CCall *calls[TOGETHER]
+    cdef FastRequest *fast[TOGETHER]
+    cdef CRequest *requests[TOGETHER]
+    cdef Push results[TOGETHER]
+    cdef ModelSignature *signature = first.fast.signature
+    cdef ModelEndpoint endpoint = <ModelEndpoint>signature.endpoint
+    cdef size_t room = 1, slot = 0, count = 1, inlined, i
+    if signature.max_rows:
+        room = <size_t>min(signature.max_rows, <uint64_t>TOGETHER)
+    calls[0] = first
+    first.retain()
+    count += self.server.take_fast_calls(first, &calls[1], room - 1)
+    for i in range(count):
+        fast[i] = calls[i].fast
+        requests[i] = fast[i]
+        calls[i].fast = NULL
+        calls[i].watch(requests[i])
+    inlined = signature.queue.push_some(requests, count, signature.max_rows, results, &slot)
+    for i in range(count):
+        if results[i] == PUSH_OK:
+            release_request(requests[i])
+        elif results[i] != PUSH_INLINE:
+            calls[i].unwatch()
+            undo_fast_call(fast[i])
+            _run(self, calls[i], RUN_READY)
+    if inlined:
+        ksrv_run_inline(endpoint, slot, requests, results, count)
+    for i in range(count):
+        calls[i].release()
+
+
+cdef void _fast_answered(CRequest *request, void *answer) noexcept:
+    cdef FastRequest *fast = <FastRequest *>request
+    cdef CCall *native = <CCall *>fast.call
+    cdef GrpcServer server = <GrpcServer>native.connection.server().owner()
+    cdef Call call = None
+    try:
+        call = _call_of(server, native)
+        server.answered(call, ksrv_request_of(fast), <object>answer)
+    except BaseException:
+        fail_fast_request(fast)
+        log.exception("an answer over gRPC failed")
+
+
 cdef void _serve(void *owner) noexcept with gil:
     cdef GrpcServer self = <GrpcServer>owner
     cdef CCall *native
@@ -55,7 +109,11 @@ cdef void _serve(void *owner) noexcept with gil:
         native = self.server.next_to_run(&reasons)
         if native == NULL:
             return
-        _run(self, native, reasons)
+        if native.fast != NULL:
+            _serve_fast(self, native)
+            reasons &= ~RUN_READY
+        if reasons:
+            _run(self, native, reasons)
         native.release()
 
 
@@ -365,7 +423,9 @@ cdef class GrpcServer:
         methods: The fields of native/grpc/call.hpp's `Method` for each method.
         handler: Called with a `Call` that is ready: its message is there, or it takes messages one
             by one. It must not wait.
-        check: Called with a `Call` that wants to send a large message; it admits or ends it.
+        check: Called with a `Call` whose caller is unknown; it admits or ends it.
+        answered: Called with a `Call`, its request, and a response or an exception, where an answer
+            to a call that was queued without Python takes Python.
         budget: The bytes that requests and answers may hold together.
         settings: The fields of native/grpc/server.hpp's `ServerConfig` that are not as there;
             seconds for times.
@@ -378,10 +438,12 @@ cdef class GrpcServer:
     cdef CServer *server
     cdef object handler
     cdef object check
+    cdef object answered
+    cdef list endpoints
     cdef MemoryBudget budget
 
     def __cinit__(
-        self, methods, handler, check, MemoryBudget budget not None, dict settings,
+        self, methods, handler, check, answered, MemoryBudget budget not None, dict settings,
         TlsContext tls=None,
     ):
         cdef ServerConfig config
@@ -421,8 +483,11 @@ cdef class GrpcServer:
                 raise TypeError(f"{name} is no setting of the gRPC server")
         self.handler = handler
         self.check = check
+        self.answered = answered
+        self.endpoints = []
         self.budget = budget
         self.server = new CServer(config, budget.budget, _serve, <void *>self)
+        self.server.fast_answered = _fast_answered
         if tls is not None:
             self.server.tls = tls.context
         for declared in methods:
@@ -439,6 +504,32 @@ cdef class GrpcServer:
             self.server.close_all()
             _release_sent(self.server)
             del self.server
+
+    def set_routes(self, routes):
+        """Say which models take calls without Python before their handler.
+
+        Args:
+            routes: (name, version, endpoint) for each name and version that a request may have.
+        """
+        cdef RouteTable *table = new RouteTable(0)
+        cdef shared_ptr[const_table] shared = shared_ptr[const_table](<const_table *>table)
+        cdef ModelRoute route
+        cdef ModelEndpoint endpoint
+        if not self.endpoints:
+            Py_INCREF(self)  # requests in the queues of models refer to it from now on
+        for name, version, endpoint in routes:
+            route.name = (<str>name).encode()
+            route.version = (<str>version).encode()
+            route.queue = endpoint.queue.queue
+            retain_queue(route.queue)
+            route.signature = endpoint.signature
+            endpoint.signature.retain()
+            if endpoint not in self.endpoints:
+                self.endpoints.append(endpoint)
+            table.add(route)
+        table.sort()
+        self.server.routes.replace(shared)
+        self.endpoints = [endpoint for endpoint in self.endpoints if not endpoint.unused]
 
     def listen(self, listeners):
         """Watch listening sockets by their descriptors; accepting begins with `accept(True)`.

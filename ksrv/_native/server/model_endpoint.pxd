@@ -1,8 +1,8 @@
 """Model endpoints, for the HTTP server."""
 
-from ksrv._native.server.server cimport CHttpServer, Connection, ModelSignature
-from ksrv._native.queue.request_handle cimport NativeHandle
-from ksrv._native.queue.request_queue cimport Queue
+from ksrv._native.server.server cimport CHttpServer, Connection, FastRequest, ModelSignature
+from ksrv._native.queue.request_handle cimport CRequest, NativeHandle
+from ksrv._native.queue.request_queue cimport Push, Queue
 
 
 cdef class FastHandle(NativeHandle):
@@ -21,3 +21,11 @@ cdef class ModelEndpoint:
 # Pushes a fast-path request and the requests behind it, and runs them where a slot is claimed.
 # Needs the GIL. Each of them is answered, whatever fails.
 cdef void ksrv_serve_fast_requests(CHttpServer *server, Connection *connection) noexcept
+
+# Runs the requests with PUSH_INLINE, which claimed a slot; whatever fails, each of them ends.
+cdef void ksrv_run_inline(
+    ModelEndpoint endpoint, size_t slot, CRequest **requests, Push *results, size_t count
+) noexcept
+
+# The request as a handler sees it.
+cdef object ksrv_request_of(FastRequest *request)

@@ -19,7 +19,7 @@ from ksrv._native.tensor.datatype cimport (
     DT_BYTES, DT_INVALID, RANK_LIMIT, datatype_of, item_size_of,
 )
 from ksrv._native.server.server cimport (
-    CHttpServer, Connection, FAST_INPUTS, FastRequest, InputSignature,
+    CHttpServer, Connection, FAST_INPUTS, FastRequest, InputSignature, fail_fast_request,
 )
 from ksrv._native.server.exchange cimport Exchange, ksrv_exchange, ksrv_route
 from ksrv._native.queue.request_handle cimport (
@@ -44,13 +44,19 @@ cdef class FastHandle(NativeHandle):
     """The handle of a fast-path request."""
 
     cdef object _make_request(self):
-        return _request_of(<FastRequest *>self.native)
+        return ksrv_request_of(<FastRequest *>self.native)
 
 
-cdef object _request_of(FastRequest *request):
+cdef object ksrv_request_of(FastRequest *request):
     cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
     retain_block(request.block)
     body = memoryview(ksrv_wrap(request.block))
+    if request.answers != NULL:
+        return endpoint.route.fast_message(
+            endpoint.spec,
+            body[request.body_offset:request.body_offset + request.body_length],
+            PyBytes_FromStringAndSize(request.head(), <Py_ssize_t>request.head_length),
+        )
     return endpoint.route.fast_request(
         endpoint.spec,
         body[request.body_offset:request.body_offset + request.body_length],
@@ -75,7 +81,7 @@ cdef void _fast_request_answered(CRequest *answered, void *answer) noexcept:
         if isinstance(<object>answer, Exception):
             endpoint.route.refuse(exchange, <object>answer)
         else:
-            endpoint.route.deliver(exchange, _request_of(request), <object>answer)
+            endpoint.route.deliver(exchange, ksrv_request_of(request), <object>answer)
     except BaseException:
         if exchange is None:
             request.server.fail(request.turn)
@@ -106,10 +112,10 @@ cdef void ksrv_serve_fast_requests(CHttpServer *server, Connection *connection) 
             server.unwatch(fast[i].turn.connection)
             ksrv_route(endpoint, server, server.undo_fast_request(fast[i]), endpoint.route)
     if inlined:
-        _run_inline(endpoint, slot, requests, results, count)
+        ksrv_run_inline(endpoint, slot, requests, results, count)
 
 
-cdef void _run_inline(
+cdef void ksrv_run_inline(
     ModelEndpoint endpoint, size_t slot, CRequest **requests, Push *results, size_t count
 ) noexcept:
     """Run the requests that claimed a slot; whatever fails, each of them ends."""
@@ -143,7 +149,7 @@ cdef void _fail(FastRequest *request) noexcept:
     cdef CRequest *only = request
     request.signature.queue.finish(&only, 1, &won)
     if won:
-        request.server.fail(request.turn)
+        fail_fast_request(request)
         publish(request)
         release_request(request)
 

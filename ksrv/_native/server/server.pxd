@@ -88,7 +88,11 @@ cdef extern from "http/connection.hpp" namespace "ksrv" nogil:
 cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
     cdef cppclass CHttpServer "ksrv::HttpServer"
 
+    cdef struct FastAnswers
+
     cdef cppclass FastRequest(CRequest):
+        const FastAnswers *answers
+        void *call
         ModelSignature *signature
         CHttpServer *server
         Turn turn
@@ -100,6 +104,8 @@ cdef extern from "server/fast_path.hpp" namespace "ksrv" nogil:
         FastRequestLayout layout
         char *head() noexcept
         const unsigned char *body() noexcept
+
+    void fail_fast_request(FastRequest *request) noexcept
 
 
 cdef extern from "server/server.hpp" namespace "ksrv" nogil:

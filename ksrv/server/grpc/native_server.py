@@ -9,13 +9,14 @@ import functools
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ksrv._native.grpc.grpc_server import Call, GrpcServer
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv._native.queue.request_handle import NativeHandle
+from ksrv._native.server.model_endpoint import ModelEndpoint
 from ksrv._native.tls.tls_context import TlsContext
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.request_handle import SplitRequest
@@ -23,7 +24,7 @@ from ksrv.errors import KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits
 from ksrv.observe.traffic import Traffic, unwatch_connections, watch_connections
 from ksrv.protocol import grpc as protocol
-from ksrv.request import InferRequest
+from ksrv.request import InferRequest, InferResponse
 from ksrv.server.addresses import parse_address
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.calls import Message, failure_of, refuse, trailing
@@ -110,6 +111,7 @@ class NativeGrpcServer:
             [self._declared(path, method) for path, method in self._methods.items()],
             self._ready,
             self._admit,
+            self._deliver,
             self._budget,
             self._config(),
             tls,
@@ -191,13 +193,23 @@ class NativeGrpcServer:
         self._services.stop()
         unwatch_connections(self.traffic)
 
+    def set_routes(self, routes: Sequence[tuple[str, str, ModelEndpoint]]) -> None:
+        """Say which models take calls without Python before their handler.
+
+        Args:
+            routes: Name, version and endpoint, as `HttpServer.set_routes` has them.
+        """
+        if self._core is not None and not self._stopped:
+            self._core.set_routes(routes)
+
     def traffic(self) -> Traffic:
         """Return what the native server has refused so far; Python counts what it refuses itself."""
         if self._core is None:
             return Traffic()
         counters = self._core.counters()
         refused = {f"grpc {reason}": counters[name] for name, reason in REASONS.items()}
-        return Traffic(refused={key: count for key, count in refused.items() if count})
+        errors = {"grpc DEADLINE_EXCEEDED": counters["late"]} if counters["late"] else {}
+        return Traffic({key: count for key, count in refused.items() if count}, errors)
 
     # ---- unary calls ------------------------------------------------------------------------
 
@@ -268,12 +280,24 @@ class NativeGrpcServer:
     def _done(self, call: Call, request: InferRequest, handle: "RequestHandle") -> None:
         """Answer a request that the engine has ended, on the thread that ended it."""
         try:
-            response = handle.wait()
-            metadata = trailing(response.headers) if response.headers else None
-            regions = self._services.regions_of(call)
-            self._send(call, protocol.render_infer(response, request, regions=regions), metadata)
+            self._respond(call, request, handle.wait())
         except Exception as error:  # noqa: BLE001 - the client is told
             refuse(call, failure_of(error))
+
+    def _deliver(self, call: Call, request: InferRequest, answer: object) -> None:
+        """Answer a request that the native server queued by itself, where that takes Python."""
+        try:
+            if isinstance(answer, BaseException):
+                raise answer
+            assert isinstance(answer, InferResponse), "a request ends with a response or an error"
+            self._respond(call, request, answer)
+        except Exception as error:  # noqa: BLE001 - the client is told
+            refuse(call, failure_of(error))
+
+    def _respond(self, call: Call, request: InferRequest, response: InferResponse) -> None:
+        metadata = trailing(response.headers) if response.headers else None
+        regions = self._services.regions_of(call)
+        self._send(call, protocol.render_infer(response, request, regions=regions), metadata)
 
     def _send(
         self, call: Call, message: bytes, metadata: list[tuple[str, str]] | None = None

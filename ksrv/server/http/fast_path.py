@@ -22,7 +22,7 @@ from ksrv.engine.request_handle import SplitRequest
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits, show_limit
 from ksrv.observe.traffic import count_refusal
-from ksrv.protocol import rest
+from ksrv.protocol import grpc, rest
 from ksrv.protocol.metadata import server_metadata
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse
@@ -305,6 +305,19 @@ class FastPath:
         if self._needs_token:
             headers = without_credentials(headers)
         return rest.parse_infer(body, header_length, spec, self._limits, headers=headers)
+
+    def fast_message(self, spec: ModelSpec, message: memoryview, head: bytes) -> InferRequest:
+        """Return a request that the gRPC server queued by itself, for a handler that reads it.
+
+        Args:
+            spec: The model's description.
+            message: The received ModelInferRequest.
+            head: The call's metadata, as the bytes of a head.
+        """
+        headers: Mapping[str, str] = HeadFields(head)
+        if self._needs_token:
+            headers = without_credentials(headers)
+        return grpc.parse_infer(message, lambda name, version: spec, self._limits, metadata=headers)
 
     def deliver(
         self,

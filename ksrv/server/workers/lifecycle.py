@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ksrv.errors import KsrvError
@@ -39,6 +39,7 @@ from ksrv.server.workers.worker_table import CAPACITY, State, WorkerTable
 
 if TYPE_CHECKING:
     from ksrv._native.memory.memory_budget import MemoryBudget
+    from ksrv._native.server.model_endpoint import ModelEndpoint
     from ksrv.engine.engine import Engine
     from ksrv.server.grpc.grpcio_server import GrpcioServer
     from ksrv.server.grpc.native_server import NativeGrpcServer
@@ -216,6 +217,17 @@ class Service:
         server = GrpcioServer(self.engine, self.settings, **shared)
         self._grpc = server
         server.start(str(address), shared=True, credentials=credentials)
+
+    def set_fast_routes(self, routes: "Sequence[tuple[str, str, ModelEndpoint]]") -> None:
+        """Tell the gRPC server which models take calls without Python before their handler.
+
+        Args:
+            routes: Name, version and endpoint of each.
+        """
+        from ksrv.server.grpc.native_server import NativeGrpcServer
+
+        if isinstance(self._grpc, NativeGrpcServer):
+            self._grpc.set_routes(routes)
 
     def _share_statistics(self) -> None:
         while not self._ending.wait(STATISTICS_SECONDS):

@@ -1,0 +1,239 @@
+#include "grpc/fast_call.hpp"
+
+#include <cstring>
+#include <new>
+
+#include "grpc/connection.hpp"
+#include "grpc/server.hpp"
+#include "protobuf/infer_request.hpp"
+#include "server/fast_response.hpp"
+
+namespace ksrv::grpc {
+
+namespace {
+
+constexpr size_t TENSOR_BYTES = 65536;  // of one answer, which are copied
+
+Call *call_of(const FastRequest &request) noexcept { return static_cast<Call *>(request.call); }
+
+bool is(const unsigned char *body, const protobuf::Span &span, const std::string &text) noexcept {
+    return span.length == text.size() && memcmp(body + span.offset, text.data(), text.size()) == 0;
+}
+
+bool read_input(const message::Request &found, const unsigned char *body, size_t index,
+                const ModelSignature &signature, FastRequestLayout *layout) noexcept {
+    const message::Input &input = found.inputs[index];
+    const protobuf::Span &raw = found.raw[index];
+    size_t place = 0;
+    while (place < signature.inputs.size() && !is(body, input.name, signature.inputs[place].name)) ++place;
+    if (place == signature.inputs.size()) return false;
+    for (size_t other = 0; other < index; ++other)
+        if (is(body, found.inputs[other].name, signature.inputs[place].name)) return false;
+    const InputSignature &declared = signature.inputs[place];
+    const char *datatype = reinterpret_cast<const char *>(body) + input.datatype.offset;
+    if (input.parameters || input.has_contents || input.rank != declared.tail.size() + 1 ||
+        declared.datatype == DT_BOOL || datatype_of(datatype, input.datatype.length) != declared.datatype)
+        return false;
+    for (size_t i = 0; i < declared.tail.size(); ++i)
+        if (input.shape[i + 1] != declared.tail[i]) return false;
+    const int64_t rows = input.shape[0];
+    if (rows < 1 || rows > INT32_MAX || (index && rows != layout->rows)) return false;
+    layout->rows = static_cast<uint32_t>(rows);
+    layout->offsets[place] = raw.offset;
+    const unsigned __int128 bytes = static_cast<unsigned __int128>(rows) * declared.row_bytes;
+    return raw.length && raw.length == bytes &&
+           reinterpret_cast<uintptr_t>(body + raw.offset) % item_size_of(declared.datatype) == 0;
+}
+
+bool read_outputs(const message::Request &found, const unsigned char *body, const ModelSignature &signature,
+                  FastRequestLayout *layout) noexcept {
+    const size_t count = found.outputs.size();
+    if (count > FAST_OUTPUTS) return false;
+    for (size_t i = 0; i < count; ++i) {
+        size_t place = 0;
+        while (place < signature.outputs.size() && !is(body, found.outputs[i].name, signature.outputs[place]))
+            ++place;
+        if (found.outputs[i].parameters || place == signature.outputs.size() || place > 255) return false;
+        layout->wanted[i] = static_cast<uint8_t>(place);
+    }
+    layout->wanted_count = static_cast<uint8_t>(count);
+    for (bool &binary : layout->binary) binary = true;
+    return true;
+}
+
+bool read_message(const message::Request &found, const unsigned char *body, const ModelSignature &signature,
+                  FastRequestLayout *layout) noexcept {
+    const size_t count = found.inputs.size();
+    if (count != signature.inputs.size() || found.raw.size() != count || found.parameters.size() != 0)
+        return false;
+    for (size_t i = 0; i < count; ++i)
+        if (!read_input(found, body, i, signature, layout)) return false;
+    layout->id_offset = found.id.offset;
+    layout->id_length = found.id.length;
+    return (!signature.max_rows || layout->rows <= signature.max_rows) &&
+           read_outputs(found, body, signature, layout);
+}
+
+// The metadata in the form of a head of HTTP/1, which every reader of a request's headers knows.
+size_t head_bytes(const Call &call) noexcept {
+    size_t length = 4;
+    for (const Call::Entry &entry : call.entries) length += entry.name_length + entry.value_length + 4;
+    return length;
+}
+
+void put_head(const Call &call, char *to) noexcept {
+    const auto put = [&to](const char *from, size_t length) {
+        memcpy(to, from, length);
+        to += length;
+    };
+    put("\r\n", 2);
+    for (const Call::Entry &entry : call.entries) {
+        put(call.text.data() + entry.name, entry.name_length);
+        put(": ", 2);
+        put(call.text.data() + entry.value, entry.value_length);
+        put("\r\n", 2);
+    }
+    put("\r\n", 2);
+}
+
+bool fits(const FastRequest &request, const ReplyPart *parts, int part_count, int64_t) noexcept {
+    if (!are_declared(*request.signature, parts, part_count)) return false;
+    const int count = request.layout.wanted_count ? request.layout.wanted_count : part_count;
+    size_t bytes = 0;
+    for (int i = 0; i < count; ++i) {
+        const ReplyPart &part = parts[request.layout.place_of(i)];
+        if (part.row_bytes > static_cast<int64_t>(TENSOR_BYTES)) return false;
+        bytes += request.rows * static_cast<size_t>(part.row_bytes);
+    }
+    return bytes <= TENSOR_BYTES;
+}
+
+void put_output(protobuf::Writer &out, const ReplyPart &part, int64_t rows, bool alone) noexcept {
+    protobuf::Writer entry, shape;
+    entry.bytes(1, part.name, part.name_length);
+    entry.bytes(2, part.datatype, part.datatype_length);
+    for (int i = 0; i < part.rank; ++i)
+        shape.varint(static_cast<uint64_t>(i == 0 && !alone ? rows : part.shape[i]));
+    if (shape.size()) entry.bytes(3, shape.data(), shape.size());
+    out.bytes(5, entry.data(), entry.size());
+}
+
+void send(FastRequest *request, const ReplyPart *parts, int part_count, int64_t row, bool alone) noexcept {
+    const ModelSignature &signature = *request->signature;
+    const FastRequestLayout &layout = request->layout;
+    Call *call = call_of(*request);
+    protobuf::Writer out;
+    const int64_t rows = static_cast<int64_t>(request->rows);
+    const int count = layout.wanted_count ? layout.wanted_count : part_count;
+    if (!signature.model.empty()) out.bytes(1, signature.model.data(), signature.model.size());
+    if (!signature.version.empty()) out.bytes(2, signature.version.data(), signature.version.size());
+    if (layout.id_length) out.bytes(3, request->body() + layout.id_offset, layout.id_length);
+    for (int i = 0; i < count; ++i) put_output(out, parts[layout.place_of(i)], rows, alone);
+    for (int i = 0; i < count; ++i) {
+        const ReplyPart &part = parts[layout.place_of(i)];
+        out.bytes(6, part.data + row * part.row_bytes, static_cast<size_t>(rows * part.row_bytes));
+    }
+    Payload *payload = out.failed() ? nullptr : Payload::make(call->connection->server(), 1, out.size());
+    if (!payload) {
+        fail_fast_request(request);
+        return;
+    }
+    memcpy(payload->bytes(), out.data(), out.size());
+    payload->add(payload->bytes(), out.size());
+    payload->close();
+    std::string none;
+    std::vector<std::pair<std::string, std::string>> nothing;
+    call->finish(OK, none, nothing, payload);
+}
+
+void finish(Call *call, int status, const char *words, size_t length) noexcept {
+    std::string text;
+    std::vector<std::pair<std::string, std::string>> nothing;
+    try {
+        text.assign(words, length);
+    } catch (const std::bad_alloc &) {
+        // The status says enough.
+    }
+    call->finish(status, text, nothing);
+}
+
+void fail(FastRequest *request) noexcept {
+    static constexpr char words[] = "the server failed; see its log";
+    finish(call_of(*request), INTERNAL, words, sizeof words - 1);
+}
+
+// The signature has the sentence as JSON: {"error":"..."}. Names of models need no escapes there.
+void ended(FastRequest *request) noexcept {
+    static constexpr size_t BEFORE = 10, BEHIND = 2;
+    if (request->state.load(std::memory_order_acquire) == STATE_CANCELLED) return;  // its client is gone
+    const ModelSignature &signature = *request->signature;
+    const bool running = request->ended_in == STATE_RUNNING;
+    const std::string &prefix = signature.late_prefix;
+    const std::string &rest = running ? signature.late_running : signature.late_waiting;
+    if (prefix.size() < BEFORE || rest.size() < BEHIND) {
+        fail(request);
+        return;
+    }
+    char text[4096];
+    const long long waited = (request->ended_ns - request->enqueued_ns) / 1000000;
+    const int length = snprintf(text, sizeof text, "%.*s%lld%.*s", static_cast<int>(prefix.size() - BEFORE),
+                                prefix.data() + BEFORE, waited, static_cast<int>(rest.size() - BEHIND), rest.data());
+    Call *call = call_of(*request);
+    call->connection->server()->count(GRPC_LATE);
+    finish(call, DEADLINE_EXCEEDED, text, std::min(static_cast<size_t>(length), sizeof text - 1));
+}
+
+void freed(FastRequest *request) noexcept { call_of(*request)->release(); }
+
+const FastAnswers ANSWERS = {fits, send, fail, ended, freed};
+
+}  // namespace
+
+FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) noexcept {
+    Message &message = call->messages[0];
+    if (!message.block) return nullptr;
+    const unsigned char *body = message.block->data + message.offset;
+    message::Request found;
+    message::Limits limits;
+    limits.inputs = FAST_INPUTS + FAST_OUTPUTS;
+    limits.parameters = 0;
+    if (message::scan(body, message.length, limits, found) != message::OK || found.unsure) return nullptr;
+    const char *text = reinterpret_cast<const char *>(body);
+    const ModelRoute *route = routes.find(text + found.model_name.offset, found.model_name.length,
+                                          text + found.model_version.offset, found.model_version.length);
+    if (!route || !route->signature) return nullptr;
+    FastRequestLayout layout;
+    layout.length = message.length;
+    if (!read_message(found, body, *route->signature, &layout)) return nullptr;
+    FastRequest *request = new_fast_request(route->signature, head_bytes(*call));
+    if (!request) return nullptr;
+    put_head(*call, request->head());
+    request->answers = &ANSWERS;
+    request->call = call;
+    call->retain();
+    request->answered = call->connection->server()->fast_answered;
+    request->layout = layout;
+    request->rows = layout.rows;
+    request->nbytes = message.counted;
+    request->reserved = true;
+    request->block = message.block;
+    request->body_offset = message.offset;
+    request->body_length = message.length;
+    const uint64_t left = call->deadline_ns > now ? call->deadline_ns - now : 1;
+    set_deadline(request, now, call->deadline_ns ? left : 0);
+    message = Message{};
+    return request;
+}
+
+void undo_fast_call(FastRequest *request) noexcept {
+    Message &message = call_of(*request)->messages[0];
+    message.block = request->block;
+    message.offset = request->body_offset;
+    message.length = request->body_length;
+    message.counted = request->nbytes;
+    request->block = nullptr;
+    request->reserved = false;
+    ksrv::release(request);
+}
+
+}  // namespace ksrv::grpc
