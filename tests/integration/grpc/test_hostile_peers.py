@@ -1,0 +1,193 @@
+"""Peers that speak HTTP/2 to harm: floods, answers that nobody takes, frames out of order."""
+
+import pytest
+
+from ksrv.protocol.protobuf import INFERENCE
+from tests.support.engine.engine_stand_in import StandInEngine
+from tests.support.wait_until import wait_until
+from tests.support.wire.grpc_calls import call, connect, infer_request, running
+from tests.support.wire.http2_wire import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PING,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    Wire,
+    field,
+    frame,
+)
+
+pytestmark = pytest.mark.carrier("native")
+
+CONTINUATION = 9
+INFER = f"/{INFERENCE}/ModelInfer"
+LIVE = f"/{INFERENCE}/ServerLive"
+NAMES = {
+    ":method": "POST",
+    ":scheme": "http",
+    ":path": LIVE,
+    ":authority": "ksrv",
+    "te": "trailers",
+    "content-type": "application/grpc",
+}
+
+
+def block(**changes):
+    names = NAMES | {name.replace("_", ":", 1): value for name, value in changes.items()}
+    return b"".join(field(*pair) for pair in names.items())
+
+
+def flood(address, make, most=200_000):
+    """Send frames until the server hangs up; returns whether it did."""
+    with Wire(address) as wire:
+        wire.socket.settimeout(20)
+        try:
+            for number in range(0, most, 100):
+                wire.socket.sendall(b"".join(make(number + one) for one in range(100)))
+                wire.look()
+                if wire.over:
+                    return True
+        except OSError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda number: frame(PING, 0, 0, bytes(8)),
+        lambda number: frame(SETTINGS, 0, 0, b"\x00\x04\x00\x01\x00\x00"),
+        lambda number: (
+            frame(HEADERS, END_HEADERS, 2 * number + 1, block())
+            + frame(RST_STREAM, 0, 2 * number + 1, b"\x00\x00\x00\x08")
+        ),
+        lambda number: (
+            frame(HEADERS, 0, 1, block())
+            if number == 0
+            else frame(CONTINUATION, 0, 1, field("a", "b"))
+        ),
+        lambda number: (
+            frame(HEADERS, END_HEADERS, 1, block()) if number == 0 else frame(DATA, 0, 1)
+        ),
+        lambda number: frame(2, 0, 2 * number + 1, b"\x00\x00\x00\x00\x10"),
+    ],
+    ids=["PING", "SETTINGS", "RST_STREAM", "CONTINUATION", "empty DATA", "PRIORITY"],
+)
+def test_floods_end_their_connection_and_others_are_served(make):
+    with running(StandInEngine()) as address, connect(address) as channel:
+        assert flood(address, make)
+        assert call(channel, "ServerLive").live
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        frame(DATA, 0, 1, b"x"),
+        frame(WINDOW_UPDATE, 0, 0, bytes(4)),
+        frame(SETTINGS, 0, 0, b"x"),
+        frame(SETTINGS, 0, 1, b""),
+        frame(PING, 0, 0, b"short"),
+        frame(CONTINUATION, END_HEADERS, 1, block()),
+        frame(HEADERS, END_HEADERS, 2, block()),
+        frame(RST_STREAM, 0, 1, bytes(4)),
+        frame(HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\xff"),
+        frame(HEADERS, 0, 1, block()) + frame(PING, 0, 0, bytes(8)),
+        b"GET / HTTP/1.1\r\nHost: ksrv\r\n\r\n",
+    ],
+    ids=lambda sent: sent[:12].hex(),
+)
+def test_frames_that_break_the_protocol_end_their_connection(sent):
+    """Cases of h2spec: idle streams, sizes, streams of the wrong side, broken blocks."""
+    with running(StandInEngine(), head_timeout=2) as address, connect(address) as channel:
+        with Wire(address) as wire:
+            wire.socket.sendall(sent)
+            wire.until_over()
+        assert call(channel, "ServerLive").live
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"_method": "GET"}, b":status: 405"),
+        ({"content-type": "text/plain"}, b":status: 415"),
+        ({"_path": "/no/such"}, b"grpc-status: 12"),
+        ({"grpc-timeout": "soon"}, b"grpc-timeout"),
+        ({"a": "b" * 100}, b"exactly one request message"),
+    ],
+)
+def test_calls_that_are_none_are_told_so(changes, told):
+    with running(StandInEngine()) as address, Wire(address) as wire:
+        wire.socket.sendall(frame(HEADERS, END_HEADERS | END_STREAM, 1, block(**changes)))
+        assert told in wire.until_ended(1)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"\x02\x00\x00\x00\x00", b"not with 0 or 1"),
+        (b"\x01\x00\x00\x00\x01x", b"no grpc-encoding"),
+        (b"\x00\x00\x00\x00\x09short", b"ended within a message"),
+        (b"\x00\xff\xff\xff\xff", b"64"),
+        (b"\x00\x00", b"ended within a message"),
+    ],
+)
+def test_bad_messages_are_told_so(data, told):
+    with running(StandInEngine()) as address, Wire(address) as wire:
+        stream = wire.call(LIVE)
+        wire.socket.sendall(frame(DATA, END_STREAM, stream, data))
+        assert told in wire.until_ended(stream) or b"65536" in wire.ended[stream]
+
+
+def test_an_answer_that_nobody_takes_ends_its_call_and_its_memory_comes_back():
+    engine = StandInEngine()
+    big = infer_request("echo", ("x", "FP32", [1, 1 << 20]), raw=[bytes(4 << 20)])
+    settings = {"transfer_grace": 0.3, "min_transfer_rate": 1 << 20}
+    with running(engine, **settings) as address, connect(address) as channel:
+        with Wire(address) as wire:
+            wire.socket.sendall(frame(SETTINGS, 0, 0, b"\x00\x04\x00\x00\x00\x00"))  # window 0
+            stream = wire.call(INFER)
+            message = big.SerializeToString()
+            wire.send(stream, b"\x00" + len(message).to_bytes(4, "big") + message, last=True)
+            wire.until_ended(stream)
+            assert wire.ended[stream] == b"", "it is reset"
+        assert call(channel, "ServerLive").live
+
+
+def test_a_reset_cancels_what_runs():
+    engine = StandInEngine()
+    with running(engine) as address, Wire(address) as wire:
+        slow = infer_request("slow").SerializeToString()
+        stream = wire.call(INFER, message=slow)
+        wait_until(lambda: engine.tickets)
+        wire.socket.sendall(frame(RST_STREAM, 0, stream, b"\x00\x00\x00\x08"))
+        wait_until(lambda: engine.tickets[0].cancelled)
+
+
+def test_a_connection_that_breaks_cancels_what_runs():
+    engine = StandInEngine()
+    with running(engine) as address:
+        with Wire(address) as wire:
+            wire.call(INFER, message=infer_request("slow").SerializeToString())
+            wait_until(lambda: engine.tickets)
+        wait_until(lambda: engine.tickets[0].cancelled)
+
+
+def test_a_deadline_ends_a_call_that_no_queue_knows():
+    with running(StandInEngine()) as address, Wire(address) as wire:
+        names = NAMES | {":path": f"/{INFERENCE}/ModelStreamInfer", "grpc-timeout": "200m"}
+        names_block = b"".join(field(*pair) for pair in names.items())
+        wire.socket.sendall(frame(HEADERS, END_HEADERS, 1, names_block))
+        assert b"grpc-status: 4" in wire.until_ended(1)
+
+
+def test_one_byte_at_a_time():
+    with running(StandInEngine()) as address, Wire(address) as wire:
+        sent = frame(HEADERS, END_HEADERS, 1, block()) + frame(
+            DATA, END_STREAM, 1, b"\x00\x00\x00\x00\x00"
+        )
+        for byte in sent:
+            wire.socket.sendall(bytes([byte]))
+        assert b"grpc-status: 0" in wire.until_ended(1)
