@@ -309,14 +309,22 @@ bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
     return true;
 }
 
-void BatchDispatcher::put_back() noexcept {
-    for (; landed_ < put_; ++landed_) {
-        DispatchedBatch &left = at(landed_ + 1);
-        std::vector<Request *> &requests = left.requests;
-        taken_.assign(requests.begin(), requests.end());
+void BatchDispatcher::put_back() noexcept { put_back_from(landed_ + 1); }
+
+// From the last one on, so that they stand in the queue in their order again.
+void BatchDispatcher::put_back_from(std::uint64_t first) noexcept {
+    for (; put_ >= first; --put_) {
+        DispatchedBatch &left = at(put_);
+        taken_.assign(left.requests.begin(), left.requests.end());
         queue_->put_back(taken_.data(), taken_.size());
         left.release_requests();
     }
+}
+
+// The handler takes long for its batch: those behind it are any instance's again.
+void BatchDispatcher::take_back() noexcept {
+    ran_ns_ = QUICK_NS;
+    put_back_from(ksrv::take_back(*ring_, landed_ + 1, put_) + 1);
 }
 
 // ---- the loop -------------------------------------------------------------------------------
@@ -339,7 +347,13 @@ bool BatchDispatcher::wait() noexcept {
     switch (bell) {
     case BELL_RANG:
     case BELL_INTERRUPTED: return true;
-    case BELL_PASSED: return now_ns() < first.deadline_ns;
+    case BELL_PASSED: {
+        const std::int64_t now = now_ns();
+        if (now >= first.deadline_ns) return false;
+        const bool runs = control.completed.load() <= landed_;
+        if (runs && in_ring() > 1 && now - first.began_ns >= STUCK_NS) take_back();
+        return true;
+    }
     default: return false;
     }
 }

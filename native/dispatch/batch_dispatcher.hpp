@@ -79,6 +79,7 @@ class BatchDispatcher {
   private:
     static constexpr std::int64_t QUICK_NS = 200000;  // of runs that are dispatched ahead, together
     static constexpr std::int64_t LOOK_NS = 300000;   // between looks, where several batches are in the ring
+    static constexpr std::int64_t STUCK_NS = 5000000;  // a run after which the batches behind it are taken back
     static constexpr std::int64_t REGROUP_FROM_NS = 20000000, REGROUP_MOST_NS = 2000000;
     static constexpr std::int64_t REGROUP_SHARE = 200;
 
@@ -90,11 +91,12 @@ class BatchDispatcher {
     bool finish(DispatchedBatch &done) noexcept;
     void hand_over(Landing why) noexcept;
     void fill(const DispatchTerms &terms) noexcept;
+    void take_back() noexcept;
+    void put_back_from(std::uint64_t first) noexcept;
     bool wait() noexcept;
     std::uint64_t depth() const noexcept;
 
     const std::size_t room_;
-
     Queue *const queue_;
     BatchRing *const ring_;
     const int channel_;

@@ -150,9 +150,26 @@ Bell wait_for_bell(int channel, std::int64_t deadline_ns) noexcept {
     }
 }
 
+std::uint64_t take_back(BatchRing &ring, std::uint64_t kept, std::uint64_t dispatched) noexcept {
+    RingControl &control = ring.control();
+    control.dispatched.store(kept);
+    const std::uint64_t began = control.began.load();
+    if (began <= kept) return kept;
+    // It went on meanwhile, and will find nothing behind that batch.
+    kept = began < dispatched ? began : dispatched;
+    control.dispatched.store(kept);
+    return kept;
+}
+
 Bell wait_for_batch(BatchRing &ring, int channel, std::uint64_t completed, std::int64_t spin_ns) noexcept {
     RingControl &control = ring.control();
-    const auto is_there = [&] { return control.dispatched.load() > completed; };
+    const auto is_there = [&] {
+        if (control.dispatched.load() <= completed) return false;
+        control.began.store(completed + 1);
+        if (control.dispatched.load() > completed) return true;
+        control.began.store(completed);  // it was taken back
+        return false;
+    };
     if (is_there()) return BELL_RANG;
     if (spin_ns > 0) {
         const std::int64_t until = now_ns() + spin_ns;

@@ -2,7 +2,8 @@
 //
 // Strategy: a fixed number of places, used in turn. The worker fills a place and counts it as dispatched;
 // the process runs what is dispatched, writes the answer into the answer's place of the same number and
-// counts it as completed. Neither copies a message and neither makes a system call while the other one
+// counts it as completed. Batches that it has not begun can be taken back: each side writes its own count
+// first and then reads the other's, so that one of them sees the other. Neither copies a message and neither makes a system call while the other one
 // is awake: a side that goes to sleep says so first, looks once more, and is then woken by the bell, a
 // message of one byte on the channel (ipc/channel.hpp). So an end of the other side wakes a sleeper too.
 //
@@ -32,6 +33,7 @@ struct RingControl {
     alignas(64) std::atomic<std::uint64_t> dispatched;  // the worker's
     std::atomic<std::uint32_t> process_sleeps;
     alignas(64) std::atomic<std::uint64_t> completed;   // the process's
+    std::atomic<std::uint64_t> began;                   // the batch that it runs, or ran last
     alignas(64) std::atomic<std::uint64_t> wake_at;     // batches after which the worker wants the bell
     std::atomic<std::uint32_t> worker_sleeps;
 };
@@ -151,8 +153,12 @@ enum Bell : int {
 // Sleeps until something comes on the channel; takes in the bell. NEVER waits without end.
 Bell wait_for_bell(int channel, std::int64_t deadline_ns) noexcept;
 
-// The process's side: sleeps until a batch behind `completed` is dispatched (BELL_RANG) or a message waits.
-// Looks for `spin_ns` nanoseconds before it sleeps.
+// The worker's side: takes back what was dispatched behind batch `kept` and is not begun. Returns the last
+// batch that stays dispatched.
+std::uint64_t take_back(BatchRing &ring, std::uint64_t kept, std::uint64_t dispatched) noexcept;
+
+// The process's side: sleeps until a batch behind `completed` is dispatched (BELL_RANG), which has begun then,
+// or a message waits. Looks for `spin_ns` nanoseconds before it sleeps.
 Bell wait_for_batch(BatchRing &ring, int channel, std::uint64_t completed, std::int64_t spin_ns) noexcept;
 
 // Counts a batch as completed, and wakes a worker that waits for it.

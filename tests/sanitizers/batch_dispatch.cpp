@@ -48,6 +48,7 @@ void live(BatchRing &ring, int channel, int batches, End end) {
         std::memcpy(&head, place, sizeof head);
         require(head.number == number && head.inputs == 1, "a batch is the next one");
         RingAnswer *answer = reinterpret_cast<RingAnswer *>(ring.answer(number));
+        if (number % 23 == 0) usleep(8000);  // so that batches behind it are taken back
         answer->number = number;
         answer->began_ns = now_ns();
         answer->outputs = answer->stages = 1;

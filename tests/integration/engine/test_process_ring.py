@@ -295,6 +295,31 @@ def test_requests_behind_a_running_batch_expire_as_waiting_ones(served):
     first.join()
 
 
+def test_requests_behind_a_hang_go_to_the_other_process(served):
+    """Also those that were dispatched ahead: the answers come while the first process hangs."""
+    with Hold(served.folder / "two") as hold:
+        first = threading.Thread(target=asked, args=(served, "two", hold.x))
+        done: list[bool] = []
+
+        def client(number: int) -> None:
+            with requests.Session() as session:
+                for turn in range(100):
+                    if number == 0 and turn == 50:
+                        first.start()
+                    answer = values_of(asked(served, "two", row(1, turn), session))
+                    done.append(answer[0, 1] == turn)
+
+        clients = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+        for thread in clients:
+            thread.start()
+        for thread in clients:
+            thread.join()
+        wait_until(lambda: hold.began)
+        assert done == [True] * 800
+        assert first.is_alive()
+    first.join()
+
+
 def test_mixed_requests_keep_their_answers(served):
     """JSON, binary, rows that fail and large batches from many clients at once, to one process."""
     wrong: list[str] = []
