@@ -9,7 +9,7 @@ JOBS ?= 2
 # Many tests wait rather than compute: twice as many processes as cores.
 TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 
-.PHONY: demo demo-once serve test test-slow test-kserve check format protos bench bench-load fuzz asan coverage dist locks sbom licences clean help
+.PHONY: demo demo-once serve test test-slow test-kserve check format protos bench bench-load bench-grpc fuzz asan coverage dist locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -94,6 +94,9 @@ bench-load: $(VENV)/.bench ## load ksrv beside a bare C server, and its gRPC bes
 	$(BIN)/python benchmarks/load/conditions.py
 	$(BIN)/python benchmarks/load/images.py
 	$(BIN)/python benchmarks/load/grpc_load.py --json benchmarks/results/grpc.json
+
+bench-grpc: $(VENV)/.bench ## load ksrv's gRPC beside a bare C server on libnghttp2, and grpcio; needs cc, libnghttp2-dev and h2load
+	$(BIN)/python benchmarks/grpc/bench.py --json benchmarks/results/grpc-limit.json
 
 # Sanitizer, coverage and fuzz builds live below build/ and leave the ordinary build alone: their
 # packages come first on the path, for the servers that tests start as well, and the working
