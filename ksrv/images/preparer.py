@@ -29,7 +29,7 @@ from ksrv._native.image.decode_pool import DecodePool
 from ksrv._native.image.image_header import FORMATS, Header
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.resize.jpeg_batch import ENDED, WHOLE, RowPlan, decode_rows
-from ksrv._native.resize.row_resize import resize_rows, resizes_by_rows
+from ksrv._native.resize.row_resize import resize_rows
 from ksrv.errors import BodyTooLarge, DeadlineExceeded, InvalidRequest, KsrvError, Overloaded
 from ksrv.images import jpeg, opencv
 from ksrv.images.decode_limits import (
@@ -39,7 +39,8 @@ from ksrv.images.decode_limits import (
     row_decoder_bytes,
 )
 from ksrv.images.decode_memory import NoRoom, TooLarge, decoding
-from ksrv.images.geometry import LETTERBOX_GREY, Geometry, Size, bounded, scratch
+from ksrv.images.geometry import Geometry, Size, bounded, scratch
+from ksrv.images.row_plans import RowPlans, jpeg_order, reduced_size
 from ksrv.limits import Limits, show_limit
 from ksrv.request import Array, CheckedImages, Element
 from ksrv.spec import Dimension, ImageSpec, TensorSpec
@@ -51,7 +52,6 @@ SCANS_PER_NANOSECOND = 2  # of one pixel: what each scan of a JPEG adds
 SHARED_WORK = 200_000
 
 MOST_THREADS = 8
-MOST_PLANS = 1024
 
 # The type in which `linear` resizes; None where it is the file's own.
 LINEAR_TYPES: dict[str, np.dtype[np.generic] | None] = {
@@ -128,8 +128,6 @@ class ImagePreparer:
         self._resizable = image.resize != "none" and -1 not in (self._height, self._width)
         self._geometry = Geometry(image)
         self._linear = LINEAR_TYPES[spec.datatype] if image.resize == "linear" else None
-        self._row_kind = _row_kind(image.resize, self._linear)
-        self._plans: dict[tuple[int, int, int, tuple[int, ...]], RowPlan | None] = {}
         self._bfloat16 = spec.datatype == "BF16"
         arithmetic = functools.partial(
             Conversion,
@@ -140,6 +138,9 @@ class ImagePreparer:
         )
         # By whether the colours are still in cv2's order, and by channels.
         self._finish = {(False, count): arithmetic() for count in (1, 3, 4)}
+        self._row_plans = RowPlans(
+            self._geometry, self._finish, self._linear, self._resizable, bfloat16=self._bfloat16
+        )
         self._swap: dict[int, Conversion] = {}
         for order in ((2, 1, 0), (2, 1, 0, 3)):
             if len(image.mean) in (0, 1, len(order)) and len(image.std) in (0, 1, len(order)):
@@ -338,7 +339,7 @@ class ImagePreparer:
         plans: list[RowPlan] = []
         nbytes = 0
         for picture in pictures:
-            plan = self._row_plan(picture.header, out[0])
+            plan = self._row_plans.plan(picture.header, out[0])
             if plan is None:
                 left.append(picture)
                 continue
@@ -366,7 +367,7 @@ class ImagePreparer:
         rows = [picture.row for picture in taken]
         try:
             if self.image.resize == "letterbox":
-                self._grey(out, rows)
+                self._row_plans.fill_grey(out, rows)
             outcomes = decode_rows(
                 pool,
                 plans,
@@ -387,52 +388,6 @@ class ImagePreparer:
             else:
                 left.append(picture)
         return left
-
-    def _grey(self, out: Array, rows: list[int]) -> None:
-        """Fill rows with what lies around the picture in a letterbox."""
-        channels = out.shape[3]
-        pixel = np.empty((1, 1, channels), out.dtype)
-        grey = np.full((1, 1, channels), LETTERBOX_GREY, np.uint8)
-        self._finish[False, channels](grey, pixel, bfloat16=self._bfloat16)
-        out[rows] = pixel
-
-    def _row_plan(self, header: Header, slot: Array) -> RowPlan | None:
-        """Return how a picture is decoded row by row; None where it is not."""
-        if not jpeg.decodes(header):
-            return None
-        if self.image.exif == "apply" and header.orientation != 1:
-            return None
-        key = header.height, header.width, header.channels, slot.shape
-        if key not in self._plans:
-            if len(self._plans) >= MOST_PLANS:
-                self._plans.clear()
-            self._plans[key] = self._new_plan(header, slot)
-        return self._plans[key]
-
-    def _new_plan(self, header: Header, slot: Array) -> RowPlan | None:
-        target: Size = (slot.shape[0], slot.shape[1])
-        channels = slot.shape[2]
-        order = self._jpeg_order(header, channels)
-        if not order or not (self._resizable or (header.height, header.width) == target):
-            return None
-        reduction = self._geometry.reduction((header.height, header.width), target)
-        size = _reduced(header, reduction)
-        full, offset, part = self._geometry.inside(size, target)
-        kind = "linear bytes" if full == size else self._row_kind
-        if kind is None or not resizes_by_rows(kind, size, full):
-            return None
-        return RowPlan(
-            size=size,
-            slot=slot,
-            part=part,
-            conversion=self._finish[False, channels],
-            full=full,
-            offset=offset,
-            kind=kind,
-            order=order,
-            reduction=reduction,
-            bfloat16=self._bfloat16,
-        )
 
     def _picture_bytes(self, header: Header) -> int:
         """Return the bytes that a picture needs while it is decoded as a whole."""
@@ -486,15 +441,6 @@ class ImagePreparer:
         swap = self.image.color == "RGB" and channels >= 3 and not self._decodes_rgb(picture.header)
         self._place(picture, pixels, swap, slot)
 
-    def _jpeg_order(self, header: Header, channels: int) -> str:
-        """Return the order in which a JPEG's pixels are wanted; "" where it has another number."""
-        colour = channels >= 3 if self.image.channels == "convert" else header.channels != 1
-        if channels not in (0, 3 if colour else 1):
-            return ""
-        if not colour:
-            return "GRAY"
-        return "RGB" if self.image.color == "RGB" else "BGR"
-
     def _place(self, picture: _Picture, pixels: Array, swap: bool, slot: Array) -> None:
         """Bring decoded pixels to the slot's size, colour order, values and datatype."""
         channels = pixels.shape[2]
@@ -532,8 +478,8 @@ class ImagePreparer:
     def _decoded(self, picture: _Picture, reduction: int, channels: int) -> Array:
         """Decode to [height, width, channels]; `channels` 0 keeps the file's own."""
         header = picture.header
-        height, width = _reduced(header, reduction)
-        if jpeg.decodes(header) and (order := self._jpeg_order(header, channels)):
+        height, width = reduced_size(header, reduction)
+        if jpeg.decodes(header) and (order := jpeg_order(self.image, header, channels)):
             picture_memory = scratch(
                 np.dtype(np.uint8), (height, width, 1 if order == "GRAY" else 3)
             )
@@ -579,32 +525,12 @@ class ImagePreparer:
         return flags | upright | (int(cv2.IMREAD_ANYDEPTH) if keeps_depth else 0)
 
 
-def _row_kind(resize: str, linear: np.dtype[np.generic] | None) -> str | None:
-    """Return how 8-bit pictures are resized row by row; None where they cannot be."""
-    match resize:
-        case "letterbox":
-            return "linear bytes"
-        case "area":
-            return "area"
-        case "pillow":
-            return "pillow"
-        case "linear" if linear == np.float32:
-            return "linear floats"
-        case "linear" if linear is None or linear == np.uint8:
-            return "linear bytes"
-    return None
-
-
 def _chunks(count: int, work: int, pool: DecodePool) -> int:
     """Return how many pieces to make of the decoding of pictures; one runs on this thread alone."""
     if count < 2 or work < SHARED_WORK or pool.threads == 1:
         return 1
     # Two chunks a thread even out pictures of different cost.
     return min(count, 2 * pool.threads, max(2, 2 * work // SHARED_WORK))
-
-
-def _reduced(header: Header, reduction: int) -> Size:
-    return -(-header.height // reduction), -(-header.width // reduction)
 
 
 def _decode_ns(header: Header) -> int:

@@ -1,0 +1,143 @@
+"""How JPEGs become rows of a batch while they are decoded: worked out once for each size of picture."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ksrv._native.image.convert_pixels import Conversion
+from ksrv._native.image.image_header import Header
+from ksrv._native.resize.jpeg_batch import RowPlan
+from ksrv._native.resize.row_resize import resizes_by_rows
+from ksrv.images import jpeg
+from ksrv.images.geometry import LETTERBOX_GREY, Geometry, Size
+from ksrv.request import Array
+from ksrv.spec import ImageSpec
+
+MOST_PLANS = 1024
+
+
+class RowPlans:
+    """The plans of one image input.
+
+    Args:
+        geometry: Where the pixels of its pictures go.
+        finish: The conversion to the input's numbers, by whether colours are swapped and by channels.
+        linear: The type in which `linear` resizes; None for the file's own, or another resize.
+        resizable: Whether pictures of other sizes than the input's are resized.
+        bfloat16: Whether the input's uint16 hold the bit patterns of BF16.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        finish: Mapping[tuple[bool, int], Conversion],
+        linear: np.dtype[np.generic] | None,
+        resizable: bool,
+        *,
+        bfloat16: bool,
+    ) -> None:
+        self._geometry = geometry
+        self._finish = finish
+        self._resizable = resizable
+        self._bfloat16 = bfloat16
+        self._kind = _row_kind(geometry.spec.resize, linear)
+        self._plans: dict[tuple[int, int, int, tuple[int, ...]], RowPlan | None] = {}
+
+    def plan(self, header: Header, slot: Array) -> RowPlan | None:
+        """Return how a picture is decoded row by row; None where it is not.
+
+        Args:
+            header: The picture's header.
+            slot: A row of the batch.
+        """
+        if not jpeg.decodes(header):
+            return None
+        if self._geometry.spec.exif == "apply" and header.orientation != 1:
+            return None
+        key = header.height, header.width, header.channels, slot.shape
+        plans = self._plans  # other threads may begin another table meanwhile
+        if key not in plans:
+            if len(plans) >= MOST_PLANS:
+                plans = self._plans = {}
+            plans[key] = self._new_plan(header, slot)
+        return plans[key]
+
+    def fill_grey(self, out: Array, rows: list[int]) -> None:
+        """Fill rows with what lies around the picture in a letterbox.
+
+        Args:
+            out: [rows, height, width, channels] of the batch.
+            rows: The rows.
+        """
+        channels = out.shape[3]
+        pixel = np.empty((1, 1, channels), out.dtype)
+        grey = np.full((1, 1, channels), LETTERBOX_GREY, np.uint8)
+        self._finish[False, channels](grey, pixel, bfloat16=self._bfloat16)
+        out[rows] = pixel
+
+    def _new_plan(self, header: Header, slot: Array) -> RowPlan | None:
+        target: Size = (slot.shape[0], slot.shape[1])
+        channels = slot.shape[2]
+        order = jpeg_order(self._geometry.spec, header, channels)
+        if not order or not (self._resizable or (header.height, header.width) == target):
+            return None
+        reduction = self._geometry.reduction((header.height, header.width), target)
+        size = reduced_size(header, reduction)
+        full, offset, part = self._geometry.inside(size, target)
+        kind = "linear bytes" if full == size else self._kind
+        if kind is None or not resizes_by_rows(kind, size, full):
+            return None
+        return RowPlan(
+            size=size,
+            slot=slot,
+            part=part,
+            conversion=self._finish[False, channels],
+            full=full,
+            offset=offset,
+            kind=kind,
+            order=order,
+            reduction=reduction,
+            bfloat16=self._bfloat16,
+        )
+
+
+def jpeg_order(image: ImageSpec, header: Header, channels: int) -> str:
+    """Return the order in which a JPEG's pixels are wanted; "" where it has another number.
+
+    Args:
+        image: The `image:` section.
+        header: The picture's header.
+        channels: How many are wanted; 0 for the file's own.
+    """
+    colour = channels >= 3 if image.channels == "convert" else header.channels != 1
+    if channels not in (0, 3 if colour else 1):
+        return ""
+    if not colour:
+        return "GRAY"
+    return "RGB" if image.color == "RGB" else "BGR"
+
+
+def reduced_size(header: Header, reduction: int) -> Size:
+    """Return the size of a picture that its decoder scales down.
+
+    Args:
+        header: The picture's header.
+        reduction: By what.
+    """
+    return -(-header.height // reduction), -(-header.width // reduction)
+
+
+def _row_kind(resize: str, linear: np.dtype[np.generic] | None) -> str | None:
+    """Return how 8-bit pictures are resized row by row; None where they cannot be."""
+    match resize:
+        case "letterbox":
+            return "linear bytes"
+        case "area":
+            return "area"
+        case "pillow":
+            return "pillow"
+        case "linear" if linear == np.float32:
+            return "linear floats"
+        case "linear" if linear is None or linear == np.uint8:
+            return "linear bytes"
+    return None
