@@ -361,6 +361,23 @@ def test_mixed_requests_keep_their_answers(served):
     assert wrong == []
 
 
+@pytest.mark.parametrize("model", ["apart", "joined"])
+@pytest.mark.parametrize("way", [1, -8, -10, -12, -13])
+def test_calls_over_grpc(served, model, way):
+    triton = pytest.importorskip("tritonclient.grpc")
+
+    def called(name: str) -> str:
+        x = triton.InferInput("x", [2, 4], "FP32").set_data_from_numpy(row(way, 2, rows=2))
+        try:
+            answer = client.infer(name, [x], request_id="an-id", headers={"x-mine": "abc"})
+        except triton.InferenceServerException as error:
+            return f"{error.status()} {error.message()}".replace(model, "here")
+        return repr(answer.as_numpy("y"))
+
+    with triton.InferenceServerClient(served.grpc) as client:
+        assert called(model) == called("here")
+
+
 def test_a_token_is_hidden_from_the_handler(tmp_path):
     write_model(tmp_path, "apart", HANDLER, APART)
     tokens = tmp_path.parent / "tokens"
