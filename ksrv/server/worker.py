@@ -415,7 +415,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         while True:
             try:
                 message = self.http_server.next_app_message(questions=questions)
-            except MemoryError:
+            except Exception:
                 self.log.exception("a message could not be given to the app")
                 continue
             if message is None:
@@ -478,8 +478,9 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
                 http_server.open_connections,
             )
         http_server.stop()
-        for thread in self._threads:
-            thread.join(timeout=1.0)
+        deadline = time.monotonic() + 1.0
+        for thread in self._threads:  # a handler that hangs keeps its own
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
         if self._access_log is not None:
             self._access_log.close()
         self.tpool.shutdown(wait=False)

@@ -76,6 +76,7 @@ void HttpServer::receive_for_app(Connection *connection, uint64_t most) noexcept
     connection->body_asked = true;
     connection->body_most = std::min(most, config.limits.body);
     connection->close_after = connection->head.close;
+    connection->head.route = Route::none;  // the app has begun to answer it
     if (!connection->block) {
         if (start_body(connection, now)) advance(connection, now);
         return;

@@ -210,7 +210,7 @@ void HttpServer::arm_for_phase(Connection *connection, uint64_t now) noexcept {
                                 ? connection->stage_ns + AHEAD_NS
                                 : rate_deadline(connection->stage_ns, connection->body_got,
                                                 connection->head.chunked
-                                                    ? 0
+                                                    ? connection->chunks.announced()
                                                     : connection->head.content_length));
         arm(connection, READING);
         return;

@@ -30,16 +30,20 @@ bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
     const size_t with_head = connection->filled - head.length;
     // The JSON ends, and so the first tensor begins, on a border of 64 bytes.
     connection->body_offset = head.has_json_length ? (0 - head.json_length) & 63 : 0;
-    // A block that was in use before would keep memory for what may never come; a fast-path request is worth it.
-    const bool fresh = head.route != Route::infer && need > MemoryBudget::SMALL_REQUEST;
-    connection->block = process_pool().lease(connection->body_offset + need, BACKEND_HEAP, fresh);
+    connection->block = process_pool().lease(connection->body_offset + need, BACKEND_HEAP);
     if (!connection->block) {
         refuse(connection, prepared_answers[ANSWER_BYTES_IN_FLIGHT], SERVER_BYTES_IN_FLIGHT);
         return false;
     }
     const size_t taken = head.chunked ? 0 : std::min(with_head, static_cast<size_t>(need));
     connection->body_got = taken;
-    connection->ahead = !head.chunked && connection->block->pooled_before && taken < need;
+    if (head.chunked) {
+        connection->chunks.begin(config.limits.chunks);
+        connection->chunks.most_bytes = config.limits.body;
+    }
+    // Only a fast-path request is worth it to be counted before it comes.
+    connection->ahead = head.route == Route::infer && !head.chunked &&
+                        connection->block->pooled_before && taken < need;
     if (!count_body(connection, 0)) {
         connection->block->unwritten = !connection->block->pooled_before;
         process_pool().release(connection->block);
@@ -52,10 +56,7 @@ bool HttpServer::start_body(Connection *connection, uint64_t now) noexcept {
         drop(connection);
         return false;
     }
-    if (head.chunked) {
-        connection->chunks.begin(config.limits.chunks);
-        connection->chunks.most_bytes = config.limits.body;
-    } else if (taken) {
+    if (taken) {
         memcpy(connection->block->data + connection->body_offset, connection->buffer + head.length, taken);
     }
     connection->large = need > HEAD_BUFFER;

@@ -93,7 +93,10 @@ Connection *HttpServer::take_turn(const Turn &turn) noexcept {
 }
 
 void HttpServer::fail(const Turn &turn) noexcept {
-    if (Connection *connection = take_turn(turn)) answer_prepared(connection, ANSWER_FAILED);
+    Connection *connection = take_turn(turn);
+    if (!connection) return;
+    connection->close_after = true;  // a HEAD has no body, and this answer has one
+    answer_prepared(connection, ANSWER_FAILED);
 }
 
 // The engine's answer, from whatever thread it comes.

@@ -294,6 +294,7 @@ class HttpServer {
 
     // stream.cpp
     void resume_stream(Connection *connection) noexcept;
+    bool take_back_stopped(Connection *connection, uint64_t turn) noexcept;
     void end_stream_of(Connection *connection) noexcept;
     void stop_streams() noexcept;
 

@@ -25,11 +25,28 @@ bool HttpServer::send_piece(Connection *connection) noexcept {
     for (;;) {
         if (connection->turn.load(std::memory_order_acquire) != turn) return false;
         if (connection->stream.load(std::memory_order_acquire) == StreamState::taken) break;
-        if (stopping_.load(std::memory_order_acquire)) return false;
+        if (stopping_.load(std::memory_order_acquire)) {
+            lock.unlock();
+            return take_back_stopped(connection, turn);
+        }
         stream_moved_.wait(lock);
     }
     connection->stream.store(StreamState::none, std::memory_order_relaxed);
     return true;
+}
+
+// The server stops: what the connection still sends is the caller's memory, so it is closed before the caller
+// goes on. False.
+bool HttpServer::take_back_stopped(Connection *connection, uint64_t turn) noexcept {
+    while (connection->turn.load(std::memory_order_acquire) == turn) {
+        if (connection->stream.load(std::memory_order_acquire) == StreamState::taken ||
+            connection->claim_for_sweep()) {
+            drop(connection);
+            break;
+        }
+        sched_yield();  // an I/O thread is sending
+    }
+    return false;
 }
 
 // The peer has taken all of a piece: the connection is the stream's thread's again.

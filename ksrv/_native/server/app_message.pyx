@@ -72,16 +72,18 @@ cdef class AppMessage(Exchange):
         if connection != NULL:
             connection.close_after = close or self.state not in ("none", "whole")
 
-    def set_head(self, *, bint http_1_0, bint body):
+    def set_head(self, *, bint http_1_0, bint body, bint expects_continue):
         """Say what gunicorn's parser found in an unusual head.
 
         Args:
             http_1_0: Whether the answer is one of HTTP/1.0.
             body: Whether a body follows.
+            expects_continue: Whether the sender waits for 100 Continue.
         """
         cdef Connection *connection = self.turn.connection
         if connection != NULL:
             connection.head.http_1_0 = http_1_0
+            connection.head.expects_continue = expects_continue
             if not body:
                 connection.body_state = BodyState.none
                 self.state = "none"
@@ -99,17 +101,16 @@ cdef class AppMessage(Exchange):
         cdef CHttpServer *server = self.server
         cdef Connection *connection
         cdef Turn turn = self.turn
+        cdef uint64_t length = content_length or 0  # before the message is given back
         if turn.connection == NULL:
             raise RuntimeError("the message was answered before")
         self.turn.connection = NULL
         connection = server.take_turn(turn)
         if connection == NULL:
             raise RuntimeError("the message was answered before")
-        if content_length is None:
-            connection.head.chunked = True
-        else:
-            connection.head.chunked = False
-            connection.head.content_length = content_length
+        connection.head.chunked = content_length is None
+        if not connection.head.chunked:
+            connection.head.content_length = length
         self.body = None
         with nogil:
             server.receive_for_app(connection, most)
@@ -249,13 +250,12 @@ cdef object ksrv_app_message(object owner, CHttpServer *server, Connection *conn
         message.received = connection.body_got
         message.asked = connection.body_asked
         message.expects_continue = connection.head.expects_continue
-        if connection.head.chunked:
+        if connection.head.chunked and connection.block != NULL:
             message.received = max(connection.body_got, connection.chunks.announced())
-            if connection.block != NULL:
-                message.fault = FAULTS[<Py_ssize_t>connection.chunks.fault()]
-                message.fault_at = PyBytes_FromStringAndSize(
-                    <const char *>connection.chunks.shown(), connection.chunks.shown_length()
-                )
+            message.fault = FAULTS[<Py_ssize_t>connection.chunks.fault()]
+            message.fault_at = PyBytes_FromStringAndSize(
+                <const char *>connection.chunks.shown(), connection.chunks.shown_length()
+            )
         ksrv_fill_exchange(message, owner, server, turn, connection.body_state == BodyState.whole)
     except BaseException:
         server.fail(turn)

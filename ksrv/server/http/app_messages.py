@@ -1,17 +1,18 @@
 """Messages of the Falcon app: from memory into WSGI, and the answer back into memory.
 
 The native HTTP server has received a message before a thread gets it here, and sends the answer by itself,
-so that no thread waits for a client. gunicorn's parser reads the head and gunicorn's functions make the
-environment of WSGI, as they do under every worker of gunicorn.
+so that no thread waits for a client; an answer in pieces has a thread of its own, which does. gunicorn's parser
+reads the head, and gunicorn's functions make the environment of WSGI, as they do under all its workers.
 
 The app is called with the body in memory. A body that is long, or whose sender waits for `100 Continue`,
 has not come yet: `BodyWanted` is raised where the app reads it, the native server receives it, and the
-app is called anew. What the app looks at before (the caller, the route, the model,
-the announced length) it looks at twice.
+app is called anew. What the app looks at before (the caller, the route, the model, the announced length) it
+looks at twice.
 """
 
 import io
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -23,13 +24,17 @@ from gunicorn.http.message import Request
 from gunicorn.http.unreader import IterUnreader
 
 from ksrv._native.server.app_message import AppMessage
-from ksrv.errors import HeadTooLarge
+from ksrv.errors import HeadTooLarge, Overloaded
 from ksrv.limits import show_limit
+from ksrv.observe.traffic import count_refusal
 from ksrv.server.http.fast_path import render_error
 from ksrv.server.http.gunicorn_errors import refusal_of, render_refusal
-from ksrv.server.http.received_body import MESSAGE, BodyWanted, received_body
+from ksrv.server.http.received_body import MESSAGE, BodyWanted, body_too_large, received_body
 
 log = logging.getLogger(__name__)
+
+STREAMS = 128
+"""Answers whose length is not known that are sent at the same time."""
 
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -38,12 +43,12 @@ class BodyInput(io.RawIOBase):
     """`wsgi.input` of a message in memory.
 
     Args:
-        environ: The WSGI environment, which names the message.
-        max_bytes: Bytes that a chunked body may have.
+        message: The message.
+        max_bytes: Bytes that a body may have.
     """
 
-    def __init__(self, environ: dict[str, Any], max_bytes: int) -> None:
-        self._environ = environ
+    def __init__(self, message: AppMessage, max_bytes: int) -> None:
+        self._message = message
         self._max_bytes = max_bytes
         self._left: memoryview | None = None
 
@@ -54,7 +59,9 @@ class BodyInput(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """See `io.RawIOBase`."""
         if self._left is None:
-            self._left = received_body(self._environ[MESSAGE], self._max_bytes)
+            if self._message.announced > self._max_bytes:
+                raise body_too_large(self._message.announced, self._max_bytes)
+            self._left = received_body(self._message, self._max_bytes)
         target = memoryview(buffer).cast("B")
         count = min(len(target), len(self._left))
         target[:count] = self._left[:count]
@@ -81,6 +88,7 @@ class AppMessages:
         self._servers = servers
         self._body_limit = body_limit
         self._head_limit = head_limit
+        self._streams = threading.Semaphore(STREAMS)
 
     def serve(self, message: AppMessage) -> None:
         """Answer a message, or give it back until its body has come.
@@ -111,11 +119,15 @@ class AppMessages:
             else:
                 message.answer(*render_refusal(status, text))
             return None
-        request._expected_100_continue = False  # the native server sends it with `receive`
         reader = request.body.reader
         has_body = type(reader) is ChunkedReader or getattr(reader, "length", 0) > 0
         if message.state == "unread":
-            message.set_head(http_1_0=request.version < (1, 1), body=has_body)
+            message.set_head(
+                http_1_0=request.version < (1, 1),
+                body=has_body,
+                expects_continue=request._expected_100_continue,
+            )
+        request._expected_100_continue = False  # the native server sends it with `receive`
         message.set_close(bool(request.should_close()))
         return request
 
@@ -131,7 +143,7 @@ class AppMessages:
             request, None, message.peer, self._servers[message.listener], self._cfg
         )
         environ[MESSAGE] = message
-        environ["wsgi.input"] = io.BufferedReader(BodyInput(environ, self._body_limit))
+        environ["wsgi.input"] = io.BufferedReader(BodyInput(message, self._body_limit))
         environ["wsgi.multithread"] = True
         del environ["wsgi.early_hints"]  # they would be written to a socket
         try:
@@ -141,29 +153,98 @@ class AppMessages:
             length = reader.length if type(reader) is LengthReader else None
             message.receive(wanted.most, content_length=length)
             return
+        answer = Answer(message, response, pieces)
+        if not answer.is_stream:
+            answer.send()
+        elif self._streams.acquire(blocking=False):
+            # Its thread waits for its client: other messages need the one that runs this.
+            threading.Thread(
+                target=self._finish_stream, args=(answer,), name="ksrv-stream", daemon=True
+            ).start()
+        else:
+            answer.refuse()
+
+    def _finish_stream(self, answer: "Answer") -> None:
         try:
-            _send(message, response, pieces)
+            answer.send()
+        except BaseException:
+            log.exception("a streamed answer failed")
+            answer.message.break_stream()
+            answer.message.fail()
         finally:
-            close = getattr(pieces, "close", None)
-            if close is not None:
-                close()
+            self._streams.release()
 
 
-def _send(message: AppMessage, response: Any, pieces: Iterable[bytes]) -> None:
-    """Send what the app has answered."""
-    message.set_close(response.should_close())
-    status = response.status_code
-    line = response.status.encode("latin-1")
-    lines = [f"{name}: {value}\r\n" for name, value in response.headers]
-    if response.chunked:
-        lines.insert(0, "Transfer-Encoding: chunked\r\n")
-    fields = "".join(lines).encode("latin-1")
-    if response._omits_body:
-        message.answer(status, line, fields, [])
-    elif response.response_length is not None:
-        message.answer(status, line, fields, list(_exactly(pieces, response.response_length)))
-    else:
-        _stream(message, status, line, fields, pieces, chunked=response.chunked)
+class Answer:
+    """What the app has answered to a message, and sending it.
+
+    Args:
+        message: The message.
+        response: gunicorn's response, whose headers the app has set.
+        pieces: The body.
+
+    Attributes:
+        is_stream: Whether the body's length is not known, so that its pieces are made while it is sent.
+    """
+
+    def __init__(self, message: AppMessage, response: Any, pieces: Iterable[bytes]) -> None:
+        self.message = message
+        self._response = response
+        self._pieces = pieces
+        self.is_stream = not response._omits_body and response.response_length is None
+
+    def send(self) -> None:
+        """Send it; a stream's pieces as long as the client is there."""
+        message, response = self.message, self._response
+        message.set_close(response.should_close())
+        status = response.status_code
+        line = response.status.encode("latin-1")
+        lines = [f"{name}: {value}\r\n" for name, value in response.headers]
+        if response.chunked:
+            lines.insert(0, "Transfer-Encoding: chunked\r\n")
+        fields = "".join(lines).encode("latin-1")
+        try:
+            if self.is_stream:
+                self._stream(status, line, fields, chunked=response.chunked)
+            elif response._omits_body:
+                message.answer(status, line, fields, [])
+            else:
+                length = response.response_length
+                message.answer(status, line, fields, list(_exactly(self._pieces, length)))
+        finally:
+            self._close()
+
+    def refuse(self) -> None:
+        """Answer 503 in its place."""
+        try:
+            error = Overloaded(
+                f"{STREAMS} answers are being streamed, which is the most; try again later"
+            )
+            count_refusal("http", error.reason)
+            status, line, fields, body = render_error(error)
+            self.message.answer(status, line, fields, [body])
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        close = getattr(self._pieces, "close", None)
+        if close is not None:
+            close()
+
+    def _stream(self, status: int, line: bytes, fields: bytes, *, chunked: bool) -> None:
+        message = self.message
+        pieces = iter(self._pieces)
+        first = next(
+            pieces, b""
+        )  # an app that fails before its first byte can still be answered for
+        if not message.begin_stream(status, line, fields):
+            return
+        if not message.send(first, chunked=chunked):
+            return
+        for piece in pieces:
+            if not message.send(piece, chunked=chunked):
+                return
+        message.end_stream(chunked=chunked)
 
 
 def _exactly(pieces: Iterable[bytes], length: int) -> Iterator[memoryview]:
@@ -182,23 +263,3 @@ def _exactly(pieces: Iterable[bytes], length: int) -> Iterator[memoryview]:
         raise ValueError(
             f"the answer holds {length - left} bytes, not the {length} that it announced"
         )
-
-
-def _stream(
-    message: AppMessage,
-    status: int,
-    line: bytes,
-    fields: bytes,
-    pieces: Iterable[bytes],
-    *,
-    chunked: bool,
-) -> None:
-    """Send pieces as they are made, as long as the client is there."""
-    iterator = iter(pieces)
-    first = next(iterator, b"")  # an app that fails before its first byte can still be answered for
-    if not message.begin_stream(status, line, fields) or not message.send(first, chunked=chunked):
-        return
-    for piece in iterator:
-        if not message.send(piece, chunked=chunked):
-            return
-    message.end_stream(chunked=chunked)

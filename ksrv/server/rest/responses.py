@@ -191,6 +191,9 @@ def send_parts(
         resp.set_header("Content-Encoding", encoding)
         resp.set_header("Vary", "Accept-Encoding")
         pieces = _compressed(_slices(parts), 31 if encoding == "gzip" else 15)
+        if message:
+            resp.data = b"".join(pieces)
+            return
     elif message:
         resp.content_length = content_length
         resp.stream = cast(Iterator[bytes], iter(parts))  # the native server copies none of them

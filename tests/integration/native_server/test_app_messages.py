@@ -11,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
+from gunicorn.config import Config
 
 from ksrv._native.http.request_head import HeadRules
 from ksrv._native.server.server import HttpServer
 from ksrv.limits import Limits
+from ksrv.server.http.app_messages import AppMessages
 from ksrv.server.http.fast_path import prepared_answers
 from ksrv.testing import Server
 from tests.support.models import write_double
@@ -262,10 +264,12 @@ def test_messages_that_nobody_answers_are_answered_500():
     def answer(message):
         assert message.state in ("none", "whole")
 
-    with native(answer) as (_, address), socket.create_connection(address, 60) as client:
+    with native(answer) as (_, address):
         for body in (b"\r\n", b"Content-Length: 2\r\n\r\n{}"):
-            client.sendall(POST + body)
-            assert read_answer(client).status == 500
+            with socket.create_connection(address, 60) as client:
+                client.sendall(POST + body)
+                assert read_answer(client).status == 500
+                assert client.recv(1) == b""
 
 
 def test_a_body_that_was_asked_for_comes_with_its_message():
@@ -299,3 +303,68 @@ def test_a_body_that_was_asked_for_comes_with_its_message():
         assert read_answer(client).body == b"cut short"
         assert client.recv(1) == b""
         assert http_server.counters()["app"] == 6
+
+
+def test_slow_readers_of_streams_keep_no_thread_that_other_messages_need():
+    """Sixteen streams whose readers stop, one thread for messages: the next one is answered."""
+    environs = []
+
+    def app(environ, start_response):
+        environs.append(environ["PATH_INFO"])
+        if environ["PATH_INFO"] == "/stream":
+            start_response("200 OK", [])
+            return iter([PIECE] * 64)
+        start_response("200 OK", [("content-length", "2")])
+        return [b"ok"]
+
+    messages = AppMessages(
+        app, Config(), [("127.0.0.1", 1)], body_limit=1 << 20, head_limit=1 << 14
+    )
+    stream = b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n"
+    with native(messages.serve) as (_, address), contextlib.ExitStack() as stack:
+        for _ in range(16):
+            client = stack.enter_context(socket.create_connection(address, 60))
+            client.sendall(stream)
+            client.recv(1, socket.MSG_PEEK)
+        client = stack.enter_context(socket.create_connection(address, 60))
+        client.sendall(POST + b"\r\n")
+        assert read_answer(client).body == b"ok"
+    assert len(environs) == 17
+
+
+def test_an_app_that_raises_anything_is_answered_for():
+    def app(environ, start_response):
+        if environ["PATH_INFO"] == "/early":
+            raise SystemExit
+        start_response("200 OK", [("content-length", "9")])
+        return [b"short"]
+
+    messages = AppMessages(
+        app, Config(), [("127.0.0.1", 1)], body_limit=1 << 20, head_limit=1 << 14
+    )
+    with native(messages.serve) as (_, address):
+        for path in (b"/early", b"/late"):
+            with socket.create_connection(address, 60) as client:
+                client.sendall(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+                answer = read_answer(client)
+                assert answer.status == 500
+                assert answer.headers["connection"] == "close"
+
+
+def test_an_unusual_head_is_asked_for_its_body(server):
+    odd = INDEX + b"X_y: 1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    with connect(server) as client:
+        client.sendall(odd)
+        assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(b"{}")
+        assert read_answer(client).status == 200
+
+
+def test_the_rate_of_a_chunked_body_grows_with_what_its_chunks_announce(tmp_path):
+    write_double(tmp_path)
+    settings = {"transfer_grace": 0.5, "transfer_timeout": 1}
+    with Server(tmp_path, grpc="off", **settings) as server, connect(server) as client:
+        head = b"POST /v2/models/double/explain HTTP/1.1\r\nHost: x\r\n"
+        client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n1000000\r\n" + bytes(8 << 20))
+        assert read_answer(client).status == 408
+        wait_until(lambda: held(server) == 0)
