@@ -1,0 +1,158 @@
+// Connections armed, muted and armed again by several threads: no message may be lost.
+//
+// Clients pipeline, send in pieces, close their side or reset the connection, while a thread of its own answers
+// after the next bytes came. Every client that reads gets all its answers. Prints "0 lost" and exits 0.
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/server.hpp"
+
+using namespace ksrv;
+
+namespace {
+
+constexpr int CLIENTS = 8;
+
+HttpServer *server;
+std::mutex mutex;
+std::condition_variable changed;
+std::deque<Turn> turns;
+bool over = false;
+std::atomic<int> lost{0};
+
+void require(bool condition, const char *what) {
+    if (condition) return;
+    std::printf("%s\n", what);
+    std::exit(1);
+}
+
+void serve(void *) {
+    while (Connection *connection = server->next_to_run()) {
+        std::lock_guard<std::mutex> guard(mutex);
+        turns.push_back(server->turn_of(connection));
+        changed.notify_one();
+    }
+}
+
+void answer_turns() {
+    std::unique_lock<std::mutex> lock(mutex);
+    for (;;) {
+        while (turns.empty() && !over) changed.wait(lock);
+        if (turns.empty()) return;
+        const Turn turn = turns.front();
+        turns.pop_front();
+        lock.unlock();
+        if (turn.number % 3 == 0) usleep(200);
+        if (Connection *connection = server->take_turn(turn)) server->answer_prepared(connection, ANSWER_LIVE);
+        lock.lock();
+    }
+}
+
+int connected(const sockaddr_in &address) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    require(connect(fd, reinterpret_cast<const sockaddr *>(&address), sizeof address) == 0, "no connection");
+    return fd;
+}
+
+int answers_in(const std::string &text) {
+    int count = 0;
+    for (std::size_t at = 0; (at = text.find("HTTP/1.1 200", at)) != std::string::npos; ++at) ++count;
+    return count;
+}
+
+// Reads until so many answers have come or the server closes; false where fewer came.
+bool reads(int fd, int wanted) {
+    std::string text;
+    char room[4096];
+    while (answers_in(text) < wanted || text.compare(text.size() - 2, 2, "ok") != 0) {
+        const ssize_t got = recv(fd, room, sizeof room, 0);
+        if (got <= 0) return false;
+        text.append(room, static_cast<std::size_t>(got));
+    }
+    return true;
+}
+
+void run_client(const sockaddr_in &address, int number, int rounds) {
+    const std::string one = "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nabcd";
+    const std::string live = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n";
+    for (int round = 0; round < rounds; ++round) {
+        const int fd = connected(address);
+        const int kind = (round + number) % 5;
+        std::string sent = one;
+        int wanted = 1;
+        if (kind >= 1) sent += one + live, wanted = 3;  // pipelined
+        for (std::size_t at = 0; at < sent.size();) {
+            const std::size_t piece = kind == 2 ? 40 : sent.size();
+            const std::size_t left = sent.size() - at;
+            const ssize_t put = send(fd, sent.data() + at, piece < left ? piece : left, MSG_NOSIGNAL);
+            require(put > 0, "the server took no more");
+            at += static_cast<std::size_t>(put);
+        }
+        if (kind == 3) shutdown(fd, SHUT_WR);
+        if (kind == 4) {  // the answers meet a reset
+            const linger at_once{1, 0};
+            setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+        } else {
+            if (!reads(fd, wanted)) ++lost;
+            if (kind == 0) {  // the same connection, armed as before
+                require(send(fd, one.data(), one.size(), MSG_NOSIGNAL) > 0, "the server took no more");
+                if (!reads(fd, 1)) ++lost;
+            }
+        }
+        close(fd);
+    }
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    const int rounds = argc > 1 ? std::atoi(argv[1]) : 50;
+    process_budget().set_bound(1 << 20);
+    HttpServerConfig config;
+    config.connections = 64;
+    config.limits.body = 1024;
+    HttpServer made(config, serve, nullptr);
+    server = &made;
+    for (PreparedAnswer &answer : made.prepared_answers)
+        answer = {200, "200 OK", "content-length: 2\r\n", "ok"};
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    require(bind(listener, reinterpret_cast<sockaddr *>(&address), length) == 0 && listen(listener, 64) == 0 &&
+                getsockname(listener, reinterpret_cast<sockaddr *>(&address), &length) == 0 &&
+                made.listen_on(&listener, 1),
+            "it does not listen");
+    std::vector<std::thread> threads, clients;
+    for (int i = 0; i < config.threads; ++i) threads.emplace_back([&made, i] { made.run(i); });
+    threads.emplace_back(answer_turns);
+    made.accept_enabled(true);
+    for (int i = 0; i < CLIENTS; ++i)
+        clients.emplace_back([&, i] { run_client(address, i, rounds); });
+    for (std::thread &client : clients) client.join();
+    {
+        std::lock_guard<std::mutex> guard(mutex);
+        over = true;
+        changed.notify_all();
+    }
+    made.stop();
+    for (std::thread &thread : threads) thread.join();
+    close(listener);
+    require(made.counters[SERVER_STRAY].load() == 0, "a message was answered twice");
+    std::printf("%d lost\n", lost.load());
+    return lost.load() != 0;
+}
