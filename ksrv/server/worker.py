@@ -43,6 +43,7 @@ from ksrv.server.http.fast_path import (
     render_unready,
 )
 from ksrv.server.rest.extensions import extensions_of
+from ksrv.server.settings import SettingsError
 from ksrv.server.threaded.threaded_server import ThreadedFront
 from ksrv.server.threaded.timed_socket import TransferTimeouts
 from ksrv.server.tls import Certificates, why_python_encrypts
@@ -215,12 +216,18 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     alive: bool
     http_server: HttpServer | None = None
+    _tls: TlsContext | None = None
     _routes: Sequence[tuple[str, str, int, bool]] = ()
     _routes_state = 0
 
     def run(self) -> None:
         """Serve until the worker is told to stop; then finish what was accepted."""
         reason = why_not_native(self.cfg, self.wsgi)
+        if reason is None:
+            try:
+                self._tls = self._tls_context()
+            except SettingsError as error:
+                reason = str(error)
         if reason is not None:
             self.log.warning("serving as a plain threaded worker: %s", reason)
             watch_connections(lambda: Traffic(open=self.nr_conns))
@@ -292,7 +299,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             transfer=settings.transfer_timeout,
             check=self._fast_path.admits if service.access.needs_token else None,
             shared=self.cfg.workers > 1,
-            tls=self._tls_context(),
+            tls=self._tls,
             log=logs,
         )
         service.engine.on_table_change = http_server.note_model_change

@@ -86,3 +86,21 @@ def test_what_the_http_server_cannot_do_python_does(tmp_path):
             assert head.startswith(b"HTTP/1.1 200 OK")
             assert body.endswith(bytes(range(64)))
         assert f"serving as a plain threaded worker: {reason}" in server.log
+
+
+REFUSED = """
+from ksrv.server import tls
+
+def refuse(*rules, **more):
+    raise ValueError("TLS: the certificate: made for this test")
+
+tls.TlsContext = refuse
+"""
+
+
+def test_what_the_servers_openssl_refuses_pythons_serves(tmp_path):
+    with TlsServer(tmp_path, hook=REFUSED) as server:
+        with server.connect() as client:
+            client.sendall(infer(16))
+            assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
+        assert "serving as a plain threaded worker: TLS: the certificate: made" in server.log

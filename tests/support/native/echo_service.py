@@ -133,6 +133,9 @@ class Service:
                 threading.Thread(target=hold_gil, args=(pipe,), daemon=True).start()
         return self._engine
 
+    def set_fast_routes(self, routes: Any) -> None:
+        """Nothing: there is no gRPC here."""
+
     def __call__(self, environ: Any, start_response: Any) -> Any:
         assert self.engine is not None
         if environ["PATH_INFO"] in ("/pid", "/counters"):
