@@ -171,11 +171,13 @@ void Server::make_room() noexcept {
 
 void Server::drain() noexcept {
     draining.store(true);
-    each([](Connection *connection) { connection->post(EVENT_GOODBYE); });
+    post_all(EVENT_GOODBYE);
 }
 
-void Server::close_all() noexcept {
-    each([](Connection *connection) { connection->post(EVENT_CLOSE); });
+void Server::close_all() noexcept { post_all(EVENT_CLOSE); }
+
+void Server::post_all(uint32_t events) noexcept {
+    each([events](Connection *connection) { connection->post(events); });
 }
 
 void Server::sweep(uint64_t now) noexcept {

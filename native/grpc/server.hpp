@@ -79,6 +79,7 @@ class Server {
     void accept_enabled(bool enabled) noexcept;
     void drain() noexcept;      // tells every peer that the server stops
     void close_all() noexcept;  // cuts off what is left
+    void post_all(uint32_t events) noexcept;
 
     // ---- calls ----
     void run_later(Call *call, int reason) noexcept;
