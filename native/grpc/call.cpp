@@ -5,6 +5,12 @@
 
 namespace ksrv::grpc {
 
+namespace {
+
+constexpr size_t FORGOTTEN_TOGETHER = 1024;  // messages that were taken
+
+}  // namespace
+
 void Payload::release() noexcept {
     if (refs_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     if (owner) {
@@ -120,8 +126,8 @@ Next Call::next_message(Message *out, int64_t until_ns) noexcept {
             changed.wait_until(guard, until_ns);
         }
         *out = messages[messages_taken++];
-        if (messages_taken == messages.size()) {
-            messages.clear();
+        if (messages_taken == messages.size() || messages_taken == FORGOTTEN_TOGETHER) {
+            messages.erase(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(messages_taken));
             messages_taken = 0;
         }
     }

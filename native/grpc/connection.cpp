@@ -20,7 +20,7 @@ constexpr size_t TURN_BYTES = 4u << 20;     // read before other connections hav
 constexpr size_t DIRECT_BYTES = 16384;      // of a message that is read into its block
 constexpr size_t RECORD = 16384;            // the most bytes of a TLS record
 constexpr size_t SENT_AHEAD = 1u << 20;     // bytes that are made before the socket takes them
-constexpr size_t UNREAD_ANSWERS = 2u << 20; // bytes that a peer may leave before nothing more is read
+constexpr size_t UNREAD_FRAMES = 256;       // that a peer may leave behind them before nothing more is read
 
 unsigned char *read_buffer() noexcept {
     static thread_local std::unique_ptr<unsigned char[]> made;
@@ -114,6 +114,7 @@ void Connection::run_owned(uint32_t events) noexcept {
         return;
     }
     if (events & EVENT_READABLE) readable_ = true;
+    if (events & EVENT_HUNG_UP) hung_up_ = true;
     drain_mailbox();
     if (events & EVENT_GOODBYE && !said_goodbye_) {
         said_goodbye_ = true;
@@ -130,16 +131,20 @@ void Connection::run_owned(uint32_t events) noexcept {
     }
     if (!agreed_ && !shake_hands()) return;
     if (events & EVENT_WRITABLE && tls_.wants_write) readable_ = true;
-    if (readable_ && out_.length() < UNREAD_ANSWERS) read_some();
+    if (readable_ && may_read()) read_some();
     flush();
-    if (!closed_ && readable_ && out_.length() < UNREAD_ANSWERS) server_->read_again(this);
+    if (!closed_ && readable_ && may_read()) server_->read_again(this);
     if (!closed_ && (events & EVENT_CLOSE || ((broken_ || session_.over()) && out_.empty()))) close_now();
 }
+
+// A peer that does not take what answers its frames (resets, acknowledgements, refusals) is not read from.
+bool Connection::may_read() const noexcept { return session_.queued() <= UNREAD_FRAMES; }
 
 void Connection::read_some() noexcept {
     size_t before = TURN_BYTES;
     bool more = true;
     while (more && !broken_) {
+        if (!may_read()) return;
         const uint64_t got = received_bytes_;
         if (!read_once(&more)) {
             broken_ = true;
@@ -182,8 +187,9 @@ bool Connection::read_once(bool *more) noexcept {
     received_ns_ = now_;
     received_bytes_ += static_cast<uint64_t>(got);
     size_t whole = static_cast<size_t>(got);
-    // A short read has emptied the socket, and an event tells of more.
-    *more = tls_ ? tls_.unread || whole >= DIRECT_BYTES / 2 : whole >= DIRECT_BYTES;
+    // A short read has emptied the socket, and an event tells of more; but the event of the end may have come
+    // with these bytes.
+    *more = hung_up_ || (tls_ ? tls_.unread || whole >= DIRECT_BYTES / 2 : whole >= DIRECT_BYTES);
     const size_t first = std::min(direct, whole);
     if (first && !session_.receive(static_cast<unsigned char *>(parts[0].iov_base), first, now_)) return ended();
     whole -= first;
@@ -257,7 +263,7 @@ void Connection::flush() noexcept {
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             if (!blocked_ns_) {
                 blocked_ns_ = now_;
-                blocked_left_ = out_.length();
+                blocked_sent_ = sent_bytes_;
                 due_ns.store(now_ + server_->config.grace_ns, std::memory_order_relaxed);
             }
             return;
@@ -268,6 +274,7 @@ void Connection::flush() noexcept {
             return;
         }
         out_.drop_sent(static_cast<size_t>(sent));
+        sent_bytes_ += static_cast<uint64_t>(sent);
     }
 }
 

@@ -28,6 +28,7 @@ enum ConnectionEvent : uint32_t {
     EVENT_GOODBYE = 8,  // tell the peer that the server stops
     EVENT_CLOSE = 16,
     EVENT_MAKE_ROOM = 32,  // end calls whose message does not come
+    EVENT_HUNG_UP = 64,  // the peer sends no more than what is there
 };
 
 class Connection final : public http2::SessionEvents {
@@ -70,6 +71,7 @@ class Connection final : public http2::SessionEvents {
     bool shake_hands() noexcept;
     ssize_t receive_into(iovec *parts, int count) noexcept;
     ssize_t send_some() noexcept;
+    bool may_read() const noexcept;
     void read_some() noexcept;
     bool read_once(bool *more) noexcept;
     bool ended() noexcept;
@@ -121,9 +123,10 @@ class Connection final : public http2::SessionEvents {
     http2::OutgoingBytes out_;
     http2::Session session_;
     Call *calls_ = nullptr;
+    bool hung_up_ = false;
     bool closed_ = false, broken_ = false, readable_ = false, said_goodbye_ = false, went_away_ = false;
-    uint64_t opened_ns_, received_ns_, ping_sent_ns_ = 0, blocked_ns_ = 0, blocked_left_ = 0, goodbye_ns_ = 0;
-    uint64_t now_ = 0, received_bytes_ = 0;
+    uint64_t opened_ns_, received_ns_, ping_sent_ns_ = 0, blocked_ns_ = 0, blocked_sent_ = 0, goodbye_ns_ = 0;
+    uint64_t now_ = 0, received_bytes_ = 0, sent_bytes_ = 0;
     bool spoke_ = false;  // whether a complete call has come
 };
 

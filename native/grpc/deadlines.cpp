@@ -52,15 +52,13 @@ void Connection::tick(uint64_t now) noexcept {
         if (ping_sent_ns_ && received_ns_ > ping_sent_ns_) ping_sent_ns_ = 0;
     }
     if (blocked_ns_ && now - blocked_ns_ >= config.grace_ns) {
-        const uint64_t left = out_.length();
-        const uint64_t took = blocked_left_ > left ? blocked_left_ - left : 0;
-        if (took < (now - blocked_ns_) / 1000000u * config.rate / 1000u) {
+        if (sent_bytes_ - blocked_sent_ < (now - blocked_ns_) / 1000000u * config.rate / 1000u) {
             server_->count(GRPC_TOO_SLOW);
             close_now();
             return;
         }
         blocked_ns_ = now;
-        blocked_left_ = left;
+        blocked_sent_ = sent_bytes_;
     }
     for (Call *call = calls_; call;) {
         Call *following = call->next;

@@ -15,6 +15,9 @@ namespace {
 
 constexpr size_t COUNTED_STEP = 65536;    // bytes of a message that are counted at once
 constexpr size_t MESSAGES_AHEAD = 2;      // of a stream, complete and not taken
+constexpr size_t MESSAGES_MOST = 4096;    // of a stream, complete and not taken, before it is refused
+constexpr size_t MESSAGES_UNCHECKED = 256;  // the same of a caller who was not looked at yet
+constexpr size_t MESSAGE_OVERHEAD = 256;  // bytes of memory that a stream's message takes beside its own
 constexpr size_t AHEAD = 4u << 20;        // bytes of a message that may be under way
 constexpr unsigned RAW_INPUT_CONTENTS = 7;
 constexpr size_t WORTH_ALIGNING = 32;
@@ -246,7 +249,7 @@ bool Connection::begin_message(Call *call) noexcept {
     call->incoming.length = length;
     call->incoming.compressed = prefix[0] == 1;
     call->got = 0;
-    return true;
+    return !call->method->streams || count_message(call, 0);
 }
 
 // Finds memory for the message, so that the tensor's first byte lies aligned.
@@ -265,9 +268,11 @@ bool Connection::place_message(Call *call, const unsigned char *first, size_t le
 // Counts bytes of a message before they take memory; false where there is no room, and the call is refused.
 bool Connection::count_message(Call *call, size_t more) noexcept {
     Message &message = call->incoming;
+    const size_t overhead = call->method->streams ? MESSAGE_OVERHEAD : 0;
     const size_t wanted = call->got + more;
-    if (wanted <= message.counted) return true;
-    const size_t target = std::min(message.length, (wanted + COUNTED_STEP - 1) / COUNTED_STEP * COUNTED_STEP);
+    if (wanted + overhead <= message.counted) return true;
+    const size_t rounded = (wanted + COUNTED_STEP - 1) / COUNTED_STEP * COUNTED_STEP;
+    const size_t target = std::min(message.length, rounded) + overhead;
     const size_t missing = target - message.counted;
     MemoryBudget *budget = server_->budget;
     if (budget->reserve(missing, message.length <= MemoryBudget::SMALL_REQUEST)) {
@@ -296,16 +301,28 @@ void Connection::end_message(Call *call) noexcept {
             return;
         }
     }
-    bool stored = true;
+    const size_t most = call->admitted.load(std::memory_order_acquire) ? MESSAGES_MOST : MESSAGES_UNCHECKED;
+    bool stored = true, too_many = false;
     {
         std::lock_guard<std::mutex> guard(call->lock);
         try {
-            call->messages.push_back(call->incoming);
+            too_many = call->messages.size() - call->messages_taken >= most;
+            if (!too_many) call->messages.push_back(call->incoming);
         } catch (const std::bad_alloc &) {
             stored = false;
         }
+        stored = stored && !too_many;
         if (stored) call->incoming = Message{};
         call->changed.notify_all();
+    }
+    if (too_many) {
+        char text[160];
+        snprintf(text, sizeof text,
+                 "%zu messages of the stream wait to be taken, which is the most; take answers before more is sent",
+                 most);
+        server_->count(GRPC_TOO_MANY_CALLS);
+        refuse(call, RESOURCE_EXHAUSTED, text);
+        return;
     }
     if (!stored) {
         refuse(call, RESOURCE_EXHAUSTED, "there is no memory for the message");
@@ -418,14 +435,21 @@ void Connection::closed(void *stream, uint32_t) noexcept {
     call->stream = -1;
     Request *request;
     bool tells;
+    std::vector<Message> untaken;
     {
         std::lock_guard<std::mutex> guard(call->lock);
         call->ended = true;
+        if (call->method && call->method->streams) {  // nobody takes them any more
+            untaken.swap(call->messages);
+            untaken.erase(untaken.begin(), untaken.begin() + static_cast<std::ptrdiff_t>(call->messages_taken));
+            call->messages_taken = 0;
+        }
         request = call->watched;
         call->watched = nullptr;
         tells = call->callbacks != nullptr;
         call->changed.notify_all();
     }
+    for (Message &message : untaken) free_message(&message, server_->budget);
     if (request) {
         cancel(request);
         ksrv::release(request);

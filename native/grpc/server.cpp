@@ -324,8 +324,10 @@ void Server::run(int index) noexcept {
             } else if (tag & LISTENER_TAG) {
                 accept_some(static_cast<size_t>(tag & ~LISTENER_TAG));
             } else if (Connection *connection = at(tag)) {
-                const bool readable = events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR);
-                connection->post(readable ? EVENT_READABLE : EVENT_WRITABLE);
+                const bool hung_up = events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+                const bool readable = hung_up || events[i].events & EPOLLIN;
+                connection->post(hung_up ? EVENT_READABLE | EVENT_HUNG_UP
+                                         : readable ? EVENT_READABLE : EVENT_WRITABLE);
                 connection->release();
             }
         }

@@ -26,16 +26,17 @@ bool read_timeout(const char *text, size_t length, uint64_t *nanoseconds) noexce
         if (text[i] < '0' || text[i] > '9') return false;
         value = value * 10 + static_cast<uint64_t>(text[i] - '0');
     }
+    uint64_t unit = 1;
     switch (text[length - 1]) {
-    case 'H': value *= 3600u * 1000000000ull; break;
-    case 'M': value *= 60u * 1000000000ull; break;
-    case 'S': value *= 1000000000ull; break;
-    case 'm': value *= 1000000ull; break;
-    case 'u': value *= 1000ull; break;
+    case 'H': unit = 3600u * 1000000000ull; break;
+    case 'M': unit = 60u * 1000000000ull; break;
+    case 'S': unit = 1000000000ull; break;
+    case 'm': unit = 1000000ull; break;
+    case 'u': unit = 1000ull; break;
     case 'n': break;
     default: return false;
     }
-    *nanoseconds = value;
+    *nanoseconds = value > UINT64_MAX / unit ? UINT64_MAX : value * unit;
     return true;
 }
 

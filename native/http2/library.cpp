@@ -47,6 +47,7 @@ bool load(Library *made) noexcept {
         find(from, "nghttp2_session_del", &of.session_del) &&
         find(from, "nghttp2_session_mem_recv", &of.receive) &&
         find(from, "nghttp2_session_mem_send", &of.send) &&
+        find(from, "nghttp2_session_get_outbound_queue_size", &of.queued) &&
         find(from, "nghttp2_session_want_read", &of.want_read) &&
         find(from, "nghttp2_session_want_write", &of.want_write) &&
         find(from, "nghttp2_submit_settings", &of.submit_settings) &&

@@ -104,6 +104,7 @@ struct Library {
     void (*session_del)(NgSession *);
     ssize_t (*receive)(NgSession *, const uint8_t *, size_t);
     ssize_t (*send)(NgSession *, const uint8_t **);
+    size_t (*queued)(NgSession *);
     int (*want_read)(NgSession *);
     int (*want_write)(NgSession *);
     int (*submit_settings)(NgSession *, uint8_t, const Setting *, size_t);

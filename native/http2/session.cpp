@@ -147,9 +147,13 @@ bool Session::spend(uint64_t cost) noexcept {
 
 int Session::on_begin_headers(NgSession *session, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
-    if (self->of_->stream_data(session, frame->stream_id)) return 0;  // trailers
+    if (self->of_->stream_data(session, frame->stream_id)) {  // trailers
+        self->allowance_ = std::min(ALLOWANCE, self->allowance_ + REFUSED_STREAM_COST);
+        return 0;
+    }
     void *stream = self->events_->opened(frame->stream_id);
     if (!stream) return RESULT_STREAM_FAILURE;
+    self->allowance_ = std::min(ALLOWANCE, self->allowance_ + REFUSED_STREAM_COST);  // it is not refused
     self->of_->set_stream_data(session, frame->stream_id, stream);
     return 0;
 }
@@ -173,6 +177,9 @@ int Session::on_begin_frame(NgSession *session, const FrameHead *frame, void *us
             self->data_stream_ = self->of_->stream_data(session, frame->stream_id);
             self->data_left_ = self->data_stream_ ? frame->length : 0;
         }
+        break;
+    case FRAME_HEADERS:
+        cost = REFUSED_STREAM_COST;  // until it is taken
         break;
     case FRAME_PRIORITY:
     case FRAME_PING:

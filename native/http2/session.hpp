@@ -1,7 +1,7 @@
 // One server's end of an HTTP/2 connection, without a socket: bytes in, events out, bytes out.
 //
 // Strategy: libnghttp2 knows the protocol; this adds what the oldest supported release lacks. Frames that make
-// work without asking for any (SETTINGS, PING, PRIORITY, resets, CONTINUATION, empty DATA) take from an allowance
+// work without asking for any (SETTINGS, PING, PRIORITY, resets, streams above the limit, CONTINUATION, empty DATA) take from an allowance
 // that grows with time, and a peer that has used it up is sent away. Nothing is read while the answers
 // wait for a peer that does not take them. A session is used by one thread at a time.
 
@@ -57,6 +57,9 @@ class Session {
     // Whether there is anything to be read or sent any more.
     bool over() const noexcept { return !of_->want_read(session_) && !of_->want_write(session_); }
 
+    // Frames that wait behind what `produce` has made.
+    size_t queued() const noexcept { return of_->queued(session_); }
+
     // Where the next bytes of a DATA frame without padding go, and how many come; null between frames.
     void *stream_in_data(size_t *left) const noexcept {
         *left = data_left_;
@@ -78,6 +81,7 @@ class Session {
 
   private:
     static constexpr uint64_t ALLOWANCE = 4000, A_SECOND = 1000;
+    static constexpr uint64_t REFUSED_STREAM_COST = 10;
 
     static int on_begin_headers(NgSession *, const FrameHead *, void *);
     static int on_header(NgSession *, const FrameHead *, const uint8_t *, size_t, const uint8_t *, size_t,

@@ -1,7 +1,11 @@
 """Peers that speak HTTP/2 to harm: floods, answers that nobody takes, frames out of order."""
 
+import contextlib
+import socket
+
 import pytest
 
+from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.protocol.protobuf import INFERENCE
 from tests.support.engine.engine_stand_in import StandInEngine
 from tests.support.wait_until import wait_until
@@ -190,4 +194,80 @@ def test_one_byte_at_a_time():
         )
         for byte in sent:
             wire.socket.sendall(bytes([byte]))
+        assert b"grpc-status: 0" in wire.until_ended(1)
+
+
+STREAM = f"/{INFERENCE}/ModelStreamInfer"
+EMPTY = b"\x00\x00\x00\x00\x00"
+
+
+def held():
+    """The bytes that requests and answers hold."""
+    return PROCESS.held
+
+
+def test_small_messages_of_a_stream_are_counted_with_what_each_takes():
+    """Answers that nobody takes keep the stream's reader back; its messages pile up meanwhile."""
+    engine = StandInEngine()
+    before = held()
+    with running(engine) as address, connect(address) as channel:
+        with Wire(address) as wire:
+            stream = wire.call(STREAM)
+            slow = infer_request("slow").SerializeToString()
+            for _ in range(70):  # more than one stream has under way
+                wire.send(stream, b"\x00" + len(slow).to_bytes(4, "big") + slow)
+            wait_until(lambda: len(engine.tickets) >= 60)
+            wire.send(stream, EMPTY * 1000)
+            wait_until(lambda: held() - before >= 1000 * 256)
+            for _ in range(4):
+                wire.send(stream, EMPTY * 1000)
+            assert b"messages of the stream wait to be taken" in wire.until_ended(stream)
+        # What the engine still runs may be held; what nobody took is not.
+        wait_until(lambda: held() - before < 70 * 1024)
+        assert call(channel, "ServerLive").live
+
+
+def test_an_end_that_comes_with_the_last_bytes_is_seen():
+    """Data and FIN in one segment make one event, and a short read takes the data alone."""
+    with running(StandInEngine(), max_connections=20) as address, connect(address) as channel:
+        for _ in range(3):
+            for _ in range(15):
+                with Wire(address) as wire:
+                    stream = wire.call(STREAM)
+                    wire.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+                    wire.socket.sendall(frame(RST_STREAM, 0, stream, b"\x00\x00\x00\x08"))
+                    wire.socket.shutdown(socket.SHUT_WR)
+                    with contextlib.suppress(ConnectionError):
+                        while wire.socket.recv(1 << 16):  # else its place would be kept for minutes
+                            pass
+            assert call(channel, "ServerLive").live
+
+
+def test_streams_above_the_limit_are_a_flood_where_they_never_end():
+    def make(number):
+        return frame(HEADERS, END_HEADERS, 2 * number + 1, block())
+
+    with running(StandInEngine()) as address, connect(address) as channel:
+        assert flood(address, make)
+        assert call(channel, "ServerLive").live
+
+
+def test_a_peer_that_takes_nothing_is_not_read_from():
+    """It sends pings and takes no answer: it is kept waiting, or sent away, and holds no memory."""
+    with running(StandInEngine()) as address, connect(address) as channel:
+        with Wire(address) as wire:
+            wire.socket.setblocking(False)
+            sent = 0
+            with contextlib.suppress(OSError):
+                while sent < 64 << 20:
+                    sent += wire.socket.send(frame(PING, 0, 0, bytes(8)) * 1000)
+            assert sent < 64 << 20
+        assert call(channel, "ServerLive").live
+
+
+@pytest.mark.parametrize("text", ["99999999H", "5124096H", "99999999M", "99999999S"])
+def test_a_deadline_beyond_any_clock_is_none(text):
+    with running(StandInEngine()) as address, Wire(address) as wire:
+        sent = frame(HEADERS, END_HEADERS, 1, block(**{"grpc-timeout": text}))
+        wire.socket.sendall(sent + frame(DATA, END_STREAM, 1, EMPTY))
         assert b"grpc-status: 0" in wire.until_ended(1)
