@@ -345,8 +345,8 @@ bool BatchDispatcher::wait() noexcept {
     const Bell bell = wait_for_bell(channel_, until);
     control.worker_sleeps.store(0);
     switch (bell) {
-    case BELL_RANG:
-    case BELL_INTERRUPTED: return true;
+    case BELL_RANG:  // a process that only rings does not put its deadline off
+    case BELL_INTERRUPTED: return now_ns() < first.deadline_ns || control.completed.load() > landed_;
     case BELL_PASSED: {
         const std::int64_t now = now_ns();
         if (now >= first.deadline_ns) return false;

@@ -4,6 +4,8 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
+#include <cstring>
+
 #include "server/server.hpp"
 
 namespace ksrv {
@@ -95,7 +97,8 @@ Connection *HttpServer::take_turn(const Turn &turn) noexcept {
 void HttpServer::fail(const Turn &turn) noexcept {
     Connection *connection = take_turn(turn);
     if (!connection) return;
-    connection->close_after = true;  // a HEAD has no body, and this answer has one
+    if (connection->filled >= 4 && memcmp(connection->buffer, "HEAD", 4) == 0)
+        connection->close_after = true;  // it has no body, and this answer has one
     answer_prepared(connection, ANSWER_FAILED);
 }
 

@@ -269,7 +269,6 @@ def test_messages_that_nobody_answers_are_answered_500():
             with socket.create_connection(address, 60) as client:
                 client.sendall(POST + body)
                 assert read_answer(client).status == 500
-                assert client.recv(1) == b""
 
 
 def test_a_body_that_was_asked_for_comes_with_its_message():
@@ -346,9 +345,10 @@ def test_an_app_that_raises_anything_is_answered_for():
         for path in (b"/early", b"/late"):
             with socket.create_connection(address, 60) as client:
                 client.sendall(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
-                answer = read_answer(client)
-                assert answer.status == 500
-                assert answer.headers["connection"] == "close"
+                assert read_answer(client).status == 500
+        with socket.create_connection(address, 60) as client:
+            client.sendall(b"HEAD /early HTTP/1.1\r\nHost: x\r\n\r\n" + LIVE)
+            assert read_all(client).count(b"HTTP/1.1 ") == 1  # whose body a HEAD does not expect
 
 
 def test_an_unusual_head_is_asked_for_its_body(server):
