@@ -147,10 +147,8 @@ def test_large_bodies_and_answers_come_whole(address, files, rows):
     x[0, 0] = 1
     with connect(address, client_context(files)) as client:
         for _ in range(2):
-            sender = threading.Thread(target=client.sendall, args=(message("one", {"x": x}),))
-            sender.start()
+            client.sendall(message("one", {"x": x}))
             head, body, _ = read_message(client)
-            sender.join()
             assert head.startswith(b"HTTP/1.1 200 OK")
             assert body[-x.nbytes :] == x.tobytes()
 
@@ -323,10 +321,13 @@ def test_a_body_that_stalls_is_told_and_ended(impatient, files):
         assert read_all(client).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_reader_that_stalls_is_dropped(impatient, files):
-    server, address = impatient
-    data = message("one", {"x": np.ones((4 << 20, 4), "<f4")})  # before the client is idle
-    with connect(address, client_context(files)) as client:
+def test_a_reader_that_stalls_is_dropped(engine, files):
+    data = message("one", {"x": np.ones((1 << 20, 4), "<f4")})
+    tls = certificates(files).native_context()
+    with (
+        opened(engine, tls=tls, grace=2.0, rate=1000) as (server, address),
+        connect(address, client_context(files)) as client,
+    ):
         client.sendall(data)
         wait_until(lambda: server.counters()["too_slow"] == 1)
         with pytest.raises((ssl.SSLError, ConnectionError)):  # no farewell: it was cut short
