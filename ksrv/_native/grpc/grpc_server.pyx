@@ -138,6 +138,7 @@ cdef void _run(GrpcServer self, CCall *native, int reasons) noexcept:
                     self.handler(call)
                 else:
                     self.check(call)
+                    call.finished = True  # answered with its message, which comes later
             except BaseException:
                 call.finish(CODE_OF["INTERNAL"], "the server failed; see its log")
                 log.exception("a gRPC call failed")

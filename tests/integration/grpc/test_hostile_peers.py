@@ -2,11 +2,14 @@
 
 import contextlib
 import socket
+import time
 
 import pytest
 
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.protocol.protobuf import INFERENCE
+from ksrv.server.credentials import Access
+from ksrv.server.settings import ServerSettings
 from tests.support.engine.engine_stand_in import StandInEngine
 from tests.support.wait_until import wait_until
 from tests.support.wire.grpc_calls import call, connect, infer_request, running
@@ -271,3 +274,17 @@ def test_a_deadline_beyond_any_clock_is_none(text):
         sent = frame(HEADERS, END_HEADERS, 1, block(**{"grpc-timeout": text}))
         wire.socket.sendall(sent + frame(DATA, END_STREAM, 1, EMPTY))
         assert b"grpc-status: 0" in wire.until_ended(1)
+
+
+def test_a_caller_who_was_looked_at_before_the_message_came_is_answered(tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("good\n")
+    settings = ServerSettings(token_file=str(tokens))
+    with running(StandInEngine(), token_file=str(tokens), access=Access(settings)) as address:
+        for _ in range(5):  # each time nobody known calls
+            with Wire(address) as wire:
+                stream = wire.call(f"/{INFERENCE}/ServerMetadata", authorization="Bearer  good")
+                time.sleep(0.05)
+                assert stream not in wire.ended
+                wire.send(stream, EMPTY, last=True)
+                assert b"grpc-status: 0" in wire.until_ended(stream)
