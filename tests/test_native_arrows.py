@@ -52,7 +52,7 @@ def used(folder: Path, *patterns: re.Pattern[str]) -> dict[str, Path]:
     """Return the folders that the files of one folder use, each with a file that does."""
     return {
         name: path
-        for path in sorted(folder.iterdir())
+        for path in sorted(folder.rglob("*"))
         if path.suffix in (".hpp", ".cpp", ".pyx", ".pxd", ".pyi")
         for pattern in patterns
         for name in pattern.findall(path.read_text())

@@ -79,9 +79,9 @@ bool LinearBytes::prepare() noexcept {
     if (!start) return false;
     std::uint32_t *const offsets = reinterpret_cast<std::uint32_t *>(start);
     std::int16_t *const weights = reinterpret_cast<std::int16_t *>(offsets + window_.out_width);
-    rows_[0] = weights + 2 * window_.out_width;
-    rows_[1] = rows_[0] + values_ + SLACK;
-    rows_out_.use(reinterpret_cast<std::uint8_t *>(rows_[1] + values_ + SLACK));
+    rows_.rows[0] = weights + 2 * window_.out_width;
+    rows_.rows[1] = rows_.rows[0] + values_ + SLACK;
+    rows_out_.use(reinterpret_cast<std::uint8_t *>(rows_.rows[1] + values_ + SLACK));
     const std::size_t bytes = window_.width * window_.channels;
     const std::ptrdiff_t last = static_cast<std::ptrdiff_t>(window_.width) - 1;
     for (std::size_t x = 0; x < window_.out_width; ++x) {
@@ -118,25 +118,12 @@ void LinearBytes::resize_width(const std::uint8_t *pixels, std::int16_t *out) co
 }
 
 void LinearBytes::take(std::uint32_t row, const std::uint8_t *pixels) noexcept {
-    const std::ptrdiff_t last = static_cast<std::ptrdiff_t>(window_.height) - 1;
-    while (next_ < window_.out_height) {
-        const Neighbours wanted =
-            between_neighbours(window_.top + next_, window_.height, window_.full_height);
-        // A row outside is the one at the border, but keeps its weight, as in OpenCV.
-        const std::size_t upper = static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(wanted.first, 0, last));
-        const std::size_t lower =
-            static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(wanted.first + 1, 0, last));
-        if (row != upper && row != lower) return;
-        if (held_[row & 1] != row) {
-            resize_width(pixels, rows_[row & 1]);
-            held_[row & 1] = row;
-        }
-        if (row != lower) return;
-        mix_rows(rows_[upper & 1], rows_[lower & 1], fixed(wanted.weight), fixed(1.0f - wanted.weight),
-                 values_, rows_out_.place(next_));
-        rows_out_.done(next_);
-        ++next_;
-    }
+    rows_.take(
+        window_, row, [this, pixels](std::int16_t *out) { resize_width(pixels, out); },
+        [this](std::size_t made, const std::int16_t *upper, const std::int16_t *lower, float weight) {
+            mix_rows(upper, lower, fixed(weight), fixed(1.0f - weight), values_, rows_out_.place(made));
+            rows_out_.done(made);
+        });
 }
 
 }  // namespace ksrv

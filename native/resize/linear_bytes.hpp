@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "resize/byte_rows.hpp"
+#include "resize/linear_rows.hpp"
 #include "resize/row_resize.hpp"
 
 namespace ksrv {
@@ -33,9 +34,7 @@ class LinearBytes final : public RowResize {
     std::size_t whole_vectors_ = 0;            // pixels of a row that may be read eight bytes at a time
     const std::uint32_t *offsets_ = nullptr;   // of the left pixel of each column, in values
     const std::int16_t *weights_ = nullptr;    // of each column's left and right neighbour
-    std::int16_t *rows_[2] = {nullptr, nullptr};
-    std::size_t held_[2] = {SIZE_MAX, SIZE_MAX};  // which source rows are resized in `rows_`
-    std::size_t next_ = 0;                        // row of the window that is made next
+    LinearRows<std::int16_t> rows_;
 };
 
 }  // namespace ksrv

@@ -118,9 +118,9 @@ bool LinearFloats::prepare() noexcept {
     const std::size_t constants = arithmetic_ == ARITHMETIC_NONE ? 0 : 2 * row;
     std::uint8_t *const start = memory().reserve(3 * row + columns + constants);
     if (!start) return false;
-    rows_[0] = reinterpret_cast<float *>(start);
-    rows_[1] = rows_[0] + values_ + 16;
-    made_ = rows_[1] + values_ + 16;
+    rows_.rows[0] = reinterpret_cast<float *>(start);
+    rows_.rows[1] = rows_.rows[0] + values_ + 16;
+    made_ = rows_.rows[1] + values_ + 16;
     float *const weights = made_ + values_ + 16;
     std::uint32_t *const offsets = reinterpret_cast<std::uint32_t *>(weights + window_.out_width);
     const std::size_t bytes = window_.width * window_.channels;
@@ -178,22 +178,11 @@ void LinearFloats::emit(std::size_t row, const float *upper, const float *lower,
 }
 
 void LinearFloats::take(std::uint32_t row, const std::uint8_t *pixels) noexcept {
-    const std::ptrdiff_t last = static_cast<std::ptrdiff_t>(window_.height) - 1;
-    while (next_ < window_.out_height) {
-        const Neighbours wanted = between_neighbours(window_.top + next_, window_.height, window_.full_height);
-        // A row outside is the one at the border, but keeps its weight, as in OpenCV.
-        const std::size_t upper = static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(wanted.first, 0, last));
-        const std::size_t lower =
-            static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(wanted.first + 1, 0, last));
-        if (row != upper && row != lower) return;
-        if (held_[row & 1] != row) {
-            resize_width(pixels, rows_[row & 1]);
-            held_[row & 1] = row;
-        }
-        if (row != lower) return;
-        emit(next_, rows_[upper & 1], rows_[lower & 1], wanted.weight);
-        ++next_;
-    }
+    rows_.take(
+        window_, row, [this, pixels](float *out) { resize_width(pixels, out); },
+        [this](std::size_t made, const float *upper, const float *lower, float weight) {
+            emit(made, upper, lower, weight);
+        });
 }
 
 }  // namespace ksrv

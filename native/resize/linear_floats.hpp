@@ -14,6 +14,7 @@
 
 #include "image/convert_pixels.hpp"
 #include "image/row_memory.hpp"
+#include "resize/linear_rows.hpp"
 #include "resize/row_resize.hpp"
 #include "resize/window.hpp"
 
@@ -44,10 +45,8 @@ class LinearFloats final : public RowResize {
     std::size_t whole_vectors_ = 0;       // pixels of a row that may be read eight bytes at a time
     const std::uint32_t *offsets_ = nullptr;  // of the left pixel of each column, in values
     const float *weights_ = nullptr;          // of its right neighbour
-    float *rows_[2] = {nullptr, nullptr};
+    LinearRows<float> rows_;
     float *made_ = nullptr;
-    std::size_t held_[2] = {SIZE_MAX, SIZE_MAX};  // which source rows are resized in `rows_`
-    std::size_t next_ = 0;                        // row of the window that is made next
 };
 
 }  // namespace ksrv

@@ -10,8 +10,8 @@
 #include "resize/linear_bytes.hpp"
 #include "resize/linear_floats.hpp"
 #include "resize/neighbours.hpp"
-#include "resize/pillow.hpp"
-#include "resize/pillow_rows.hpp"
+#include "resize/pillow/pictures.hpp"
+#include "resize/pillow/rows.hpp"
 
 namespace ksrv {
 namespace {

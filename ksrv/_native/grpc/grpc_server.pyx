@@ -451,37 +451,20 @@ cdef class GrpcServer:
         cdef Method method
         if library() == NULL:
             raise OSError("libnghttp2.so.14 cannot be loaded: install libnghttp2")
-        for name, value in settings.items():
-            if name == "threads":
-                config.threads = value
-            elif name == "connections":
-                config.connections = value
-            elif name == "streams":
-                config.streams = value
-            elif name == "message":
-                config.message = value
-            elif name == "message_by_budget":
-                config.message_by_budget = value
-            elif name == "small_message":
-                config.small_message = value
-            elif name == "head":
-                config.head = value
-            elif name == "calls":
-                config.calls = value
-            elif name == "head_timeout":
-                config.head_ns = <uint64_t>(<double>value * 1e9)
-            elif name == "grace":
-                config.grace_ns = <uint64_t>(<double>value * 1e9)
-            elif name == "rate":
-                config.rate = value
-            elif name == "idle":
-                config.idle_ns = <uint64_t>(<double>value * 1e9)
-            elif name == "checks_callers":
-                config.checks_callers = value
-            elif name == "decompress":
-                config.decompress = value
-            else:
-                raise TypeError(f"{name} is no setting of the gRPC server")
+        config.threads = settings["threads"]
+        config.connections = settings["connections"]
+        config.streams = settings["streams"]
+        config.message = settings["message"]
+        config.message_by_budget = settings["message_by_budget"]
+        config.small_message = settings["small_message"]
+        config.head = settings["head"]
+        config.calls = settings["calls"]
+        config.head_ns = <uint64_t>(<double>settings["head_timeout"] * 1e9)
+        config.grace_ns = <uint64_t>(<double>settings["grace"] * 1e9)
+        config.rate = settings["rate"]
+        config.idle_ns = <uint64_t>(<double>settings["idle"] * 1e9)
+        config.checks_callers = settings["checks_callers"]
+        config.decompress = settings["decompress"]
         self.handler = handler
         self.check = check
         self.answered = answered

@@ -18,7 +18,7 @@ from ksrv._native.image.jpeg_decoder cimport Decoded, JpegJob, decode_jpeg, fill
 from ksrv._native.memory.buffer_pool cimport BACKEND_HEAP, CBlock, process_pool
 
 
-cdef extern from "resize/pillow.hpp" namespace "ksrv" nogil:
+cdef extern from "resize/pillow/pictures.hpp" namespace "ksrv" nogil:
     size_t resample_pillow(
         const ResizeWindow &job, bint has_alpha, const uint8_t *source, Py_ssize_t source_bytes,
         uint8_t *target, Py_ssize_t target_bytes, unsigned char *scratch

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "resize/byte_rows.hpp"
-#include "resize/pillow_passes.hpp"
+#include "resize/pillow/passes.hpp"
 #include "resize/row_resize.hpp"
 
 namespace ksrv {

@@ -1,9 +1,9 @@
-#include "resize/pillow.hpp"
+#include "resize/pillow/pictures.hpp"
 
 #include <cstring>
 
 #include "base/cpu_dispatch.hpp"
-#include "resize/pillow_passes.hpp"
+#include "resize/pillow/passes.hpp"
 
 namespace ksrv {
 

@@ -1,4 +1,4 @@
-#include "resize/pillow_passes.hpp"
+#include "resize/pillow/passes.hpp"
 
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "resize/pillow_rows.hpp"
+#include "resize/pillow/rows.hpp"
 
 #include <algorithm>
 #include <cstring>
