@@ -366,3 +366,14 @@ def stripped(head: bytes) -> Any:
     """A head without what differs from one answer to the next."""
     head = re.sub(rb"\r\nDate: [^\r]+", b"", head)
     return re.sub(rb"dur=[0-9.]+", b"dur=", head)
+
+
+def ask_both(fast: Any, general: Any, data: Any) -> int:
+    """Have a message answered on both ways alike; return how many requests took the fast path."""
+    (http_server, address), (other, elsewhere) = fast, general
+    before, others = http_server.counters()["fast_path"], other.counters()["fast_path"]
+    mine, theirs = ask(address, data), ask(elsewhere, data)
+    assert stripped(mine[0]) == stripped(theirs[0])
+    assert mine[1] == theirs[1]
+    assert other.counters()["fast_path"] == others
+    return int(http_server.counters()["fast_path"] - before)

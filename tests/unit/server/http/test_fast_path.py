@@ -29,6 +29,7 @@ from tests.support.native.fast_path import (
     UNEVEN_YAML,
     Hold,
     ask,
+    ask_both,
     entry,
     message,
     opened,
@@ -147,24 +148,14 @@ GENERAL = {
 }
 
 
-def both(fast, general, data):
-    (http_server, address), (other, elsewhere) = fast, general
-    before, others = http_server.counters()["fast_path"], other.counters()["fast_path"]
-    fast, slow = ask(address, data), ask(elsewhere, data)
-    assert stripped(fast[0]) == stripped(slow[0])
-    assert fast[1] == slow[1]
-    assert other.counters()["fast_path"] == others
-    return http_server.counters()["fast_path"] - before
-
-
 @pytest.mark.parametrize("data", PLAIN.values(), ids=PLAIN)
 def test_fast_path_requests_are_answered_as_all_others_are(fast, general, data):
-    assert both(fast, general, data) == 1
+    assert ask_both(fast, general, data) == 1
 
 
 @pytest.mark.parametrize("data", GENERAL.values(), ids=GENERAL)
 def test_other_requests_go_the_general_way(fast, general, data):
-    assert both(fast, general, data) == 0
+    assert ask_both(fast, general, data) == 0
 
 
 def test_an_input_that_does_not_lie_aligned_leaves_the_fast_path(tmp_path):
@@ -196,7 +187,7 @@ def test_an_input_that_does_not_lie_aligned_leaves_the_fast_path(tmp_path):
 @pytest.mark.parametrize("rows", [1, 5])
 def test_a_handler_gets_the_arrays_that_it_gets_of_others(fast, general, model, rows):
     arrays = {"a": np.ones((rows, 2, 1, 3), "<f4"), "b": np.ones(rows, "<i8")}
-    assert both(fast, general, message(model, arrays)) == 1
+    assert ask_both(fast, general, message(model, arrays)) == 1
     _, answer = ask(fast[1], message(model, arrays))
     (length,) = struct.unpack_from("<I", answer, answer.rindex(b"}]}") + 3)
     shown = json.loads(answer[answer.rindex(b"}]}") + 7 :][:length])

@@ -20,7 +20,7 @@ from ksrv.server.http.fast_path import FAST_PATH_JSON
 from tests.support.native.fast_path import (
     MODELS,
     Hold,
-    ask,
+    ask_both,
     chunked,
     json_message,
     message,
@@ -214,24 +214,14 @@ GENERAL = {
 }  # fmt: skip
 
 
-def both(fast, general, data):
-    (http_server, address), (other, elsewhere) = fast, general
-    before, others = http_server.counters()["fast_path"], other.counters()["fast_path"]
-    mine, theirs = ask(address, data), ask(elsewhere, data)
-    assert stripped(mine[0]) == stripped(theirs[0])
-    assert mine[1] == theirs[1]
-    assert other.counters()["fast_path"] == others
-    return http_server.counters()["fast_path"] - before
-
-
 @pytest.mark.parametrize("data", PLAIN.values(), ids=PLAIN)
 def test_plain_requests_are_answered_as_all_others_are(fast, general, data):
-    assert both(fast, general, data) == 1
+    assert ask_both(fast, general, data) == 1
 
 
 @pytest.mark.parametrize("data", GENERAL.values(), ids=GENERAL)
 def test_other_requests_go_the_general_way(fast, general, data):
-    assert both(fast, general, data) == 0
+    assert ask_both(fast, general, data) == 0
     wait_until(lambda: PROCESS.held == 0)
 
 
