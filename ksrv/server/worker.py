@@ -469,7 +469,6 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
     def _leave(self) -> None:
         http_server = self.http_server
         assert http_server is not None
-        self._accept_the_rest()
         self.set_accept_enabled(False)
         for listener in self.sockets:
             listener.close()
@@ -493,13 +492,3 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self.tpool.shutdown(wait=False)
         self.poller.close()
         self.method_queue.close()
-
-    def _accept_the_rest(self) -> None:
-        """Wait, a moment at most, until the HTTP server has accepted what the kernel already did."""
-        waiting = selectors.DefaultSelector()
-        for listener in self.sockets:
-            waiting.register(listener, selectors.EVENT_READ)
-        deadline = time.monotonic() + 1.0
-        with waiting:
-            while waiting.select(0) and time.monotonic() < deadline:
-                time.sleep(0.001)

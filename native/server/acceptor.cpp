@@ -13,12 +13,22 @@ namespace ksrv {
 // descriptors' numbers from then on, not even for an event from before.
 void HttpServer::accept_some(uint16_t listener, uint64_t now) noexcept {
     accepting_.fetch_add(1);
-    if (wanted_.load()) accept_from(listener, now);
+    if (wanted_.load()) {
+        accept_from(listener, now, config.shared ? 1 : ACCEPTS, true);
+        if (config.shared) requeue_listener(listener);
+    }
     accepting_.fetch_sub(1);
 }
 
-void HttpServer::accept_from(uint16_t listener, uint64_t now) noexcept {
-    const int most = config.shared ? 1 : ACCEPTS;
+// Several processes may watch a listener, and the kernel tells one of them of a connection. Where that one
+// accepts nothing after that (it was killed, or is at its limit), nobody would until the next client comes.
+void HttpServer::accept_forgotten(uint64_t now) noexcept {
+    if (paused_.load(std::memory_order_relaxed)) return;
+    for (size_t i = 0; i < listeners_.size(); ++i) accept_some(static_cast<uint16_t>(i), now);
+}
+
+// Accepts up to `most` connections; without `serves`, the I/O threads get them from epoll.
+void HttpServer::accept_from(uint16_t listener, uint64_t now, int most, bool serves) noexcept {
     for (int i = 0; i < most; ++i) {
         Connection *connection = connections.take();
         if (!connection && recycle_idle()) connection = connections.take();
@@ -58,9 +68,12 @@ void HttpServer::accept_from(uint16_t listener, uint64_t now) noexcept {
             continue;
         }
         connection->phase.store(Phase::idle, std::memory_order_release);
-        advance(connection, now);
+        if (serves) {
+            advance(connection, now);
+        } else {
+            arm_for_phase(connection, now);
+        }
     }
-    if (config.shared) requeue_listener(listener);
 }
 
 // The kernel wakes the first process in a listener's queue that waits, which would always be the same one
@@ -90,11 +103,21 @@ bool HttpServer::watch_listener(size_t listener, bool on) noexcept {
     return epoll_ctl(epoll_, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listeners_[listener], &event) == 0;
 }
 
+// What the kernel has told only this process of is accepted first: no other process would hear of it.
 void HttpServer::accept_enabled(bool enabled) noexcept {
+    if (enabled) wanted_.store(true);
     {
         std::lock_guard<std::mutex> guard(accept_mutex_);
-        wanted_.store(enabled);
         if (!enabled || !paused_.load()) watch_listeners(enabled);
+    }
+    if (!enabled && wanted_.load()) {
+        for (size_t i = 0; i < listeners_.size(); ++i)
+            accept_from(static_cast<uint16_t>(i), unsigned_now_ns(), LAST_ACCEPTS, false);
+    }
+    if (!enabled) {
+        wanted_.store(false);
+        std::lock_guard<std::mutex> guard(accept_mutex_);
+        watch_listeners(false);  // a connection that closed meanwhile may have resumed accepting
     }
     while (!enabled && accepting_.load() != 0) sched_yield();  // accepting never waits
 }

@@ -349,6 +349,7 @@ void HttpServer::sweep(uint64_t now) noexcept {
         accepting_.fetch_sub(1);
         resume_accept(now);
     }
+    accept_forgotten(now);
     cancel_disconnected();
     deadlines.sweep(connections.used(), now, [this, now](uint32_t slot) {
         Connection *connection = connections.at(slot);

@@ -187,6 +187,7 @@ class HttpServer {
   private:
     static constexpr int EVENTS = 16;
     static constexpr int ACCEPTS = 16;          // connections taken per wake-up
+    static constexpr int LAST_ACCEPTS = 65536;  // and by a server that stops accepting: a kernel's backlog
     static constexpr int HANDSHAKES = 2;        // that one round of events computes for
     static constexpr int MESSAGES = 16;         // pipelined messages served per turn
     static constexpr size_t TURN_BYTES = 8u << 20;  // received per turn of a huge body
@@ -217,7 +218,8 @@ class HttpServer {
 
     // acceptor.cpp
     void accept_some(uint16_t listener, uint64_t now) noexcept;
-    void accept_from(uint16_t listener, uint64_t now) noexcept;
+    void accept_forgotten(uint64_t now) noexcept;
+    void accept_from(uint16_t listener, uint64_t now, int most, bool serves) noexcept;
     bool recycle_idle() noexcept;
     bool client_waits() noexcept;
     void requeue_listener(uint16_t listener) noexcept;

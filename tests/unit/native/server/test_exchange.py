@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import select
 import socket
 import threading
 
@@ -21,9 +22,11 @@ ANSWERS = dict.fromkeys(
 
 
 @contextlib.contextmanager
-def opened(handler, **settings):
+def opened(handler, listener=None, **settings):
     """An HTTP server with its threads, and a client of it."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with contextlib.ExitStack() as stack:
+        if listener is None:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         listener.setblocking(False)
         http_server = HttpServer(HeadRules(body=1 << 30), handler, ANSWERS, **settings)
         http_server.listen([listener.fileno()])
@@ -178,6 +181,20 @@ def test_what_a_http_server_says_while_it_is_not_ready_changes_between_two_probe
             assert head.startswith(b"HTTP/1.1 503 ") and body == why
         http_server.set_health(live=True, ready=False)
         assert exchange_once(client, READY)[1] == b"c"
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_clients_are_accepted_of_which_the_kernel_told_another_process(leaves):
+    """One that watched the listener first, and accepts nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, select.epoll() as other:
+        other.register(listener, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        told = threading.Thread(target=other.poll, args=(60,))
+        told.start()
+        with opened(None, listener=listener) as (http_server, client):
+            told.join()
+            if leaves:
+                http_server.accept(False)
+            assert exchange_once(client, LIVE)[1] == b"ok"
 
 
 def test_missing_answers_and_bad_settings_are_refused():
