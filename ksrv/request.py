@@ -19,6 +19,7 @@ from ksrv._native.tensor.tensor import Tensor as Tensor
 Parameter: TypeAlias = bool | int | float | str
 Parameters: TypeAlias = Mapping[str, Parameter]
 Array: TypeAlias = npt.NDArray[Any]
+Slice: TypeAlias = slice
 Element: TypeAlias = bytes | memoryview
 """One BYTES element; large ones (images) are views into the received block."""
 
@@ -158,13 +159,13 @@ class BatchRequest:
     """One request's part of a batch, as a handler sees it: `batch.requests[i]`.
 
     Attributes:
-        rows: The request's slice of the batch's rows.
+        slice: The request's part of the batch's rows: `array[request.slice]`.
         input_parameters: The parameters of its inputs, by the names of the inputs with parameters.
         output_parameters: The same of the outputs that it asked for.
         torchserve: The facts of TorchServe's own routes; None over KServe v2.
     """
 
-    rows: slice
+    slice: Slice
     id: str = ""
     parameters: Parameters = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -172,8 +173,14 @@ class BatchRequest:
     output_parameters: Mapping[str, Parameters] = field(default_factory=dict)
     torchserve: TorchServeCall | None = None
 
+    @property
+    def rows(self) -> int:
+        """How many rows of the batch are the request's."""
+        stop: int = self.slice.stop
+        return stop - int(self.slice.start)
+
     @classmethod
-    def of(cls, request: InferRequest, rows: slice) -> "BatchRequest":
+    def of(cls, request: InferRequest, rows: Slice) -> "BatchRequest":
         """Return what a handler sees of a request.
 
         Args:

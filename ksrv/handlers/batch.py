@@ -4,7 +4,7 @@ Arrays are passed on as the engine assembled them. Other forms (a torch tensor, 
 bytes, the NCHW view of images) are made on first use.
 """
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 
-class Batch:
-    """One batch of requests.
+class Batch(Mapping[str, Array]):
+    """One batch of requests: a mapping of the inputs' names to their arrays.
 
     Args:
         inputs: The batch that the engine assembled.
@@ -30,7 +30,7 @@ class Batch:
     Attributes:
         names: The names of the inputs, in order.
         rows: How many rows the batch has.
-        requests: For each request its slice of rows, id, parameters (also those of its inputs and
+        requests: For each request its `slice` of the rows, its number of `rows`, id, parameters (also those of its inputs and
             outputs, by name) and headers.
         explain: Whether the clients asked for explanations.
         failures: The errors of failed requests, by index in `requests`.
@@ -61,6 +61,13 @@ class Batch:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    # Two batches are never compared by their arrays, whose `==` gives no single answer.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def __contains__(self, name: object) -> bool:
         return name in self._tensors
@@ -133,7 +140,7 @@ class Batch:
         """
         at = index(row)
         for number, request in enumerate(self.requests):
-            if request.rows.start <= at < request.rows.stop:
+            if request.slice.start <= at < request.slice.stop:
                 return number
         raise IndexError(f"row {at} of a batch of {self.rows} rows")
 

@@ -14,8 +14,10 @@ from ksrv.compile_plan import CompileError
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError, ModelFailed, quote, without_paths
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
+from ksrv.handlers.batch_argument import pass_batch
 from ksrv.handlers.context import Context
 from ksrv.handlers.device import DeviceError
+from ksrv.handlers.handler_context import HandlerContext
 from ksrv.handlers.loading import make_handler
 from ksrv.handlers.metrics import Emit, Metrics, discard
 from ksrv.handlers.model_imports import HandlerError, error_location
@@ -97,7 +99,7 @@ class Runner(StageRunner):
         config = self.source.config
         if config is None or self.source.error:
             raise HandlerLoadError(self.source.error or f"{self.source.folder} has no settings")
-        context = Context(
+        context = HandlerContext(
             self.source,
             config,
             instance=self._instance,
@@ -113,6 +115,8 @@ class Runner(StageRunner):
             if hasattr(handler, "initialize"):
                 handler.initialize(context)
             context.spec = complete_spec(handler, context)
+            if isinstance(handler, BaseHandler):
+                pass_batch(handler)
         except BaseException as error:  # a script that is imported may end with sys.exit
             context.modules.close()
             if not isinstance(error, EXPECTED):

@@ -40,7 +40,7 @@ def torchserve_row(inputs: BatchInputs, request: BatchRequest, decode: bool) -> 
     call = request.torchserve
     kinds = call.content_types if decode and call is not None else {}
     return {
-        name: decoded_part(tensor.data[request.rows.start], kinds.get(name, ""))
+        name: decoded_part(tensor.data[request.slice.start], kinds.get(name, ""))
         for name, tensor in inputs.tensors.items()
     }
 
@@ -88,10 +88,10 @@ def _values_by_row(inputs: BatchInputs, request: BatchRequest) -> list[Any]:
     if any(not tensor.shape or tensor.shape[0] != inputs.rows for tensor in tensors.values()):
         whole = {name: _whole(tensor) for name, tensor in tensors.items()}
         return [next(iter(whole.values())) if len(whole) == 1 else whole]
-    columns = {name: _values(tensor, request.rows) for name, tensor in tensors.items()}
+    columns = {name: _values(tensor, request.slice) for name, tensor in tensors.items()}
     if len(columns) == 1:
         return next(iter(columns.values()))
-    count = request.rows.stop - request.rows.start
+    count = request.rows
     return [{name: values[row] for name, values in columns.items()} for row in range(count)]
 
 

@@ -62,7 +62,7 @@ class Parameters(BaseHandler):
         return [
             json.dumps(dict(request.parameters), sort_keys=True)
             for request in self.context.batch.requests
-            for _ in range(request.rows.start, request.rows.stop)
+            for _ in range(request.rows)
         ]
 """
 

@@ -29,7 +29,7 @@ class Witness(BaseHandler):
                 "outputs": {name: dict(own) for name, own in request.output_parameters.items()},
                 "header": request.headers.get("x-told"),
             }
-            rows = request.rows.stop - request.rows.start
+            rows = request.rows
             seen += [json.dumps(told).encode()] * rows
         return {"y": x, "seen": seen}
 """

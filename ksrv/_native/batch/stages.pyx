@@ -93,9 +93,9 @@ cpdef infer_and_postprocess(handler, inputs, RunningBatch context, int64_t began
     torch = MODULES.get("torch")
     if torch is not None:
         with torch.inference_mode():
-            outputs = _infer(handler, inputs)
+            outputs = _infer(handler, inputs, context)
     else:
-        outputs = _infer(handler, inputs)
+        outputs = _infer(handler, inputs, context)
     now = now_ns()
     context.note("inference", now - began)
     context.stage = "postprocess"
@@ -104,10 +104,12 @@ cpdef infer_and_postprocess(handler, inputs, RunningBatch context, int64_t began
     return result
 
 
-cdef object _infer(handler, inputs):
+cdef object _infer(handler, inputs, RunningBatch context):
     # To ask an abstract class about an array runs Python code.
     if cnp.PyArray_CheckExact(inputs):
         return handler.inference(inputs)
+    if inputs is context.made:
+        return handler.inference(inputs)  # a batch that `preprocess` passed on as it is
     if type(inputs) is dict or isinstance(inputs, Mapping):
         return handler.inference(**inputs)
     return handler.inference(inputs)

@@ -250,8 +250,8 @@ def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
         rows=batch.rows,
         requests=[
             RequestMessage(
-                request.rows.start,
-                request.rows.stop,
+                request.slice.start,
+                request.slice.stop,
                 request.id,
                 dict(request.parameters),
                 dict(request.headers),

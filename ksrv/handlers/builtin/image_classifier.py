@@ -98,11 +98,11 @@ class ImageClassifier(VisionHandler):
                 or target not in range(classes)
             ):
                 batch.fail(
-                    request.rows.start,
+                    request.slice.start,
                     f"the parameter target is a class from 0 to {classes - 1}",
                 )
                 continue
-            for row in range(request.rows.start, request.rows.stop):
+            for row in range(request.slice.start, request.slice.stop):
                 targets[row] = target
         return targets
 

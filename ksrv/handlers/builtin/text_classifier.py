@@ -13,6 +13,7 @@ names, else `source_vocab.json` or `source_vocab.pt`; `parameters: {ngrams: 2}` 
 of words that has a number of its own.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,9 +118,8 @@ class TextClassifier(OptionalOutputsHandler):
         if named is not None:
             return context.file(str(named))
         for name in VOCABULARIES:
-            for folder in (context.model_dir, context.source.root):
-                if (folder / name).is_file():
-                    return folder / name
+            with suppress(ValueError):
+                return context.file(name)
         raise ValueError(
             f"a text_classifier needs a vocabulary: {' or '.join(VOCABULARIES)} in its folder, or "
             f"the file that parameters.vocabulary names"

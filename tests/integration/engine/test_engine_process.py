@@ -44,7 +44,7 @@ class Handler(BaseHandler):
                 time.sleep(600)
             if part.id == "pid":
                 x = x.copy()
-                x[part.rows] = os.getpid()
+                x[part.slice] = os.getpid()
             if part.id == "slow":
                 time.sleep(0.2)
         self.kept[:len(x)] = x

@@ -44,7 +44,7 @@ class Handler(BaseHandler):
                 while not (HERE / f"go-{asked['hold']}").exists():
                     time.sleep(0.005)
             if "fail" in asked:
-                batch.fail(part.rows.start, "this row is bad", 422)
+                batch.fail(part.slice.start, "this row is bad", 422)
             if "raise" in asked:
                 raise ZeroDivisionError("inside the handler")
             if "refuse" in asked:

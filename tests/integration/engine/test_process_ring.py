@@ -55,7 +55,7 @@ class Ways(BaseHandler):
             x[0, 1] = sum(float(one[0, 2]) for one in self.kept)
         if way == -12:
             shown = [
-                [one.id, sorted(one.headers.items()), dict(one.parameters), one.rows.start, one.rows.stop]
+                [one.id, sorted(one.headers.items()), dict(one.parameters), one.slice.start, one.slice.stop]
                 for one in batch.requests
             ]
             x[0, 1:4] = [len(repr(shown)), len(shown), "secret" in repr(shown)]

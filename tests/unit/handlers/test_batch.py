@@ -1,5 +1,7 @@
 """The batch: views, conversions, and what goes back to single requests."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -112,3 +114,20 @@ def test_headers_and_parameters_go_to_the_request():
     assert batch.parameters == {1: {"score": 0.5}}
     with pytest.raises(TypeError, match="list"):
         batch.set_parameter(0, "bad", [1])
+
+
+def test_a_batch_is_a_mapping_of_arrays():
+    batch = batch_of(numbers("a"), numbers("b"))
+    assert isinstance(batch, Mapping)
+    assert (len(batch), list(batch.keys())) == (2, ["a", "b"])
+    assert [array is batch[name] for name, array in batch.items()] == [True, True]
+    assert batch.get("c") is None
+    assert {**batch}["a"] is batch["a"]
+    assert (batch == batch, batch == batch_of(numbers("a"), numbers("b"))) == (True, False)
+    assert batch in {batch}
+
+
+def test_a_request_has_a_slice_and_a_number_of_rows():
+    batch = batch_of(numbers())
+    assert [(one.slice, one.rows) for one in batch.requests] == [(slice(0, 1), 1), (slice(1, 3), 2)]
+    assert batch["x"][batch.requests[1].slice].tolist() == [[2, 3], [4, 5]]

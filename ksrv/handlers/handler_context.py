@@ -1,0 +1,126 @@
+"""ksrv's own half of a handler's context: how its model is loaded, and the batch that runs.
+
+Only the batch and the timings change from call to call: what `RunningBatch` holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from ksrv._native.batch.stages import RunningBatch
+from ksrv.handlers.context import Context
+from ksrv.handlers.device import choose_device, choose_onnx_device
+from ksrv.handlers.metrics import Metrics
+from ksrv.handlers.model_imports import HandlerError, ModelImporter, resolve
+from ksrv.source import ModelConfig, ModelSource
+
+if TYPE_CHECKING:
+    from ksrv.handlers.batch import Batch
+    from ksrv.loaders.loaded import LoadedModel
+    from ksrv.request import BatchInputs
+
+log = logging.getLogger("ksrv.handlers")
+
+
+class HandlerContext(RunningBatch, Context):
+    """The context that the runner makes for one handler object.
+
+    Args:
+        source: The version on disk.
+        config: Its settings.
+        instance: The instance's number.
+        threads: CPU threads that it may use; 0 leaves the framework's choice.
+        metrics: Takes the values that the handler reports.
+        make_batch: Makes the batch as handlers see it.
+
+    Attributes:
+        source: The version on disk.
+        modules: The modules of the model's folders.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        config: ModelConfig,
+        *,
+        instance: int = 0,
+        threads: int = 0,
+        metrics: Metrics | None = None,
+        make_batch: Callable[[BatchInputs], Batch] | None = None,
+    ) -> None:
+        RunningBatch.__init__(self, make_batch)
+        Context.__init__(self, source, config, instance=instance, threads=threads, metrics=metrics)
+        self.source = source
+        self.modules = ModelImporter(
+            source.name, (source.folder, source.root), version=source.version, instance=instance
+        )
+
+    @cached_property
+    def device(self) -> str:
+        """See `Context.device`."""
+        choose = choose_onnx_device if self._is_onnx else choose_device
+        return choose(self.config.device, self.instance)
+
+    @property
+    def _is_onnx(self) -> bool:
+        return self.model_file is not None and self.model_file.suffix == ".onnx"
+
+    def apply_torch_settings(self) -> None:
+        """Set torch's process-wide settings: threads, and the matmul precision of model.yaml.
+
+        A model that does not use torch leaves it alone: it is not imported for this.
+        """
+        file, precision = self.model_file, self.config.matmul_precision
+        uses_torch = file is not None and file.suffix != ".onnx"
+        if not (uses_torch or precision or "torch" in sys.modules):
+            return
+        try:
+            import torch
+        except ModuleNotFoundError:
+            return  # the loader says which extra is missing
+
+        if precision is not None:
+            torch.set_float32_matmul_precision(precision)
+        if self.threads and torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+
+    def load_model(self) -> LoadedModel | None:
+        """See `Context.load_model`."""
+        from ksrv.loaders.choice import load_model
+        from ksrv.loaders.loaded import LoadRequest, ModelLoadError
+
+        if self.model_file is None and self.config.model_class is None:
+            return None
+        request = LoadRequest(
+            path=self.model_file,
+            root=self.source.root,
+            device=self.device,
+            threads=self.threads,
+            model_class=self._model_class(),
+            inputs=self.config.inputs,
+        )
+        try:
+            self.loaded = load_model(request)
+        except ModelLoadError as error:
+            if not self._is_onnx or self.config.device != "auto" or self.device == "cpu":
+                raise
+            # A GPU whose libraries do not fit this ONNX Runtime shows only now.
+            log.warning("%s: on the CPU, because %s", self.model_file, error)
+            self.device = "cpu"
+            self.loaded = load_model(replace(request, device="cpu"))
+        if self.loaded.note:
+            log.warning("%s: %s", self.model_file, self.loaded.note)
+        return self.loaded
+
+    def _model_class(self) -> Callable[[], Any] | None:
+        if self.config.model_class is None:
+            return None
+        found = resolve(self.config.model_class, self.modules)
+        if not callable(found):
+            raise HandlerError(f"{self.config.model_class} is a {type(found).__name__}, no class")
+        return cast(Callable[[], Any], found)
