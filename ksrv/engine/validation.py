@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ksrv._native.image.image_header import DECODED_APART_NS
 from ksrv._native.server.batch_runner import APART
 from ksrv._native.tensor import datatype
 from ksrv.errors import InvalidRequest, quote
@@ -27,8 +28,6 @@ from ksrv.request import CheckedImages, Element, InferRequest, Tensor
 from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 KNOWN_GROUPS = 4096
-APART_NS = 200_000_000
-"""How long that is, as estimated for one thread: about fifty million pixels."""
 
 
 class Validated(NamedTuple):
@@ -116,7 +115,7 @@ class RequestValidator:
                 f"the request has {rows} rows, above the {show_limit('max_batch_size', most)} of "
                 f"the model {self.spec.name}"
             )
-        if decode_ns >= APART_NS:
+        if decode_ns >= DECODED_APART_NS:
             return Validated(rows, next(self._next_apart))
         return Validated(rows, self._group(request, shapes))
 

@@ -14,13 +14,6 @@ SCANS_PER_COMPONENT = 10
 """Scans of a JPEG that each of its components adds to the limit: what progressive files really have."""
 
 
-ROWS_BASE = 1 << 17
-ROWS_HELD = 256
-"""Bytes for one column of the rows that libjpeg-turbo and the resizes hold together, at the most."""
-
-COEFFICIENT_BYTES = 2
-
-
 class ImageRefused(ValueError):
     """An image that is not decoded; the text goes behind a name for it: "is gif, and ..."."""
 
@@ -91,14 +84,3 @@ def checked_header(element: Element, limits: Limits, formats: Collection[str] = 
 def decoder_bytes(header: Header) -> int:
     """Return the bytes that the decoder holds at its peak: its pixels, and its work on them."""
     return header.width * header.height * header.pixel_bytes
-
-
-def row_decoder_bytes(header: Header) -> int:
-    """Return the bytes that a JPEG's decoder holds at its peak where no whole picture is kept.
-
-    A file of one scan takes some rows; another one takes what all scans add to.
-    """
-    nbytes = ROWS_BASE + ROWS_HELD * header.width
-    if header.pixel_bytes != 2 * header.channels:
-        nbytes += header.width * header.height * COEFFICIENT_BYTES * header.components
-    return nbytes

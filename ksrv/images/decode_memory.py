@@ -1,17 +1,14 @@
 """The memory of images while they are decoded: it counts among the bytes in flight.
 
-Each image reserves its bytes before its decoder starts and gives it back when it lies in its row.
-Where the bytes do not suffice while other images of the process are decoded, it waits for one of
-those, because they soon give theirs back; where none is, it is refused.
+`native/image/decode_memory.hpp` has the rules. Here is what decoders in Python need of it: one
+reservation for each image, and the sentences of a refusal.
 """
 
-import threading
 from collections.abc import Callable
 
+from ksrv._native.image import decode_memory as native
 from ksrv._native.memory.memory_budget import PROCESS, SMALL_REQUEST
 from ksrv.limits import show_limit
-
-_LOOK_SECONDS = 0.05
 
 
 class NoRoom(Exception):
@@ -23,12 +20,19 @@ class TooLarge(NoRoom):
 
 
 class DecodingMemory:
-    """The bytes of the images that this process is decoding."""
+    """The bytes of the images that are being decoded.
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
-        self._images = 0
-        self._waiting = 0
+    Args:
+        of_process: Whether it is the process's, which the native decoders use as well.
+    """
+
+    def __init__(self, *, of_process: bool = False) -> None:
+        self._memory = native.DecodeMemory(of_process)
+
+    @property
+    def waiting(self) -> int:
+        """How many threads wait for room."""
+        return self._memory.waiting
 
     def take(self, nbytes: int, ended: Callable[[], bool] | None = None) -> bool:
         """Reserve an image's bytes, waiting for other images where that helps.
@@ -43,38 +47,28 @@ class DecodingMemory:
         Raises:
             NoRoom: There is no room, and no other image will make some.
         """
-        small = nbytes <= SMALL_REQUEST
-        bound = PROCESS.most(small=small)
-        if nbytes > bound:
+        room = self._memory.take(nbytes)
+        while room == native.WAIT:
+            if ended is not None and ended():
+                return False
+            room = self._memory.take(nbytes)
+        if room == native.TAKEN:
+            return True
+        bound = PROCESS.most(small=nbytes <= SMALL_REQUEST)
+        if room == native.TOO_LARGE:
             raise TooLarge(
                 f"needs {nbytes} bytes while it is decoded, above the"
                 f" {show_limit('in_flight', bound)} of all requests together"
             )
-        with self._changed:
-            while not PROCESS.reserve(nbytes, small=small):
-                if self._images == 0:
-                    raise NoRoom(
-                        f"needs {nbytes} bytes while it is decoded; with them the requests in flight"
-                        f" would pass the {show_limit('in_flight', bound)}"
-                    )
-                self._waiting += 1
-                try:
-                    self._changed.wait(_LOOK_SECONDS)
-                finally:
-                    self._waiting -= 1
-                if ended is not None and ended():
-                    return False
-            self._images += 1
-        return True
+        raise NoRoom(
+            f"needs {nbytes} bytes while it is decoded; with them the requests in flight"
+            f" would pass the {show_limit('in_flight', bound)}"
+        )
 
     def give_back(self, nbytes: int) -> None:
         """Give back what `take` reserved."""
-        with self._changed:
-            PROCESS.give_back(nbytes)
-            self._images -= 1
-            if self._waiting:
-                self._changed.notify_all()
+        self._memory.give_back(nbytes)
 
 
-decoding = DecodingMemory()
+decoding = DecodingMemory(of_process=True)
 """The process's own."""

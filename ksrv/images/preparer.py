@@ -26,7 +26,7 @@ import numpy as np
 
 from ksrv._native.image.convert_pixels import Conversion
 from ksrv._native.image.decode_pool import DecodePool
-from ksrv._native.image.image_header import FORMATS, Header
+from ksrv._native.image.image_header import FORMATS, Header, decode_ns
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.resize.jpeg_batch import ENDED, WHOLE, RowPlan, decode_rows
 from ksrv._native.resize.row_resize import resize_rows
@@ -36,7 +36,6 @@ from ksrv.images.decode_limits import (
     ImageRefused,
     checked_header,
     decoder_bytes,
-    row_decoder_bytes,
 )
 from ksrv.images.decode_memory import NoRoom, TooLarge, decoding
 from ksrv.images.geometry import Geometry, Size, bounded, scratch
@@ -44,12 +43,6 @@ from ksrv.images.row_plans import RowPlans, jpeg_order, reduced_size
 from ksrv.limits import Limits, show_limit
 from ksrv.request import Array, CheckedImages, Element
 from ksrv.spec import Dimension, ImageSpec, TensorSpec
-
-# What a decoder needs at the least: below the threshold, waking a thread costs more than it saves.
-NANOSECONDS_PER_IMAGE = 15_000
-NANOSECONDS_PER_PIXEL = 4
-SCANS_PER_NANOSECOND = 2  # of one pixel: what each scan of a JPEG adds
-SHARED_WORK = 200_000
 
 MOST_THREADS = 8
 
@@ -82,6 +75,7 @@ def decode_pool(cores: int = 0) -> DecodePool:
 class _Picture(NamedTuple):
     """One picture that is about to be decoded."""
 
+    place: int  # among the images that are prepared together
     row: int
     position: int  # among the images of its request
     element: Element
@@ -102,6 +96,9 @@ class ImagePreparer:
         name: The input's name in error texts; the spec's own unless given.
         pool: The threads that share the work; the process's own unless given.
 
+    Attributes:
+        pool: As given.
+
     Raises:
         ValueError: The input cannot hold images, or its keys contradict each other.
     """
@@ -121,7 +118,7 @@ class ImagePreparer:
         self.image = image
         self.limits = limits
         self.name = name or spec.name
-        self._pool = pool
+        self.pool = pool or decode_pool()
         self._height, self._width, self._channels = spec.shape[1:]
         if image.shorter_side is not None:
             self._check_shorter_side(image.shorter_side)
@@ -192,7 +189,7 @@ class ImagePreparer:
         for index, header in enumerate(headers):
             self._check_channels(header.channels, channels, index)
             self._check_size(self._size(header), target, index)
-        return CheckedImages((count, *target, channels), headers, sum(map(_decode_ns, headers)))
+        return CheckedImages((count, *target, channels), headers, sum(map(decode_ns, headers)))
 
     def _header(self, element: Element, index: int) -> Header:
         """Read and check the header of one image."""
@@ -216,7 +213,7 @@ class ImagePreparer:
             return 3
         found = header.channels
         if found == 0:  # the format's header does not tell
-            picture = _Picture(0, 0, element, header)
+            picture = _Picture(0, 0, 0, element, header)
             with self._reserved(picture, self._picture_bytes(header)):
                 found = self._decoded(picture, 1, 0).shape[2]
         if not _allows(self._channels, found):
@@ -269,9 +266,53 @@ class ImagePreparer:
         Returns:
             For each image None, or its error; the row of an image with an error is all zero.
         """
+        rows = range(first_row, first_row + len(elements))
+        pictures, errors = self._pictures(elements, out, rows, numbers, requests, headers)
+        if pictures and jpeg.decoder() == "libjpeg-turbo":
+            try:
+                pictures = self._prepare_by_rows(pictures, out, errors)
+            except BaseException:
+                out[[picture.row for picture in pictures]] = 0
+                raise
+        self._prepare_whole(pictures, out, errors)
+        return errors
+
+    def prepare_left(
+        self,
+        elements: Sequence[Element],
+        out: Array,
+        rows: Sequence[int],
+        numbers: Sequence[int],
+        requests: Sequence[NativeHandle],
+    ) -> list[KsrvError | None]:
+        """Decode the images that the native decoder has left, as whole pictures.
+
+        Args:
+            elements: The images.
+            out: See `prepare`.
+            rows: The row of each image.
+            numbers: See `prepare`.
+            requests: See `prepare`.
+
+        Returns:
+            See `prepare`.
+        """
+        pictures, errors = self._pictures(elements, out, rows, numbers, requests, None)
+        self._prepare_whole(pictures, out, errors)
+        return errors
+
+    def _pictures(
+        self,
+        elements: Sequence[Element],
+        out: Array,
+        rows: Sequence[int],
+        numbers: Sequence[int] | None,
+        requests: Sequence[NativeHandle] | None,
+        headers: Sequence[Header] | None,
+    ) -> tuple[list[_Picture], list[KsrvError | None]]:
+        """Return the images whose headers are accepted, and the errors of the others."""
         errors: list[KsrvError | None] = [None] * len(elements)
         pictures: list[_Picture] = []
-        work = 0
         for index, element in enumerate(elements):
             number = index if numbers is None else numbers[index]
             request = None if requests is None else requests[index]
@@ -279,19 +320,15 @@ class ImagePreparer:
                 header = self._header(element, number) if headers is None else headers[index]
             except InvalidRequest as error:
                 errors[index] = error
-                out[first_row + index] = 0
+                out[rows[index]] = 0
                 continue
-            pictures.append(_Picture(first_row + index, number, element, header, request))
-            work += _decode_ns(header)
+            pictures.append(_Picture(index, rows[index], number, element, header, request))
+        return pictures, errors
 
-        pool = self._pool or decode_pool()
-        if pictures and jpeg.decoder() == "libjpeg-turbo":
-            chunks = _chunks(len(pictures), work, pool)
-            try:
-                pictures = self._prepare_by_rows(pictures, out, first_row, errors, pool, chunks)
-            except BaseException:
-                out[[picture.row for picture in pictures]] = 0
-                raise
+    def _prepare_whole(
+        self, pictures: list[_Picture], out: Array, errors: list[KsrvError | None]
+    ) -> None:
+        """Decode pictures as a whole, on several threads when that pays."""
 
         def run(start: int, stop: int) -> None:
             for picture in pictures[start:stop]:
@@ -299,93 +336,55 @@ class ImagePreparer:
                 try:
                     self._fill(picture, slot)
                 except KsrvError as error:
-                    errors[picture.row - first_row] = error
+                    errors[picture.place] = error
                     slot[...] = 0
                 except BaseException:
                     slot[...] = 0
                     raise
 
-        chunks = _chunks(len(pictures), work, pool)
+        work = sum(decode_ns(picture.header) for picture in pictures)
+        chunks = self.pool.chunks(len(pictures), work)
         if chunks == 1:
             run(0, len(pictures))
         else:
-            pool.run(run, len(pictures), chunks)
-        return errors
+            self.pool.run(run, len(pictures), chunks)
 
     def _prepare_by_rows(
-        self,
-        pictures: list[_Picture],
-        out: Array,
-        first_row: int,
-        errors: list[KsrvError | None],
-        pool: DecodePool,
-        chunks: int,
+        self, pictures: list[_Picture], out: Array, errors: list[KsrvError | None]
     ) -> list[_Picture]:
         """Decode, resize and convert JPEGs row by row, without the GIL.
 
         Args:
             pictures: The pictures of a batch.
             out: See `prepare`.
-            first_row: See `prepare`.
             errors: Receives the error of each picture whose request has ended.
-            pool: The threads that share the work.
-            chunks: How many pieces to make of it.
 
         Returns:
-            The pictures that are left: of other kinds, unusual or damaged.
+            The pictures that are left: of other kinds, unusual or damaged, or without room.
         """
         left: list[_Picture] = []
         taken: list[_Picture] = []
         plans: list[RowPlan] = []
-        nbytes = 0
         for picture in pictures:
             plan = self._row_plans.plan(picture.header, out[0])
             if plan is None:
                 left.append(picture)
-                continue
-            taken.append(picture)
-            plans.append(plan)
-            nbytes = max(nbytes, row_decoder_bytes(picture.header))
-        if not taken:
-            return pictures
-
-        def all_ended() -> bool:
-            return all(picture.ended() for picture in taken)
-
-        # As many as are decoded at once; where there is no room for them, one after the other.
-        at_once = min(len(taken), pool.threads) if chunks > 1 else 1
-        try:
-            reserved = decoding.take(at_once * nbytes, all_ended)
-        except NoRoom:
-            at_once = chunks = 1
-            try:
-                reserved = decoding.take(nbytes, all_ended)
-            except NoRoom:
-                return pictures  # each of them says so
-        if not reserved:
-            return pictures
-        rows = [picture.row for picture in taken]
-        try:
-            if self.image.resize == "letterbox":
-                self._row_plans.fill_grey(out, rows)
-            outcomes = decode_rows(
-                pool,
-                plans,
-                [picture.element for picture in taken],
-                rows,
-                out,
-                [picture.request for picture in taken],
-                chunks,
-            )
-        finally:
-            decoding.give_back(at_once * nbytes)
-        for picture, outcome in zip(taken, outcomes, strict=True):
-            if outcome == WHOLE:
-                continue
-            out[picture.row] = 0
-            if outcome == ENDED:
-                errors[picture.row - first_row] = _ended()
             else:
+                taken.append(picture)
+                plans.append(plan)
+        outcomes = decode_rows(
+            self.pool,
+            plans,
+            [picture.element for picture in taken],
+            [picture.header for picture in taken],
+            [picture.row for picture in taken],
+            out,
+            [picture.request for picture in taken],
+        )
+        for picture, outcome in zip(taken, outcomes, strict=True):
+            if outcome == ENDED:
+                errors[picture.place] = _ended()
+            elif outcome != WHOLE:
                 left.append(picture)
         return left
 
@@ -478,8 +477,8 @@ class ImagePreparer:
     def _decoded(self, picture: _Picture, reduction: int, channels: int) -> Array:
         """Decode to [height, width, channels]; `channels` 0 keeps the file's own."""
         header = picture.header
-        height, width = reduced_size(header, reduction)
-        if jpeg.decodes(header) and (order := jpeg_order(self.image, header, channels)):
+        height, width = reduced_size((header.height, header.width), reduction)
+        if jpeg.decodes(header) and (order := jpeg_order(self.image, header.channels, channels)):
             picture_memory = scratch(
                 np.dtype(np.uint8), (height, width, 1 if order == "GRAY" else 3)
             )
@@ -523,21 +522,6 @@ class ImagePreparer:
             return int(cv2.IMREAD_UNCHANGED)
         keeps_depth = convert and self.spec.datatype == "UINT16" and self.image.resize != "pillow"
         return flags | upright | (int(cv2.IMREAD_ANYDEPTH) if keeps_depth else 0)
-
-
-def _chunks(count: int, work: int, pool: DecodePool) -> int:
-    """Return how many pieces to make of the decoding of pictures; one runs on this thread alone."""
-    if count < 2 or work < SHARED_WORK or pool.threads == 1:
-        return 1
-    # Two chunks a thread even out pictures of different cost.
-    return min(count, 2 * pool.threads, max(2, 2 * work // SHARED_WORK))
-
-
-def _decode_ns(header: Header) -> int:
-    """About how long one thread takes to decode an image."""
-    pixels = header.width * header.height
-    scans = header.scans * pixels // SCANS_PER_NANOSECOND
-    return NANOSECONDS_PER_IMAGE + NANOSECONDS_PER_PIXEL * pixels + scans
 
 
 def _ended() -> DeadlineExceeded:

@@ -1,12 +1,13 @@
 """How JPEGs become rows of a batch while they are decoded: worked out once for each size of picture."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from ksrv._native.image.convert_pixels import Conversion
 from ksrv._native.image.image_header import Header
-from ksrv._native.resize.jpeg_batch import RowPlan
+from ksrv._native.resize.jpeg_batch import PlanTable, RowPlan
 from ksrv._native.resize.row_resize import resizes_by_rows
 from ksrv.images import jpeg
 from ksrv.images.geometry import LETTERBOX_GREY, Geometry, Size
@@ -14,6 +15,7 @@ from ksrv.request import Array
 from ksrv.spec import ImageSpec
 
 MOST_PLANS = 1024
+MOST_TABLES = 64
 
 
 class RowPlans:
@@ -41,7 +43,7 @@ class RowPlans:
         self._resizable = resizable
         self._bfloat16 = bfloat16
         self._kind = _row_kind(geometry.spec.resize, linear)
-        self._plans: dict[tuple[int, int, int, tuple[int, ...]], RowPlan | None] = {}
+        self._tables: dict[tuple[int, ...], PlanTable] = {}
 
     def plan(self, header: Header, slot: Array) -> RowPlan | None:
         """Return how a picture is decoded row by row; None where it is not.
@@ -54,35 +56,41 @@ class RowPlans:
             return None
         if self._geometry.spec.exif == "apply" and header.orientation != 1:
             return None
-        key = header.height, header.width, header.channels, slot.shape
-        plans = self._plans  # other threads may begin another table meanwhile
-        if key not in plans:
-            if len(plans) >= MOST_PLANS:
-                plans = self._plans = {}
-            plans[key] = self._new_plan(header, slot)
-        return plans[key]
+        return self.table(slot).find(header.height, header.width, header.channels)
 
-    def fill_grey(self, out: Array, rows: list[int]) -> None:
-        """Fill rows with what lies around the picture in a letterbox.
+    def table(self, slot: Array) -> PlanTable:
+        """Return the plans for upright 8-bit JPEGs of one or three channels.
 
         Args:
-            out: [rows, height, width, channels] of the batch.
-            rows: The rows.
+            slot: A row of the batch.
         """
-        channels = out.shape[3]
-        pixel = np.empty((1, 1, channels), out.dtype)
+        tables = self._tables  # other threads may begin another one meanwhile
+        table = tables.get(slot.shape)
+        if table is None:
+            if len(tables) >= MOST_TABLES:
+                tables = self._tables = {}
+            # A plan only looks at a row's layout, and no batch is to be kept in memory for that.
+            like = np.empty(slot.shape, slot.dtype)
+            table = tables[slot.shape] = PlanTable(partial(self._new_plan, like), MOST_PLANS)
+        return table
+
+    def _border(self, slot: Array) -> bytes:
+        """Return one pixel of what lies around the picture in a letterbox; empty for no letterbox."""
+        if self._geometry.spec.resize != "letterbox":
+            return b""
+        channels = slot.shape[2]
+        pixel = np.empty((1, 1, channels), slot.dtype)
         grey = np.full((1, 1, channels), LETTERBOX_GREY, np.uint8)
         self._finish[False, channels](grey, pixel, bfloat16=self._bfloat16)
-        out[rows] = pixel
+        return pixel.tobytes()
 
-    def _new_plan(self, header: Header, slot: Array) -> RowPlan | None:
+    def _new_plan(self, slot: Array, height: int, width: int, channels: int) -> RowPlan | None:
         target: Size = (slot.shape[0], slot.shape[1])
-        channels = slot.shape[2]
-        order = jpeg_order(self._geometry.spec, header, channels)
-        if not order or not (self._resizable or (header.height, header.width) == target):
+        order = jpeg_order(self._geometry.spec, channels, slot.shape[2])
+        if not order or not (self._resizable or (height, width) == target):
             return None
-        reduction = self._geometry.reduction((header.height, header.width), target)
-        size = reduced_size(header, reduction)
+        reduction = self._geometry.reduction((height, width), target)
+        size = reduced_size((height, width), reduction)
         full, offset, part = self._geometry.inside(size, target)
         kind = "linear bytes" if full == size else self._kind
         if kind is None or not resizes_by_rows(kind, size, full):
@@ -91,40 +99,41 @@ class RowPlans:
             size=size,
             slot=slot,
             part=part,
-            conversion=self._finish[False, channels],
+            conversion=self._finish[False, slot.shape[2]],
             full=full,
             offset=offset,
             kind=kind,
             order=order,
             reduction=reduction,
             bfloat16=self._bfloat16,
+            border=self._border(slot),
         )
 
 
-def jpeg_order(image: ImageSpec, header: Header, channels: int) -> str:
+def jpeg_order(image: ImageSpec, found: int, wanted: int) -> str:
     """Return the order in which a JPEG's pixels are wanted; "" where it has another number.
 
     Args:
         image: The `image:` section.
-        header: The picture's header.
-        channels: How many are wanted; 0 for the file's own.
+        found: The channels of the picture.
+        wanted: How many are wanted; 0 for the file's own.
     """
-    colour = channels >= 3 if image.channels == "convert" else header.channels != 1
-    if channels not in (0, 3 if colour else 1):
+    colour = wanted >= 3 if image.channels == "convert" else found != 1
+    if wanted not in (0, 3 if colour else 1):
         return ""
     if not colour:
         return "GRAY"
     return "RGB" if image.color == "RGB" else "BGR"
 
 
-def reduced_size(header: Header, reduction: int) -> Size:
+def reduced_size(size: Size, reduction: int) -> Size:
     """Return the size of a picture that its decoder scales down.
 
     Args:
-        header: The picture's header.
+        size: The picture's height and width.
         reduction: By what.
     """
-    return -(-header.height // reduction), -(-header.width // reduction)
+    return -(-size[0] // reduction), -(-size[1] // reduction)
 
 
 def _row_kind(resize: str, linear: np.dtype[np.generic] | None) -> str | None:

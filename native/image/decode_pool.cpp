@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <new>
@@ -31,6 +32,16 @@ struct DecodePool::State {
     pid_t owner = 0;
     std::vector<std::thread> threads;
 };
+
+std::size_t DecodePool::chunks(std::size_t count, std::uint64_t work_ns) const noexcept {
+    // Below this, waking a thread costs more than it saves.
+    constexpr std::uint64_t shared_ns = 200000;
+    if (count < 2 || work_ns < shared_ns || helpers_ == 0) return 1;
+    // Two chunks a thread even out pictures of different cost.
+    const std::uint64_t most = std::min<std::uint64_t>(count, 2 * threads());
+    return static_cast<std::size_t>(
+        std::min(most, std::max<std::uint64_t>(2, 2 * work_ns / shared_ns)));
+}
 
 DecodePool::~DecodePool() {
     if (state_ == nullptr) return;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 
 namespace ksrv {
@@ -23,6 +24,9 @@ class DecodePool {
     DecodePool &operator=(const DecodePool &) = delete;
 
     std::size_t threads() const noexcept { return helpers_ + 1; }
+
+    // How many chunks to make of the decoding of so many pictures; one where this thread alone is the quickest.
+    std::size_t chunks(std::size_t count, std::uint64_t work_ns) const noexcept;
 
     // Calls `function` once for each chunk, on this thread and on helpers; returns when all are done.
     void run(std::size_t chunks, ChunkFunction function, void *context) noexcept;

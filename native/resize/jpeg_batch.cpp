@@ -1,5 +1,8 @@
 #include "resize/jpeg_batch.hpp"
 
+#include <algorithm>
+#include <cstring>
+
 namespace ksrv {
 namespace {
 
@@ -8,15 +11,31 @@ struct Share {
     std::size_t count, chunks;
 };
 
-void decode_one(BatchedJpeg &one) noexcept {
-    if (one.ended && one.ended->load(std::memory_order_acquire) != 0) {
-        one.passed_over = true;
-        return;
+bool has_ended(const BatchedJpeg &one) noexcept {
+    return one.ended && one.ended->load(std::memory_order_acquire) != 0;
+}
+
+// Fills a row with copies of a pixel; each step doubles what is there.
+void fill_border(const BatchedJpeg &one) noexcept {
+    std::size_t filled = std::min(one.border_bytes, one.row_bytes);
+    std::memcpy(one.row, one.border, filled);
+    while (filled < one.row_bytes) {
+        const std::size_t more = std::min(filled, one.row_bytes - filled);
+        std::memcpy(one.row + filled, one.row, more);
+        filled += more;
     }
-    const auto resize =
-        make_row_resize(one.kind, one.window, PIXEL_U8, one.target, *one.coefficients);
-    const bool ready = resize && resize->prepare();
-    one.result = ready ? decode_jpeg(one.jpeg, *resize) : Decoded::no_memory;
+}
+
+void decode_one(BatchedJpeg &one) noexcept {
+    one.passed_over = has_ended(one);
+    if (!one.passed_over) {
+        if (one.border_bytes != 0) fill_border(one);
+        const auto resize =
+            make_row_resize(one.kind, one.window, PIXEL_U8, one.target, *one.coefficients);
+        const bool ready = resize && resize->prepare();
+        one.result = ready ? decode_jpeg(one.jpeg, *resize) : Decoded::no_memory;
+    }
+    if (one.passed_over || one.result != Decoded::whole) std::memset(one.row, 0, one.row_bytes);
 }
 
 void decode_chunk(void *context, std::size_t chunk) {
@@ -26,11 +45,44 @@ void decode_chunk(void *context, std::size_t chunk) {
     for (std::size_t i = share.count * chunk / share.chunks; i < end; ++i) decode_one(share.jpegs[i]);
 }
 
+void pass_over(BatchedJpeg *jpegs, std::size_t count) noexcept {
+    for (std::size_t i = 0; i < count; ++i) {
+        jpegs[i].passed_over = true;
+        std::memset(jpegs[i].row, 0, jpegs[i].row_bytes);
+    }
+}
+
+DecodeRoom take(DecodeMemory &memory, std::uint64_t nbytes, const BatchedJpeg *jpegs,
+                std::size_t count) noexcept {
+    for (;;) {
+        const DecodeRoom room = memory.take(nbytes);
+        if (room != DecodeRoom::wait || std::all_of(jpegs, jpegs + count, has_ended)) return room;
+    }
+}
+
 }  // namespace
 
-void decode_jpegs(DecodePool &pool, BatchedJpeg *jpegs, std::size_t count, std::size_t chunks) noexcept {
-    Share share{jpegs, count, chunks};
-    pool.run(chunks, decode_chunk, &share);
+void decode_jpegs(DecodePool &pool, DecodeMemory &memory, BatchedJpeg *jpegs, std::size_t count) noexcept {
+    std::uint64_t work_ns = 0, largest = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        work_ns += jpegs[i].decode_ns;
+        largest = std::max(largest, jpegs[i].decoder_bytes);
+    }
+    Share share{jpegs, count, pool.chunks(count, work_ns)};
+    std::size_t at_once = share.chunks > 1 ? std::min(count, pool.threads()) : 1;
+    DecodeRoom room = take(memory, at_once * largest, jpegs, count);
+    if (at_once > 1 && (room == DecodeRoom::none || room == DecodeRoom::too_large)) {
+        at_once = share.chunks = 1;
+        room = take(memory, largest, jpegs, count);
+    }
+    if (room == DecodeRoom::taken) {
+        pool.run(share.chunks, decode_chunk, &share);
+        memory.give_back(at_once * largest);
+    } else if (room == DecodeRoom::wait) {
+        pass_over(jpegs, count);
+    } else {
+        for (std::size_t i = 0; i < count; ++i) std::memset(jpegs[i].row, 0, jpegs[i].row_bytes);
+    }
 }
 
 }  // namespace ksrv

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "image/decode_memory.hpp"
 #include "image/decode_pool.hpp"
 #include "image/jpeg_decoder.hpp"
 #include "resize/row_resize.hpp"
@@ -19,12 +20,20 @@ struct BatchedJpeg {
     ResizeWindow window{};
     PixelTarget target{};
     const Coefficients *coefficients = nullptr;
+    // The batch's row; all zero where the picture was not decoded, so that no byte of another is seen.
+    unsigned char *row = nullptr;
+    std::size_t row_bytes = 0;
+    // One pixel of what lies around a letterbox; none where the picture fills its row.
+    unsigned char border[32] = {};
+    std::size_t border_bytes = 0;
+    std::uint64_t decode_ns = 0, decoder_bytes = 0;
     const std::atomic<std::int32_t> *ended = nullptr;
     Decoded result = Decoded::elsewhere;
     bool passed_over = false;  // its request had ended
 };
 
-// Decodes them in order, in so many chunks; returns when all are done.
-void decode_jpegs(DecodePool &pool, BatchedJpeg *jpegs, std::size_t count, std::size_t chunks) noexcept;
+// Decodes them in order, on several threads when that pays, as many at once as there is memory for. Where there
+// is none for the largest of them alone, all are left to `Decoded::elsewhere`, which says so.
+void decode_jpegs(DecodePool &pool, DecodeMemory &memory, BatchedJpeg *jpegs, std::size_t count) noexcept;
 
 }  // namespace ksrv

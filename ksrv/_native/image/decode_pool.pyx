@@ -7,6 +7,7 @@ cv2.
 """
 
 from cpython.ref cimport PyObject
+from libc.stdint cimport uint64_t
 
 
 cdef struct Share:
@@ -54,6 +55,15 @@ cdef class DecodePool:
     def threads(self):
         """How many threads work on one batch."""
         return self.pool.threads()
+
+    def chunks(self, size_t count, uint64_t work_ns) -> int:
+        """Return how many ranges to make of pictures; one where this thread alone is the quickest.
+
+        Args:
+            count: The number of pictures.
+            work_ns: How long one thread takes to decode them.
+        """
+        return self.pool.chunks(count, work_ns)
 
     def run(self, work, Py_ssize_t count, Py_ssize_t chunks) -> None:
         """Call `work(start, stop)` until the ranges have covered `count` items.

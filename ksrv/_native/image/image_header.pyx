@@ -3,37 +3,12 @@
 """Headers of encoded images, read before any decoder sees the file."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport uint32_t
 
 from typing import NamedTuple
 
 
-cdef extern from "image/image_header.hpp" namespace "ksrv" nogil:
-    cdef enum class ImageFault(int):
-        none
-        unknown_format
-        truncated
-        damaged
-        chunk
-        texts
-
-    const int COMPRESSED_TEXTS
-
-    cdef cppclass ImageHeader:
-        int format
-        uint32_t width
-        uint32_t height
-        int channels
-        int bit_depth
-        int orientation
-        int components
-        uint32_t scans
-        int pixel_bytes
-        size_t chunk
-        size_t announced
-        size_t left
-
-    ImageFault read_image_header(const unsigned char *data, size_t size, ImageHeader *header)
+DECODED_APART_NS = DECODED_APART
+"""From here on a request's pictures are decoded apart from those of other requests."""
 
 
 FORMATS = ("jpeg", "png", "webp", "bmp", "tiff", "gif")
@@ -123,3 +98,29 @@ def probe(data) -> Header:
         name, header.width, header.height, header.channels, header.bit_depth, header.orientation,
         header.components, header.scans, header.pixel_bytes,
     )
+
+
+cdef ImageHeader known_header(header) except *:
+    cdef ImageHeader known
+    known.width, known.height = header.width, header.height
+    known.channels, known.components = header.channels, header.components
+    known.scans, known.pixel_bytes = header.scans, header.pixel_bytes
+    return known
+
+
+def decode_ns(header) -> int:
+    """Return about how many nanoseconds one thread takes to decode a picture.
+
+    Args:
+        header: Its `Header`.
+    """
+    return c_decode_ns(known_header(header))
+
+
+def row_decoder_bytes(header) -> int:
+    """Return the bytes that a JPEG's decoder holds at its peak where no whole picture is kept.
+
+    Args:
+        header: Its `Header`.
+    """
+    return c_row_decoder_bytes(known_header(header))

@@ -1,8 +1,9 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 from ksrv._native.image.convert_pixels import Conversion
 from ksrv._native.image.decode_pool import DecodePool
+from ksrv._native.image.image_header import Header
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv.request import Array, Element
 
@@ -25,14 +26,20 @@ class RowPlan:
         order: str,
         reduction: int,
         bfloat16: bool,
+        border: bytes = b"",
     ) -> None: ...
+
+@final
+class PlanTable:
+    def __init__(self, make: Callable[[int, int, int], RowPlan | None], most: int) -> None: ...
+    def find(self, height: int, width: int, channels: int) -> RowPlan | None: ...
 
 def decode_rows(
     pool: DecodePool,
     plans: list[RowPlan],
     files: list[Element],
+    headers: list[Header],
     rows: list[int],
     out: Array,
     requests: list[NativeHandle | None] | None,
-    chunks: int,
 ) -> list[int]: ...

@@ -1,33 +1,27 @@
-# A plan does not change; every call works on its own jobs.
-# cython: freethreading_compatible = True
+# A plan does not change; every call works on its own jobs. A table of plans relies on the GIL.
 """The JPEGs of a batch, decoded into its rows without the GIL."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdlib cimport calloc, free
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy
 from libcpp.vector cimport vector
 
-from ksrv._native.image.convert_pixels cimport Coefficients, Conversion, PixelTarget, Plane
-from ksrv._native.image.decode_pool cimport CDecodePool, DecodePool
-from ksrv._native.image.jpeg_decoder cimport Decoded, JpegJob, PixelOrder
-from ksrv._native.queue.request_handle cimport AtomicInt, NativeHandle
-from ksrv._native.resize.row_resize cimport ResizeKind, ResizeWindow, fill_window
+from ksrv._native.image.convert_pixels cimport Conversion, Plane
+from ksrv._native.image.decode_memory cimport process_decode_memory
+from ksrv._native.image.decode_pool cimport DecodePool
+from ksrv._native.image.image_header cimport (
+    ImageHeader, c_decode_ns, c_row_decoder_bytes, known_header,
+)
+from ksrv._native.image.jpeg_decoder cimport Decoded, PixelOrder
+from ksrv._native.queue.request_handle cimport NativeHandle
+from ksrv._native.resize.row_resize cimport ResizeKind, fill_window
 
 from ksrv._native.image.jpeg_decoder import ORDERS
 from ksrv._native.resize.row_resize import KINDS, resizes_by_rows
 
-
-cdef extern from "resize/jpeg_batch.hpp" namespace "ksrv" nogil:
-    cdef cppclass BatchedJpeg:
-        JpegJob jpeg
-        ResizeKind kind
-        ResizeWindow window
-        PixelTarget target
-        const Coefficients *coefficients
-        const AtomicInt *ended
-        Decoded result
-        bint passed_over
-
-    void decode_jpegs(CDecodePool &pool, BatchedJpeg *jpegs, size_t count, size_t chunks) noexcept
+cdef enum:
+    BORDER = 32  # bytes that BatchedJpeg has for a pixel
 
 
 cdef class RowPlan:
@@ -44,19 +38,15 @@ cdef class RowPlan:
         order: One of `jpeg_decoder.ORDERS`.
         reduction: By what the decoder scales down: 1, 2, 4 or 8.
         bfloat16: Whether a row of uint16 holds the bit patterns of BF16.
+        border: One pixel of the row's datatype for what lies around the part; empty for nothing.
 
     Raises:
         ValueError: Sizes, channels or types that do not fit.
     """
 
-    cdef BatchedJpeg job
-    cdef Conversion conversion
-    cdef tuple shape
-    cdef Py_ssize_t offset
-
     def __cinit__(
         self, *, size, slot, part, Conversion conversion not None, full, offset, str kind,
-        str order, int reduction, bint bfloat16
+        str order, int reduction, bint bfloat16, bytes border=b""
     ):
         cdef Py_ssize_t channels = 1 if order == "GRAY" else 3
         top, left, height, width = part
@@ -68,6 +58,8 @@ cdef class RowPlan:
             raise ValueError(f"the resize {kind!r} of {size} to {full} needs the whole picture")
         if inner.height != height or inner.width != width:
             raise ValueError(f"the part {part} lies outside of a row of {slot.shape}")
+        if len(border) > BORDER or (border and whole.channels * slot.itemsize != len(border)):
+            raise ValueError(f"a border of {len(border)} bytes is no pixel of {slot.shape}")
         conversion.aim(inner, channels, False, bfloat16, &self.job.target)
         fill_window(&self.job.window, size, channels, full, offset, inner)
         self.job.kind = <ResizeKind><int>KINDS[kind]
@@ -75,9 +67,56 @@ cdef class RowPlan:
         self.job.jpeg.reduction = <unsigned int>reduction
         self.job.jpeg.height, self.job.jpeg.width = size
         self.job.coefficients = &conversion.coefficients
+        self.job.border_bytes = <size_t>len(border)
+        memcpy(self.job.border, <const char *>border, <size_t>len(border))
+        self.job.row_bytes = <size_t>slot.nbytes
         self.conversion = conversion
         self.shape = slot.shape
         self.offset = <const char *>inner.view.buf - <const char *>whole.view.buf
+
+    cdef void fill(
+        self, BatchedJpeg *job, const unsigned char *file, size_t length, unsigned char *row
+    ) noexcept:
+        job[0] = self.job
+        job.jpeg.data = file
+        job.jpeg.size = length
+        job.row = row
+        job.target.data = row + self.offset
+
+
+cdef class PlanTable:
+    """The plans of one image input for rows of one shape, by the size of a picture.
+
+    Args:
+        make: Returns the `RowPlan` for height, width and channels of a picture, or None where it is
+            not decoded row by row.
+        most: How many plans are kept; then a new table begins.
+    """
+
+    def __init__(self, make not None, Py_ssize_t most):
+        self.make = make
+        self.most = most
+        self.plans = {}
+
+    def find(self, uint32_t height, uint32_t width, uint32_t channels) -> RowPlan | None:
+        """Return the plan for a picture, or None where it is not decoded row by row.
+
+        Args:
+            height: The picture's.
+            width: The picture's.
+            channels: The picture's: 1 or 3.
+        """
+        return self.plan(height, width, channels)
+
+    cdef RowPlan plan(self, uint32_t height, uint32_t width, uint32_t channels):
+        cdef object key = <uint64_t>height << 24 | <uint64_t>width << 4 | channels
+        cdef dict plans = self.plans  # another thread may begin a new one meanwhile
+        if key in plans:
+            return plans[key]
+        if len(plans) >= self.most:
+            plans = self.plans = {}
+        plan = plans[key] = self.make(height, width, channels)
+        return plan
 
 
 WHOLE, ELSEWHERE, ENDED = range(3)
@@ -85,8 +124,8 @@ WHOLE, ELSEWHERE, ENDED = range(3)
 
 
 def decode_rows(
-    DecodePool pool not None, list plans not None, list files not None, list rows not None, out,
-    list requests, Py_ssize_t chunks
+    DecodePool pool not None, list plans not None, list files not None, list headers not None,
+    list rows not None, out, list requests
 ):
     """Decode JPEGs into rows of a batch.
 
@@ -94,13 +133,13 @@ def decode_rows(
         pool: The threads that share the work.
         plans: The `RowPlan` of each picture.
         files: The whole file of each.
+        headers: The `Header` of each.
         rows: The row of each.
         out: [rows, height, width, channels], C-ordered and writable, of the plans' row.
         requests: The handle of each picture's request, or None; None for no requests.
-        chunks: How many pieces to make of the work; 1 for this thread alone.
 
     Returns:
-        WHOLE, ELSEWHERE or ENDED for each. The rows of the latter two hold anything.
+        WHOLE, ELSEWHERE or ENDED for each. The rows of the latter two are zero.
 
     Raises:
         ValueError: Lengths, rows or a layout that do not fit.
@@ -111,10 +150,10 @@ def decode_rows(
     cdef RowPlan plan
     cdef vector[BatchedJpeg] jobs
     cdef Py_buffer *views
-    cdef Py_buffer *view
     cdef Plane first
     cdef NativeHandle request
-    cdef bint fits = len(files) == count and len(rows) == count
+    cdef ImageHeader header
+    cdef bint fits = len(files) == count and len(rows) == count and len(headers) == count
     if not fits or (requests is not None and len(requests) != count):
         raise ValueError(f"there are {count} plans, {len(files)} files and {len(rows)} rows")
     if count == 0:
@@ -135,20 +174,18 @@ def decode_rows(
                 raise ValueError(f"row {row} of {plan.shape} is not in a batch of {out.shape}")
             PyObject_GetBuffer(files[i], &views[i], PyBUF_SIMPLE)
             held += 1
-            view = &views[i]
-            jobs[i] = plan.job
-            jobs[i].jpeg.data = <const unsigned char *>view.buf
-            jobs[i].jpeg.size = <size_t>view.len
-            jobs[i].target.data = (
-                <unsigned char *>first.view.buf + row * row_bytes + plan.offset
+            header = known_header(headers[i])
+            plan.fill(
+                &jobs[i], <const unsigned char *>views[i].buf, <size_t>views[i].len,
+                <unsigned char *>first.view.buf + row * row_bytes,
             )
+            jobs[i].decode_ns = c_decode_ns(header)
+            jobs[i].decoder_bytes = c_row_decoder_bytes(header)
             if requests is not None and requests[i] is not None:
                 request = requests[i]
                 jobs[i].ended = &request.native.done
         with nogil:
-            decode_jpegs(
-                pool.pool[0], jobs.data(), <size_t>count, <size_t>max(1, min(chunks, count))
-            )
+            decode_jpegs(pool.pool[0], process_decode_memory(), jobs.data(), <size_t>count)
         return [
             ENDED if jobs[i].passed_over
             else WHOLE if jobs[i].result == Decoded.whole

@@ -58,7 +58,7 @@ def test_an_image_waits_for_another_one_of_the_process():
     taken = []
     waiting = threading.Thread(target=lambda: taken.append(memory.take(70)))
     waiting.start()
-    wait_until(lambda: memory._waiting)
+    wait_until(lambda: memory.waiting)
     assert not taken
     memory.give_back(80)
     waiting.join(60)

@@ -254,7 +254,7 @@ def test_an_image_without_room_fails_its_own_request(monkeypatch):
 @pytest.fixture
 def heavy(monkeypatch):
     """A picture that counts as one that takes long, and a decoder that holds it back."""
-    monkeypatch.setattr(validation, "APART_NS", 1_000_000)  # some 250,000 pixels
+    monkeypatch.setattr(validation, "DECODED_APART_NS", 1_000_000)  # some 250,000 pixels
     return Decoder(monkeypatch, held=7), png(7, 600, 600)
 
 
