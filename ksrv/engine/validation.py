@@ -184,6 +184,11 @@ class RequestValidator:
                     f": encoded images need the layout NHWC with 1 or 3 channels, and its shape is "
                     f"{shape_text(spec.shape)}"
                 )
+                if spec.shape[1] in (1, 3):
+                    images += (
+                        "; a folder with a model.yaml of 'handler: image_classifier' and 'model: FILE', or an "
+                        "input of the layout NHWC with 'image: {model_layout: NCHW}', has the model take images"
+                    )
             raise InvalidRequest(
                 f"the input {quote(tensor.name)} has the datatype {quote(tensor.datatype)}; the "
                 f"model {self.spec.name} expects {spec.datatype}{images}"

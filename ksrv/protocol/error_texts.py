@@ -30,7 +30,7 @@ _JSON_FAULTS = {
     "utf8": "bytes that are not UTF-8",
 }
 
-_ABOUT_A_VALUE = frozenset({"type", "data_type", "dimension", "size_invalid"})
+_ABOUT_A_VALUE = frozenset({"type", "dimension", "size_invalid"})
 """Faults of which the offset is that of a value."""
 
 _RANGES = {
@@ -97,7 +97,10 @@ def _request_fault(error: BodyError, body: memoryview) -> str | None:
             found = _unexpected(body, error.offset)
             hint = ""
             if error.offset == 0:
-                hint = "; a body of raw bytes needs the header Inference-Header-Content-Length: 0"
+                hint = (
+                    "; a body of raw bytes needs the header Inference-Header-Content-Length: 0, an "
+                    "image Content-Type: image/jpeg or the like"
+                )
             return f"the body is not valid JSON: {found} at byte {error.offset}{hint}"
         case "end" | "control" | "escape" | "utf8":
             fault = _JSON_FAULTS[error.code]
@@ -158,8 +161,6 @@ def _tensor_fault(error: BodyError, body: memoryview, subject: str) -> str | Non
     match error.code:
         case "datatype":
             return f"{subject}: {quote(error.name)} is not a datatype"
-        case "data_type":
-            return f"{subject}: 'data' holds {_kind(body, error.offset)} at byte {error.offset}"
         case "dimension":
             return (
                 f"{subject}: dimension {error.expected} of 'shape' must be an integer from 0 to "

@@ -5,6 +5,10 @@ it is read by its content. Nesting does not matter: flat and nested data in row-
 the same, and only the number of values is compared with the shape.
 """
 
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+
 import orjson
 
 from ksrv._native.json import number_array
@@ -18,31 +22,63 @@ from ksrv.request import Array, Element
 _BINARY_ONLY = frozenset(("FP16", "BF16"))
 
 
-def _walk(document: list[object], subject: str) -> list[Element]:
-    """Return nested strings depth first; the header's reader has bounded the nesting."""
-    found: list[Element] = []
+CONTENT_TYPE, BASE64 = "content_type", "base64"
+B64 = "b64"
+_DATA_URL = re.compile(r"data:[^,]{0,256},", re.IGNORECASE)
+
+
+def _walk(document: list[object]) -> Iterator[object]:
+    """Yield nested values depth first; the header's reader has bounded the nesting."""
     pending = [iter(document)]
     while pending:
         for value in pending[-1]:
-            if isinstance(value, str):
-                found.append(value.encode())
-            elif isinstance(value, list):
+            if isinstance(value, list):
                 pending.append(iter(value))
                 break
-            else:
-                raise InvalidRequest(
-                    f"{subject}: value {len(found)} of 'data' is not a string; BYTES data in JSON is "
-                    f"one string for each element"
-                )
+            yield value
         else:
             pending.pop()
-    return found
 
 
-CONTENT_TYPE, BASE64 = "content_type", "base64"
+def from_base64(text: str) -> bytes:
+    """Return the bytes of base64 or of a data URL.
+
+    Args:
+        text: The text.
+
+    Raises:
+        Base64Error: It is neither.
+    """
+    if text[:5].lower() != "data:":
+        return decode(text)
+    head = _DATA_URL.match(text)
+    if head is None or not head[0].lower().endswith(";base64,"):
+        raise Base64Error("a data URL has the form data:TYPE;base64,TEXT")
+    return decode(text[head.end() :])
 
 
-def _strings(body: memoryview, begin: int, end: int, subject: str, count: int) -> list[Element]:
+def _element(value: object, is_base64: bool, subject: str, place: int) -> Element:
+    text = value
+    if isinstance(value, dict) and value.keys() == {B64}:
+        text, is_base64 = value[B64], True
+    if not isinstance(text, str):
+        raise InvalidRequest(
+            f"{subject}: value {place} of 'data' is not a string; BYTES data in JSON is one string for "
+            f'each element, or {{"{B64}": ...}} for bytes in base64'
+        )
+    if not is_base64:
+        return text.encode()
+    try:
+        return from_base64(text)
+    except Base64Error as error:
+        raise InvalidRequest(
+            f"{subject}: element {place} of 'data' is not base64: {error}"
+        ) from None
+
+
+def _strings(
+    body: memoryview, begin: int, end: int, subject: str, count: int, is_base64: bool
+) -> list[Element]:
     text = body[begin:end]
     try:
         document: list[object] = orjson.loads(text)
@@ -51,11 +87,16 @@ def _strings(body: memoryview, begin: int, end: int, subject: str, count: int) -
         raise InvalidRequest(
             f"{subject}: 'data' is not valid JSON: {error.msg} at byte {where}"
         ) from None
-    try:
-        # Most often the array is flat, and this is four times as fast as the walk.
-        found: list[Element] = [str.encode(value) for value in document]  # type: ignore[arg-type]
-    except TypeError:
-        found = _walk(document, subject)
+    found: list[Element] | None = None
+    if not is_base64:
+        with suppress(TypeError):
+            # Most often the array is flat, and this is four times as fast as the walk.
+            found = [str.encode(value) for value in document]  # type: ignore[arg-type]
+    if found is None:
+        found = [
+            _element(value, is_base64, subject, place)
+            for place, value in enumerate(_walk(document))
+        ]
     if len(found) != count:
         raise InvalidRequest(
             f"{subject}: the shape asks for {count} values, but 'data' holds {len(found)}"
@@ -63,28 +104,20 @@ def _strings(body: memoryview, begin: int, end: int, subject: str, count: int) -
     return found
 
 
-def _decoded(elements: list[Element], subject: str) -> list[Element]:
-    found: list[Element] = []
-    for place, element in enumerate(elements):
-        try:
-            found.append(decode(element))
-        except Base64Error as error:
-            raise InvalidRequest(
-                f"{subject}: element {place} of 'data' is not base64, as its {CONTENT_TYPE} says: {error}"
-            ) from None
-    return found
-
-
-def read_data(body: memoryview, entry: Input, index: int) -> Array | list[Element]:
+def read_data(
+    body: memoryview, entry: Input, index: int, *, is_image: bool = False
+) -> Array | list[Element]:
     """Return the values of an input that is given in JSON.
 
-    BYTES with the parameter `content_type` of `base64` are decoded, as MLServer's clients expect: so JSON
-    carries images.
+    JSON carries images as base64: BYTES with the parameter `content_type` of `base64` are decoded, as
+    MLServer's clients expect, and so are `{"b64": ...}` as in TensorFlow Serving, and all strings for an
+    input of images unless they have another content type. A data URL is base64 as well.
 
     Args:
         body: The whole body.
         entry: The input; its `data` is not None.
         index: Its index in the request.
+        is_image: Whether the model's input takes encoded images.
 
     Raises:
         InvalidRequest: The array does not hold exactly the values that datatype and shape ask for.
@@ -94,10 +127,9 @@ def read_data(body: memoryview, entry: Input, index: int) -> Array | list[Elemen
     begin, end = entry.data
     subject = f"input {quote(entry.name)} (index {index})"
     if entry.datatype == "BYTES":
-        found = _strings(body, begin, end, subject, entry.elements)
-        if entry.parameters.get(CONTENT_TYPE) == BASE64:
-            return _decoded(found, subject)
-        return found
+        kind = entry.parameters.get(CONTENT_TYPE)
+        is_base64 = kind == BASE64 or (is_image and kind is None)
+        return _strings(body, begin, end, subject, entry.elements, is_base64)
     if entry.datatype in _BINARY_ONLY:
         raise InvalidRequest(
             f"{subject}: JSON does not carry {entry.datatype}; send it in the binary data format "

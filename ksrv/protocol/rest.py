@@ -34,6 +34,7 @@ from ksrv.protocol.shared_memory import (
     read_tensor,
     write_tensor,
 )
+from ksrv.protocol.uploads import read_upload
 from ksrv.request import (
     Array,
     Element,
@@ -53,6 +54,7 @@ JSON_TYPE = "application/json"
 BINARY_TYPE = "application/octet-stream"
 
 _LAST_NANOSECOND = 2**63 - 1
+_OBJECT = ord("{")
 _NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -140,7 +142,9 @@ def _tensor(
     elif entry.array is not None:
         data = entry.array
     elif entry.data is not None:
-        data = read_data(body, entry, index)
+        declared = spec.input(entry.name)
+        is_image = declared is not None and declared.image is not None
+        data = read_data(body, entry, index, is_image=is_image)
     else:
         data = _read_elements(
             body[entry.offset : entry.offset + entry.length],
@@ -226,6 +230,7 @@ def parse_infer(
     *,
     headers: Mapping[str, str] = _NO_HEADERS,
     regions: SharedMemoryRegistry | None = None,
+    input_name: str | None = None,
 ) -> InferRequest:
     """Read the body of an infer request.
 
@@ -236,6 +241,7 @@ def parse_infer(
         limits: The bounds on the request.
         headers: The request's headers for the handler, names in lower case.
         regions: The shared memory that the request may name; None where that is off.
+        input_name: The input that a body which is an image is for, where the path names it.
 
     Returns:
         The request, with the model's name and version and the deadline that `timeout` sets. Its
@@ -256,9 +262,44 @@ def parse_infer(
     json_length = _json_length(header_length, size)
     if json_length == 0 and header_length is not None:
         request = _raw_request(view, spec)
-        request.model_version = spec.version
-        request.headers = headers
-        return request
+        accepted = _accepted(headers)
+        request.binary_output = JSON_TYPE not in accepted or "*/*" in accepted
+    else:
+        upload = None
+        if header_length is None and size and view[0] != _OBJECT:
+            kind = headers.get("content-type", "")
+            upload = read_upload(view, kind, spec, limits, input_name)
+        if upload is None:
+            request = _document(view, json_length, spec, limits, regions)
+        elif upload.document is None:
+            request = InferRequest(spec.name)
+        else:
+            document = upload.document
+            request = _document(document, len(document), spec, limits, regions)
+        if upload is not None:
+            request.inputs += upload.tensors
+            request.binary_output |= BINARY_TYPE in _accepted(headers)
+            request.nbytes = max(size, request.nbytes)
+    request.model_version = spec.version
+    request.headers = headers
+    return request
+
+
+def _accepted(headers: Mapping[str, str]) -> frozenset[str]:
+    """Return the media types that the client's `Accept` names, in lower case."""
+    types = headers.get("accept", "").lower().split(",")
+    return frozenset(entry.partition(";")[0].strip() for entry in types)
+
+
+def _document(
+    view: memoryview,
+    json_length: int,
+    spec: ModelSpec,
+    limits: Limits,
+    regions: SharedMemoryRegistry | None,
+) -> InferRequest:
+    """Read a request in JSON, with the binary tensors behind it."""
+    size = len(view)
     if json_length > limits.json:
         raise json_too_large(json_length, limits.json)
     try:
@@ -277,7 +318,6 @@ def parse_infer(
         deadline = min(time.monotonic_ns() + header.timeout_us * 1000, _LAST_NANOSECOND)
     return InferRequest(
         model_name=spec.name,
-        model_version=spec.version,
         id=header.id,
         inputs=[
             _tensor(view, entry, index, spec, limits, regions)
@@ -286,7 +326,6 @@ def parse_infer(
         outputs=[_requested(entry, index, regions) for index, entry in enumerate(header.outputs)],
         parameters=header.parameters,
         binary_output=header.binary_output is True,
-        headers=headers,
         deadline_ns=deadline,
         priority=check_priority(header.priority),
         mark_final=header.mark_final,

@@ -100,6 +100,7 @@ def head_rules(
     head: int,
     chunks: int = 65536,
     compression: bool = False,
+    origins: bool = False,
 ) -> HeadRules:
     """Return which heads are plain, never above what gunicorn's parser would take.
 
@@ -110,6 +111,7 @@ def head_rules(
         head: The limit on heads.
         chunks: The limit on the chunks of a body.
         compression: Whether answers may be compressed.
+        origins: Whether web pages of other origins may read answers.
     """
     line = cfg.limit_request_line
     if line < 0 or line >= message.MAX_REQUEST_LINE or line == 0:
@@ -130,6 +132,7 @@ def head_rules(
         request_line=line,
         field_size=size,
         compression=compression,
+        origins=origins,
         scheme_names=tuple(cfg.secure_scheme_headers),
     )
 
@@ -287,6 +290,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
                 json=limits.json,
                 head=limits.head,
                 compression=compression,
+                origins=bool(settings.allowed_origins),
             ),
             self._fast_path,
             prepared_answers(limits, extensions_of(settings)),

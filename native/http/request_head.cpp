@@ -102,6 +102,13 @@ bool has_tab(const unsigned char *at, const unsigned char *end) noexcept {
     return memchr(at, '\t', static_cast<size_t>(end - at)) != nullptr;
 }
 
+// Whether a content type is that of an image or of a form in parts.
+bool is_upload(const unsigned char *at, const unsigned char *end) noexcept {
+    while (at < end && (*at == ' ' || *at == '\t')) ++at;
+    const size_t length = static_cast<size_t>(end - at);
+    return prefixed(at, length, "image/") || prefixed(at, length, "multipart/");
+}
+
 bool has_quality(const unsigned char *at, const unsigned char *end) noexcept {
     for (; end - at >= 2; ++at)
         if ((at[0] == 'q' || at[0] == 'Q') && (at[1] == '=' || at[1] == ' ' || at[1] == '\t')) return true;
@@ -232,7 +239,7 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
     bool content_length = false, host = false, content_type = false, connection = false,
          close = false, keep = false, expects_continue = false, chunked = false;
     uint64_t body = 0, json = 0;
-    bool has_json = false, authorization = false;
+    bool has_json = false, authorization = false, upload = false;
     while (at < end) {
         const unsigned char *name = at;
         while (at < end && is(*at, FIELD)) ++at;
@@ -265,6 +272,7 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
             } else if (named(name, width, "content-type")) {
                 if (content_type) return Verdict::unusual;
                 content_type = true;
+                upload = is_upload(text, stop);
             } else if (named(name, width, "connection")) {
                 close = single_word(value, stop, "close");
                 keep = single_word(value, stop, "keep-alive");
@@ -299,6 +307,9 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
                     route = Route::none;
                 }
             }
+            break;
+        case 'o':
+            if (limits.origins && named(name, width, "origin")) native = false;
             break;
         case 'p':
             if (prefixed(name, width, "proxy-")) native = false;
@@ -335,6 +346,7 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
     head->content_length = body;
     head->json_length = json;
     head->has_json_length = has_json;
+    if (upload && !has_json) native = false;  // images and forms have limits of their own
     if (native && route == Route::infer) {
         // Whatever is refused before its body is read is the app's to refuse.
         const bool json_fits = !has_json || json > 0;

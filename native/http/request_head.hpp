@@ -38,6 +38,7 @@ struct HeadLimits {
     size_t chunks = 65536;        // of a chunked body
     size_t longest_head = 65536;  // of an unusual one
     bool compression = false;     // answers may be compressed: Accept-Encoding matters
+    bool origins = false;         // answers tell web pages who may read them: Origin matters
     size_t scheme_count = 0;      // gunicorn's secure_scheme_headers, in lower case
     char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES] = {};
 };

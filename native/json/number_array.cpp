@@ -232,7 +232,8 @@ private:
 
     bool other_kind() noexcept {
         const char c = *at_;
-        const bool value = c == '"' || c == 'n' || c == 't' || c == 'f' || c == '-' || json::is_digit(c);
+        const bool value = c == '"' || c == '{' || c == 'n' || c == 't' || c == 'f' || c == '-' ||
+                           json::is_digit(c);
         return fail(value ? NUMBERS_KIND : NUMBERS_SYNTAX);
     }
 
@@ -283,7 +284,8 @@ private:
     }
 
     NumbersFault kind_at(const char *at) noexcept {
-        return *at == '"' || *at == 'n' || *at == 't' || *at == 'f' ? NUMBERS_KIND : NUMBERS_SYNTAX;
+        return *at == '"' || *at == '{' || *at == 'n' || *at == 't' || *at == 'f' ? NUMBERS_KIND
+                                                                                 : NUMBERS_SYNTAX;
     }
 
     // A sign or none, one digit, a point and up to 24 digits, as most numbers are written; everything

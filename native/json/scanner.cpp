@@ -213,9 +213,13 @@ Fault skip_array(Cursor &c, unsigned depth, unsigned deepest) noexcept {
                 }
                 break;
             case '{':
+                c.at = at;
+                if (const Fault fault = skip_value(c, depth + open, deepest)) return fault;
+                at = c.at;
+                continue;
             case '}':
                 c.at = at;
-                return DATA_TYPE;
+                return SYNTAX;
             case '"':
                 for (++at;; ++at) {
                     while (end - at >= 8 && (zero_bytes(load8(at) ^ repeat('"')) |

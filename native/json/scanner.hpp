@@ -23,7 +23,6 @@ enum Fault : int {
     CONTROL,    // a control character inside a string
     ESCAPE,     // an unknown or incomplete escape, or half of a surrogate pair
     UTF8,       // bytes that are not UTF-8
-    DATA_TYPE,  // an object inside a tensor's data
 };
 
 inline constexpr unsigned DEEPEST = 512;
@@ -182,8 +181,8 @@ Fault skip_value(Cursor &c, unsigned depth, unsigned deepest) noexcept;
 
 // Moves behind the array whose bracket is at the cursor, looking only at brackets and quotes.
 //
-// The text between them is checked by the reader of the data. Brackets and braces are the bytes
-// that become 0x7F when 0x26 is set in them, with 'Y', '_', 'y' and DEL, which are passed over.
+// The text between them is checked by the reader of the data, objects here. Brackets and braces are
+// the bytes that become 0x7F when 0x26 is set in them, with 'Y', '_', 'y' and DEL, which are passed over.
 Fault skip_array(Cursor &c, unsigned depth, unsigned deepest) noexcept;
 
 }  // namespace ksrv::json

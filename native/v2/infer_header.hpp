@@ -104,7 +104,6 @@ enum HeaderError : int {
     HEADER_CONTROL,
     HEADER_ESCAPE,
     HEADER_UTF8,
-    HEADER_DATA_TYPE,         // an object inside `data`
     HEADER_TRAILING,          // bytes behind the object: received = how many
     HEADER_TYPE,              // `field` is not `wanted`
     HEADER_TWICE,             // a known key or parameter stands twice: name

@@ -57,7 +57,6 @@ private:
             case json::CONTROL: return fail(HEADER_CONTROL);
             case json::ESCAPE: return fail(HEADER_ESCAPE);
             case json::UTF8: return fail(HEADER_UTF8);
-            case json::DATA_TYPE: return fail(HEADER_DATA_TYPE);
             default: return fail(HEADER_SYNTAX);
         }
     }

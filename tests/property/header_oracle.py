@@ -4,6 +4,7 @@ It knows nothing of ksrv. The standard library parses the text into pairs, so th
 seen, and words such as NaN into marks, so that they are accepted in `data` only.
 """
 
+import base64
 import itertools
 import json
 import math
@@ -156,9 +157,7 @@ def parameters(value, place):
 
 def flat(value):
     for item in value:
-        if isinstance(item, Pairs):
-            raise Refused
-        if isinstance(item, list):
+        if isinstance(item, list) and not isinstance(item, Pairs):
             yield from flat(item)
         else:
             yield item
@@ -166,6 +165,13 @@ def flat(value):
 
 def value_of(item, datatype):
     if datatype == "BYTES":
+        if isinstance(item, Pairs):
+            item = dict(item)
+            need(set(item) == {"b64"} and isinstance(item["b64"], str))
+            try:
+                return base64.b64decode(item["b64"].encode(), validate=True)
+            except ValueError:
+                raise Refused from None
         need(isinstance(item, str))
         return item.encode()
     if datatype == "BOOL":

@@ -38,6 +38,7 @@ cdef extern from "http/request_head.hpp" namespace "ksrv" nogil:
         size_t chunks
         size_t longest_head
         bint compression
+        bint origins
         size_t scheme_count
         char scheme[SCHEME_NAMES][SCHEME_NAME_BYTES]
 

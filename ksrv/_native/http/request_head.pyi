@@ -17,6 +17,7 @@ class HeadRules:
         chunks: int = 65536,
         longest_head: int = 65536,
         compression: bool = False,
+        origins: bool = False,
         scheme_names: Sequence[str] = (),
     ) -> None: ...
 

@@ -22,6 +22,7 @@ cdef class HeadRules:
         field_size: Bytes of one header field with its line end.
         chunks: Chunks of a chunked body.
         compression: Whether answers may be compressed, so that Accept-Encoding matters.
+        origins: Whether answers tell web pages who may read them, so that Origin matters.
         scheme_names: gunicorn's `secure_scheme_headers`; at most one of them may occur.
 
     Raises:
@@ -31,7 +32,7 @@ cdef class HeadRules:
     def __init__(
         self, *, body, json=None, size_t head=16384, size_t fields=64, size_t request_line=4094,
         size_t field_size=8190, size_t chunks=65536, size_t longest_head=65536,
-        bint compression=False, scheme_names=()
+        bint compression=False, bint origins=False, scheme_names=()
     ):
         cdef bytes name
         cdef size_t index = 0
@@ -45,6 +46,7 @@ cdef class HeadRules:
         self.limits.chunks = chunks
         self.limits.longest_head = max(head, longest_head)
         self.limits.compression = compression
+        self.limits.origins = origins
         names = [entry.lower().encode("ascii") for entry in scheme_names]
         if len(names) > SCHEME_NAMES:
             raise ValueError(

@@ -117,7 +117,6 @@ cdef extern from "v2/infer_header_reader.hpp" namespace "ksrv" nogil:
         HEADER_CONTROL
         HEADER_ESCAPE
         HEADER_UTF8
-        HEADER_DATA_TYPE
         HEADER_TRAILING
         HEADER_TYPE
         HEADER_TWICE

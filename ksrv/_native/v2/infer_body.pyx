@@ -49,7 +49,6 @@ cdef dict CODES = {
     <int>HEADER_CONTROL: "control",
     <int>HEADER_ESCAPE: "escape",
     <int>HEADER_UTF8: "utf8",
-    <int>HEADER_DATA_TYPE: "data_type",
     <int>HEADER_TRAILING: "trailing",
     <int>HEADER_TYPE: "type",
     <int>HEADER_TWICE: "twice",

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 import falcon
 
 from ksrv._native.memory.memory_budget import MemoryBudget
+from ksrv.errors import InvalidRequest
 from ksrv.limits import Limits
 from ksrv.protocol import rest
 from ksrv.protocol.error_texts import json_too_large
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
+from ksrv.protocol.uploads import is_upload
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import DIGITS, Bound, content_length, padding, read_body
@@ -56,6 +58,7 @@ def answer(
     run: Callable[[InferRequest], InferResponse],
     regions: SharedMemoryRegistry | None = None,
     target: "ModelVersion | None" = None,
+    input_name: str | None = None,
 ) -> Answer:
     """Run one received request and render its answer.
 
@@ -72,6 +75,7 @@ def answer(
         run: Runs the request and returns its response.
         regions: The shared memory that it may name; None where that is off.
         target: The model version that `Engine.find` returned before the body was read.
+        input_name: The input that a body which is an image is for, where the path names it.
 
     Raises:
         KsrvError: Whatever the client is to be told.
@@ -79,7 +83,13 @@ def answer(
     if target is None or target.retired:
         target = engine.find(model, version)
     request = rest.parse_infer(
-        body, header_length, target.spec, limits, headers=headers, regions=regions
+        body,
+        header_length,
+        target.spec,
+        limits,
+        headers=headers,
+        regions=regions,
+        input_name=input_name,
     )
     request.target = target
     request.model_name = model
@@ -90,24 +100,41 @@ def answer(
     return Answer(rendered, response)
 
 
-def json_bound(header_length: str | None, length: int | None, limits: Limits) -> Bound | None:
-    """Return the limit on a body that is JSON as a whole; None where only its beginning is.
+def json_bound(
+    header_length: str | None, length: int | None, limits: Limits, content_type: str | None = None
+) -> Bound | None:
+    """Return the limit on a body that is JSON as a whole; None where only its beginning is, or nothing.
 
     Args:
         header_length: The raw `Inference-Header-Content-Length`, if there is one. The parser refuses a
             value later that is not a number, or beyond the body.
         length: The announced length of the body, if there is one.
         limits: Where JSON is bounded.
+        content_type: The request's `Content-Type`, if there is one.
 
     Raises:
         BodyTooLarge: The announced JSON is too long by itself.
     """
     if header_length is None:
+        if is_upload(content_type):
+            return None
         return Bound(limits.json, json_too_large)
     announced = int(header_length) if DIGITS.fullmatch(header_length) is not None else 0
     if announced > limits.json and (length is None or announced <= length):
         raise json_too_large(announced, limits.json)
     return None
+
+
+def _input_name(req: falcon.Request) -> str | None:
+    """Return the input that the path names for an image: `?input=NAME`.
+
+    Raises:
+        InvalidRequest: It names several.
+    """
+    names = req.get_param_as_list("input") or []
+    if len(names) > 1:
+        raise InvalidRequest(f"the path names {len(names)} inputs with ?input=; it may name one")
+    return names[0] if names else None
 
 
 class InferResource:
@@ -159,6 +186,7 @@ class InferResource:
             name, version
         )  # an unknown model is told before its body is read
         header_length = req.get_header(HEADER_LENGTH)
+        input_name = _input_name(req)
         regions: SharedMemoryRegistry | None = None
         if self._shared_memory is not None:
             check = partial(check_control, self._access, req.env)
@@ -169,7 +197,9 @@ class InferResource:
                 settings.limits,
                 reservation,
                 offset=padding(header_length),
-                bound=json_bound(header_length, content_length(req.env), settings.limits),
+                bound=json_bound(
+                    header_length, content_length(req.env), settings.limits, req.content_type
+                ),
                 decompress=settings.decompress_requests,
                 on_read=req.context.mark_reading,
             )
@@ -191,6 +221,7 @@ class InferResource:
                 run=run,
                 regions=regions,
                 target=target,
+                input_name=input_name,
             )
         set_handler_headers(resp, done.response.headers)
         resp.content_type = done.body.content_type

@@ -26,7 +26,7 @@ from ksrv.server.torchserve import errors
 from ksrv.server.torchserve import responses as answers
 from ksrv.server.torchserve.describe import description
 from ksrv.server.torchserve.errors import TorchServeError
-from ksrv.server.torchserve.multipart import Part, read_parts
+from ksrv.server.torchserve.form_parts import Part, read_parts
 from ksrv.torchserve import rows
 
 if TYPE_CHECKING:

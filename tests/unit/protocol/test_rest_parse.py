@@ -185,7 +185,7 @@ class TestDocument:
             (b'{"a":tru}', "not valid JSON"),
             (b'{"a":01}', "not valid JSON"),
             (b"\xef\xbb\xbf{}", "not valid JSON"),
-            (b"\xff\xd8\xff", "raw bytes needs the header Inference-Header-Content-Length: 0"),
+            (b"\xff\xd8", "raw bytes needs the header Inference-Header-Content-Length: 0"),
         ],
     )
     @pytest.mark.parametrize("header", [True, False])

@@ -124,7 +124,21 @@ def test_fields_that_stay_native(field):
     assert verdict(with_fields(b"Content-Length: 2", field)) == "native"
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [b"image/jpeg", b"Image/PNG", b" image/webp", b"\timage/gif", b"multipart/form-data; boundary=b"],
+)
+def test_images_and_forms_are_the_apps_without_a_header_length(kind):
+    fields = (b"Content-Length: 2", b"Content-Type:" + kind)
+    assert verdict(with_fields(*fields)) == "app"
+    assert verdict(with_fields(*fields, b"Inference-Header-Content-Length: 2")) == "native"
+    assert verdict(with_fields(b"Content-Length: 2", b"Content-Type: imagex/" + kind)) == "native"
+
+
 def test_settings_that_make_a_field_matter():
+    page = (b"Content-Length: 2", b"Origin: http://x")
+    assert verdict(with_fields(*page)) == "native"
+    assert verdict(with_fields(*page), HeadRules(body=100, origins=True)) == "app"
     compressing = HeadRules(body=100, compression=True)
     assert (
         verdict(with_fields(b"Content-Length: 2", b"Accept-Encoding: gzip"), compressing) == "app"

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksrv.errors import InvalidRequest
-from ksrv.server.torchserve import multipart as multipart_module
-from ksrv.server.torchserve.multipart import PART_HEAD, PARTS, read_parts
+from ksrv.protocol import multipart as multipart_module
+from ksrv.protocol.multipart import PART_HEAD, PARTS
+from ksrv.server.torchserve.form_parts import read_parts
 
 KIND = 'multipart/form-data; boundary="b1"'
 

@@ -1,27 +1,23 @@
-"""The parts of a request to TorchServe's routes: raw, urlencoded and multipart bodies.
+"""The parts of a `multipart/form-data` body.
 
-Strategy: the body lies in one block already, so a multipart body is read in a single pass over it:
-one search for each delimiter, one bounded look at each part's head, and a part's content is a slice.
-Numbers of parts, heads and boundaries are bounded before they cost anything.
+Strategy: the body lies in one block already, so it is read in a single pass: one search for each
+delimiter, one bounded look at each part's head, and a part's content is a slice. Numbers of parts, heads
+and boundaries are bounded before they cost anything.
 """
 
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from urllib.parse import parse_qsl
 
 from falcon import parse_header
 
 from ksrv.errors import InvalidRequest, quote
 from ksrv.request import Element
 
+MULTIPART = "multipart/form-data"
 PARTS = 1024
 PART_HEAD = 8 * 1024
 BOUNDARY = 70
 """The longest boundary that MIME allows."""
-
-FORM_BYTES = 64 * 1024 * 1024
-BODY = "body"
 
 _VIEWED = 64 * 1024
 _AFTER_DELIMITER = re.compile(rb"(--)?[ \t]*(\r\n|\Z)")
@@ -29,71 +25,32 @@ _END_OF_HEAD = re.compile(rb"\r\n\r\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One entry of a row.
+class FormPart:
+    """One part of a form.
 
     Attributes:
-        name: The key under which the handler finds it.
+        name: The name of its field.
         value: Its bytes.
         content_type: As sent, or "".
+        is_file: Whether it came with a file's name.
     """
 
     name: str
     value: Element
-    content_type: str = ""
+    content_type: str
+    is_file: bool
 
 
-def read_parts(
-    body: memoryview, content_type: str | None, query: Sequence[tuple[str, str]] = ()
-) -> list[Part]:
-    """Return the parts of a request, each name once: of several parts of one name the last stays.
+def read_multipart(body: memoryview, boundary: str) -> list[FormPart]:
+    """Return the parts in their order.
 
     Args:
         body: The received bytes.
-        content_type: The request's `Content-Type`, if there is one.
-        query: Query parameters that count as parts; they come first.
+        boundary: The text between the parts, from the content type.
 
     Raises:
-        InvalidRequest: The body is no form of the announced kind, or beyond a bound.
+        InvalidRequest: The body is not such a form, or beyond a bound.
     """
-    kind, options = parse_header(content_type or "")
-    parts = [Part(name, value.encode("utf-8", "replace")) for name, value in query]
-    kind = kind.lower()
-    if kind == "multipart/form-data":
-        parts += _multipart(body, options.get("boundary", ""))
-    elif kind == "application/x-www-form-urlencoded" and body:
-        parts += _form(body)
-    else:
-        parts.append(Part(BODY, _element(body), content_type or ""))
-    if len(parts) > PARTS:
-        raise InvalidRequest(f"the request has more than {PARTS} parts")
-    return list(_last_of_each_name(parts))
-
-
-def _last_of_each_name(parts: Iterable[Part]) -> Iterable[Part]:
-    by_name: dict[str, Part] = {}
-    for part in parts:
-        by_name[part.name] = part
-    return by_name.values()
-
-
-def _element(view: memoryview) -> Element:
-    return view if len(view) >= _VIEWED else bytes(view)
-
-
-def _form(body: memoryview) -> list[Part]:
-    if len(body) > FORM_BYTES:
-        raise InvalidRequest(f"the form holds {len(body)} bytes; at most {FORM_BYTES} are read")
-    try:
-        fields = parse_qsl(
-            str(body, "utf-8"), keep_blank_values=True, max_num_fields=PARTS, errors="strict"
-        )
-    except ValueError as error:
-        raise InvalidRequest(f"the urlencoded form cannot be read: {error}") from None
-    return [Part(name, value.encode()) for name, value in fields]
-
-
-def _multipart(body: memoryview, boundary: str) -> list[Part]:
     if not boundary or len(boundary) > BOUNDARY or not boundary.isascii():
         raise InvalidRequest(
             f"a multipart body needs a boundary of 1 to {BOUNDARY} ASCII characters, got "
@@ -101,16 +58,22 @@ def _multipart(body: memoryview, boundary: str) -> list[Part]:
         )
     opening = b"--" + boundary.encode("ascii")
     delimiter = re.compile(re.escape(b"\r\n" + opening))
-    parts: list[Part] = []
+    parts: list[FormPart] = []
     after = _first_delimiter(body, opening, delimiter)
     while not after[1]:
         if len(parts) == PARTS:
             raise InvalidRequest(f"the multipart body has more than {PARTS} parts")
-        name, kind, start = _head(body, after[0], len(parts))
+        name, kind, is_file, start = _head(body, after[0], len(parts))
         # The content may be empty, and its delimiter then begins with the head's last line end.
         end, after = _next_delimiter(body, start - 2, delimiter)
-        parts.append(Part(name, _element(body[start : max(start, end)]), kind))
+        content = body[start : max(start, end)]
+        parts.append(FormPart(name, as_element(content), kind, is_file))
     return parts
+
+
+def as_element(view: memoryview) -> Element:
+    """Return bytes of a body as an element: a view where a copy would cost."""
+    return view if len(view) >= _VIEWED else bytes(view)
 
 
 def _first_delimiter(
@@ -138,8 +101,8 @@ def _next_delimiter(
         start = found.end()
 
 
-def _head(body: memoryview, start: int, number: int) -> tuple[str, str, int]:
-    """Return a part's name and a file's content type, and where its content begins."""
+def _head(body: memoryview, start: int, number: int) -> tuple[str, str, bool, int]:
+    """Return a part's name and content type, whether it is a file, and where its content begins."""
     # A head without fields ends with the line end that the delimiter brought along.
     found = _END_OF_HEAD.search(body, start - 2, start + PART_HEAD)
     if found is None:
@@ -159,5 +122,4 @@ def _head(body: memoryview, start: int, number: int) -> tuple[str, str, int]:
                 kind = text
     if not name:
         raise InvalidRequest(f"part {number} of the multipart body has no name")
-    # To TorchServe a part without a file name is a field of a form, which has no content type.
-    return name, kind if is_file else "", found.end()
+    return name, kind, is_file, found.end()

@@ -1,0 +1,140 @@
+"""Infer requests whose body is an image or a form with files, as curl and browsers send them.
+
+    curl --data-binary @cat.jpg -H 'Content-Type: image/jpeg' .../infer
+    curl -F image=@cat.jpg -F image=@dog.png .../infer
+
+An upload becomes the tensors that the same files make in a v2 request: BYTES elements, in their order. One
+part of a form may be JSON, and is then the v2 request with all the rest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from falcon import parse_header
+
+from ksrv._native.tensor.bytes_tensor import signature
+from ksrv.errors import InvalidRequest, quote
+from ksrv.limits import Limits
+from ksrv.protocol.multipart import MULTIPART, FormPart, read_multipart
+from ksrv.request import Element, Tensor
+from ksrv.spec import ModelSpec, TensorSpec
+
+JSON_TYPE = "application/json"
+_IMAGE, _FORM = "image/", "multipart/"
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """What an upload holds.
+
+    Attributes:
+        tensors: The inputs that its files and fields are.
+        document: The JSON of the rest of the request; None where there is none.
+    """
+
+    tensors: list[Tensor]
+    document: memoryview | None = None
+
+
+def is_upload(content_type: str | None) -> bool:
+    """Tell whether a body of this content type is an image or a form, and not JSON.
+
+    Args:
+        content_type: The request's `Content-Type`, if there is one.
+    """
+    return (content_type or "").lower().startswith((_IMAGE, _FORM))
+
+
+def read_upload(
+    body: memoryview, content_type: str, spec: ModelSpec, limits: Limits, input_name: str | None
+) -> Upload | None:
+    """Read a body that is an image or a form.
+
+    Args:
+        body: The received bytes.
+        content_type: The request's `Content-Type`, or "".
+        spec: The model that is asked.
+        limits: The bound on inputs.
+        input_name: The input that an image is for, where the client names it.
+
+    Returns:
+        What the body holds; None where it is of another kind.
+
+    Raises:
+        InvalidRequest: The form is malformed, or it is not clear which input takes an image.
+    """
+    lowered = content_type.lower()
+    if lowered.startswith(_FORM):
+        kind, options = parse_header(content_type)
+        if kind.lower() != MULTIPART:
+            raise InvalidRequest(
+                f"the body has the content type {quote(kind)}; a form with files has {MULTIPART}"
+            )
+        return _form(read_multipart(body, options.get("boundary", "")), spec, limits, input_name)
+    if lowered.startswith(_IMAGE) or signature(body) is not None:
+        name = input_name or image_input(spec)
+        return Upload([_tensor(name, [body], spec)])
+    return None
+
+
+def image_input(spec: ModelSpec) -> str:
+    """Return the name of the input that takes an image for which the client names none.
+
+    Args:
+        spec: The model.
+
+    Raises:
+        InvalidRequest: The model has no such input, or several.
+    """
+    names = [entry.name for entry in spec.inputs if entry.image is not None]
+    names = names or [entry.name for entry in spec.inputs if entry.datatype == "BYTES"]
+    names = names or [entry.name for entry in spec.inputs]
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise InvalidRequest(
+            f"the model {spec.name} declares no inputs, so the image needs a name: add ?input=NAME to "
+            f"the path, or send it as a form: curl -F NAME=@FILE"
+        )
+    known = ", ".join(quote(name) for name in names)
+    raise InvalidRequest(
+        f"the model {spec.name} has the inputs {known}; an image alone needs ?input=NAME behind the "
+        f"path, and a form (curl -F NAME=@FILE) holds several inputs"
+    )
+
+
+def _form(
+    parts: Sequence[FormPart], spec: ModelSpec, limits: Limits, input_name: str | None
+) -> Upload:
+    document: memoryview | None = None
+    elements: dict[str, list[Element]] = {}
+    for part in parts:
+        if parse_header(part.content_type)[0].lower() == JSON_TYPE:
+            if document is not None:
+                raise InvalidRequest(f"the form has two parts of the type {JSON_TYPE}; one may be")
+            document = memoryview(part.value)
+            continue
+        elements.setdefault(_named(part, spec, input_name), []).append(part.value)
+        if len(elements) > limits.inputs:
+            raise InvalidRequest(f"the form names more than {limits.inputs} inputs, the limit")
+    if not elements and document is None:
+        raise InvalidRequest("the form has no parts; send files as curl -F NAME=@FILE does")
+    return Upload([_tensor(name, held, spec) for name, held in elements.items()], document)
+
+
+def _named(part: FormPart, spec: ModelSpec, input_name: str | None) -> str:
+    """Return the input that a part is for: any file is for the only input that takes images."""
+    if not spec.inputs or spec.accepts_any_inputs or spec.input(part.name) is not None:
+        return part.name
+    images = [entry.name for entry in spec.inputs if entry.image is not None]
+    if part.is_file and (input_name or len(images) == 1):
+        return input_name or images[0]
+    return part.name
+
+
+def _tensor(name: str, elements: list[Element], spec: ModelSpec) -> Tensor:
+    declared: TensorSpec | None = spec.input(name)
+    rank = 1
+    if declared is not None and declared.datatype == "BYTES":
+        rank = max(len(declared.shape), 1)
+    return Tensor(name, "BYTES", (len(elements),) + (1,) * (rank - 1), elements)

@@ -1,0 +1,79 @@
+"""The parts of a request to TorchServe's routes: raw, urlencoded and multipart bodies."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from falcon import parse_header
+
+from ksrv.errors import InvalidRequest
+from ksrv.protocol.multipart import MULTIPART, PARTS, as_element, read_multipart
+from ksrv.request import Element
+
+FORM_BYTES = 64 * 1024 * 1024
+BODY = "body"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One entry of a row.
+
+    Attributes:
+        name: The key under which the handler finds it.
+        value: Its bytes.
+        content_type: As sent, or "".
+    """
+
+    name: str
+    value: Element
+    content_type: str = ""
+
+
+def read_parts(
+    body: memoryview, content_type: str | None, query: Sequence[tuple[str, str]] = ()
+) -> list[Part]:
+    """Return the parts of a request, each name once: of several parts of one name the last stays.
+
+    Args:
+        body: The received bytes.
+        content_type: The request's `Content-Type`, if there is one.
+        query: Query parameters that count as parts; they come first.
+
+    Raises:
+        InvalidRequest: The body is no form of the announced kind, or beyond a bound.
+    """
+    kind, options = parse_header(content_type or "")
+    parts = [Part(name, value.encode("utf-8", "replace")) for name, value in query]
+    kind = kind.lower()
+    if kind == MULTIPART:
+        # To TorchServe a part without a file name is a field of a form, which has no content type.
+        parts += [
+            Part(part.name, part.value, part.content_type if part.is_file else "")
+            for part in read_multipart(body, options.get("boundary", ""))
+        ]
+    elif kind == "application/x-www-form-urlencoded" and body:
+        parts += _form(body)
+    else:
+        parts.append(Part(BODY, as_element(body), content_type or ""))
+    if len(parts) > PARTS:
+        raise InvalidRequest(f"the request has more than {PARTS} parts")
+    return list(_last_of_each_name(parts))
+
+
+def _last_of_each_name(parts: Iterable[Part]) -> Iterable[Part]:
+    by_name: dict[str, Part] = {}
+    for part in parts:
+        by_name[part.name] = part
+    return by_name.values()
+
+
+def _form(body: memoryview) -> list[Part]:
+    if len(body) > FORM_BYTES:
+        raise InvalidRequest(f"the form holds {len(body)} bytes; at most {FORM_BYTES} are read")
+    try:
+        fields = parse_qsl(
+            str(body, "utf-8"), keep_blank_values=True, max_num_fields=PARTS, errors="strict"
+        )
+    except ValueError as error:
+        raise InvalidRequest(f"the urlencoded form cannot be read: {error}") from None
+    return [Part(name, value.encode()) for name, value in fields]
