@@ -191,12 +191,8 @@ def curl_lines(server: Server, root: Path, digit: Digit) -> str:
     """Return the commands that send one held-out digit; its file is put beside the models."""
     file = root / "digit.png"
     file.write_bytes(digit.file)
-    header = '{"inputs":[{"name":"image","shape":[1],"datatype":"BYTES"}]}'
-    return (
-        f"  H='{header}'\n"
-        f'  (printf %s "$H"; cat {file}) | curl -s --data-binary @- \\\n'
-        f'    -H "Inference-Header-Content-Length: ${{#H}}" {server.url}/v2/models/digits/infer'
-    )
+    url = f"{server.url}/v2/models/digits/infer"
+    return f"  curl -F image=@{file} {url}\n\nand any picture of your own, of any size:\n\n  curl -F image=@photo.jpg {url}"
 
 
 def main() -> int:

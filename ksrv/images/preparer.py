@@ -222,7 +222,11 @@ class ImagePreparer:
 
     def _check_channels(self, found: int, wanted: int, index: int) -> None:
         if self.image.channels == "strict" and found not in (0, wanted):
-            raise self._refusal(index, f"has {found} channels, and {wanted} are expected")
+            raise self._refusal(
+                index,
+                f"has {found} channels, and {wanted} are expected; 'channels: convert' in the input's "
+                "'image:' section has the model take both",
+            )
 
     def _check_size(self, size: Size, target: Size, index: int) -> None:
         if not self._resizable and size != target:
