@@ -4,6 +4,7 @@ The dictionaries are the REST answers; `to_message` makes the gRPC answers of th
 so that both front ends answer the same. Everything here is a pure function.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ from ksrv.spec import Dimension, ImageSpec, ModelSpec, TensorSpec
 from ksrv.statistics import Duration, ModelStatistics
 
 SERVER_NAME = "ksrv"
+
+LABELS_BYTES = 65536
+"""The length of `properties.labels` at most: metadata is asked for often, and some models know millions of classes."""
 
 Document = dict[str, Any]
 
@@ -42,7 +46,8 @@ def model_metadata(
         limits: Where the size of images is bounded; the defaults if left out.
 
     Returns:
-        The document; `properties` is there only if an input takes encoded images or an output can be had as such.
+        The document; `properties` is there only if an input takes encoded images, an output can be had as such, or
+        classes have labels, which stand there as a JSON list.
     """
     document: Document = {
         "name": spec.name,
@@ -59,6 +64,10 @@ def model_metadata(
         if tensor.output_image is not None:
             formats = ",".join(tensor.output_image.formats)
             properties[f"{tensor.name}.image.formats"] = formats
+    if spec.labels is not None:
+        labels = json.dumps(spec.labels, ensure_ascii=False, separators=(",", ":"))
+        if len(labels.encode()) <= LABELS_BYTES:
+            properties["labels"] = labels
     if properties:
         document["properties"] = properties
     return document
