@@ -9,7 +9,7 @@ JOBS ?= 2
 # Many tests wait rather than compute: twice as many processes as cores.
 TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 
-.PHONY: demo demo-once serve test test-slow test-kserve check format protos bench bench-load bench-grpc fuzz asan coverage dist locks sbom licences clean help
+.PHONY: demo demo-once serve test test-slow test-page test-kserve check format protos bench bench-load bench-grpc fuzz asan coverage dist locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -53,6 +53,14 @@ test-slow: $(VENV)/.built ## the soak tests, minutes each, and properties with a
 	$(BIN)/python -m pytest -m slow --timeout 1800
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m 'not slow' --timeout 1800 tests/property \
 		tests/integration/clients/test_random_requests.py tests/integration/clients/test_mutated_requests.py
+
+# Playwright is large and needs a browser, so `make test` skips what needs them where they are missing.
+$(VENV)/.page: $(VENV)/.built
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt playwright
+	@touch $@
+
+test-page: $(VENV)/.page ## the page at / in a headless Chromium (Debian: apt-get install chromium)
+	$(BIN)/python -m pytest tests/integration/page
 
 KSERVE_VENV ?= .venv-kserve
 

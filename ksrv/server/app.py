@@ -20,6 +20,7 @@ from ksrv.server.http.gevent_support import choose_waiter
 from ksrv.server.http.json_body import DOCUMENT_BYTES, document_too_large, parse_document
 from ksrv.server.http.received_body import MESSAGE
 from ksrv.server.memory_regions import SharedMemory, shared_memory_of
+from ksrv.server.page.routes import add_page
 from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.rest.health import LiveResource, ModelReadyResource, ReadyResource
 from ksrv.server.rest.infer import InferResource
@@ -188,6 +189,8 @@ def make_app(
         app.add_route(prefix + "/explain", infer, suffix="explain", needs=Needs.TOKEN)
     if settings.metrics:
         app.add_route("/metrics", MetricsResource(statistics), needs=Needs.TOKEN)
+    if settings.ui:
+        add_page(app)
     index = IndexResource(engine, read_document)
     app.add_route("/v2/repository/index", index, needs=Needs.TOKEN)
     load, unload = LoadResource(engine, read_document), UnloadResource(engine, read_document)

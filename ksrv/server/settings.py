@@ -165,6 +165,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         bool, _says("Let clients on this machine pass tensors in /dev/shm.")
     ] = False
     metrics: Annotated[bool, _says("Serve /metrics.")] = True
+    ui: Annotated[bool, _says("Serve the page at / that shows the models and tries them.")] = True
     torchserve_api: Annotated[bool, _says("Serve TorchServe's inference routes as well.")] = False
     torchserve_config: Annotated[
         str | None, _says("A TorchServe config.properties for archives that expect one.")

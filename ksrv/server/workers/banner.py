@@ -194,12 +194,13 @@ def _row(model: "ModelVersion") -> Row:
     )
 
 
-def print_models(engine: "Engine", url: str | None) -> None:
-    """Print the table of models and a line to try.
+def print_models(engine: "Engine", url: str | None, *, has_page: bool = False) -> None:
+    """Print the table of models, a line to try, and where the page is.
 
     Args:
         engine: The engine, after its models were loaded.
         url: The server's URL, or None where HTTP is off.
+        has_page: Whether the page is served there.
     """
     models = engine.loaded()
     rows = [_row(model) for model in models]
@@ -213,4 +214,6 @@ def print_models(engine: "Engine", url: str | None) -> None:
     ready = [model.spec for model in models if model.ready]
     if url is not None and ready:
         print(f"\n{example_line(ready[0], url)}")
+    if url is not None and has_page:
+        print(f"\nIn a browser: {url}/")
     sys.stdout.flush()

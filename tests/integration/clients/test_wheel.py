@@ -71,7 +71,7 @@ def test_the_wheel_holds_what_it_must_and_nothing_generated(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     assert [name for name in names if name.endswith(".so")] == [f"ksrv/_native/_core{suffix}"]
-    for pattern in ("*.py", "*.pyi", "*.pxd", "py.typed", "*.binpb"):
+    for pattern in ("*.py", "*.pyi", "*.pxd", "py.typed", "*.binpb", "page/static/*"):
         wanted = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ksrv").rglob(pattern)}
         assert wanted and wanted <= names
     leftovers = (".cpp", ".hpp", ".c", ".h", ".pyx", ".pyc", ".o", ".gcno")

@@ -1,0 +1,324 @@
+// The form of a model: a field for each input, made of what the metadata declares.
+//
+// A field's `collect()` gives what is sent and how to say it in a shell and in Python:
+//   {name, datatype, shape, data | blobs, sizes, commands, python, imports}
+// `data` is JSON text; `blobs` are bytes behind the JSON, `sizes` how long each bare element is.
+
+import { element, freshId } from "./dom.js";
+import { imageOf } from "./geometry.js";
+import { filePlace, readPicture, readable, canvasOf } from "./pictures.js";
+import { DATATYPES, count, encode, itemSize, readNpy, readNumbers } from "./tensors.js";
+import { pythonText, shellFile } from "./code.js";
+
+const WRITTEN = 64; // values that the field writes out; more are zeros until somebody says otherwise
+
+/** An input that cannot be sent as it is; `field` is where the user mends it. */
+export class FieldError extends Error {
+  constructor(field, message) {
+    super(message);
+    this.field = field;
+  }
+}
+
+const declared = ({ datatype, shape }) => `${datatype} [${shape.join(", ")}]`;
+
+/** A fieldset named by its input. */
+function fieldset(input, ...children) {
+  return element("fieldset", {},
+    element("legend", {}, input.name, " ", element("small", {}, declared(input))), ...children);
+}
+
+function pictureField(input, image) {
+  let files = [];
+  const previews = element("div", { class: "previews" });
+  const batched = input.shape[0] === -1;
+  const place = filePlace(
+    batched ? "Drop, paste or choose pictures" : "Drop, paste or choose a picture",
+    {
+      accept: "image/*", multiple: batched,
+      changed: async (chosen) => {
+        files = chosen;
+        previews.replaceChildren();
+        for (const file of chosen) {
+          try {
+            const bitmap = await readPicture(file, image);
+            const { canvas } = canvasOf(bitmap, 160);
+            canvas.setAttribute("role", "img");
+            canvas.setAttribute("aria-label", `${file.name}, ${bitmap.width} by ${bitmap.height} pixels`);
+            previews.append(canvas);
+          } catch {
+            previews.append(element("p", { class: "note" }, `${file.name}: the browser cannot show it`));
+          }
+        }
+        node.dispatchEvent(new Event("filled", { bubbles: true }));
+      },
+    });
+  const node = fieldset(input, place, previews);
+  return {
+    node,
+    take: (given) => place.take(given),
+    async collect() {
+      if (!files.length) throw new FieldError(place.querySelector("input"), "choose a picture first");
+      const sent = [];
+      for (const file of files) sent.push(await readable(file, image).catch(() => file));
+      const pictures = await Promise.all(sent.map(async (file) => ({
+        name: file.name, image, bitmap: await readPicture(file, image).catch(() => null),
+      })));
+      return { ...bareFiles(input.name, sent), pictures, pictured: true };
+    },
+  };
+}
+
+/** Files as elements of BYTES, as they are. */
+function bareFiles(name, files) {
+  return {
+    name, datatype: "BYTES", shape: [files.length], blobs: files,
+    sizes: files.map((file) => ({ bytes: file.size, shell: `$(($(wc -c < ${shellFile(file.name)})))` })),
+    commands: files.map((file) => `cat ${shellFile(file.name)}`),
+    python: `[${files.map((file) => `Path(${pythonText(file.name)})`).join(", ")}]`,
+    imports: ["from pathlib import Path"],
+  };
+}
+
+function bytesField(input) {
+  const id = freshId("text");
+  let files = [];
+  const area = element("textarea", { id, rows: 4, spellcheck: false });
+  const batched = input.shape[0] === -1 || input.shape.length === 0;
+  const lines = element("input", { type: "checkbox", id: freshId("lines") });
+  const drop = element("button", { type: "button", hidden: true, click: () => {
+    files = [];
+    area.disabled = false;
+    drop.hidden = true;
+    place.querySelector(".chosen").textContent = "";
+  } }, "Send the text instead");
+  const place = filePlace("or drop, paste or choose a file", {
+    multiple: batched,
+    changed: (chosen) => {
+      files = chosen;
+      area.disabled = true;
+      drop.hidden = false;
+    },
+  });
+  const node = fieldset(input, element("label", { for: id }, "Text"), area,
+    ...(batched ? [element("p", { class: "check" }, lines,
+      element("label", { for: lines.id }, "each line is a row of its own"))] : []),
+    place, drop);
+  const shapeOf = (rows) => [rows, ...input.shape.slice(1).map((size) => (size < 0 ? 1 : size))];
+  return {
+    node,
+    take: (given) => place.take(given),
+    async collect() {
+      if (files.length) {
+        const pictures = await Promise.all(files.map(async (file) => ({
+          name: file.name, image: null,
+          bitmap: file.type.startsWith("image/") ? await readPicture(file, null).catch(() => null) : null,
+        })));
+        return { ...bareFiles(input.name, files), shape: shapeOf(files.length), pictures };
+      }
+      const texts = lines.checked ? area.value.split("\n").filter((line) => line !== "") : [area.value];
+      if (!texts.length) throw new FieldError(area, "write a text first");
+      const data = JSON.stringify(texts);
+      const shape = shapeOf(texts.length);
+      // ksrv.client takes texts in one dimension; deeper shapes are lists in lists.
+      let python = `[${texts.map(pythonText).join(", ")}]`;
+      if (shape.length > 1) python = `np.array(${python}, object).reshape(${pythonTuple(shape)})`;
+      return {
+        name: input.name, datatype: "BYTES", shape, data, python,
+        imports: shape.length > 1 ? ["import numpy as np"] : [],
+      };
+    },
+  };
+}
+
+const pythonTuple = (shape) => `(${shape.join(", ")}${shape.length === 1 ? "," : ""})`;
+
+/** Numbers as nested JSON, one row a line where that is short. */
+function zerosText(shape, datatype) {
+  const zero = datatype === "BOOL" ? "false" : "0";
+  const level = (sizes) =>
+    sizes.length === 0 ? zero : `[${Array(sizes[0]).fill(level(sizes.slice(1))).join(", ")}]`;
+  return level(shape);
+}
+
+function numbersField(input) {
+  const shape = input.shape.map((size, place) => (size >= 0 ? size : place === 0 ? 1 : 8));
+  const small = count(shape) <= WRITTEN;
+  const areaId = freshId("numbers");
+  const area = element("textarea", { id: areaId, rows: 4, spellcheck: false });
+  area.value = small ? zerosText(shape, input.datatype) : "";
+  const sizes = element("input", { id: freshId("shape"), value: shape.join(", "), inputmode: "numeric" });
+  let file = null;
+  const place = filePlace("Drop or choose a .npy file", {
+    accept: ".npy", changed: ([chosen]) => { file = chosen; },
+  });
+  const panes = {
+    values: element("div", {}, element("label", { for: areaId }, "Numbers in JSON arrays"), area),
+    zeros: element("div", {}, element("label", { for: sizes.id }, "Shape"), sizes),
+    file: element("div", {}, place),
+  };
+  const kind = element("select", { id: freshId("kind") },
+    element("option", { value: "values" }, "numbers"),
+    element("option", { value: "zeros" }, "zeros"),
+    element("option", { value: "file" }, "a .npy file"));
+  const show = () => {
+    for (const [name, pane] of Object.entries(panes)) pane.hidden = name !== kind.value;
+  };
+  kind.value = small ? "values" : "zeros";
+  kind.addEventListener("change", show);
+  show();
+  const node = fieldset(input, element("label", { for: kind.id }, "Send"), kind, ...Object.values(panes));
+
+  function written() {
+    let read;
+    try {
+      read = readNumbers(area.value);
+    } catch (error) {
+      throw new FieldError(area, error.message);
+    }
+    // A value with one dimension fewer than declared is one row, as in ksrv.client.
+    const row = read.shape.length + 1 === input.shape.length && input.shape[0] === -1;
+    const found = row ? [1, ...read.shape] : read.shape;
+    const words = area.value.trim().replace(/\s+/g, " ");
+    const python = row ? `[${words}]` : words;
+    const part = {
+      name: input.name, datatype: input.datatype, shape: found, imports: [],
+      python: python.replace(/\btrue\b/g, "True").replace(/\bfalse\b/g, "False"),
+    };
+    if (input.datatype !== "FP16" && input.datatype !== "BF16") {
+      return { ...part, data: `[${read.tokens.join(",")}]` };
+    }
+    const bytes = encode(input.datatype, read.tokens.map((token) => Number(JSON.parse(token))));
+    const octal = Array.from(bytes, (byte) => `\\${byte.toString(8).padStart(3, "0")}`).join("");
+    return { ...part, blobs: [bytes], commands: [`printf '${octal}'`] };
+  }
+
+  function zeros() {
+    const words = sizes.value.split(/[\s,]+/).filter(Boolean);
+    if (words.some((word) => !/^[0-9]{1,9}$/.test(word))) {
+      throw new FieldError(sizes, "a shape is sizes with commas, such as 1, 224, 224, 3");
+    }
+    const found = words.map(Number);
+    const bytes = count(found) * itemSize(input.datatype);
+    if (bytes > 2 ** 30) throw new FieldError(sizes, "zeros of more than 1 GiB are not sent from here");
+    return {
+      name: input.name, datatype: input.datatype, shape: found, blobs: [new Uint8Array(bytes)],
+      commands: [`head -c ${bytes} /dev/zero`],
+      python: `np.zeros(${pythonTuple(found)}, ${pythonText(numpyName(input.datatype))})`,
+      imports: ["import numpy as np"],
+    };
+  }
+
+  async function fromFile() {
+    if (file === null) throw new FieldError(place.querySelector("input"), "choose a .npy file first");
+    let array;
+    try {
+      array = await readNpy(file);
+    } catch (error) {
+      throw new FieldError(place.querySelector("input"), error.message);
+    }
+    return {
+      name: input.name, datatype: array.datatype, shape: array.shape, blobs: [array.bytes],
+      commands: [`tail -c ${array.bytes.length} ${shellFile(file.name)}`],
+      python: `np.load(${pythonText(file.name)})`, imports: ["import numpy as np"],
+    };
+  }
+
+  return {
+    node,
+    take: (given) => {
+      kind.value = "file";
+      show();
+      place.take(given);
+    },
+    collect: async () => ({ values: written, zeros, file: fromFile })[kind.value](),
+  };
+}
+
+function numpyName(datatype) {
+  if (datatype === "BOOL") return "bool";
+  if (datatype === "BF16") return "float32";
+  return datatype.toLowerCase().replace(/^fp/, "float");
+}
+
+/** An input that the user names: for models that declare none. */
+function freeField(remove) {
+  const name = element("input", { id: freshId("name"), value: "data", spellcheck: false });
+  const datatype = element("select", { id: freshId("datatype") },
+    ...DATATYPES.map((one) => element("option", {}, one)));
+  datatype.value = "BYTES";
+  const box = element("div");
+  let inner;
+  const build = () => {
+    const shape = datatype.value === "BYTES" ? [-1] : [-1, 4];
+    const input = { name: name.value, datatype: datatype.value, shape };
+    inner = datatype.value === "BYTES" ? bytesField(input) : numbersField(input);
+    box.replaceChildren(inner.node);
+  };
+  datatype.addEventListener("change", build);
+  build();
+  const node = element("div", { class: "free" },
+    element("div", { class: "pair" },
+      element("label", { for: name.id }, "Input's name"), name,
+      element("label", { for: datatype.id }, "Datatype"), datatype,
+      element("button", { type: "button", click: () => remove(field) }, "Remove")),
+    box);
+  const field = {
+    node,
+    take: (files) => inner.take(files),
+    collect: async () => ({ ...(await inner.collect()), name: name.value }),
+  };
+  return field;
+}
+
+/**
+ * The fields of a model.
+ *
+ * @param {Object} metadata - of the model
+ * @returns {{node: HTMLElement, take: function, collect: function}}
+ */
+export function formOf(metadata) {
+  if (metadata.inputs.length) {
+    const fields = metadata.inputs.map((input) => {
+      const image = imageOf(metadata.properties, input.name);
+      if (image !== null) return pictureField(input, image);
+      return input.datatype === "BYTES" ? bytesField(input) : numbersField(input);
+    });
+    return {
+      node: element("div", {}, ...fields.map((field) => field.node)),
+      take: (files) => {
+        const pictures = fields.find((field) => field.node.querySelector('[accept="image/*"]'));
+        (pictures ?? fields[0]).take(files);
+      },
+      collect: async () => {
+        const parts = [];
+        for (const field of fields) parts.push(await field.collect());
+        return parts;
+      },
+    };
+  }
+  let fields = [];
+  const list = element("div");
+  const add = () => {
+    const field = freeField((gone) => {
+      fields = fields.filter((one) => one !== gone);
+      gone.node.remove();
+    });
+    fields.push(field);
+    list.append(field.node);
+  };
+  add();
+  return {
+    node: element("div", {},
+      element("p", { class: "note" }, "This model declares no inputs: it takes what its handler reads."),
+      list, element("button", { type: "button", click: add }, "Add an input")),
+    take: (files) => fields[0]?.take(files),
+    collect: async () => {
+      if (!fields.length) throw new FieldError(null, "add an input first");
+      const parts = [];
+      for (const field of fields) parts.push(await field.collect());
+      return parts;
+    },
+  };
+}
+

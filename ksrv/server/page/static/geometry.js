@@ -1,0 +1,52 @@
+// Where the pixels that a model reads lie in the picture that was sent: ksrv/images/geometry.py
+// backwards, from the properties that a model's metadata tells of an image input.
+
+/**
+ * @param {Object} properties - of the model's metadata
+ * @param {string} input - the input's name
+ * @returns {Object} what stands there about its images, or null
+ */
+export function imageOf(properties, input) {
+  const prefix = `${input}.image.`;
+  const found = Object.entries(properties ?? {}).filter(([key]) => key.startsWith(prefix));
+  if (!found.length) return null;
+  return Object.fromEntries(found.map(([key, value]) => [key.slice(prefix.length), value]));
+}
+
+function side(text, picture) {
+  if (text === undefined || text === "any") return picture;
+  const [low, high] = text.split(":").map(Number);
+  return high === undefined ? low : Math.min(Math.max(picture, low), high);
+}
+
+/**
+ * @param {{width: number, height: number}} picture
+ * @param {?Object} image - of `imageOf`
+ * @returns {Object} `columns` and `rows` that the model reads, and the rectangle of the picture that
+ *   they cover (`x`, `y`, `width`, `height`, in the picture's pixels; a letterbox reaches beyond it)
+ */
+export function seenBy(picture, image) {
+  const whole = { x: 0, y: 0, width: picture.width, height: picture.height };
+  const [high, wide] = (image?.size ?? "anyxany").split("x");
+  const rows = side(high, picture.height);
+  const columns = side(wide, picture.width);
+  if (image?.shorter_side !== undefined) {
+    const scale = Number(image.shorter_side) / Math.min(picture.width, picture.height);
+    const width = columns / scale;
+    const height = rows / scale;
+    return {
+      columns, rows, width, height,
+      x: (picture.width - width) / 2, y: (picture.height - height) / 2,
+    };
+  }
+  if (image?.resize === "letterbox") {
+    const scale = Math.min(rows / picture.height, columns / picture.width);
+    const width = columns / scale;
+    const height = rows / scale;
+    return {
+      columns, rows, width, height,
+      x: (picture.width - width) / 2, y: (picture.height - height) / 2,
+    };
+  }
+  return { columns, rows, ...whole };
+}

@@ -1,0 +1,89 @@
+// What the server tells of its models: their list with states, one's inputs, outputs and statistics.
+
+import { element, table } from "./dom.js";
+import { imageOf } from "./geometry.js";
+
+const STATES = {
+  READY: "ready", LOADING: "loading", UNLOADING: "unloading", UNAVAILABLE: "not available",
+};
+
+/** A model's address on this page. */
+export const hashOf = (name, version) =>
+  `#/${encodeURIComponent(name)}${version ? `/${encodeURIComponent(version)}` : ""}`;
+
+/** Name and version of an address, or null. */
+export function fromHash(hash) {
+  const match = /^#\/([^/]+)(?:\/([^/]+))?$/.exec(hash);
+  try {
+    return match && { name: decodeURIComponent(match[1]), version: decodeURIComponent(match[2] ?? "") };
+  } catch {
+    return null; // escapes that are none
+  }
+}
+
+const badge = (state) => element("span", { class: `state state-${state}` }, STATES[state] ?? state);
+
+/** Show the list of models; the one that is open is marked. */
+export function listModels(list, entries, open) {
+  const focused = document.activeElement?.closest("#models a")?.getAttribute("href");
+  list.replaceChildren(...entries.map(({ name, version = "", state }) => {
+    const here = open !== null && open.name === name && open.version === version;
+    return element("li", {}, element("a", { href: hashOf(name, version), "aria-current": here ? "page" : null },
+      element("span", { class: "name" }, name, version ? element("small", {}, ` version ${version}`) : ""),
+      " ", badge(state)));
+  }));
+  if (!entries.length) list.append(element("li", { class: "note" }, "no models"));
+  // The list is made anew while it is read: the keyboard stays where it was.
+  if (focused) [...list.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
+}
+
+function imageText(image) {
+  const size = image.size === "anyxany" ? "keeps its size" : `becomes ${image.size.replace("x", " x ")}`;
+  const parts = [image.formats.replaceAll(",", ", "), image.color, `${image.channels} channels`, size];
+  if (image.shorter_side) parts.push(`shorter side ${image.shorter_side}, middle kept`);
+  parts.push(`resize ${image.resize}`);
+  return parts.join("; ");
+}
+
+/** Inputs and outputs as a table. */
+export function tensorsTable(metadata) {
+  const rows = [
+    ...metadata.inputs.map((tensor) => ["input", tensor]),
+    ...metadata.outputs.map((tensor) => ["output", tensor]),
+  ].map(([kind, tensor]) => {
+    const image = imageOf(metadata.properties, tensor.name);
+    return [tensor.name, kind, tensor.datatype, `[${tensor.shape.join(",\u00a0")}]`,
+      kind === "input" && image ? imageText(image) : ""];
+  });
+  return table("Inputs and outputs", ["name", "kind", "datatype", "shape", "pictures"], rows);
+}
+
+const mean = ({ count, ns }) => (count ? `${(ns / count / 1e6).toFixed(2)} ms` : "–");
+
+/** A model's statistics since it was loaded. */
+export function statisticsList(found) {
+  if (found === null) return element("p", { class: "note" }, "no statistics yet");
+  const stats = found.inference_stats;
+  const entries = [
+    ["requests answered", stats.success.count],
+    ["requests failed", stats.fail.count],
+    ["rows", found.inference_count],
+    ["batches", found.execution_count],
+    ["rows in a batch", found.execution_count ? (found.inference_count / found.execution_count).toFixed(2) : "–"],
+    ["mean time of a request", mean(stats.success)],
+    ["in the queue", mean(stats.queue)],
+    ["before the model", mean(stats.compute_input)],
+    ["in the model", mean(stats.compute_infer)],
+    ["after the model", mean(stats.compute_output)],
+  ];
+  return element("dl", { class: "statistics" }, ...entries.map(([name, value]) =>
+    element("div", {}, element("dt", {}, name), element("dd", {}, String(value)))));
+}
+
+/** The head of a model's part of the page. */
+export function modelHead(entry) {
+  const { name, version = "", state, reason } = entry;
+  return element("div", {},
+    element("h2", {}, name, version ? element("small", {}, ` version ${version}`) : "", " ", badge(state)),
+    ...(reason ? [element("p", { class: state === "READY" ? "note" : "trouble" }, reason)] : []));
+}

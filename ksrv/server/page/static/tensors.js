@@ -1,0 +1,186 @@
+// Tensors between their bytes, their JSON text and arrays.
+
+const textDecoder = new TextDecoder();
+const strictDecoder = new TextDecoder("utf-8", { fatal: true });
+
+const ARRAYS = {
+  BOOL: Uint8Array, UINT8: Uint8Array, UINT16: Uint16Array, UINT32: Uint32Array,
+  UINT64: BigUint64Array, INT8: Int8Array, INT16: Int16Array, INT32: Int32Array,
+  INT64: BigInt64Array, FP16: Uint16Array, BF16: Uint16Array, FP32: Float32Array,
+  FP64: Float64Array,
+};
+
+export const DATATYPES = [...Object.keys(ARRAYS), "BYTES"];
+
+export const itemSize = (datatype) => ARRAYS[datatype].BYTES_PER_ELEMENT;
+
+export const count = (shape) => shape.reduce((product, size) => product * size, 1);
+
+export const isFloat = (datatype) => ["FP16", "BF16", "FP32", "FP64"].includes(datatype);
+
+function fromHalf(bits) {
+  const sign = bits & 0x8000 ? -1 : 1;
+  const exponent = (bits >> 10) & 31;
+  const fraction = bits & 1023;
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  if (exponent === 0) return sign * fraction * 2 ** -24;
+  return sign * (1024 + fraction) * 2 ** (exponent - 25);
+}
+
+function toHalf(value) {
+  const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0;
+  const size = Math.abs(value);
+  if (Number.isNaN(value)) return 0x7e00;
+  if (size >= 65520) return sign | 0x7c00;
+  const exponent = size < 2 ** -14 ? -14 : Math.floor(Math.log2(size));
+  const scaled = size * 2 ** (10 - exponent);
+  let steps = Math.floor(scaled);
+  const rest = scaled - steps;
+  if (rest > 0.5 || (rest === 0.5 && steps % 2 === 1)) steps += 1;
+  // A subnormal number has no hidden bit; steps that reach the next power of two carry by themselves.
+  return sign | (steps + (size < 2 ** -14 ? 0 : (exponent + 14) * 1024));
+}
+
+function fromBrain(bits) {
+  return new Float32Array(Uint32Array.from(bits, (entry) => entry << 16).buffer);
+}
+
+function toBrain(values) {
+  const words = new Uint32Array(Float32Array.from(values).buffer);
+  return Uint16Array.from(words, (word) => {
+    if ((word & 0x7fffffff) > 0x7f800000) return (word >>> 16) | 0x40;
+    return (word + 0x7fff + ((word >>> 16) & 1)) >>> 16;
+  });
+}
+
+/** The bytes of JavaScript numbers in a datatype. */
+export function encode(datatype, numbers) {
+  if (datatype === "FP16") return new Uint8Array(Uint16Array.from(numbers, toHalf).buffer);
+  if (datatype === "BF16") return new Uint8Array(toBrain(numbers).buffer);
+  throw new Error(`numbers of ${datatype} are sent as JSON`);
+}
+
+/** Values from a tensor's bytes: a typed array of numbers, or a list of byte strings. */
+export function decode(datatype, bytes) {
+  if (datatype === "BYTES") {
+    const elements = [];
+    const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+    for (let place = 0; place + 4 <= bytes.length;) {
+      const size = view.getUint32(place, true);
+      elements.push(bytes.subarray(place + 4, place + 4 + size));
+      place += 4 + size;
+    }
+    return elements;
+  }
+  const type = ARRAYS[datatype];
+  if (type === undefined) throw new Error(`the answer has the unknown datatype ${datatype}`);
+  const words = new type(bytes.slice().buffer, 0, Math.floor(bytes.length / itemSize(datatype)));
+  if (datatype === "FP16") return Float32Array.from(words, fromHalf);
+  if (datatype === "BF16") return fromBrain(words);
+  return words;
+}
+
+/**
+ * @param {ArrayBuffer} buffer - an answer
+ * @param {?string} headerLength - its `Inference-Header-Content-Length`
+ * @returns {Object} the answer's JSON, whose outputs have `values`
+ */
+export function readAnswer(buffer, headerLength) {
+  const bytes = new Uint8Array(buffer);
+  let place = headerLength === null ? bytes.length : Number(headerLength);
+  const answer = JSON.parse(textDecoder.decode(bytes.subarray(0, place)));
+  const outputs = (answer.outputs ?? []).map((output) => {
+    const size = output.parameters?.binary_data_size;
+    if (size === undefined) {
+      const data = (output.data ?? []).flat(Infinity);
+      const values = output.datatype === "BYTES"
+        ? data.map((entry) => new TextEncoder().encode(String(entry))) : data;
+      return { ...output, values };
+    }
+    const part = bytes.subarray(place, place + size);
+    place += size;
+    return { ...output, values: decode(output.datatype, part) };
+  });
+  return { ...answer, outputs };
+}
+
+/** Text of a byte string, or what it is where it is none. */
+export function textOf(bytes) {
+  try {
+    return strictDecoder.decode(bytes);
+  } catch {
+    return `${bytes.length} bytes that are no text`;
+  }
+}
+
+/** One value as a person reads it. */
+export function show(value, datatype) {
+  if (value instanceof Uint8Array) return textOf(value);
+  if (datatype === "BOOL") return value ? "true" : "false";
+  if (typeof value === "number" && !Number.isInteger(value)) return String(Number(value.toPrecision(6)));
+  return String(value);
+}
+
+/** The part of a tensor that belongs to one row, with the shape of a row. */
+export function rowOf(tensor, row) {
+  const shape = tensor.shape.slice(1);
+  const size = count(shape);
+  const values = tensor.values.slice(row * size, (row + 1) * size);
+  return { name: tensor.name, datatype: tensor.datatype, shape, values };
+}
+
+/**
+ * @param {string} text - numbers, true and false in JSON arrays, or one number
+ * @returns {{shape: number[], tokens: string[]}} the numbers as they are written: JavaScript would
+ *   round integers beyond 2^53
+ */
+export function readNumbers(text) {
+  let parsed;
+  try {
+    parsed = JSON.parse(text);
+  } catch (error) {
+    throw new Error(`this is not JSON: ${error.message}`, { cause: error });
+  }
+  const shape = [];
+  for (let level = parsed; Array.isArray(level); level = level[0]) shape.push(level.length);
+  const check = (level, depth) => {
+    if (depth === shape.length) {
+      if (typeof level !== "number" && typeof level !== "boolean") {
+        throw new Error(`expected numbers in arrays, found ${JSON.stringify(level).slice(0, 40)}`);
+      }
+    } else if (!Array.isArray(level) || level.length !== shape[depth]) {
+      throw new Error("the arrays must have one length in each dimension");
+    } else {
+      for (const entry of level) check(entry, depth + 1);
+    }
+  };
+  check(parsed, 0);
+  return { shape, tokens: text.match(/[^\s,[\]]+/g) ?? [] };
+}
+
+/** Datatype, shape and bytes of a .npy file of numbers in C order, little-endian. */
+export async function readNpy(file) {
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  const magic = String.fromCharCode(...bytes.subarray(0, 6));
+  if (magic !== "\x93NUMPY") throw new Error(`${file.name} is no .npy file`);
+  const view = new DataView(bytes.buffer);
+  const wide = bytes[6] > 1;
+  const length = wide ? view.getUint32(8, true) : view.getUint16(8, true);
+  const start = (wide ? 12 : 10) + length;
+  const header = textDecoder.decode(bytes.subarray(start - length, start));
+  const kind = /'descr':\s*'([^']*)'/.exec(header)?.[1] ?? "";
+  const sizes = /'shape':\s*\(([^)]*)\)/.exec(header)?.[1] ?? "";
+  const datatype = {
+    "|b1": "BOOL", "|u1": "UINT8", "|i1": "INT8", "<u2": "UINT16", "<u4": "UINT32", "<u8": "UINT64",
+    "<i2": "INT16", "<i4": "INT32", "<i8": "INT64", "<f2": "FP16", "<f4": "FP32", "<f8": "FP64",
+  }[kind];
+  if (datatype === undefined || !header.includes("'fortran_order': False")) {
+    throw new Error(`${file.name} holds ${kind || "no array"}; expected numbers in C order, little-endian`);
+  }
+  const shape = sizes.split(",").map((size) => size.trim()).filter(Boolean).map(Number);
+  const needed = count(shape) * itemSize(datatype);
+  if (bytes.length - start !== needed) {
+    throw new Error(`${file.name} holds ${bytes.length - start} bytes of numbers; its shape needs ${needed}`);
+  }
+  return { datatype, shape, bytes: bytes.subarray(start) };
+}

@@ -1,0 +1,91 @@
+"""The files of the page as they are served, without a browser."""
+
+import json
+import re
+
+import pytest
+import requests
+
+from ksrv.server.page.routes import FOLDER, SECURITY_HEADERS
+from ksrv.testing import Server
+from tests.support.models import write_double
+
+FILES = sorted(path.name for path in FOLDER.iterdir())
+PATHS = ["/", *(f"/ui/{name}" for name in FILES if name != "index.html")]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_file_is_served_with_strict_headers(server, path):
+    answer = requests.get(server.url + path, timeout=30)
+    assert answer.status_code == 200
+    assert (
+        answer.content
+        == (FOLDER / (path.removeprefix("/ui/").strip("/") or "index.html")).read_bytes()
+    )
+    for name, value in SECURITY_HEADERS.items():
+        assert answer.headers[name] == value
+    again = requests.get(
+        server.url + path, headers={"If-None-Match": answer.headers["ETag"]}, timeout=30
+    )
+    assert again.status_code == 304 and again.content == b""
+    head = requests.head(server.url + path, timeout=30)
+    assert head.status_code == 200 and head.headers["Content-Length"] == str(len(answer.content))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/ui", "/ui/", "/ui/index.html", "/ui/..%2fapp.py", "/ui/../app.py", "/ui/%2e%2e/x", "//"],
+)
+def test_nothing_else_is_served(server, path):
+    session = requests.Session()
+    request = requests.Request("GET", server.url + "/").prepare()
+    request.url = server.url + path
+    assert session.send(request, timeout=30).status_code in (400, 404)
+
+
+def test_other_methods_are_told_what_the_page_takes(server):
+    answer = requests.post(server.url + "/", data=b"x", timeout=30)
+    assert answer.status_code == 405 and "GET" in answer.headers["Allow"]
+
+
+def test_the_page_is_off_where_it_is_not_wanted(tmp_path):
+    write_double(tmp_path / "models")
+    with Server(tmp_path / "models", ui=False) as server:
+        for path in PATHS:
+            assert requests.get(server.url + path, timeout=30).status_code == 404
+
+
+def test_the_page_needs_no_token_and_says_nothing_of_the_models(tmp_path):
+    write_double(tmp_path / "models")
+    (tmp_path / "tokens").write_text("secret\n")
+    with Server(tmp_path / "models", token_file=str(tmp_path / "tokens")) as server:
+        answer = requests.get(server.url + "/", timeout=30)
+        assert answer.status_code == 200 and "double" not in answer.text
+        assert requests.get(server.url + "/v2/models", timeout=30).status_code == 401
+        assert requests.get(server.url + "/elsewhere", timeout=30).status_code == 401
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_file_names_another_host_or_makes_markup_of_text(name):
+    text = (FOLDER / name).read_text()
+    assert set(re.findall(r"https?://[^\s\"'`]+", text)) <= {"http://www.w3.org/2000/svg"}
+    for sink in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function",
+                 "DOMParser", "srcdoc", 'setAttribute("on', "javascript:"):  # fmt: skip
+        assert sink not in text
+    if name.endswith(".html"):
+        assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", text)
+
+
+def test_the_metadata_tells_the_labels(tmp_path):
+    folder = write_double(tmp_path / "models")
+    with (folder / "model.yaml").open("a") as yaml:
+        yaml.write("labels: labels.txt\n")
+    (folder / "labels.txt").write_text('a "cat"\nthe größte dog\n')
+    with Server(tmp_path / "models") as server:
+        metadata = requests.get(f"{server.url}/v2/models/double", timeout=30).json()
+        assert json.loads(metadata["properties"]["labels"]) == ['a "cat"', "the größte dog"]
+        (folder / "labels.txt").write_text("x" * 100 + "\n" + "a longer label\n" * 5000)
+        assert requests.post(
+            f"{server.url}/v2/repository/models/double/load", json={}, timeout=60
+        ).ok
+        assert "properties" not in requests.get(f"{server.url}/v2/models/double", timeout=30).json()
