@@ -23,7 +23,7 @@ from ksrv.handlers.metrics import Emit, Metrics, discard
 from ksrv.handlers.model_imports import HandlerError, error_location
 from ksrv.handlers.outputs import OutputConverter
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
-from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.request import BatchInputs, BatchOutputs, BatchRequest
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
 
@@ -184,10 +184,12 @@ class Runner(StageRunner):
     def _failed(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
         if isinstance(error, InferenceError):
             return error
-        ids = [quote(request.id) if request.id else "-" for request in inputs.requests[:SHOWN_IDS]]
-        more = len(inputs.requests) - len(ids)
-        shown = ", ".join(ids) + (f" and {more} more" if more else "")
-        log.error("%s failed in %s; requests: %s", self._shown(), stage, shown, exc_info=error)
+        requests = inputs.requests[:SHOWN_IDS]
+        more = len(inputs.requests) - len(requests)
+        shown = ", ".join(map(_shown_ids, requests)) + (f" and {more} more" if more else "")
+        fields = {"request_ids": [one.headers.get("x-request-id", "") for one in requests]}
+        text = "%s failed in %s; requests: %s"
+        log.error(text, self._shown(), stage, shown, exc_info=error, extra=fields)
         if isinstance(error, KsrvError):
             return error
         if isinstance(error, CompileError):
@@ -200,6 +202,12 @@ class Runner(StageRunner):
     def _shown(self) -> str:
         version = f" version {self.source.version}" if self.source.version else ""
         return f"the model {self.source.name}{version}"
+
+
+def _shown_ids(request: BatchRequest) -> str:
+    """Return a request's id, and the `id` that its client gave it in the protocol."""
+    name = request.headers.get("x-request-id", "-")
+    return f"{name} (id {quote(request.id)})" if request.id and request.id != name else name
 
 
 def complete_spec(handler: Any, context: Context) -> ModelSpec:

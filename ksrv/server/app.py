@@ -19,6 +19,7 @@ from ksrv.server.http.byte_budget import Reservation, process_budget
 from ksrv.server.http.gevent_support import choose_waiter
 from ksrv.server.http.json_body import DOCUMENT_BYTES, document_too_large, parse_document
 from ksrv.server.http.received_body import MESSAGE
+from ksrv.server.http.request_ids import REQUEST_ID, RequestIds
 from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.page.routes import add_page
 from ksrv.server.rest.extensions import extensions_of
@@ -87,11 +88,16 @@ class ErrorCounts:
             count_status("http", resp.status_code)
 
 
+def _identified(req: falcon.Request) -> dict[str, str]:
+    """Return the fields of a log record that name a request."""
+    return {"request_id": req.env.get(REQUEST_ID, "")}
+
+
 def _on_ksrv_error(
     req: falcon.Request, resp: falcon.Response, error: KsrvError, params: dict[str, Any]
 ) -> None:
     if error.http_status >= 500 and error.retry_after is None:
-        log.error("%s %s: %s", req.method, quote(req.path), error.message)
+        log.error("%s %s: %s", req.method, quote(req.path), error.message, extra=_identified(req))
     send_error(resp, error)
 
 
@@ -114,7 +120,7 @@ def _on_other(
 ) -> None:
     if req.context.reading:
         raise error
-    log.error("%s %s failed", req.method, quote(req.path), exc_info=error)
+    log.error("%s %s failed", req.method, quote(req.path), exc_info=error, extra=_identified(req))
     send_error(resp, HandlerFailed(f"the server failed with {type(error).__name__}; see its log"))
 
 
@@ -141,7 +147,7 @@ def make_app(
     access = access or Access(settings)
     shared_memory = shared_memory or shared_memory_of(settings)
     budget = budget or process_budget(settings.limits)
-    middleware: list[Any] = [ErrorCounts(), Guard(settings.limits.head)]
+    middleware: list[Any] = [RequestIds(), ErrorCounts(), Guard(settings.limits.head)]
     app = falcon.App(request_type=Request, middleware=middleware, router=GuardedRouter(access))
     app.req_options.strip_url_path_trailing_slash = True
     app.req_options.auto_parse_qs_csv = False

@@ -21,6 +21,10 @@ template <size_t N, size_t M> http2::Field fixed(const char (&name)[N], const ch
     return field_of(name, N - 1, value, M - 1, http2::FIELD_NO_COPY);
 }
 
+http2::Field id_field(const Call &call) noexcept {
+    return field_of("x-request-id", 12, call.request_id.text, call.request_id.length, 0);
+}
+
 // The fields that tell of a call's end. The texts must live until they are submitted.
 struct Ending {
     char code[12];
@@ -28,7 +32,7 @@ struct Ending {
     std::vector<http2::Field> fields;
 
     Ending(const Call &call, bool alone, bool decompresses) {
-        fields.reserve(6 + call.metadata.size());
+        fields.reserve(7 + call.metadata.size());
         if (alone) {
             fields.push_back(fixed(":status", "200"));
             fields.push_back(fixed("content-type", "application/grpc"));
@@ -43,6 +47,7 @@ struct Ending {
             text = percent_encoded(call.status_text.data(), call.status_text.size());
             fields.push_back(field_of("grpc-message", 12, text.data(), text.size(), 0));
         }
+        if (alone || call.status != OK) fields.push_back(id_field(call));
         for (const auto &entry : call.metadata)
             fields.push_back(field_of(entry.first.data(), entry.first.size(), entry.second.data(),
                                       entry.second.size(), 0));
@@ -85,12 +90,12 @@ void Connection::answer(Call *call) noexcept {
         }
         return;
     }
-    static const http2::Field decompressing[] = {
-        fixed(":status", "200"), fixed("content-type", "application/grpc"),
-        fixed("grpc-accept-encoding", "identity, deflate, gzip")};
-    static const http2::Field plain[] = {fixed(":status", "200"), fixed("content-type", "application/grpc"),
-                                         fixed("grpc-accept-encoding", "identity")};
-    session_.answer(call->stream, server_->config.decompress ? decompressing : plain, 3, true);
+    const http2::Field fields[] = {fixed(":status", "200"), fixed("content-type", "application/grpc"),
+                                   server_->config.decompress
+                                       ? fixed("grpc-accept-encoding", "identity, deflate, gzip")
+                                       : fixed("grpc-accept-encoding", "identity"),
+                                   id_field(*call)};
+    session_.answer(call->stream, fields, sizeof fields / sizeof *fields, true);
 }
 
 void Connection::send_trailers(Call *call) noexcept {

@@ -1,5 +1,8 @@
 #include "grpc/call.hpp"
 
+#include <algorithm>
+#include <cstring>
+
 #include "grpc/connection.hpp"
 #include "grpc/server.hpp"
 
@@ -42,6 +45,28 @@ Call::~Call() {
 
 void Call::release() noexcept {
     if (refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+void Call::identify() noexcept {
+    const auto named = [this](const Entry &entry, const char *name) {
+        return entry.name_length == strlen(name) && memcmp(text.data() + entry.name, name, entry.name_length) == 0;
+    };
+    const Entry none{};
+    const auto only = [&](const char *name) {
+        const Entry *found = &none;
+        for (const Entry &entry : entries) {
+            if (!named(entry, name)) continue;
+            if (found != &none) return none;
+            found = &entry;
+        }
+        return *found;
+    };
+    const Entry id = only("x-request-id"), trace = only("traceparent");
+    choose_request_id(&request_id, text.data() + id.value, id.value_length, text.data() + trace.value,
+                      trace.value_length);
+    const auto gone = std::remove_if(entries.begin(), entries.end(),
+                                     [&](const Entry &entry) { return named(entry, "x-request-id"); });
+    entries.erase(gone, entries.end());
 }
 
 void Call::write(Payload *payload) noexcept {

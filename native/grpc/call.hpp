@@ -15,6 +15,7 @@
 
 #include "base/clock.hpp"
 #include "base/monotonic_condition.hpp"
+#include "base/request_id.hpp"
 #include "grpc/payload.hpp"
 #include "grpc/status.hpp"
 #include "memory/buffer_pool.hpp"
@@ -72,6 +73,8 @@ struct Call {
     bool wait_for_room(size_t most) noexcept;  // false: the call has ended
     // Waits for the next message of a stream until the clock passes `until_ns`.
     Next next_message(Message *out, int64_t until_ns) noexcept;
+    // Chooses the call's id by its metadata, and takes the entries that name one out.
+    void identify() noexcept;
     void unwatch() noexcept;
     void watch(Request *request) noexcept;  // cancelled when the call ends before it is answered
     bool take_message(Message *out) noexcept;  // the only one of a unary call
@@ -100,6 +103,7 @@ struct Call {
     std::vector<Entry> entries;
     size_t head_bytes = 0;
     std::string authorization;
+    RequestId request_id;  // chosen when the metadata is complete
     enum class Encoding : uint8_t { identity, gzip, deflate, other } encoding = Encoding::identity;
     bool is_post = false, is_grpc = false, head_too_large = false, bad_timeout = false;
     uint64_t timeout_ns = 0;

@@ -76,7 +76,7 @@ bool read_message(const message::Request &found, const unsigned char *body, cons
 
 // The metadata in the form of a head of HTTP/1, which every reader of a request's headers knows.
 size_t head_bytes(const Call &call) noexcept {
-    size_t length = 4;
+    size_t length = 4 + 16 + call.request_id.length;
     for (const Call::Entry &entry : call.entries) length += entry.name_length + entry.value_length + 4;
     return length;
 }
@@ -93,7 +93,9 @@ void put_head(const Call &call, char *to) noexcept {
         put(call.text.data() + entry.value, entry.value_length);
         put("\r\n", 2);
     }
-    put("\r\n", 2);
+    put("x-request-id: ", 14);
+    put(call.request_id.text, call.request_id.length);
+    put("\r\n\r\n", 4);
 }
 
 bool fits(const FastRequest &request, const ReplyPart *parts, int part_count, int64_t) noexcept {

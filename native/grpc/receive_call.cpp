@@ -122,6 +122,7 @@ void Connection::fields_over(void *stream) noexcept {
     spoke_ = true;
     server_->count(GRPC_CALLS);
     call->message_ns = now_;
+    call->identify();
     if (call->head_too_large) {
         char text[120];
         snprintf(text, sizeof text, "the call's metadata is above the limit 'head' (%u bytes)",

@@ -20,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/request_id.hpp"
 #include "http/chunked_body.hpp"
 #include "http/request_head.hpp"
 #include "http/transport.hpp"
@@ -106,6 +107,7 @@ struct Connection : Transport {
     ChunkDecoder chunks;          // of a chunked body, whose bytes wait in the buffer behind the head
     size_t message_end = 0;       // bytes of the buffer up to which the message goes
     Head head;
+    RequestId request_id;         // of the message; chosen when its head is complete
 
     Block *block = nullptr;
     size_t body_offset = 0;       // where the body begins in the block
@@ -191,6 +193,7 @@ struct Connection : Transport {
 
     void reset_message() noexcept {
         head = Head{};
+        request_id.length = 0;
         body_state = BodyState::none;
         body_asked = false;
         admitted = false;
@@ -201,6 +204,14 @@ struct Connection : Transport {
         body_offset = 0;
         status = 0;
         answered_bytes = 0;
+    }
+
+    // Chooses the message's id once, by what its head says.
+    void identify() noexcept {
+        if (request_id.length) return;
+        const char *text = reinterpret_cast<const char *>(buffer);
+        choose_request_id(&request_id, text + head.request_id.offset, head.request_id.length,
+                          text + head.traceparent.offset, head.traceparent.length);
     }
 
     // Throws away the first `count` bytes of the buffer: a message that is done with.

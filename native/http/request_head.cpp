@@ -239,7 +239,7 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
     bool content_length = false, host = false, content_type = false, connection = false,
          close = false, keep = false, expects_continue = false, chunked = false;
     uint64_t body = 0, json = 0;
-    bool has_json = false, authorization = false, upload = false;
+    bool has_json = false, authorization = false, upload = false, request_id = false, traceparent = false;
     while (at < end) {
         const unsigned char *name = at;
         while (at < end && is(*at, FIELD)) ++at;
@@ -323,10 +323,19 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
                 return Verdict::unusual;
             } else if (named(name, width, "te") || named(name, width, "trailer")) {
                 native = false;
+            } else if (named(name, width, "traceparent")) {
+                head->traceparent = traceparent ? Span{} : trimmed(value, stop, data);
+                traceparent = true;
             }
             break;
         case 'u':
             if (named(name, width, "upgrade")) native = false;
+            break;
+        case 'x':
+            if (named(name, width, "x-request-id")) {
+                head->request_id = request_id ? Span{} : trimmed(value, stop, data);
+                request_id = true;
+            }
             break;
         default:
             break;

@@ -58,6 +58,8 @@ struct Head {
     uint64_t json_length = 0;     // Inference-Header-Content-Length
     bool has_json_length = false;
     Span authorization;           // the only Authorization's value; empty where there are several
+    Span request_id;              // the same of X-Request-ID
+    Span traceparent;             // and of traceparent
     bool close = false;           // the connection ends with the answer
     bool http_1_0 = false;        // the answer is of HTTP/1.0 as well
     bool chunked = false;         // the body comes in chunks, and its length is not known

@@ -34,8 +34,8 @@ const char *http_date() noexcept {
 
 bool put_head(Outgoing *out, const char *status, size_t status_length, const char *fields,
               size_t fields_length, const char *server, size_t server_length, bool close,
-              bool http_1_0, const char *body, size_t body_length) noexcept {
-    const size_t most = status_length + fields_length + server_length + body_length + 128;
+              bool http_1_0, const RequestId &id, const char *body, size_t body_length) noexcept {
+    const size_t most = status_length + fields_length + server_length + body_length + id.length + 144;
     char *text = out->head;
     if (most > ANSWER_HEAD) {
         text = out->long_head = static_cast<char *>(malloc(most));
@@ -57,6 +57,9 @@ bool put_head(Outgoing *out, const char *status, size_t status_length, const cha
     } else {
         put("\r\nConnection: keep-alive\r\n", 26);
     }
+    put("x-request-id: ", 14);
+    put(id.text, id.length);
+    put("\r\n", 2);
     put(fields, fields_length);
     put("\r\n", 2);
     if (body_length) put(body, body_length);

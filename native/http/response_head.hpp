@@ -2,14 +2,15 @@
 
 #pragma once
 
+#include "base/request_id.hpp"
 #include "http/outgoing.hpp"
 
 namespace ksrv {
 
-// Writes status line, Server, Date, Connection and the application's fields: what gunicorn writes,
-// in its order. `fields` ends with CRLF or is empty. A ready-made body is copied behind the head.
+// Writes status line, Server, Date, Connection, the request's id and the application's fields: what gunicorn
+// writes, in its order. `fields` ends with CRLF or is empty. A ready-made body is copied behind the head.
 bool put_head(Outgoing *out, const char *status, size_t status_length, const char *fields,
               size_t fields_length, const char *server, size_t server_length, bool close,
-              bool http_1_0, const char *body = nullptr, size_t body_length = 0) noexcept;
+              bool http_1_0, const RequestId &id, const char *body = nullptr, size_t body_length = 0) noexcept;
 
 }  // namespace ksrv

@@ -132,9 +132,9 @@ FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignatur
     if (!read_fast_request(*signature, body, connection->body_got, json_length, &layout)) return nullptr;
     if (layout.length != connection->body_got && !extend_with_numbers(connection, *signature, layout))
         return nullptr;
-    FastRequest *request = new_fast_request(signature, head.length);
+    FastRequest *request = new_fast_request(signature, identified_head_bytes(head.length, connection->request_id));
     if (!request) return nullptr;
-    memcpy(request->head(), connection->buffer, head.length);
+    put_identified_head(request->head(), connection->buffer, head.length, connection->request_id);
     request->layout = layout;
     request->rows = layout.rows;
     request->priority = layout.priority;

@@ -28,6 +28,7 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
         }
         if (verdict != Verdict::incomplete) {
             connection->message_end = connection->head.length;
+            connection->identify();
             if (connection->head.close) connection->close_after = true;
         }
         if (verdict == Verdict::native) {

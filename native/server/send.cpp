@@ -23,9 +23,10 @@ bool HttpServer::put_answer(Connection *connection, uint16_t status, const char 
     connection->status = status;
     connection->close_after = connection->close_after || draining.load(std::memory_order_relaxed) ||
                               config.idle_ns == 0;
+    if (!connection->request_id.length) make_request_id(&connection->request_id);  // its head is not complete
     if (!put_head(out, line, line_length, fields, fields_length, config.server_header.data(),
                   config.server_header.size(), connection->close_after,
-                  connection->head.http_1_0, body, body_length))
+                  connection->head.http_1_0, connection->request_id, body, body_length))
         return false;
     connection->answered_bytes = body_length;
     return true;
@@ -229,6 +230,7 @@ void HttpServer::record(Connection *connection, uint64_t now) noexcept {
         made.status = connection->status;
         made.listener = connection->listener;
         made.head.assign(reinterpret_cast<char *>(connection->buffer), length);
+        made.request_id.assign(connection->request_id.text, connection->request_id.length);
         made.peer = connection->peer;
         made.peer_length = connection->peer_length;
         clock_gettime(CLOCK_REALTIME, &made.at);

@@ -69,6 +69,7 @@ struct AccessRecord {
     uint16_t status;
     uint16_t listener;
     std::string head;
+    std::string request_id;
     sockaddr_storage peer;
     socklen_t peer_length;
     timespec at;

@@ -11,7 +11,9 @@ from libcpp.vector cimport vector
 from ksrv._native.memory.buffer_pool cimport CBlock
 from ksrv._native.memory.memory_budget cimport AnswerRoom, CMemoryBudget
 from ksrv._native.queue.request_handle cimport Answered, CRequest
-from ksrv._native.server.server cimport FastRequest, ModelRoute, RouteTable, Routes, const_table
+from ksrv._native.server.server cimport (
+    FastRequest, ModelRoute, RequestId, RouteTable, Routes, const_table,
+)
 from ksrv._native.tls.tls_context cimport const_tls
 
 
@@ -89,6 +91,7 @@ cdef extern from "grpc/call.hpp" namespace "ksrv::grpc" nogil:
         string text
         vector[Entry] entries
         string authorization
+        RequestId request_id
         Encoding encoding
         uint64_t deadline_ns
         atomic[cbool] admitted

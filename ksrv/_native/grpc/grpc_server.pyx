@@ -199,7 +199,13 @@ cdef class Call:
             name = text[entry.name:entry.name + entry.name_length].decode("latin-1")
             if not name.endswith("-bin"):
                 found[name] = text[entry.value:entry.value + entry.value_length].decode("latin-1")
+        found["x-request-id"] = self.request_id
         return found
+
+    @property
+    def request_id(self) -> str:
+        """The call's id: the client's, or one made for it."""
+        return self.native.request_id.text[:self.native.request_id.length].decode("ascii")
 
     @property
     def authorization(self):

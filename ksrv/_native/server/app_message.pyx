@@ -13,7 +13,7 @@ from libcpp cimport bool as cbool
 from ksrv._native.server.exchange cimport Exchange, ksrv_fill_exchange
 from ksrv._native.server.server cimport (
     ANSWER_FAILED, BodyState, CHttpServer, Connection, Outgoing, Turn, add_part,
-    forget_outgoing, put_head, reserve_parts, sockaddr_storage,
+    forget_outgoing, is_request_id, put_head, reserve_parts, sockaddr_storage,
 )
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,20 @@ cdef class AppMessage(Exchange):
     def __dealloc__(self):
         if self.streaming != NULL:  # the peer must not take the piece that came last for the end
             self.server.drop(self.streaming)
+
+    def identify(self, bytes given not None):
+        """Take the client's `X-Request-ID` for the request's id, where it can be that.
+
+        Args:
+            given: The field's value, as gunicorn's parser found it in an unusual head.
+        """
+        cdef Connection *connection = self.turn.connection
+        cdef size_t length = <size_t>PyBytes_GET_SIZE(given)
+        if connection == NULL or connection.request_id.given:
+            return
+        if is_request_id(PyBytes_AS_STRING(given), length):
+            connection.request_id.set(PyBytes_AS_STRING(given), length, True)
+            self.request_id = given.decode("ascii")
 
     def set_close(self, bint close):
         """Say whether the connection ends with the answer; it does where the body is not whole."""
@@ -160,7 +174,7 @@ cdef class AppMessage(Exchange):
             out, PyBytes_AS_STRING(status_line), PyBytes_GET_SIZE(status_line),
             PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields),
             server.config.server_header.data(), server.config.server_header.size(),
-            connection.close_after, connection.head.http_1_0,
+            connection.close_after, connection.head.http_1_0, connection.request_id,
         ):
             server.answer_prepared(connection, ANSWER_FAILED)
             raise MemoryError()
@@ -256,7 +270,9 @@ cdef object ksrv_app_message(object owner, CHttpServer *server, Connection *conn
             message.fault_at = PyBytes_FromStringAndSize(
                 <const char *>connection.chunks.shown(), connection.chunks.shown_length()
             )
-        ksrv_fill_exchange(message, owner, server, turn, connection.body_state == BodyState.whole)
+        ksrv_fill_exchange(
+            message, owner, server, turn, connection.body_state == BodyState.whole, False
+        )
     except BaseException:
         server.fail(turn)
         raise

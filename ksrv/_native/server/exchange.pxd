@@ -13,10 +13,12 @@ cdef class Exchange:
     cdef readonly object body
     cdef readonly object announced
     cdef readonly bytes head
+    cdef readonly str request_id
 
 
 cdef int ksrv_fill_exchange(
-    Exchange exchange, object owner, CHttpServer *server, const Turn &turn, bint take_body
+    Exchange exchange, object owner, CHttpServer *server, const Turn &turn, bint take_body,
+    bint identified
 ) except -1
 
 cdef Exchange ksrv_exchange(object owner, CHttpServer *server, const Turn &turn)

@@ -15,6 +15,7 @@ class Exchange:
     body: memoryview
     announced: int
     head: bytes
+    request_id: str
     @property
     def headers(self) -> Mapping[str, str]: ...
     def answer(

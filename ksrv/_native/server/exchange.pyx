@@ -14,7 +14,8 @@ from libc.stdlib cimport calloc, free
 from ksrv._native.memory.buffer_pool cimport Block, CBlock, ksrv_wrap, retain_block
 from ksrv._native.server.server cimport (
     ANSWER_BLOCKS, CHttpServer, Connection, Outgoing, Owners, ANSWER_BYTES_IN_FLIGHT, ANSWER_FAILED,
-    Turn, add_part, forget_outgoing, put_head, reserve_parts,
+    Turn, add_part, forget_outgoing, identified_head_bytes, put_head, put_identified_head,
+    reserve_parts,
 )
 from ksrv._native.queue.request_handle cimport NativeHandle
 
@@ -30,6 +31,8 @@ cdef class HeadFields:
     """The header fields of a request, read from its head on the first look: a `Mapping`.
 
     Names are in lower case; a field that occurs several times is joined with commas, as WSGI does.
+    The last `x-request-id` counts: the server puts the request's id behind one of a client's that
+    cannot be it.
 
     Args:
         head: The bytes of a complete head.
@@ -50,7 +53,8 @@ cdef class HeadFields:
                 name, _, value = line.partition(":")
                 name = name.lower()
                 value = value.strip(" \t")
-                fields[name] = f"{fields[name]},{value}" if name in fields else value
+                joined = name in fields and name != "x-request-id"
+                fields[name] = f"{fields[name]},{value}" if joined else value
             self.fields = fields
         return fields
 
@@ -155,7 +159,8 @@ cdef class Exchange:
         body: The received bytes, writable, until the exchange is answered; the first tensor behind
             the JSON is aligned.
         announced: The Content-Length: more than the body holds where the peer broke off.
-        head: The bytes of the head.
+        head: The bytes of the head, with the request's id.
+        request_id: The request's id.
     """
 
     def __dealloc__(self):
@@ -218,7 +223,7 @@ cdef class Exchange:
             out, PyBytes_AS_STRING(status_line), PyBytes_GET_SIZE(status_line),
             PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields),
             server.config.server_header.data(), server.config.server_header.size(),
-            connection.close_after, connection.head.http_1_0,
+            connection.close_after, connection.head.http_1_0, connection.request_id,
         ):
             server.answer_prepared(connection, ANSWER_FAILED)
             raise MemoryError()
@@ -268,10 +273,24 @@ cdef str _text(const unsigned char *data, uint32_t length):
     return (<const char *>data)[:length].decode("ascii") if length else ""
 
 
+cdef bytes _identified_head(Connection *connection):
+    """The bytes of a head, with the request's id."""
+    cdef size_t length = identified_head_bytes(connection.head.length, connection.request_id)
+    cdef bytes head = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>length)
+    put_identified_head(
+        PyBytes_AS_STRING(head), connection.buffer, connection.head.length, connection.request_id
+    )
+    return head
+
+
 cdef int ksrv_fill_exchange(
-    Exchange exchange, object owner, CHttpServer *server, const Turn &turn, bint take_body
+    Exchange exchange, object owner, CHttpServer *server, const Turn &turn, bint take_body,
+    bint identified
 ) except -1:
-    """Describe a message to an exchange, which answers it from then on."""
+    """Describe a message to an exchange, which answers it from then on.
+
+    `identified`: whether its head is complete, and the request's id is to stand in it.
+    """
     cdef Connection *connection = turn.connection
     cdef CBlock *block
     exchange.owner = owner
@@ -280,9 +299,10 @@ cdef int ksrv_fill_exchange(
                            connection.head.name.length)
     exchange.version = _text(connection.buffer + connection.head.version.offset,
                              connection.head.version.length)
-    exchange.head = PyBytes_FromStringAndSize(
+    exchange.head = _identified_head(connection) if identified else PyBytes_FromStringAndSize(
         <const char *>connection.buffer, connection.head.length
     )
+    exchange.request_id = connection.request_id.text[:connection.request_id.length].decode("ascii")
     if connection.head.has_json_length:
         exchange.header_length = str(connection.head.json_length)
     exchange.announced = connection.head.content_length
@@ -299,7 +319,7 @@ cdef int ksrv_fill_exchange(
 cdef Exchange ksrv_exchange(object owner, CHttpServer *server, const Turn &turn):
     """The exchange of a message that is with the engine, which still holds its block."""
     cdef Exchange exchange = Exchange.__new__(Exchange)
-    ksrv_fill_exchange(exchange, owner, server, turn, True)
+    ksrv_fill_exchange(exchange, owner, server, turn, True, True)
     return exchange
 
 

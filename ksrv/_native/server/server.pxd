@@ -25,6 +25,20 @@ cdef extern from "<sys/socket.h>" nogil:
         unsigned short ss_family
 
 
+cdef extern from "base/request_id.hpp" namespace "ksrv" nogil:
+    cdef cppclass RequestId:
+        unsigned char length
+        cbool given
+        char *text
+        void set(const char *text, size_t length, cbool given) noexcept
+
+    cbool is_request_id(const char *text, size_t length) noexcept
+    size_t identified_head_bytes(size_t head_length, const RequestId &id) noexcept
+    void put_identified_head(
+        char *to, const unsigned char *head, size_t length, const RequestId &id
+    ) noexcept
+
+
 cdef extern from "v2/fast_request.hpp" namespace "ksrv" nogil:
     cdef enum:
         FAST_INPUTS
@@ -139,6 +153,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         cbool body_asked
         ChunkDecoder chunks
         Head head
+        RequestId request_id
         CBlock *block
         FastRequest *fast_request
         Outgoing out
@@ -194,6 +209,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         uint16_t status
         uint16_t listener
         string head
+        string request_id
         sockaddr_storage peer
         socklen_t peer_length
         timespec at
@@ -268,5 +284,5 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
     cbool put_head(
         Outgoing *out, const char *status, size_t status_length, const char *fields,
         size_t fields_length, const char *server, size_t server_length, cbool close,
-        cbool http_1_0
+        cbool http_1_0, const RequestId &id
     ) noexcept

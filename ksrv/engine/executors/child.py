@@ -80,7 +80,9 @@ class EventLogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Send one record."""
         text = self.format(record)[:_MESSAGE_CHARACTERS]
-        note = LogMessage(record.name, record.levelno, text)
+        ids = getattr(record, "request_ids", None)
+        named = ids if isinstance(ids, list) and all(isinstance(one, str) for one in ids) else []
+        note = LogMessage(record.name, record.levelno, text, named)
         self._events.send(MessageType.LOG, *messages.dump(note))
 
 

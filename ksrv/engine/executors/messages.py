@@ -134,11 +134,16 @@ class ListeningMessage(msgspec.Struct):
 
 
 class LogMessage(msgspec.Struct):
-    """A log record, its traceback already text."""
+    """A log record, its traceback already text.
+
+    Attributes:
+        request_ids: The requests that it is about.
+    """
 
     name: str
     level: int
     message: str
+    request_ids: list[str] = []
 
 
 class SpecMessage(msgspec.Struct):

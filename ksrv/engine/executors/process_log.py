@@ -7,9 +7,11 @@ are logged; how many were left out is logged with the next one.
 
 import logging
 import time
+from typing import Any
 
 from ksrv.engine.executors.messages import LogMessage
 from ksrv.handlers.loggers import label_of
+from ksrv.handlers.runner import SHOWN_IDS
 from ksrv.observe.log_text import TRACEBACK_INDENT
 
 LOGGER = logging.getLogger("ksrv.handler")
@@ -17,6 +19,7 @@ LOGGER = logging.getLogger("ksrv.handler")
 LINE_BYTES = 8 * 1024
 LINES_PER_SECOND = 200
 BURST_LINES = 2000
+REQUEST_ID_BYTES = 128
 
 
 class ProcessLog:
@@ -29,7 +32,7 @@ class ProcessLog:
     """
 
     def __init__(self, model: str, version: str, instance: int) -> None:
-        self._fields: dict[str, object] = {
+        self._fields: dict[str, Any] = {
             "model": model,
             "version": version,
             "instance": instance,
@@ -59,7 +62,9 @@ class ProcessLog:
         if self._allowed():
             text, *trace = note.message.split("\n")
             below = "\n".join(line.removeprefix(TRACEBACK_INDENT) for line in trace)
-            self._emit(note.name[:256], level, text, below)
+            ids = [one[:REQUEST_ID_BYTES] for one in note.request_ids[:SHOWN_IDS]]
+            fields = self._fields | {"request_ids": ids} if ids else self._fields
+            self._emit(note.name[:256], level, text, below, fields)
 
     def _allowed(self) -> bool:
         now = time.monotonic()
@@ -84,7 +89,14 @@ class ProcessLog:
                 f" {LINES_PER_SECOND} a second",
             )
 
-    def _emit(self, name: str, level: int, text: str, trace: str = "") -> None:
+    def _emit(
+        self,
+        name: str,
+        level: int,
+        text: str,
+        trace: str = "",
+        fields: dict[str, Any] | None = None,
+    ) -> None:
         if not LOGGER.isEnabledFor(level):
             return
         record = LOGGER.makeRecord(
@@ -95,7 +107,7 @@ class ProcessLog:
             "[%s pid %s] %s",
             (self._label, self._fields["handler_pid"], text),
             None,
-            extra=self._fields,
+            extra=fields or self._fields,
         )
         record.exc_text = trace or None
         LOGGER.handle(record)

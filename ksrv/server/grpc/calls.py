@@ -19,6 +19,10 @@ class Call(Protocol):
     """What the services use of a call."""
 
     @property
+    def request_id(self) -> str:
+        """The call's id: the client's, or one made for it."""
+
+    @property
     def authorization(self) -> str | None:
         """The metadata's entry of that name, or None."""
 

@@ -24,6 +24,7 @@ from ksrv.server.grpc.calls import Message, error_metadata, failure_of, trailing
 from ksrv.server.grpc.messages import admitted
 from ksrv.server.grpc.services import Method, Permitted, Services
 from ksrv.server.grpc.stream import Incoming
+from ksrv.server.http.request_ids import choose_request_id
 from ksrv.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ INFER_THREADS = 256
 """Requests of ModelInfer that are under way at a time at least; each holds a thread."""
 
 SECOND_NS = 1_000_000_000
+ID_KEY, TRACE_KEY = "x-request-id", "traceparent"
 FOREVER_S = 1e9
 """A deadline further away than this is none: grpc tells "no deadline" as a distant one."""
 
@@ -85,18 +87,26 @@ class GrpcioCall:
 
     Args:
         context: grpcio's `ServicerContext`.
+
+    Attributes:
+        request_id: The call's id, which the client is told.
     """
 
     def __init__(self, context: "grpc.ServicerContext") -> None:
         self._context: Any = context
+        given = [entry.value for entry in context.invocation_metadata() if entry.key == ID_KEY]
+        trace = [entry.value for entry in context.invocation_metadata() if entry.key == TRACE_KEY]
+        self.request_id = choose_request_id(",".join(given), ",".join(trace))
+        context.send_initial_metadata(((ID_KEY, self.request_id),))
 
     def metadata(self) -> dict[str, str]:
         """Return the text metadata, names in lower case; binary entries are left out."""
-        return {
+        found = {
             entry.key: entry.value
             for entry in self._context.invocation_metadata()
             if isinstance(entry.value, str)
         }
+        return found | {ID_KEY: self.request_id}
 
     @property
     def authorization(self) -> str | None:
@@ -238,7 +248,7 @@ class GrpcioServer:
         except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
             _give_up_if_over(error)
             failure = failure_of(error)
-        _abort(context, failure)
+        _abort(context, call, failure)
 
     def _answer(self, method: Method, message: Message, call: GrpcioCall, context: Any) -> bytes:
         if method.answer is not None:
@@ -264,7 +274,7 @@ class GrpcioServer:
         except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
             _give_up_if_over(error)
             failure = failure_of(error)
-        _abort(context, failure)
+        _abort(context, call, failure)
 
     def _source(
         self,
@@ -297,13 +307,12 @@ def _give_up_if_over(error: Exception) -> None:
         raise error
 
 
-def _abort(context: Any, error: KsrvError) -> NoReturn:
+def _abort(context: Any, call: GrpcioCall, error: KsrvError) -> NoReturn:
     """End a call with an error; raises grpcio's exception for that."""
     import grpc
 
     count_error(error)
-    if metadata := error_metadata(error):
-        context.set_trailing_metadata(tuple(metadata))
+    context.set_trailing_metadata((*(error_metadata(error) or ()), (ID_KEY, call.request_id)))
     context.abort(getattr(grpc.StatusCode, error.grpc_code), error.message)
     raise AssertionError("abort returned")
 

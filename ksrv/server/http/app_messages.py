@@ -142,6 +142,7 @@ class AppMessages:
         response, environ = wsgi.create(
             request, None, message.peer, self._servers[message.listener], self._cfg
         )
+        message.identify(environ.get("HTTP_X_REQUEST_ID", "").encode("latin-1"))
         environ[MESSAGE] = message
         environ["wsgi.input"] = io.BufferedReader(BodyInput(message, self._body_limit))
         environ["wsgi.multithread"] = True

@@ -168,6 +168,11 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
         return None
 
 
+def _identified(exchange: Exchange) -> dict[str, str]:
+    """Return the fields of a log record that name a request."""
+    return {"request_id": exchange.request_id, "model": exchange.model}
+
+
 def without_credentials(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Return the headers that a handler may see where callers need a token.
 
@@ -361,10 +366,10 @@ class FastPath:
         """
         path = f"/v2/models/{exchange.model}/infer"
         if not isinstance(error, KsrvError):
-            log.error("POST %s failed", path, exc_info=error)
+            log.error("POST %s failed", path, exc_info=error, extra=_identified(exchange))
             error = HandlerFailed(f"the server failed with {type(error).__name__}; see its log")
         elif error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR and error.retry_after is None:
-            log.error("POST %s: %s", path, error.message)
+            log.error("POST %s: %s", path, error.message, extra=_identified(exchange))
         count_refusal("http", error.reason)
         status, line, fields, body = render_error(error)
         exchange.answer(status, line, fields, [body])

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from ksrv.server.http.body import Environ
+from ksrv.server.http.request_ids import REQUEST_ID
 
 
 def request_headers(
@@ -24,6 +25,8 @@ def request_headers(
     for key in ("CONTENT_TYPE", "CONTENT_LENGTH"):
         if environ.get(key):
             headers[spelling(key.replace("_", "-"))] = environ[key]
+    if environ.get(REQUEST_ID):
+        headers[spelling("x-request-id")] = environ[REQUEST_ID]
     if not with_credentials:
         headers.pop(spelling("authorization"), None)
     return headers

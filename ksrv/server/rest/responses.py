@@ -44,6 +44,7 @@ _OURS = frozenset(
         "server-timing",
         "set-cookie",
         "te",
+        "x-request-id",
         "trailer",
         "transfer-encoding",
         "upgrade",

@@ -38,10 +38,9 @@ FINISHED_HEADERS = {
 _STATUS = re.compile(r"[2-5][0-9]{2}( [\x20-\x7e]{1,128})?")
 
 
-def prepare(resp: falcon.Response, request_id: str) -> None:
+def prepare(resp: falcon.Response) -> None:
     """Set the headers that every answer has."""
     resp.set_headers(FINISHED_HEADERS)
-    resp.set_header("x-request-id", request_id)
 
 
 def send_document(resp: falcon.Response, document: object) -> None:

@@ -20,6 +20,7 @@ from ksrv.server.http.body import Environ, read_body
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.client_watch import ThreadWaiter
 from ksrv.server.http.request_headers import request_headers
+from ksrv.server.http.request_ids import REQUEST_ID
 from ksrv.server.rest.route_guard import Needs
 from ksrv.server.settings import ServerSettings
 from ksrv.server.torchserve import errors
@@ -108,7 +109,7 @@ class TorchServeRoutes:
                 if req.path.startswith(KSERVE_PATHS):
                     tell_others(req, resp, error, params)
                     return
-                answers.prepare(resp, str(uuid.uuid4()))
+                answers.prepare(resp)
                 if isinstance(error, KsrvError):
                     answers.send_error(resp, errors.translated(error))
                 else:
@@ -162,8 +163,8 @@ class TorchServeRoutes:
             explain: Whether to explain.
             query: Query parameters that are parts of the row.
         """
-        request_id = str(uuid.uuid4())
-        answers.prepare(resp, request_id)
+        request_id = req.env[REQUEST_ID]
+        answers.prepare(resp)
         try:
             target = self.find(name, version) if name else None  # told before the body is read
             with Reservation(self._budget) as reservation:
@@ -290,7 +291,7 @@ class DescribeResource(_Resource):
     ) -> None:
         """Answer a list of descriptions."""
         routes = self._routes
-        answers.prepare(resp, str(uuid.uuid4()))
+        answers.prepare(resp)
         every = version == "all"
         try:
             models = [routes.find(name, "" if every else version)]
@@ -314,7 +315,7 @@ class PingResource(_Resource):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer "Healthy" when the server is ready."""
-        answers.prepare(resp, str(uuid.uuid4()))
+        answers.prepare(resp)
         healthy = self._routes.engine.ready()
         answers.send_document(resp, {"status": "Healthy" if healthy else "Unhealthy"})
         if not healthy:

@@ -364,7 +364,7 @@ def status(head: bytes) -> int:
 
 def stripped(head: bytes) -> Any:
     """A head without what differs from one answer to the next."""
-    head = re.sub(rb"\r\nDate: [^\r]+", b"", head)
+    head = re.sub(rb"\r\n(?:Date|x-request-id): [^\r]+", b"", head)
     return re.sub(rb"dur=[0-9.]+", b"dur=", head)
 
 

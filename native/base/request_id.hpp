@@ -1,0 +1,117 @@
+// The id of a request: its client's, where that can stand in a log and in a header, or else one made here.
+//
+// A client names it in `X-Request-ID`; where that is missing, the trace id of its `traceparent` stands in for it.
+// A name that is longer than REQUEST_ID_BYTES, that occurs twice, or that holds another byte than a letter, a
+// digit or one of - . _ ~ : / + = @ is not repeated: another id replaces it, a UUID of version 4.
+
+#pragma once
+
+#include <sys/random.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace ksrv {
+
+constexpr size_t REQUEST_ID_BYTES = 128;
+
+struct RequestId {
+    uint8_t length = 0;  // 0: there is none yet
+    bool given = false;  // whether it is what the client sent as its only X-Request-ID
+    char text[REQUEST_ID_BYTES];
+
+    void set(const char *from, size_t count, bool is_given) noexcept {
+        memcpy(text, from, count);
+        length = static_cast<uint8_t>(count);
+        given = is_given;
+    }
+};
+
+inline bool is_request_id(const char *text, size_t length) noexcept {
+    if (length == 0 || length > REQUEST_ID_BYTES) return false;
+    for (size_t i = 0; i < length; ++i) {
+        const char c = text[i];
+        const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '-' && c <= ':');
+        if (!plain && c != '_' && c != '~' && c != '+' && c != '=' && c != '@') return false;
+    }
+    return true;
+}
+
+// The trace id of a W3C `traceparent`; null where it is none.
+inline const char *trace_id_of(const char *text, size_t length) noexcept {
+    constexpr size_t VERSION_0 = 55, TRACE = 3, TRACE_BYTES = 32;
+    if (length < VERSION_0 || memcmp(text, "ff", 2) == 0) return nullptr;
+    if (length > VERSION_0 && (memcmp(text, "00", 2) == 0 || text[VERSION_0] != '-')) return nullptr;
+    bool trace = false, span = false;
+    for (size_t i = 0; i < VERSION_0; ++i) {
+        const char c = text[i];
+        if (i == 2 || i == 35 || i == 52) {
+            if (c != '-') return nullptr;
+            continue;
+        }
+        if (!((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'))) return nullptr;
+        if (i >= TRACE && i < TRACE + TRACE_BYTES && c != '0') trace = true;
+        if (i > 35 && i < 52 && c != '0') span = true;
+    }
+    return trace && span ? text + TRACE : nullptr;
+}
+
+// xorshift128+ for each thread, seeded by the kernel: ids are to differ, they are no secret.
+inline uint64_t next_random() noexcept {
+    thread_local uint64_t state[2] = {0, 0};
+    if (!(state[0] | state[1])) {
+        if (getrandom(state, sizeof state, 0) != static_cast<ssize_t>(sizeof state))
+            state[0] = reinterpret_cast<uintptr_t>(&state);
+        state[1] |= 1;
+    }
+    uint64_t a = state[0];
+    const uint64_t b = state[1];
+    state[0] = b;
+    a ^= a << 23;
+    state[1] = a ^ b ^ (a >> 17) ^ (b >> 26);
+    return state[1] + b;
+}
+
+inline void make_request_id(RequestId *id) noexcept {
+    static const char digits[] = "0123456789abcdef";
+    uint64_t random[2] = {next_random(), next_random()};
+    random[0] = (random[0] & ~uint64_t(0xf000)) | 0x4000;
+    random[1] = (random[1] & ~(uint64_t(3) << 62)) | (uint64_t(1) << 63);
+    char *at = id->text;
+    for (int i = 0; i < 32; ++i) {
+        if (i == 8 || i == 12 || i == 16 || i == 20) *at++ = '-';
+        *at++ = digits[(random[i / 16] >> (60 - 4 * (i % 16))) & 15];
+    }
+    id->length = static_cast<uint8_t>(at - id->text);
+    id->given = false;
+}
+
+// Chooses the id of a request; a length of 0 stands for a field that is missing, or not the only one.
+inline void choose_request_id(RequestId *id, const char *given, size_t length, const char *trace,
+                              size_t trace_length) noexcept {
+    constexpr size_t TRACE_BYTES = 32;
+    if (is_request_id(given, length)) {
+        id->set(given, length, true);
+    } else if (const char *found = trace_id_of(trace, trace_length)) {
+        id->set(found, TRACE_BYTES, false);
+    } else {
+        make_request_id(id);
+    }
+}
+
+// The bytes of a head in which the id stands; the last X-Request-ID of such a head counts.
+inline size_t identified_head_bytes(size_t head_length, const RequestId &id) noexcept {
+    return id.given ? head_length : head_length + id.length + 16;
+}
+
+inline void put_identified_head(char *to, const unsigned char *head, size_t length, const RequestId &id) noexcept {
+    memcpy(to, head, length);
+    if (id.given) return;
+    to += length - 2;  // in place of the empty line
+    memcpy(to, "x-request-id: ", 14);
+    memcpy(to + 14, id.text, id.length);
+    memcpy(to + 14 + id.length, "\r\n\r\n", 4);
+}
+
+}  // namespace ksrv
