@@ -108,8 +108,8 @@ class InferRequest:
         nbytes: Bytes received for it; what counts against the bound on bytes in flight.
         torchserve: The facts of TorchServe's own routes; None over KServe v2. A batch holds requests of one
             of these dialects only.
-        on_chunk: Takes intermediate answers, on the thread that runs the batch; it must not block.
-            None where they are not wanted.
+        stream: Takes intermediate answers; None where they are not wanted. Requests with and without a
+            stream are not joined.
         images: The checked images of its inputs by name, once it is validated; None without any.
         target: The model version that `Engine.find` returned for it; None leaves that to the engine.
     """
@@ -128,9 +128,25 @@ class InferRequest:
     mark_final: bool = False
     nbytes: int = 0
     torchserve: TorchServeCall | None = None
-    on_chunk: "Callable[[InferResponse], None] | None" = None
+    stream: "AnswerSink | None" = None
     images: dict[str, CheckedImages] | None = None
     target: Any = None
+
+
+class AnswerSink(Protocol):
+    """Where the intermediate answers of one request go."""
+
+    def put(self, response: "InferResponse") -> None:
+        """Append an answer; this never waits."""
+
+    def has_room(self) -> bool:
+        """Tell whether another answer may come."""
+
+    def wait_room(self, until_ns: int) -> bool:
+        """Sleep until there is room; return False at `until_ns`, on the clock of `time.monotonic_ns`."""
+
+    def call_with_room(self, callback: Callable[[], object]) -> None:
+        """Have a function called once there is room; at once if there is."""
 
 
 @dataclass(slots=True)
@@ -202,10 +218,11 @@ class Emitter(Protocol):
     """Where the intermediate answers of a running batch go."""
 
     def __call__(self, outputs: BatchOutputs) -> None:
-        """Hand one intermediate answer to each request that still wants it.
+        """Hand one intermediate answer to each request that still wants it; wait for slow clients.
 
         Args:
-            outputs: The answer, with every row of the batch.
+            outputs: The answer, with every row of the batch; or without tensors, to end the requests in
+                `only`, those in `failures` with their errors.
         """
 
     def listening(self) -> frozenset[int]:

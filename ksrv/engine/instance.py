@@ -279,7 +279,9 @@ class Instance(BatchRunner):
         Args:
             room: How many rows the batch may grow to.
         """
-        return PendingBatch(self._host.spec, self._host.images, self.executor.lease, room)
+        return PendingBatch(
+            self._host.spec, self._host.images, self.executor.lease, room, self.queue
+        )
 
     def _failure_of(self, batch: RunnableBatch, error: BaseException) -> KsrvError | None:
         """Return the error that ends the requests of a batch; None where they are queued again."""

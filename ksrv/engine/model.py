@@ -554,5 +554,5 @@ def _part(request: InferRequest, start: int, end: int) -> InferRequest:
         nbytes=0,
         mark_final=False,
         torchserve=None,
-        on_chunk=None,
+        stream=None,
     )

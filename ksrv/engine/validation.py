@@ -75,9 +75,9 @@ class RequestValidator:
         self._joins = spec.max_batch_size > 0 and all(entry.batched for entry in declared)
         self._counts_rows = any(entry.batched for entry in declared)
         self._groups: dict[object, int] = {}
-        self._next_group = itertools.count(2)
+        self._next_group = itertools.count(4)
         self._next_apart = itertools.count(APART)
-        # Group 0 (1 to explain) is every request where the description leaves nothing open.
+        # Group 0 (1 to explain, 2 more for streams) is every request where the description leaves nothing open.
         self._one_group = bool(declared) and all(
             entry.fixed_tail is not None for entry in self._inputs.values()
         )
@@ -248,8 +248,13 @@ class RequestValidator:
 
     def _group(self, request: InferRequest, shapes: list[object]) -> int:
         if not self._joins or (self._one_group and not request.torchserve):
-            return int(request.explain)
-        key = (tuple(shapes), request.explain, request.torchserve is not None)
+            return int(request.explain) + 2 * (request.stream is not None)
+        key = (
+            tuple(shapes),
+            request.explain,
+            request.torchserve is not None,
+            request.stream is not None,
+        )
         batch_key = self._groups.get(key)
         if batch_key is None:
             if len(self._groups) >= KNOWN_GROUPS:

@@ -15,6 +15,7 @@ from ksrv.errors import InferenceError
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.compile import compile_model
 from ksrv.handlers.context import Context
+from ksrv.handlers.streams import postprocessed
 from ksrv.loaders.device import torch_device
 from ksrv.spec import ModelSpec
 
@@ -153,6 +154,10 @@ class BaseHandler:
             result = infer_and_postprocess(self, inputs, context, now)
         context.stage = "handle"
         return result
+
+    def _stream(self, outputs: Any) -> Any:
+        """Return the result of the stages where `inference` answers piece by piece, or later."""
+        return postprocessed(outputs, self.postprocess)
 
     def close(self) -> None:
         """Free what `initialize` took; called once, when the model is unloaded."""

@@ -36,6 +36,7 @@ class Batch(Mapping[str, Array]):
         failures: The errors of failed requests, by index in `requests`.
         headers: Response headers, by index in `requests`.
         parameters: Response parameters, by index in `requests`.
+        ended_rows: The rows that get no further chunk of a stream.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Batch(Mapping[str, Array]):
         self.failures: dict[int, KsrvError] = {}
         self.headers: dict[int, dict[str, str]] = {}
         self.parameters: dict[int, dict[str, Parameter]] = {}
+        self.ended_rows: set[int] = set()
         self._inputs = inputs
         self._tensors = inputs.tensors
         self._nchw_inputs = nchw_inputs
@@ -193,6 +195,20 @@ class Batch(Mapping[str, Array]):
             HandlerFailed: The outputs do not fit the batch or the declared outputs.
         """
         return self._send is not None and self.listening() and self._send(self._inputs, outputs)
+
+    def end(self, row: int) -> None:
+        """End the stream of the request that owns a row, while the others of the batch go on.
+
+        A request with several rows ends once each of them has. It is told with the next chunk.
+
+        Args:
+            row: The row.
+
+        Raises:
+            IndexError: The batch has no such row.
+        """
+        self.request_of(row)
+        self.ended_rows.add(index(row))
 
     def listening(self, row: int | None = None) -> bool:
         """Whether a client still waits for the batch's answer.

@@ -5,8 +5,12 @@ Both executors use it: the inline one on a thread of the server, the process one
 
 import logging
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
+from time import perf_counter_ns
+from types import CoroutineType
 from typing import Any
 
 from ksrv._native.batch.stages import StageRunner
@@ -22,8 +26,9 @@ from ksrv.handlers.loading import make_handler
 from ksrv.handlers.metrics import Emit, Metrics, discard
 from ksrv.handlers.model_imports import HandlerError, error_location
 from ksrv.handlers.outputs import OutputConverter
+from ksrv.handlers.streams import BatchStream, HandlerLoop, is_stream, run_generator
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
-from ksrv.request import BatchInputs, BatchOutputs, BatchRequest
+from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Tensor
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
 
@@ -86,6 +91,7 @@ class Runner(StageRunner):
         self._metrics = Metrics(source.name, source.version, emit)
         self.outputs = OutputConverter(ModelSpec(source.name))
         self._nchw_inputs: frozenset[str] = frozenset()
+        self._loop = HandlerLoop()
 
     def load(self) -> ModelSpec:
         """Import the handler and let it initialize.
@@ -155,6 +161,7 @@ class Runner(StageRunner):
         except BaseException:
             log.exception("%s: the handler's close failed", self._shown())
         finally:
+            self._loop.close()
             context.modules.close()
 
     def _not_loaded(self) -> HandlerFailed:
@@ -177,9 +184,40 @@ class Runner(StageRunner):
     def _send(self, inputs: BatchInputs, result: Any) -> bool:
         if inputs.emit is None:
             return False
-        tensors = self.outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
-        inputs.emit(BatchOutputs(tensors))
+        inputs.emit(BatchOutputs(self._read(result, inputs)))
         return True
+
+    def _drain(self, result: Any, inputs: BatchInputs) -> list[Tensor]:
+        """Run a handler that answers piece by piece, or later, to its end."""
+        context = self.context
+        assert context is not None, "a batch runs on a loaded handler"
+        began = perf_counter_ns()
+        try:
+            with inference_mode():
+                if type(result) is CoroutineType:
+                    result = self._loop.run(result)
+                if not is_stream(result):
+                    return self._read(result, inputs)
+                stream = BatchStream(
+                    inputs,
+                    partial(self._read, inputs=inputs),
+                    context.made_batch,
+                    partial(self._fail_row, inputs=inputs),
+                )
+                run_generator(result, stream, self._loop)
+                return stream.result()
+        finally:
+            context.add_time("inference", perf_counter_ns() - began)
+
+    def _read(self, result: Any, inputs: BatchInputs) -> list[Tensor]:
+        made: list[Tensor] = self.outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
+        return made
+
+    def _fail_row(self, row: int, error: BaseException, *, inputs: BatchInputs) -> None:
+        assert self.context is not None, "a batch runs on a loaded handler"
+        batch = self.context.batch
+        failure = self._failed(error, "inference", inputs)
+        batch.failures.setdefault(batch.request_of(row), failure)
 
     def _failed(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
         if isinstance(error, InferenceError):
@@ -208,6 +246,12 @@ def _shown_ids(request: BatchRequest) -> str:
     """Return a request's id, and the `id` that its client gave it in the protocol."""
     name = request.headers.get("x-request-id", "-")
     return f"{name} (id {quote(request.id)})" if request.id and request.id != name else name
+
+
+def inference_mode() -> AbstractContextManager[Any]:
+    """Return torch's inference mode where torch is there."""
+    torch = sys.modules.get("torch")
+    return nullcontext() if torch is None else torch.inference_mode()
 
 
 def complete_spec(handler: Any, context: Context) -> ModelSpec:

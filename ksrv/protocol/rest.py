@@ -333,8 +333,16 @@ def _document(
     )
 
 
-def _json_values(tensor: Tensor, nan_literals: bool) -> object:
-    """The tensor's `data` in a form that orjson writes."""
+def json_values(tensor: Tensor, nan_literals: bool = False) -> object:
+    """Return a tensor's `data` in a form that orjson writes.
+
+    Args:
+        tensor: The tensor.
+        nan_literals: See `render_infer`.
+
+    Raises:
+        InvalidRequest: JSON cannot carry it.
+    """
     if isinstance(tensor.data, list):
         strings = []
         for index, element in enumerate(tensor.data):
@@ -420,7 +428,7 @@ def render_infer(
         if parameters:
             entry["parameters"] = parameters
         if not binary and ref is None:
-            entry["data"] = _json_values(tensor, nan_literals)
+            entry["data"] = json_values(tensor, nan_literals)
         entries.append(entry)
     document: dict[str, Any] = {"model_name": response.model_name}
     if response.model_version:

@@ -23,6 +23,7 @@ from ksrv.server.http.request_ids import REQUEST_ID, RequestIds
 from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.page.routes import add_page
 from ksrv.server.rest.extensions import extensions_of
+from ksrv.server.rest.generate import GenerateResource
 from ksrv.server.rest.health import LiveResource, ModelReadyResource, ReadyResource
 from ksrv.server.rest.infer import InferResource
 from ksrv.server.rest.metadata import (
@@ -178,6 +179,7 @@ def make_app(
         waiter=waiter,
         shared_memory=shared_memory,
     )
+    generate = GenerateResource(engine, settings, budget, access, waiter=waiter)
     stats = StatisticsResource(statistics)
     app.add_route("/v2/health/live", LiveResource(), needs=Needs.NOTHING)
     app.add_route(
@@ -193,6 +195,8 @@ def make_app(
         app.add_route(prefix + "/stats", stats, needs=Needs.TOKEN)
         app.add_route(prefix + "/infer", infer, needs=Needs.TOKEN)
         app.add_route(prefix + "/explain", infer, suffix="explain", needs=Needs.TOKEN)
+        app.add_route(prefix + "/generate", generate, needs=Needs.TOKEN)
+        app.add_route(prefix + "/generate_stream", generate, suffix="stream", needs=Needs.TOKEN)
     if settings.metrics:
         app.add_route("/metrics", MetricsResource(statistics), needs=Needs.TOKEN)
     if settings.ui:

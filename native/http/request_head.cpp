@@ -115,6 +115,17 @@ bool has_quality(const unsigned char *at, const unsigned char *end) noexcept {
     return false;
 }
 
+// Whether an `Accept` may ask for a stream of answers: `text/event-stream`, or lines of JSON.
+bool names_stream(const unsigned char *at, const unsigned char *end) noexcept {
+    for (; end - at >= 5; ++at) {
+        const size_t left = static_cast<size_t>(end - at);
+        if (prefixed(at, left, "event-stream") || prefixed(at, left, "jsonl") ||
+            prefixed(at, left, "ndjson"))
+            return true;
+    }
+    return false;
+}
+
 // NAME up to `/`; false where it is empty, longer than 63 bytes or holds any other byte. `.` and `..`
 // are no names: a proxy that reads the target as a path takes them for another path.
 bool segment(const unsigned char *&at, const unsigned char *end, const unsigned char *data,
@@ -259,6 +270,7 @@ Verdict judge_head(const unsigned char *data, size_t length, const HeadLimits &l
             if (named(name, width, "accept-encoding") &&
                 (limits.compression || has_quality(value, stop)))
                 native = false;
+            if (named(name, width, "accept") && names_stream(value, stop)) native = false;
             if (named(name, width, "authorization")) {
                 head->authorization = authorization ? Span{} : trimmed(value, stop, data);
                 authorization = true;

@@ -6,6 +6,7 @@
 
 import sys
 from collections.abc import Mapping
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 
 cimport numpy as cnp
 from cpython.object cimport PyObject
@@ -27,6 +28,14 @@ cdef extern from *:
     PyObject *ksrv_running
 
 cdef dict MODULES = sys.modules
+cdef frozenset STREAMS = frozenset((GeneratorType, AsyncGeneratorType, CoroutineType))
+
+
+cdef bint _is_stream(object result) except -1:
+    """Whether a result is made piece by piece, or later."""
+    if type(result) is list and len(<list>result) > 0:
+        result = (<list>result)[0]
+    return type(result) in STREAMS
 
 
 def current_context():
@@ -56,6 +65,10 @@ cdef class RunningBatch:
         # Made on first use: the default stages do without it.
         if self.made is None and self.inputs is not None and self.make_batch is not None:
             self.made = self.make_batch(self.inputs)
+        return self.made
+
+    def made_batch(self):
+        """Return the batch that is running if a stage has asked for it, else None."""
         return self.made
 
     def timing_stage(self, name):
@@ -96,6 +109,8 @@ cpdef infer_and_postprocess(handler, inputs, RunningBatch context, int64_t began
             outputs = _infer(handler, inputs, context)
     else:
         outputs = _infer(handler, inputs, context)
+    if _is_stream(outputs):
+        return handler._stream(outputs)
     now = now_ns()
     context.note("inference", now - began)
     context.stage = "postprocess"
@@ -166,8 +181,12 @@ cdef class StageRunner:
             else:
                 context.timings["preprocess"] = 0
                 result = infer_and_postprocess(self.handler, arrays, context, began)
-            context.stage = "outputs"
-            tensors = self.read(result, inputs)
+            if _is_stream(result):
+                context.stage = "inference"
+                tensors = self._drain(result, inputs)
+            else:
+                context.stage = "outputs"
+                tensors = self.read(result, inputs)
             result = None
         except BaseException as error:
             failure = self._failed(error, context.stage, inputs)

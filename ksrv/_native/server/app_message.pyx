@@ -16,6 +16,19 @@ from ksrv._native.server.server cimport (
     forget_outgoing, is_request_id, put_head, reserve_parts, sockaddr_storage,
 )
 
+cdef extern from "poll.h" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+
+    int poll(pollfd *asked, unsigned long count, int timeout) noexcept
+    const short POLLRDHUP
+    const short POLLERR
+    const short POLLHUP
+    const short POLLNVAL
+
+
 log = logging.getLogger(__name__)
 
 BODY_STATES = ("none", "whole", "unread", "cut short", "too long", "malformed")
@@ -222,6 +235,22 @@ cdef class AppMessage(Exchange):
         if not sent:
             self.streaming = NULL
         return sent
+
+    def peer_state(self):
+        """Return what the peer of a streamed answer does, as far as the kernel knows.
+
+        Returns:
+            `open`; `half-closed` where it sends nothing more and may read on; or `gone`.
+        """
+        cdef pollfd asked
+        if self.streaming == NULL:
+            return "gone"
+        asked.fd = self.streaming.fd
+        asked.events = POLLRDHUP
+        asked.revents = 0
+        if poll(&asked, 1, 0) <= 0:
+            return "open"
+        return "gone" if asked.revents & (POLLERR | POLLHUP | POLLNVAL) else "half-closed"
 
     def end_stream(self, *, bint chunked):
         """Send the end of a streamed answer; the connection goes on, or closes.

@@ -24,6 +24,7 @@ class FastBatch(BatchInputs):
     ran_ns: int
     attempts: int
     streamed: bool
+    ended_before: dict[int, Any]
     arrays: tuple[list[Any], dict[int, int]]
     tensors: dict[str, Tensor]
     def keep(self, alive: list[Any]) -> None: ...

@@ -160,6 +160,11 @@ cdef class FastBatch(BatchInputs):
         return False
 
     @property
+    def ended_before(self):
+        """The answers of requests that ended before their batch: none, for none streams."""
+        return {}
+
+    @property
     def arrays(self):
         """The arrays of the inputs, and the counts of references to them before the batch ran."""
         return self.input_arrays, self.references

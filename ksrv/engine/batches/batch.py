@@ -10,7 +10,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -63,6 +63,10 @@ class RunnableBatch(Protocol):
     def streamed(self) -> bool:
         """Whether a client has got an intermediate answer."""
 
+    @property
+    def ended_before(self) -> Mapping[int, InferResponse | KsrvError]:
+        """The answers of requests that ended before their batch, by index."""
+
     def keep(self, alive: list[QueuedRequest]) -> None:
         """Drop the requests that ended before the batch started.
 
@@ -108,8 +112,11 @@ def finish(
         timings: Nanoseconds by stage.
         later: See `Queue.finish`.
     """
-    won = queue.finish(batch.handles, list(answers), later)
-    stats.batch(batch.handles, list(answers), won, batch.spent_ns, batch.ran_ns, timings)
+    given = list(answers)
+    won = queue.finish(batch.handles, given, later)
+    for index, answer in batch.ended_before.items():
+        won[index], given[index] = True, answer
+    stats.batch(batch.handles, given, won, batch.spent_ns, batch.ran_ns, timings)
 
 
 class PendingBatch:
@@ -120,6 +127,7 @@ class PendingBatch:
         images: How the images of each image input are prepared, by input name.
         lease: Returns a writable block of at least so many bytes.
         room: How many rows the batch may grow to; its blocks are leased for these.
+        queue: The queue that the requests came from.
 
     Attributes:
         handles: The requests of the batch, in row order.
@@ -142,8 +150,10 @@ class PendingBatch:
         images: dict[str, ImagePreparer],
         lease: Callable[[int], Any],
         room: int = 0,
+        queue: Queue | None = None,
     ) -> None:
         self._spec = spec
+        self._queue = queue
         self._images = images
         self._lease = lease
         self._room = room
@@ -249,10 +259,15 @@ class PendingBatch:
         """Whether a client has got an intermediate answer."""
         return self._chunks is not None and self._chunks.sent
 
+    @property
+    def ended_before(self) -> Mapping[int, InferResponse | KsrvError]:
+        """See `RunnableBatch.ended_before`."""
+        return {} if self._chunks is None else self._chunks.ended
+
     def inputs(self) -> BatchInputs:
         """See `RunnableBatch.inputs`."""
         batch = self._inputs()
-        self._chunks = batch.emit = chunk_sender(self._spec, self.handles)
+        self._chunks = batch.emit = chunk_sender(self._spec, self.handles, self._queue)
         self._arrays = arrays_of(batch)
         self._references = aliasing_check.counts(self._arrays)
         return batch

@@ -95,7 +95,7 @@ def _response(
     timings: dict[str, int],
 ) -> InferResponse | KsrvError:
     request: InferRequest = handle.request
-    if request.outputs:
+    if request.outputs and tensors:  # a stream ends with an answer without outputs
         try:
             tensors = _wanted(spec, request, tensors)
         except KsrvError as error:

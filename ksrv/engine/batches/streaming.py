@@ -2,18 +2,25 @@
 
 A handler sends one chunk for every request of its batch at once. Each is split off like a final
 answer, so that a chunk that is being sent never changes under the handler's hands. A request that
-has ended, because its client left or its deadline passed, is skipped.
+has ended, because its client left or its deadline passed, is skipped. A chunk without tensors ends the
+requests that it is for, while the others of the batch go on.
 """
 
 import logging
+import time
 from collections.abc import Sequence
 
+from ksrv._native.queue.request_queue import Queue
 from ksrv.engine.batches.split import split
 from ksrv.engine.request_handle import QueuedRequest
+from ksrv.errors import KsrvError, RequestTooSlow
 from ksrv.request import BatchOutputs, InferResponse
 from ksrv.spec import ModelSpec
 
 log = logging.getLogger("ksrv.engine")
+
+STALL_SECONDS = 10.0
+"""A client that takes no answer for so long, with a full stream, is given up: the handler waits for it."""
 
 
 class ChunkSender:
@@ -22,44 +29,107 @@ class ChunkSender:
     Args:
         spec: The model's description.
         handles: The batch's requests, in row order.
+        queue: The queue that the requests came from.
 
     Attributes:
         sent: Whether a client has received a chunk.
+        ended: The answers of requests that ended before their batch, by index.
     """
 
-    def __init__(self, spec: ModelSpec, handles: Sequence[QueuedRequest]) -> None:
+    def __init__(
+        self, spec: ModelSpec, handles: Sequence[QueuedRequest], queue: Queue | None = None
+    ) -> None:
         self._spec = spec
         self._handles = handles
+        self._queue = queue
         self.sent = False
+        self.ended: dict[int, InferResponse | KsrvError] = {}
 
     def __call__(self, outputs: BatchOutputs) -> None:
-        """Hand one chunk to every request that still wants one."""
+        """Hand one chunk to every request that still wants one, and wait for clients that are slow."""
+        self.offer(outputs)
+        for index in self.without_room():
+            self._wait_for(index)
+
+    def offer(self, outputs: BatchOutputs) -> None:
+        """Hand one chunk to every request that still wants one, without waiting.
+
+        Args:
+            outputs: The chunk.
+        """
+        if not outputs.tensors:
+            for index in outputs.only or ():
+                self._end(index, outputs)
+            return
         answers = split(self._spec, self._handles, outputs, {}, [], {})
         for index, (handle, answer) in enumerate(zip(self._handles, answers, strict=True)):
-            on_chunk = handle.request.on_chunk
-            if on_chunk is None or handle.done():
+            stream = handle.request.stream
+            if stream is None or handle.done():
                 continue
             if outputs.only is not None and index not in outputs.only:
                 continue
             if isinstance(answer, InferResponse):
-                on_chunk(answer)
+                stream.put(answer)
                 self.sent = True
             else:
                 log.error("an intermediate answer is dropped: %s", answer.message)
+
+    def _end(self, index: int, outputs: BatchOutputs) -> None:
+        handle = self._handles[index]
+        answer = outputs.failures.get(index) or InferResponse(
+            self._spec.name, self._spec.version, handle.request.id, []
+        )
+        self._finish(index, answer)
+
+    def _finish(self, index: int, answer: InferResponse | KsrvError) -> None:
+        if self._queue is not None and self._queue.finish([self._handles[index]], [answer])[0]:
+            self.ended[index] = answer
+
+    def without_room(self) -> list[int]:
+        """Return the indices of the requests whose clients read more slowly than the handler sends."""
+        return [
+            index
+            for index, handle in enumerate(self._handles)
+            if handle.request.stream is not None
+            and not handle.request.stream.has_room()
+            and not handle.done()
+        ]
+
+    def _wait_for(self, index: int) -> None:
+        stream = self._handles[index].request.stream
+        if not stream.wait_room(time.monotonic_ns() + int(STALL_SECONDS * 1e9)):
+            self.give_up(index)
+
+    def give_up(self, index: int) -> None:
+        """End a request whose client does not read.
+
+        Args:
+            index: The request's.
+        """
+        self._finish(
+            index,
+            RequestTooSlow(
+                f"the client took no answer of its stream for {STALL_SECONDS:.0f} s, and the handler "
+                f"waited for it; read the answers as they come"
+            ),
+        )
 
     def listening(self) -> frozenset[int]:
         """See `ksrv.request.Emitter.listening`."""
         return frozenset(index for index, handle in enumerate(self._handles) if not handle.done())
 
 
-def chunk_sender(spec: ModelSpec, handles: Sequence[QueuedRequest]) -> ChunkSender | None:
+def chunk_sender(
+    spec: ModelSpec, handles: Sequence[QueuedRequest], queue: Queue | None = None
+) -> ChunkSender | None:
     """Return where the batch's intermediate answers go, or None where no client streams.
 
     Args:
         spec: The model's description.
         handles: The batch's requests, in row order.
+        queue: The queue that the requests came from.
     """
     for handle in handles:
-        if handle.request.on_chunk is not None:
-            return ChunkSender(spec, handles)
+        if handle.request.stream is not None:
+            return ChunkSender(spec, handles, queue)
     return None

@@ -35,6 +35,7 @@ from ksrv.spec import ModelSpec
 START_TIMEOUT_S = 120.0
 CLOSE_TIMEOUT_S = 5.0
 _LAST_WORDS_S = 2.0
+_STREAM_GRACE_NS = 1_000_000_000
 
 
 class ProcessExecutor:
@@ -290,6 +291,10 @@ class ProcessExecutor:
         deadline_ns: int | None,
     ) -> BatchOutputs:
         """Wait for the answer on the channel; the caller holds the lock."""
+        if deadline_ns is not None and batch.emit is not None:
+            deadline_ns += (
+                _STREAM_GRACE_NS  # for a handler that looks who listens between two chunks
+            )
         try:
             answer = self._await(link, batch, sequence, deadline_ns)
         except TimeoutError as error:

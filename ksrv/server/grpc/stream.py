@@ -1,9 +1,10 @@
 """ModelStreamInfer in Triton's wire form: many requests on one call, answered in their order.
 
 A reader thread takes requests off the stream and hands them to the engine, so that they can join one
-batch; the call's own thread answers them in the order in which they came. A request that fails is
-answered with `error_message`, and the stream goes on. A stream on which nothing is asked for long is
-ended, so that it makes room.
+batch; the call's own thread answers them in the order in which they came. What handlers send before their
+answers is sent as it comes, so that no request's stream waits for another's: their ids tell them apart. A
+request that fails is answered with `error_message`, and the stream goes on. A stream on which nothing is
+asked for long is ended, so that it makes room.
 """
 
 import threading
@@ -11,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from queue import SimpleQueue
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ksrv.engine.response_stream import ResponseStream
 from ksrv.errors import KsrvError, NotReady
 from ksrv.request import InferRequest, InferResponse, Parameter
 from ksrv.server.grpc.calls import Call, Message, failure_of
@@ -34,18 +35,15 @@ class _Entry:
     """One request of a stream: under way, or refused.
 
     Attributes:
-        events: The intermediate answers that a handler sends, and None once the request has ended.
+        answers: The intermediate answers that its handler sends.
+        sent: Whether one of them was sent.
     """
 
+    answers: ResponseStream
     request: InferRequest | None = None
     handle: "RequestHandle | None" = None
     error: KsrvError | None = None
-    events: "SimpleQueue[InferResponse | None]" = field(default_factory=SimpleQueue)
-
-    def chunks(self) -> Iterator[InferResponse]:
-        """Yield the intermediate answers until the request has ended."""
-        while (chunk := self.events.get()) is not None:
-            yield chunk
+    sent: bool = False
 
     def give_up(self) -> None:
         """Cancel the request if it is still under way."""
@@ -118,6 +116,31 @@ class _Line:
             self._changed.notify_all()
             return self._answered
 
+    def wake(self) -> None:
+        """Note that an entry has an intermediate answer, or has ended."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def chunks(self, entry: _Entry) -> Iterator[tuple[_Entry, InferResponse]]:
+        """Yield the intermediate answers of all entries until one of them has ended.
+
+        Args:
+            entry: The entry that ends it.
+        """
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._has_chunk(entry))
+                entries = [entry, *self._entries]
+            for one in entries:
+                chunk = one.answers.take(0)
+                if chunk is not None:
+                    yield one, chunk
+            if entry.answers.finished:
+                return
+
+    def _has_chunk(self, entry: _Entry) -> bool:
+        return entry.answers.ended or any(one.answers.waiting for one in (entry, *self._entries))
+
     def close(self) -> None:
         """Stop answering: release the reader and cancel the requests under way."""
         with self._changed:
@@ -168,7 +191,7 @@ class StreamCalls:
         try:
             self._pool.submit(self._read, source(line.idle, line.fail), call, line)
             while (entry := line.take()) is not None:
-                yield from self._answers(entry, call)
+                yield from self._answers(line, entry, call)
         finally:
             line.close()
             with self._lock:
@@ -191,7 +214,7 @@ class StreamCalls:
             for incoming in received:
                 if not line.accept():
                     break
-                entry = self._begin(incoming, call)
+                entry = self._begin(incoming, call, line)
                 if not line.put(entry):
                     entry.give_up()  # the line was closed before it knew of this one
                     break
@@ -200,28 +223,36 @@ class StreamCalls:
         finally:
             line.end_reading()
 
-    def _begin(self, incoming: Incoming, call: Call) -> _Entry:
-        entry = _Entry()
+    def _begin(self, incoming: Incoming, call: Call, line: _Line) -> _Entry:
+        entry = _Entry(ResponseStream(line.wake))
         try:
             with incoming() as message:  # until the engine's queue counts the request
                 entry.request = self._infer.read(message, call)
-            entry.request.on_chunk = entry.events.put
+            entry.request.stream = entry.answers
             entry.handle = self._infer.submit(entry.request)
-            entry.handle.add_done_callback(lambda _: entry.events.put(None))
+            entry.handle.add_done_callback(lambda _: entry.answers.end())
         except Exception as error:  # noqa: BLE001 - it is told on the stream
             entry.error = failure_of(error)
         return entry
 
-    def _answers(self, entry: _Entry, call: Call) -> Iterator[bytes]:
-        """Yield what the handler sends while it runs, and then the answer."""
-        request = entry.request
-        if request is not None and entry.handle is not None:
-            marks: Mapping[str, Parameter] = {FINAL: False} if request.mark_final else {}
-            for chunk in entry.chunks():
-                yield self._infer.stream_message(call, chunk, request, marks)
-        yield self._answer(entry, call)
+    def _answers(self, line: _Line, entry: _Entry, call: Call) -> Iterator[bytes]:
+        """Yield what handlers send while they run, and then the answer of one request."""
+        if entry.handle is not None:
+            for one, chunk in line.chunks(entry):
+                request = one.request
+                assert request is not None, "a request that is under way was read"
+                marks: Mapping[str, Parameter] = {FINAL: False} if request.mark_final else {}
+                try:
+                    message = self._infer.stream_message(call, chunk, request, marks)
+                except KsrvError as error:  # an output that cannot be written as was asked
+                    message = stream_error(error, request.id, marks)
+                one.sent = True
+                yield message
+        last = self._answer(entry, call)
+        if last is not None:
+            yield last
 
-    def _answer(self, entry: _Entry, call: Call) -> bytes:
+    def _answer(self, entry: _Entry, call: Call) -> bytes | None:
         request = entry.request
         marks: Mapping[str, Parameter] = {}
         if request is not None and request.mark_final:
@@ -230,6 +261,8 @@ class StreamCalls:
         if request is not None and entry.handle is not None:
             try:
                 response = entry.handle.wait()
+                if entry.sent and not response.outputs and not request.mark_final:
+                    return None  # the end of a stream, of which the client is told on request
                 return self._infer.stream_message(call, response, request, marks)
             except Exception as raised:  # noqa: BLE001 - it is told on the stream
                 error = failure_of(raised)

@@ -24,7 +24,7 @@ from gunicorn.http.message import Request
 from gunicorn.http.unreader import IterUnreader
 
 from ksrv._native.server.app_message import AppMessage
-from ksrv.errors import HeadTooLarge, Overloaded
+from ksrv.errors import HeadTooLarge, KsrvError, Overloaded
 from ksrv.limits import show_limit
 from ksrv.observe.traffic import count_refusal
 from ksrv.server.http.fast_path import render_error
@@ -218,14 +218,18 @@ class Answer:
     def refuse(self) -> None:
         """Answer 503 in its place."""
         try:
-            error = Overloaded(
-                f"{STREAMS} answers are being streamed, which is the most; try again later"
+            self._refuse(
+                Overloaded(
+                    f"{STREAMS} answers are being streamed, which is the most; try again later"
+                )
             )
-            count_refusal("http", error.reason)
-            status, line, fields, body = render_error(error)
-            self.message.answer(status, line, fields, [body])
         finally:
             self._close()
+
+    def _refuse(self, error: KsrvError) -> None:
+        count_refusal("http", error.reason)
+        status, line, fields, body = render_error(error)
+        self.message.answer(status, line, fields, [body])
 
     def _close(self) -> None:
         close = getattr(self._pieces, "close", None)
@@ -235,17 +239,29 @@ class Answer:
     def _stream(self, status: int, line: bytes, fields: bytes, *, chunked: bool) -> None:
         message = self.message
         pieces = iter(self._pieces)
-        first = next(
-            pieces, b""
-        )  # an app that fails before its first byte can still be answered for
+        try:
+            first = next(pieces, b"")
+        except KsrvError as error:  # before the first byte
+            self._refuse(error)
+            return
         if not message.begin_stream(status, line, fields):
             return
         if not message.send(first, chunked=chunked):
             return
         for piece in pieces:
+            if not piece and not self._is_heard(chunked=chunked):
+                return
             if not message.send(piece, chunked=chunked):
                 return
         message.end_stream(chunked=chunked)
+
+    def _is_heard(self, *, chunked: bool) -> bool:
+        """Tell whether a client that has got nothing new for a while still listens."""
+        state = self.message.peer_state()
+        if state == "half-closed":
+            # The system of a client that is gone answers a byte with a reset; a client may read on.
+            return self.message.send(getattr(self._pieces, "probe", b""), chunked=chunked)
+        return state == "open"
 
 
 def _exactly(pieces: Iterable[bytes], length: int) -> Iterator[memoryview]:

@@ -9,6 +9,7 @@ EXTENSIONS = (
     "model_repository",
     "model_configuration",
     "statistics",
+    "generate",
     "binary_image_input",
     "binary_data_size_list",
 )

@@ -27,6 +27,7 @@ from ksrv.server.http.request_headers import request_headers
 from ksrv.server.memory_regions import AuthorizedRegistry
 from ksrv.server.rest.responses import send_parts, server_timing, set_handler_headers
 from ksrv.server.rest.route_guard import check_control
+from ksrv.server.rest.streams import StreamedAnswer, send_stream, stream_type
 from ksrv.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -208,6 +209,24 @@ class InferResource:
                 reservation.close()  # from here on the queue counts the request
                 return self._waiter.infer(self._engine, request, self._waiter.client_of(req.env))
 
+            content_type = stream_type(req.get_header("Accept"))
+            if content_type is not None:
+                request = rest.parse_infer(
+                    body,
+                    header_length,
+                    target.spec,
+                    settings.limits,
+                    headers=request_headers(req.env, with_credentials=not self._access.needs_token),
+                    regions=regions,
+                    input_name=input_name,
+                )
+                request.target = target
+                request.model_name = name
+                request.model_version = version
+                request.explain = explain
+                reservation.close()  # from here on the queue counts the request
+                self._stream(req, resp, request, content_type, regions)
+                return
             done = answer(
                 self._engine,
                 settings.limits,
@@ -238,3 +257,29 @@ class InferResource:
             req.env,
             accept_encoding=accept,
         )
+
+    def _stream(
+        self,
+        req: falcon.Request,
+        resp: falcon.Response,
+        request: InferRequest,
+        content_type: str,
+        regions: SharedMemoryRegistry | None,
+    ) -> None:
+        """Answer while the handler makes the answer."""
+
+        def render(response: InferResponse) -> bytes:
+            done = rest.render_infer(
+                response, request, nan_literals=self._settings.nan_literals, regions=regions
+            )
+            return bytes(done.parts[0])
+
+        streamed = StreamedAnswer(
+            self._engine,
+            request,
+            content_type,
+            render,
+            waiter=self._waiter,
+            environ=req.env,
+        )
+        send_stream(resp, streamed, content_type, req.env)

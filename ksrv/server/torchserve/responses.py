@@ -8,12 +8,12 @@ import logging
 import re
 from collections.abc import Iterator
 from http import HTTPStatus
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import falcon
 
 from ksrv._native.memory.memory_budget import MemoryBudget
+from ksrv.engine.response_stream import ResponseStream
 from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse, TorchServeAnswer
@@ -66,7 +66,7 @@ class Exchange:
 
     Args:
         engine: Where it runs.
-        request: The request; its `on_chunk` is set here.
+        request: The request; its `stream` is set here.
         waiter: Waits for chunks and the end.
         client: The client's connection, or None where it cannot be watched; the request of a client
             that disconnects is cancelled.
@@ -82,12 +82,12 @@ class Exchange:
         waiter: ThreadWaiter,
         client: ClientConnection | None = None,
     ) -> None:
-        self._events: SimpleQueue[InferResponse | None] = SimpleQueue()
+        self._chunks = ResponseStream()
         self._waiter = waiter
         self._client = client
-        request.on_chunk = self._events.put
+        request.stream = self._chunks
         self._handle: RequestHandle = engine.submit(request)
-        self._handle.add_done_callback(lambda _: self._events.put(None))
+        self._handle.add_done_callback(lambda _: self._chunks.end())
         if client is not None and client.watch(self._handle):
             self._client = None
 
@@ -96,12 +96,13 @@ class Exchange:
         return self._waiter.call(self._next)
 
     def _next(self) -> InferResponse | None:
-        while True:
-            try:
-                return self._events.get(timeout=LOOK_NS / 1e9)
-            except Empty:
-                if self._client is not None and self._client.disconnected():
-                    self._handle.cancel()
+        while not self._chunks.finished:
+            chunk = self._chunks.take(LOOK_NS / 1e9)
+            if chunk is not None:
+                return chunk
+            if self._client is not None and self._client.disconnected():
+                self._handle.cancel()
+        return None
 
     def answer(self) -> InferResponse:
         """Return the final answer of a request that has ended.
@@ -120,17 +121,20 @@ class Exchange:
         Args:
             chunk: The first chunk.
         """
-        following: InferResponse | None = chunk
+        chunks = self._chunks
         try:
-            while following is not None:
-                yield item_bytes(following)
-                following = self._waiter.call(self._events.get)
+            yield item_bytes(chunk)
+            while not chunks.finished:
+                following = self._waiter.call(lambda: chunks.take(LOOK_NS / 1e9))
+                # The server looks at the client where there is nothing to send.
+                yield b"" if following is None else item_bytes(following)
             try:
                 last = self.answer()
             except KsrvError as error:
                 log.error("a streamed answer is broken off: %s", error.message)
                 raise
-            yield item_bytes(last)
+            if last.outputs:
+                yield item_bytes(last)
         finally:
             self._handle.cancel()
 

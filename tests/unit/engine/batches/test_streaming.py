@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ksrv.engine.executors import ExecutorDied
+from ksrv.engine.response_stream import ResponseStream
 from ksrv.errors import Cancelled, HandlerFailed
 from ksrv.request import BatchOutputs
 from tests.support.engine.engine_models import FunctionExecutor, engine, request, source, tensor
@@ -24,6 +25,11 @@ def streaming(batch):
     return chunk(batch, 3)
 
 
+def taken(stream):
+    stream.end()
+    return [*iter(stream.take, None)]
+
+
 def values(responses):
     return [response.outputs[0].data.ravel().tolist() for response in responses]
 
@@ -31,11 +37,10 @@ def values(responses):
 def test_chunks_come_before_the_answer_and_only_to_who_asked():
     made = engine(source(), run=streaming)
     try:
-        seen = []
         asked = request(2)
-        asked.on_chunk = seen.append
+        asked.stream = ResponseStream()
         answer = made.infer(asked)
-        assert values([*seen, answer]) == [[1, 1], [2, 2], [3, 3]]
+        assert values([*taken(asked.stream), answer]) == [[1, 1], [2, 2], [3, 3]]
         assert values([made.infer(request())]) == [[3]]
     finally:
         made.close()
@@ -53,9 +58,8 @@ def test_request_that_has_ended_gets_no_more_chunks():
 
     made = engine(source(), run=run)
     try:
-        seen = []
         asked = request()
-        asked.on_chunk = seen.append
+        asked.stream = ResponseStream()
         ticket = made.submit(asked)
         assert entered.wait(30)
         ticket.cancel()
@@ -64,7 +68,7 @@ def test_request_that_has_ended_gets_no_more_chunks():
             ticket.wait()
     finally:
         made.close()
-    assert values(seen) == [[1]]
+    assert values(taken(asked.stream)) == [[1]]
 
 
 def test_handler_is_told_who_has_left_and_may_answer_some_alone():
@@ -81,11 +85,12 @@ def test_handler_is_told_who_has_left_and_may_answer_some_alone():
 
     made = engine(source(batch=3, delay=60_000), run=run)
     try:
-        seen = [[], [], []]
+        streams = []
         tickets = []
-        for place in range(3):
+        for _ in range(3):
             asked = request()
-            asked.on_chunk = seen[place].append
+            asked.stream = stream = ResponseStream()
+            streams.append(stream)
             tickets.append(made.submit(asked))
         assert entered.wait(30)
         tickets[1].cancel()
@@ -94,7 +99,7 @@ def test_handler_is_told_who_has_left_and_may_answer_some_alone():
     finally:
         made.close()
     assert waiting == [frozenset({0, 2})]
-    assert [values(one) for one in seen] == [[[2]], [], [[1]]]
+    assert [values(taken(one)) for one in streams] == [[[2]], [], [[1]]]
 
 
 def test_chunk_that_is_kept_does_not_change_under_the_handler():
@@ -108,13 +113,12 @@ def test_chunk_that_is_kept_does_not_change_under_the_handler():
 
     made = engine(source(), run=run)
     try:
-        seen = []
         asked = request()
-        asked.on_chunk = seen.append
+        asked.stream = ResponseStream()
         made.infer(asked)
     finally:
         made.close()
-    assert values(seen) == [[1], [2]]
+    assert values(taken(asked.stream)) == [[1], [2]]
 
 
 def test_batch_that_has_sent_chunks_is_not_run_again():
@@ -128,7 +132,7 @@ def test_batch_that_has_sent_chunks_is_not_run_again():
     made = engine(source(), run=run)
     try:
         asked = request()
-        asked.on_chunk = lambda response: None
+        asked.stream = ResponseStream()
         with pytest.raises(HandlerFailed, match="the process ended"):
             made.infer(asked)
     finally:

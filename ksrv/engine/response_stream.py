@@ -1,0 +1,135 @@
+"""The answers of one streaming request, between the handler that makes them and the front end that sends them.
+
+A stream holds few answers: where the client reads slowly, the handler waits. So the memory of a stream
+does not grow with its length.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ksrv.request import InferResponse
+
+MOST_WAITING = 64
+"""Answers that wait for a client at the same time."""
+MOST_WAITING_BYTES = 1 << 20
+"""Bytes of tensors that wait for a client; one answer may be larger."""
+
+
+class ResponseStream:
+    """A bounded queue of answers, with one reader.
+
+    Args:
+        notify: Called when there is an answer more, or the request has ended; it must not block.
+
+    Attributes:
+        ended: Whether the request has ended, so that no further answer comes.
+    """
+
+    def __init__(self, notify: Callable[[], object] | None = None) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[InferResponse] = deque()
+        self._nbytes = 0
+        self._notify = notify
+        self._on_room: list[Callable[[], object]] = []
+        self.ended = False
+
+    # ---- the handler's side -----------------------------------------------------------------
+
+    def put(self, response: InferResponse) -> None:
+        """Append an answer; this never waits, and drops what comes after the end."""
+        with self._changed:
+            if self.ended:
+                return
+            self._waiting.append(response)
+            self._nbytes += _nbytes(response)
+            self._changed.notify_all()
+        if self._notify is not None:
+            self._notify()
+
+    def end(self) -> None:
+        """Say that the request has ended."""
+        with self._changed:
+            self.ended = True
+            self._changed.notify_all()
+            callbacks, self._on_room = self._on_room, []
+        for callback in callbacks:
+            callback()
+        if self._notify is not None:
+            self._notify()
+
+    def has_room(self) -> bool:
+        """Tell whether another answer may come: the client keeps up, or the request has ended."""
+        return self.ended or (
+            len(self._waiting) < MOST_WAITING and self._nbytes < MOST_WAITING_BYTES
+        )
+
+    def wait_room(self, until_ns: int) -> bool:
+        """Sleep until there is room.
+
+        Args:
+            until_ns: `time.monotonic_ns` at which to give up.
+
+        Returns:
+            Whether there is.
+        """
+        with self._changed:
+            while not self.has_room():
+                left = (until_ns - time.monotonic_ns()) / 1e9
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+            return True
+
+    def call_with_room(self, callback: Callable[[], object]) -> None:
+        """Have a function called once there is room; at once if there is.
+
+        Args:
+            callback: Called on the thread that makes room; it must not block.
+        """
+        with self._changed:
+            if not self.has_room():
+                self._on_room.append(callback)
+                return
+        callback()
+
+    # ---- the front end's side ---------------------------------------------------------------
+
+    def take(self, timeout: float | None = None) -> InferResponse | None:
+        """Take the next answer, waiting for it.
+
+        Args:
+            timeout: Seconds to wait at most; None for as long as the request takes.
+
+        Returns:
+            The answer; None where none has come in time, and after the last.
+        """
+        with self._changed:
+            if not self._waiting and not self.ended:
+                self._changed.wait(timeout)
+            if not self._waiting:
+                return None
+            response = self._waiting.popleft()
+            self._nbytes -= _nbytes(response)
+            callbacks: list[Callable[[], object]] = []
+            if self.has_room():
+                self._changed.notify_all()
+                callbacks, self._on_room = self._on_room, []
+        for callback in callbacks:
+            callback()
+        return response
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an answer waits to be taken."""
+        return bool(self._waiting)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every answer was taken and no further answer comes."""
+        return self.ended and not self._waiting
+
+
+def _nbytes(response: InferResponse) -> int:
+    return sum(tensor.nbytes for tensor in response.outputs)

@@ -1,0 +1,385 @@
+"""Handlers that answer piece by piece: generators, and lists with one generator for each row.
+
+Each value that a generator yields is a chunk for every request of the batch, in any form that
+`postprocess` may return. In a list, None stands for a row that gets nothing this time. A list of generators
+runs them in turn, and the request of a row whose generator is exhausted ends while the others go on.
+
+A client that does not stream gets the chunks joined: texts one behind the other. Numbers have no such
+form, so that it is told to stream.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, closing
+from time import monotonic_ns
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from ksrv.errors import InferenceError, quote
+from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Element, Tensor
+
+if TYPE_CHECKING:
+    from ksrv.handlers.batch import Batch
+
+Read = Callable[[Any], list[Tensor]]
+"""Makes tensors of a chunk; raises KsrvError where it does not fit the batch."""
+
+
+ASK_NS = 10_000_000
+"""Between two questions whether clients still wait: a handler process asks its worker."""
+
+
+class RowEnded:
+    """In a chunk, the row of a generator that is exhausted."""
+
+
+ENDED = RowEnded()
+_ABSENT = (type(None), RowEnded)
+
+
+def is_stream(result: Any) -> bool:
+    """Tell whether a handler's result is made piece by piece.
+
+    Args:
+        result: What a stage returned.
+    """
+    if type(result) is list and result:
+        result = result[0]
+    return type(result) in (GeneratorType, AsyncGeneratorType)
+
+
+class BatchStream:
+    """The chunks of one batch on their way from the handler to the requests.
+
+    Args:
+        inputs: The batch.
+        read: Makes tensors of a chunk.
+        batch: Returns the batch as the handler has seen it, whose requests may have failed; or None.
+        fail: Fails the request of a row.
+    """
+
+    def __init__(
+        self,
+        inputs: BatchInputs,
+        read: Read,
+        batch: Callable[[], "Batch | None"],
+        fail: Callable[[int, BaseException], None],
+    ) -> None:
+        self._fail = fail
+        self._inputs = inputs
+        self._emit = inputs.emit
+        self._read = read
+        self._batch = batch
+        self._joined = JoinedChunks()
+        self._told: set[int] = set()
+        self._ended_rows: set[int] = set()
+        self._ask_at_ns = 0
+
+    def take(self, chunk: Any) -> bool:
+        """Hand one chunk on.
+
+        Args:
+            chunk: What the generator yielded.
+
+        Returns:
+            Whether a client still waits for the next.
+
+        Raises:
+            KsrvError: The chunk does not fit the batch.
+        """
+        chunk, absent = without_absent_rows(chunk)
+        requests = self._inputs.requests
+        if len(absent) < self._inputs.rows:
+            tensors = self._read(chunk)
+            only = None if not absent else _present(requests, absent)
+            if self._emit is None:
+                self._joined.add(tensors, absent)
+            elif only is None or only:
+                self._emit(BatchOutputs(tensors, only=only))
+        return self._tell_ended()
+
+    def _tell_ended(self) -> bool:
+        batch, emit = self._batch(), self._emit
+        if emit is None:
+            return True
+        if batch is not None:
+            self._ended_rows |= batch.ended_rows
+            failed = {i: error for i, error in batch.failures.items() if i not in self._told}
+            self._end(failed.keys(), failed)
+        done = [
+            index
+            for index, request in enumerate(self._inputs.requests)
+            if index not in self._told
+            and self._ended_rows.issuperset(range(request.slice.start, request.slice.stop))
+        ]
+        self._end(done, {})
+        now = monotonic_ns()
+        if now < self._ask_at_ns:
+            return True
+        self._ask_at_ns = now + ASK_NS
+        listening = emit.listening()
+        for index, request in enumerate(self._inputs.requests):
+            if index not in listening:
+                self._ended_rows.update(range(request.slice.start, request.slice.stop))
+        return bool(listening)
+
+    def _end(self, indices: Any, failed: dict[int, Any]) -> None:
+        ended = frozenset(indices)
+        if ended:
+            self._told |= ended
+            self._emit(BatchOutputs([], failed, only=ended))
+
+    def row_ended(self, row: int) -> None:
+        """Note that a row gets nothing more.
+
+        Args:
+            row: The row.
+        """
+        self._ended_rows.add(row)
+
+    def row_failed(self, row: int, error: BaseException) -> None:
+        """Fail the request of a row whose generator raised.
+
+        Args:
+            row: The row.
+            error: What it raised.
+        """
+        self._fail(row, error)
+        self._ended_rows.add(row)
+
+    def wants(self, row: int) -> bool:
+        """Tell whether the request of a row still waits, as far as is known without asking.
+
+        Args:
+            row: The row.
+        """
+        return row not in self._ended_rows
+
+    def result(self) -> list[Tensor]:
+        """Return the tensors of the final answer: none where the chunks were sent."""
+        return [] if self._emit is not None else self._joined.tensors(self._inputs.rows)
+
+
+def without_absent_rows(chunk: Any) -> tuple[Any, set[int]]:
+    """Return a chunk whose every row has a value, and the rows that had none.
+
+    Args:
+        chunk: What the generator yielded.
+    """
+    if type(chunk) is not list:
+        return chunk, set()
+    absent = {row for row, value in enumerate(chunk) if isinstance(value, _ABSENT)}
+    if not absent:
+        return chunk, absent
+    present = next((value for value in chunk if not isinstance(value, _ABSENT)), b"")
+    filler = b"" if isinstance(present, (str, bytes, bytearray, memoryview, dict)) else present
+    return [filler if row in absent else value for row, value in enumerate(chunk)], absent
+
+
+def _present(requests: Sequence[BatchRequest], absent: set[int]) -> frozenset[int]:
+    """Return the indices of the requests that have a row that is not absent."""
+    return frozenset(
+        index
+        for index, request in enumerate(requests)
+        if not absent.issuperset(range(request.slice.start, request.slice.stop))
+    )
+
+
+class JoinedChunks:
+    """The chunks of a stream as one answer, for clients that do not stream."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[list[Element]]] = {}
+        self._single: list[Tensor] = []
+        self._count = 0
+
+    def add(self, tensors: list[Tensor], absent: set[int]) -> None:
+        """Take one chunk.
+
+        Args:
+            tensors: Its tensors.
+            absent: Rows that have no part in it.
+
+        Raises:
+            InferenceError: It is not the first, and does not hold texts.
+        """
+        self._count += 1
+        for tensor in tensors:
+            if self._count > 1 and tensor.datatype != "BYTES":
+                raise InferenceError(
+                    f"the output {quote(tensor.name)} is a stream of {tensor.datatype} tensors; ask "
+                    f"for it with 'Accept: text/event-stream', or over ModelStreamInfer",
+                    400,
+                )
+            if not isinstance(tensor.data, list):
+                kept = Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.data.copy())
+                self._single.append(kept)
+                continue
+            texts = self._texts.setdefault(tensor.name, [])
+            if not texts:
+                texts += [[] for _ in tensor.data]
+                self._single.append(tensor)
+            if len(texts) != len(tensor.data):
+                raise InferenceError(
+                    f"the output {quote(tensor.name)} is a stream of texts whose number changes from "
+                    f"{len(texts)} to {len(tensor.data)}; ask for it with 'Accept: text/event-stream'",
+                    400,
+                )
+            for place, element in enumerate(tensor.data):
+                if place not in absent:
+                    texts[place].append(element)
+
+    def tensors(self, rows: int) -> list[Tensor]:
+        """Return the joined chunks.
+
+        Args:
+            rows: The rows of the batch.
+
+        Raises:
+            InferenceError: There was no chunk.
+        """
+        if not self._count:
+            if rows:
+                raise InferenceError("the handler's generator yielded nothing", 500)
+            return []
+        return [self._join(tensor) for tensor in self._single]
+
+    def _join(self, tensor: Tensor) -> Tensor:
+        if tensor.name not in self._texts:
+            return tensor
+        elements: list[Element] = [b"".join(parts) for parts in self._texts[tensor.name]]
+        return Tensor(tensor.name, "BYTES", tensor.shape, elements)
+
+
+# ---- generators ---------------------------------------------------------------------------------
+
+
+def run_generator(chunks: Any, stream: BatchStream, loop: "HandlerLoop") -> None:
+    """Run what a handler returned to its end, or until no client waits for it.
+
+    Args:
+        chunks: A generator, an asynchronous generator, or a list of one of them for each row.
+        stream: Takes the chunks.
+        loop: Runs asynchronous generators.
+    """
+    running: Any = _iterated(chunks, stream, loop)
+    with closing(running):
+        for chunk in running:
+            if not stream.take(chunk):
+                return
+
+
+def _iterated(chunks: Any, stream: BatchStream, loop: "HandlerLoop") -> Iterator[Any]:
+    if type(chunks) is list:
+        return _in_turn([_iterated(one, stream, loop) for one in chunks], stream)
+    if isinstance(chunks, AsyncIterator):
+        return loop.iterate(chunks)
+    found: Iterator[Any] = chunks
+    return found
+
+
+def _in_turn(rows: list[Any], stream: BatchStream) -> Iterator[list[Any]]:
+    """Yield a list with the next chunk of each row, until every row's generator is exhausted."""
+    try:
+        while True:
+            values = [_next(row, one, stream) for row, one in enumerate(rows)]
+            yield values
+            if all(value is ENDED for value in values):
+                return
+    finally:
+        for one in rows:
+            one.close()
+
+
+def _next(row: int, chunks: Any, stream: BatchStream) -> Any:
+    """Return the next chunk of a row, or ENDED; what its generator raises fails its request alone."""
+    if not stream.wants(row):
+        chunks.close()
+        return ENDED
+    try:
+        chunk = next(chunks, ENDED)
+    except BaseException as error:  # noqa: BLE001  a handler may raise anything
+        stream.row_failed(row, error)
+        return ENDED
+    if chunk is ENDED:
+        stream.row_ended(row)
+    return chunk
+
+
+def postprocessed(chunks: Any, postprocess: Callable[[Any], Any]) -> Any:
+    """Return a stream whose every chunk has passed `postprocess`.
+
+    Args:
+        chunks: What `inference` returned: a stream, or a coroutine.
+        postprocess: The handler's stage.
+    """
+    if type(chunks) is list:
+        return chunks  # of single rows, which `postprocess` does not take
+    if type(chunks) is CoroutineType:
+        return _awaited(chunks, postprocess)
+    if isinstance(chunks, AsyncGenerator):
+        return _postprocessed_later(chunks, postprocess)
+    return _postprocessed(chunks, postprocess)
+
+
+def _postprocessed(chunks: Any, postprocess: Callable[[Any], Any]) -> Iterator[Any]:
+    with closing(chunks):
+        for chunk in chunks:
+            yield postprocess(chunk)
+
+
+async def _awaited(outputs: Any, postprocess: Callable[[Any], Any]) -> Any:
+    found = await outputs
+    if is_stream(found):
+        return postprocessed(found, postprocess)
+    made = postprocess(found)
+    return await made if type(made) is CoroutineType else made
+
+
+async def _postprocessed_later(
+    chunks: AsyncGenerator[Any, None], postprocess: Callable[[Any], Any]
+) -> AsyncIterator[Any]:
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            made = postprocess(chunk)
+            yield await made if type(made) is CoroutineType else made
+
+
+class HandlerLoop:
+    """Runs coroutines of a handler on the thread that runs its batch, one batch at a time."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, coroutine: Any) -> Any:
+        """Return the result of a coroutine.
+
+        Args:
+            coroutine: The coroutine.
+        """
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(coroutine)
+
+    def iterate(self, chunks: Any) -> Iterator[Any]:
+        """Yield what an asynchronous generator yields, and close it at the end.
+
+        Args:
+            chunks: The generator.
+        """
+        try:
+            while True:
+                try:
+                    chunk = self.run(anext(chunks))
+                except StopAsyncIteration:
+                    return
+                yield chunk
+        finally:
+            self.run(chunks.aclose())
+
+    def close(self) -> None:
+        """Free the loop."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()

@@ -1,0 +1,146 @@
+"""The generate extension of Triton and KServe: flat JSON in, flat JSON out.
+
+`{"text_input": "...", "parameters": {...}}` becomes an infer request of the model's own inputs: each key that
+is the name of an input is its value, `text_input` is the only BYTES input whatever its name, and all
+other keys are parameters.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+
+from ksrv.errors import InvalidRequest, quote
+from ksrv.limits import Limits
+from ksrv.protocol import rest
+from ksrv.request import InferRequest, InferResponse, Tensor
+from ksrv.spec import ModelSpec, TensorSpec
+
+TEXT_INPUT = "text_input"
+TEXT_OUTPUT = "text_output"
+
+
+def parse_generate(
+    body: memoryview, spec: ModelSpec, limits: Limits, *, headers: Mapping[str, str]
+) -> InferRequest:
+    """Read the body of a generate request.
+
+    Args:
+        body: The whole body.
+        spec: The model that is asked.
+        limits: The bounds on the request.
+        headers: The request's headers for the handler, names in lower case.
+
+    Raises:
+        InvalidRequest: The body is not a well-formed generate request for this model.
+        BodyTooLarge: It is above a limit.
+    """
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise InvalidRequest("the body of a generate request must be a JSON object")
+    if spec.accepts_any_inputs or not spec.inputs:
+        raise InvalidRequest(
+            f"the model {spec.name} declares no inputs, so a generate request cannot name them; use infer"
+        )
+    made: dict[str, Any] = {}
+    name = document.pop("id", None)
+    if name is not None:
+        made["id"] = name
+    parameters = document.pop("parameters", None)
+    if parameters is None:
+        parameters = {}
+    if not isinstance(parameters, dict):
+        raise InvalidRequest("'parameters' of a generate request must be a JSON object")
+    parameters = dict(parameters)
+    inputs: dict[str, Any] = {}
+    text_name = _text_name(spec)
+    for key, value in document.items():
+        target = text_name if key == TEXT_INPUT and text_name is not None else key
+        declared = spec.input(target)
+        if declared is None:
+            if key in parameters:
+                raise InvalidRequest(f"the parameter {quote(key)} is given twice")
+            parameters[key] = value
+        elif target in inputs:
+            raise InvalidRequest(f"the input {quote(target)} is given twice")
+        else:
+            inputs[target] = _entry(declared, value)
+    if parameters:
+        made["parameters"] = parameters
+    made["inputs"] = list(inputs.values())
+    return rest.parse_infer(orjson.dumps(made), None, spec, limits, headers=headers)
+
+
+def _text_name(spec: ModelSpec) -> str | None:
+    """Return the input that `text_input` stands for."""
+    if spec.input(TEXT_INPUT) is not None:
+        return TEXT_INPUT
+    texts = [entry.name for entry in spec.inputs if entry.datatype == "BYTES"]
+    return texts[0] if len(texts) == 1 else None
+
+
+def _entry(declared: TensorSpec, value: Any) -> dict[str, Any]:
+    """Return an input's entry of an infer request; missing dimensions in front are 1."""
+    shape = _shape_of(declared.name, value)
+    rank = len(declared.shape)
+    shape = [1] * max(rank - len(shape), 0) + shape
+    return {
+        "name": declared.name,
+        "datatype": declared.datatype,
+        "shape": shape,
+        "data": value if isinstance(value, list) else [value],
+    }
+
+
+def _shape_of(name: str, value: Any) -> list[int]:
+    shape: list[int] = []
+    while isinstance(value, list):
+        shape.append(len(value))
+        if not value:
+            raise InvalidRequest(f"the input {quote(name)} is an empty list")
+        value = value[0]
+    if value is None or isinstance(value, dict):
+        found = "null" if value is None else "an object"
+        raise InvalidRequest(
+            f"the input {quote(name)} holds {found}; expected a text, a number, or a list of them"
+        )
+    return shape
+
+
+def render_generate(response: InferResponse, spec: ModelSpec) -> bytes:
+    """Write one answer as flat JSON.
+
+    Args:
+        response: The answer.
+        spec: The model that made it.
+
+    Raises:
+        InvalidRequest: An output cannot be written as JSON.
+    """
+    document: dict[str, Any] = {}
+    if response.id:
+        document["id"] = response.id
+    document["model_name"] = response.model_name
+    if response.model_version:
+        document["model_version"] = response.model_version
+    texts = [one.name for one in response.outputs if one.datatype == "BYTES"]
+    for tensor in response.outputs:
+        is_text = len(texts) == 1 and tensor.name == texts[0] and spec.output(TEXT_OUTPUT) is None
+        document[TEXT_OUTPUT if is_text else tensor.name] = _value(tensor)
+    for name, value in response.parameters.items():
+        document.setdefault(name, value)
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _value(tensor: Tensor) -> Any:
+    values = rest.json_values(tensor)
+    count = math.prod(tensor.shape)
+    if isinstance(values, list):
+        return values[0] if count == 1 else values
+    flat = np.asarray(values)
+    return flat.reshape(-1)[0].item() if count == 1 else flat

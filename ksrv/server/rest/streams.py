@@ -1,0 +1,217 @@
+"""Answers that are sent while their handler makes them: server-sent events, or one JSON object a line.
+
+Whatever fails before the first answer has an HTTP status of its own; what fails later is the last event.
+A client that leaves cancels its request.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import falcon
+import orjson
+
+from ksrv.engine.response_stream import ResponseStream
+from ksrv.errors import KsrvError
+from ksrv.observe.traffic import count_refusal
+from ksrv.request import InferRequest, InferResponse
+from ksrv.server.http.client_watch import LOOK_NS, ThreadWaiter
+from ksrv.server.http.received_body import MESSAGE
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+EVENT_STREAM = "text/event-stream"
+JSON_LINES = "application/jsonl"
+_TYPES = {
+    EVENT_STREAM: EVENT_STREAM,
+    JSON_LINES: JSON_LINES,
+    "application/x-ndjson": "application/x-ndjson",
+    "application/x-jsonlines": "application/x-jsonlines",
+}
+KEEP_ALIVE_SECONDS = 15.0
+"""After so long without an event a comment is sent, so that proxies keep the connection."""
+
+_QUALITY = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
+
+Render = Callable[[InferResponse], bytes]
+"""Makes the JSON object of one answer."""
+
+
+def stream_type(accept: str | None) -> str | None:
+    """Return the content type of the stream that an `Accept` header prefers; None where it asks for none.
+
+    A stream is sent to clients that name one and do not prefer JSON.
+
+    Args:
+        accept: The header.
+    """
+    best: tuple[float, str | None] = (0.0, None)
+    for item in (accept or "").split(","):
+        name = item.partition(";")[0].strip().lower()
+        if name != "application/json" and name not in _TYPES:
+            continue
+        match = _QUALITY.search(item)
+        quality = float(match[1]) if match else 1.0
+        if quality > best[0]:
+            best = quality, _TYPES.get(name)
+    return best[1]
+
+
+class StreamedAnswer:
+    """One streaming request under way: an iterator of the pieces of its answer, for WSGI.
+
+    An empty piece comes where the handler is silent, so that the server can look at the client.
+
+    Args:
+        engine: Where it runs.
+        request: The request; its `stream` is set here.
+        content_type: `EVENT_STREAM`, or one of the types of JSON lines.
+        render: Makes the JSON object of one answer.
+        waiter: Waits for answers.
+        environ: The WSGI environment.
+
+    Attributes:
+        probe: Bytes that say nothing; the system of a client that has gone answers them with a reset.
+
+    Raises:
+        KsrvError: The request is not accepted.
+    """
+
+    def __init__(
+        self,
+        engine: "Engine",
+        request: InferRequest,
+        content_type: str,
+        render: Render,
+        *,
+        waiter: ThreadWaiter,
+        environ: dict[str, Any],
+    ) -> None:
+        self._events = content_type == EVENT_STREAM
+        self.probe = b": \n\n" if self._events else b"\n"
+        self._sent_at = time.monotonic()
+        self._render = render
+        self._waiter = waiter
+        self._answers = ResponseStream()
+        request.stream = self._answers
+        request.binary_output = False
+        for output in request.outputs:
+            output.binary = None
+        self._handle = engine.submit(request)
+        self._handle.add_done_callback(lambda _: self._answers.end())
+        if MESSAGE in environ:
+            client = waiter.client_of(environ)
+            if client is not None:
+                client.watch(self._handle)  # until the answer begins
+        self._pieces = self._make_pieces()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """Give the request up, unless it has ended."""
+        self._handle.cancel()
+
+    def _make_pieces(self) -> Iterator[bytes]:
+        begun = False
+        try:
+            for response in self._responses():
+                if response is not None:
+                    yield self._framed(self._render(response))
+                    begun = True
+                elif begun:
+                    yield self._silence()
+        except KsrvError as error:
+            if not begun:
+                raise
+            count_refusal("http", error.reason)
+            yield self._framed_error(error)
+
+    def _responses(self) -> Iterator[InferResponse | None]:
+        """Yield the answers, and None now and then where none comes."""
+        answers = self._answers
+        sent = False
+        while not answers.finished:
+            answer = self._waiter.call(lambda: answers.take(LOOK_NS / 1e9))
+            sent = sent or answer is not None
+            yield answer
+        last = self._handle.wait()
+        if last.outputs or not sent:  # a generator's last answer holds nothing
+            yield last
+
+    def _silence(self) -> bytes:
+        now = time.monotonic()
+        if not self._events or now - self._sent_at < KEEP_ALIVE_SECONDS:
+            return b""
+        self._sent_at = now
+        return self.probe
+
+    def _framed(self, document: bytes) -> bytes:
+        self._sent_at = time.monotonic()
+        return b"data: " + document + b"\n\n" if self._events else document + b"\n"
+
+    def _framed_error(self, error: KsrvError) -> bytes:
+        document = orjson.dumps({"error": error.message})
+        return (b"event: error\n" if self._events else b"") + self._framed(document)
+
+
+class BegunAnswer:
+    """A streamed answer whose first piece is known.
+
+    Args:
+        answer: The answer.
+
+    Raises:
+        KsrvError: The request failed before it.
+    """
+
+    def __init__(self, answer: StreamedAnswer) -> None:
+        self._answer = answer
+        try:
+            self._first = next(answer, b"")
+        except BaseException:
+            answer.close()
+            raise
+        self._begun = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._begun:
+            return next(self._answer)
+        self._begun = True
+        return self._first
+
+    def close(self) -> None:
+        """See `StreamedAnswer.close`."""
+        self._answer.close()
+
+
+def send_stream(
+    resp: falcon.Response, answer: StreamedAnswer, content_type: str, environ: dict[str, Any]
+) -> None:
+    """Answer with a stream.
+
+    Args:
+        resp: The answer.
+        answer: The request under way.
+        content_type: The content type of the stream.
+        environ: The WSGI environment.
+
+    Raises:
+        KsrvError: The request failed before its first answer, where the server waits for it here.
+    """
+    # The native server begins the answer with its first piece; others have no way back then.
+    pieces = answer if MESSAGE in environ else BegunAnswer(answer)
+    resp.content_type = (
+        f"{content_type}; charset=utf-8" if content_type == EVENT_STREAM else content_type
+    )
+    resp.set_header("Cache-Control", "no-cache")
+    resp.set_header("X-Accel-Buffering", "no")  # nginx would collect the events
+    resp.stream = cast(Any, pieces)

@@ -1,0 +1,117 @@
+"""Generators as handlers over ModelStreamInfer and ModelInfer."""
+
+import queue
+
+import grpc
+import pytest
+
+from ksrv.protocol.protobuf import INFERENCE, methods
+from ksrv.testing import Server
+from tests.support.streams import write_later, write_words
+from tests.support.wait_until import wait_until
+from tests.support.wire.grpc_calls import infer_request
+
+
+@pytest.fixture(scope="module", params=["native", "grpcio"])
+def server(request, tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    for executor, behind in (("inline", ""), ("process", "-process")):
+        yaml = f"executor: {executor}\n"
+        write_words(root, "words" + behind, yaml + "batching: {max_batch_size: 8}\n")
+        write_later(root, "later" + behind, yaml)
+    with Server(root, grpc_server=request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def channel(server):
+    with grpc.insecure_channel(server.grpc) as found:
+        yield found
+
+
+@pytest.fixture(params=["", "-process"])
+def behind(request):
+    return request.param
+
+
+def text(model, words, id="1", **parameters):
+    data = words.encode()
+    raw = len(data).to_bytes(4, "little") + data
+    return infer_request(model, ("text", "BYTES", [1]), raw=[raw], id=id, parameters=parameters)
+
+
+def stream(channel, requests, timeout=60):
+    request, response = methods(INFERENCE)["ModelStreamInfer"]
+    stub = channel.stream_stream(
+        f"/{INFERENCE}/ModelStreamInfer", request.SerializeToString, response.FromString
+    )
+    return stub(requests, timeout=timeout)
+
+
+def piece(answer):
+    return answer.infer_response.raw_output_contents[0][4:].decode()
+
+
+def test_each_piece_is_an_answer_with_the_id(channel, behind):
+    for model, expected in (("words", ["ab ", "c "]), ("later", ["a", "b", " ", "c"])):
+        found = list(stream(channel, iter([text(model + behind, "ab c")])))
+        assert [piece(answer) for answer in found] == expected
+        assert {answer.infer_response.id for answer in found} == {"1"}
+
+
+def test_the_end_is_told_on_request(channel, behind):
+    asked = text("words" + behind, "ab c", triton_enable_empty_final_response=True)
+    found = list(stream(channel, iter([asked])))
+    marks = [
+        answer.infer_response.parameters["triton_final_response"].bool_param for answer in found
+    ]
+    assert marks == [False, False, True]
+    assert not found[-1].infer_response.outputs
+
+
+def test_unary_calls_get_the_joined_texts(channel, behind):
+    request, response = methods(INFERENCE)["ModelInfer"]
+    call = channel.unary_unary(
+        f"/{INFERENCE}/ModelInfer", request.SerializeToString, response.FromString
+    )
+    answer = call(text("words" + behind, "ab c"), timeout=60)
+    assert answer.raw_output_contents[0][4:] == b"ab c "
+
+
+def test_a_failure_ends_its_request_and_the_call_goes_on(channel, behind):
+    asked = [text("words" + behind, words, str(n)) for n, words in enumerate(["a panic", "b"])]
+    found = list(stream(channel, iter(asked)))
+    failed = [answer for answer in found if answer.error_message]
+    assert [answer.infer_response.id for answer in failed] == ["0"]
+    assert "secret" not in failed[0].error_message
+    pieces = {answer.infer_response.id: piece(answer) for answer in found if answer not in failed}
+    assert pieces == {"0": "a ", "1": "b "}
+
+
+def test_requests_of_one_call_do_not_wait_for_each_other(channel, behind):
+    """A long stream that is asked for later comes while the first still runs, or its batch would stall."""
+    asked = [text("words" + behind, "x", str(n), times=500) for n in range(4)]
+    found = list(stream(channel, iter(asked)))
+    assert len(found) == 2000
+    assert not any(answer.error_message for answer in found)
+
+
+def test_the_generator_is_closed_when_the_call_is_cancelled(channel, behind, tmp_path):
+    closed = tmp_path / "closed"
+    feed = queue.Queue()
+    answers = stream(channel, iter(feed.get, None))
+    feed.put(text("words" + behind, "x", times=100_000, pause="0.01", closed=str(closed)))
+    assert piece(next(answers)) == "x "
+    answers.cancel()
+    feed.put(None)
+    wait_until(closed.exists)
+
+
+def test_a_client_that_reads_slowly_is_waited_for(channel, behind, tmp_path):
+    closed = tmp_path / "closed"
+    asked = text("words" + behind, "x" * 60_000, times=500, closed=str(closed))
+    answers = stream(channel, iter([asked]))
+    next(answers)
+    assert not closed.exists()
+    assert len(list(answers)) == 499
+    assert closed.exists()

@@ -1,0 +1,282 @@
+"""Generators as handlers over HTTP: events, lines, joined answers, the generate routes, failures, clients that leave."""
+
+import itertools
+import threading
+
+import pytest
+
+from ksrv.testing import Server
+from tests.support.streams import (
+    StreamedResponse,
+    number_request,
+    pieces,
+    text_request,
+    write_count,
+    write_later,
+    write_words,
+)
+from tests.support.wait_until import wait_until
+
+EXECUTORS = ("inline", "process")
+BEHIND = {"inline": "", "process": "-process"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    for executor in EXECUTORS:
+        yaml, behind = f"executor: {executor}\n", BEHIND[executor]
+        write_words(root, "words" + behind, yaml)
+        write_words(
+            root, "joined" + behind, yaml + "batching: {max_batch_size: 8, max_delay_ms: 300}\n"
+        )
+        write_count(root, "count" + behind, yaml)
+        write_later(root, "later" + behind, yaml)
+    with Server(root, workers=1) as made:
+        yield made
+
+
+@pytest.fixture(params=EXECUTORS)
+def behind(request):
+    return BEHIND[request.param]
+
+
+def infer(server, model, document, accept="text/event-stream", **options):
+    return StreamedResponse(server, f"/v2/models/{model}/infer", document, accept, **options)
+
+
+def test_events_and_lines_hold_an_infer_response_each(server, behind):
+    with infer(server, "words" + behind, text_request("one two three", id="7")) as found:
+        assert (found.status, found.type) == (200, "text/event-stream; charset=utf-8")
+        events = list(found.events())
+    assert [name for name, _ in events] == [""] * 3
+    documents = [document for _, document in events]
+    assert {document["id"] for document in documents} == {"7"}
+    assert pieces(documents) == ["one ", "two ", "three "]
+    for accept in ("application/jsonl", "application/x-ndjson;q=0.9, application/json;q=0.5"):
+        with infer(server, "words" + behind, text_request("one two"), accept) as found:
+            assert found.type == accept.partition(";")[0]
+            assert pieces(found.lines()) == ["one ", "two "]
+
+
+@pytest.mark.parametrize("accept", [None, "*/*", "application/json, text/event-stream;q=0.1"])
+def test_clients_that_ask_for_json_get_the_joined_texts(server, behind, accept):
+    with infer(server, "words" + behind, text_request("one two"), accept) as found:
+        assert found.status == 200
+        assert pieces(found.lines()) == ["one two "]
+
+
+def test_numbers_have_no_joined_form(server, behind):
+    with infer(server, "count" + behind, number_request(3), None) as found:
+        assert found.status == 400
+        assert "text/event-stream" in next(found.lines())["error"]
+    with infer(server, "count" + behind, number_request(1), None) as found:
+        assert pieces(found.lines()) == [1]
+
+
+def test_a_model_that_does_not_stream_answers_one_event(tmp_path):
+    from tests.support.models import write_double
+
+    write_double(tmp_path)
+    row = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+    with Server(tmp_path) as server, infer(server, "double", row) as found:
+        [(_, document)] = found.events()
+    assert document["outputs"][0]["data"] == [2, 4, 6, 8]
+
+
+def test_generate_routes_take_flat_json(server, behind):
+    path = f"/v2/models/words{behind}"
+    with StreamedResponse(server, f"{path}/generate", {"text_input": "a b", "id": "1"}) as found:
+        assert list(found.lines()) == [
+            {"id": "1", "model_name": f"words{behind}", "text_output": "a b "}
+        ]
+    asked = {"text": "a b", "parameters": {"pause": 0.001}, "times": 2}
+    with StreamedResponse(server, f"{path}/generate_stream", asked, None) as found:
+        assert found.type == "text/event-stream; charset=utf-8"
+        texts = [document["text_output"] for _, document in found.events()]
+    assert texts == ["a ", "b ", "a ", "b "]
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({}, "missing"),
+        ([], "JSON object"),
+        ("text", "JSON object"),
+        ({"text_input": "a", "text": "b"}, "twice"),
+        ({"text_input": None}, "null"),
+        ({"text_input": {"a": 1}}, "object"),
+        ({"text_input": []}, "empty list"),
+        ({"text_input": 7}, "string"),
+        ({"text_input": "a", "parameters": 3}, "parameters"),
+        ({"text_input": "a", "parameters": {"x": {}}}, "x"),
+        ({"text_input": "a", "times": 2, "parameters": {"times": 3}}, "twice"),
+        ({"text_input": "a", "odd": [1]}, "odd"),
+        ({"text_input": [["a", "b"]]}, "shape"),
+        ({"text_input": "a", "id": 5}, "id"),
+        ({"text_input": "a", "priority": -1}, "priority"),
+    ],
+)
+@pytest.mark.parametrize("route", ["generate", "generate_stream"])
+def test_bad_generate_requests_are_told_what_is_wrong(server, asked, named, route):
+    with StreamedResponse(server, f"/v2/models/words/{route}", asked) as found:
+        assert found.status == 400
+        assert named in next(found.lines())["error"]
+
+
+def test_routes_of_unknown_models_and_methods(server):
+    for route in ("generate", "generate_stream", "infer"):
+        with StreamedResponse(server, f"/v2/models/none/{route}", {"text_input": "a"}) as found:
+            assert found.status == 404
+    assert server.get("/v2/models/words/generate")[0] == 405
+
+
+def test_a_failure_before_the_first_piece_has_a_status(server, behind):
+    for text, status in (("refuse", 422), ("panic", 500), ("exit", 500)):
+        with infer(server, "words" + behind, text_request(text)) as found:
+            assert found.status == status
+            error = next(found.lines())["error"]
+            assert "secret" not in error
+
+
+@pytest.mark.parametrize("word", ["refuse", "panic", "exit"])
+def test_a_failure_in_the_middle_is_the_last_event_and_the_connection_lives(server, behind, word):
+    found = infer(server, "words" + behind, text_request(f"one {word} two"))
+    with found:
+        (_, first), (name, last) = found.events()
+        assert pieces([first]) == ["one "]
+        assert name == "error"
+        assert ("refused" in last["error"]) == (word == "refuse")
+        connection = found.connection
+        connection.request("GET", "/v2/health/live")
+        assert connection.getresponse().status == 200
+    with infer(server, "words" + behind, text_request("again")) as found:
+        assert pieces(document for _, document in found.events()) == ["again "]
+
+
+def test_each_request_of_a_batch_has_a_stream_of_its_own(server, behind):
+    """Joined requests end, and fail, one by one."""
+    texts = ["a", "b b b", "c refuse c", "d d"]
+    found: dict[str, list] = {}
+
+    def ask(text):
+        with infer(server, "joined" + behind, text_request(text)) as response:
+            found[text] = list(response.events())
+
+    threads = [threading.Thread(target=ask, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert pieces(document for _, document in found["a"]) == ["a "]
+    assert pieces(document for _, document in found["b b b"]) == ["b "] * 3
+    assert pieces(document for _, document in found["d d"]) == ["d "] * 2
+    [(_, first), (name, last)] = found["c refuse c"]
+    assert (pieces([first]), name, last) == (["c "], "error", {"error": "this word is refused"})
+
+
+def test_a_generator_for_all_rows_ends_requests_one_by_one(server, behind):
+    found: dict[int, list] = {}
+
+    def ask(number):
+        with infer(server, "count" + behind, number_request(number)) as response:
+            found[number] = pieces(document for _, document in response.events())
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in (1, 2, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == {1: [1], 2: [1, 2], 5: [1, 2, 3, 4, 5]}
+
+
+def test_asynchronous_generators_stream(server, behind):
+    with infer(server, "later" + behind, text_request("abc", pause=0.001)) as found:
+        assert pieces(document for _, document in found.events()) == ["a", "b", "c"]
+    with infer(server, "later" + behind, text_request("a!c")) as found:
+        (_, first), (name, last) = found.events()
+        assert (pieces([first]), name) == (["a"], "error")
+        assert "secret" not in last["error"]
+    with infer(server, "later" + behind, text_request("ab"), None) as found:
+        assert pieces(found.lines()) == ["ab"]
+
+
+@pytest.mark.parametrize("model", ["words", "joined", "later"])
+def test_the_generator_is_closed_when_its_client_leaves(server, behind, tmp_path, model):
+    closed = tmp_path / "closed"
+    asked = text_request("x y z " * 1000, closed=str(closed), pause=0.01)
+    with infer(server, model + behind, asked) as found:
+        assert next(found.events())
+    wait_until(closed.exists)
+
+
+def test_the_generator_is_closed_at_the_deadline(server, behind, tmp_path):
+    closed = tmp_path / "closed"
+    asked = text_request("x " * 1000, closed=str(closed), pause=0.02, timeout=300_000)
+    with infer(server, "words" + behind, asked) as found:
+        events = list(found.events())
+    assert len(events) > 1
+    assert events[-1][0] == "error"
+    assert "deadline" in events[-1][1]["error"]
+    wait_until(closed.exists)
+    with infer(server, "words" + behind, text_request("still there")) as found:
+        assert len(list(found.events())) == 2
+
+
+def test_a_slow_client_is_waited_for_and_blocks_no_other_model(server, behind, tmp_path):
+    """What has come of a stream whose client reads nothing is bounded: its generator stands still."""
+    asked = text_request("x" * 60_000, times=2000, closed=str(tmp_path / "closed"))
+    with infer(server, "words" + behind, asked, receive_buffer=4096) as slow:
+        with infer(server, "later" + behind, text_request("abc")) as found:
+            assert len(list(found.events())) == 3
+        assert not (tmp_path / "closed").exists()
+        events = slow.events()
+        assert len(list(itertools.islice(events, 300))) == 300
+    wait_until((tmp_path / "closed").exists)
+
+
+def test_the_requested_outputs_and_binary_flags_do_not_break_a_stream(server):
+    asked = text_request("a b") | {
+        "outputs": [{"name": "piece", "parameters": {"binary_data": True}}],
+    }
+    asked["parameters"] = {"binary_data_output": True}
+    with infer(server, "words", asked) as found:
+        assert pieces(document for _, document in found.events()) == ["a ", "b "]
+    asked["outputs"] = [{"name": "other"}]
+    with infer(server, "words", asked) as found:
+        assert found.status == 400
+
+
+def test_http_1_0_clients_get_the_stream_up_to_the_end_of_the_connection(server):
+    import json
+    import socket
+
+    host, _, port = server.http.rpartition(":")
+    body = json.dumps(text_request("a b")).encode()
+    with socket.create_connection((host, int(port)), timeout=60) as sock:
+        sock.sendall(
+            b"POST /v2/models/words/infer HTTP/1.0\r\nHost: x\r\nAccept: text/event-stream\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        answer = b"".join(iter(lambda: sock.recv(65536), b""))
+    head, _, events = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.")
+    assert b"chunked" not in head.lower()
+    assert events.count(b"data: ") == 2
+
+
+def test_a_client_that_closes_its_sending_side_reads_on(server):
+    import json
+    import socket
+
+    host, _, port = server.http.rpartition(":")
+    body = json.dumps(text_request("a b c", pause=0.4)).encode()
+    with socket.create_connection((host, int(port)), timeout=60) as sock:
+        sock.sendall(
+            b"POST /v2/models/words/infer HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n"
+            b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        sock.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert answer.count(b"data: ") == 3
+    assert answer.endswith(b"0\r\n\r\n")
