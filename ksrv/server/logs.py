@@ -1,12 +1,17 @@
 """The log: text or JSON lines on stderr, for ksrv's loggers, gunicorn's, and all that handlers use."""
 
 import logging
+import re
 import sys
 import time
+from datetime import timedelta
+from typing import Any
+from urllib.parse import unquote
 
 import orjson
 from gunicorn.glogging import Logger
 
+from ksrv.errors import quote
 from ksrv.handlers.loggers import fields_of, label_of
 from ksrv.observe.log_text import RecordFormatter
 from ksrv.server.settings import ServerSettings
@@ -72,6 +77,45 @@ def configure(settings: ServerSettings) -> None:
         logger.setLevel(settings.log_level.upper())
 
 
+ACCESS_FORMAT = '%(h)s %(l)s %(u)s %(t)s "%(r)s" %(s)s %(b)s "%(f)s" "%(a)s" %({x-request-id}o)s'
+"""gunicorn's line, with the request's id behind it."""
+
+_MODEL = re.compile(
+    r"/(?:v2/models|v2/repository/models|predictions|explanations)/(?P<model>[^/?]+)"
+    r"(?:/versions/(?P<version>[^/?]+))?"
+)
+_STAGE = re.compile(r"([a-z_]+);dur=([0-9.]+)")
+
+
+def access_fields(resp: Any, environ: dict[str, Any], took: timedelta) -> dict[str, Any]:
+    """Return the fields of an access log record.
+
+    Args:
+        resp: The response as gunicorn's logger sees it.
+        environ: The WSGI environment of the request.
+        took: How long the answer took.
+    """
+    headers = {name.lower(): str(value) for name, value in resp.headers}
+    status = resp.status if isinstance(resp.status, int) else str(resp.status).split(None, 1)[0]
+    path = str(environ.get("RAW_URI", ""))
+    fields: dict[str, Any] = {
+        "request_id": headers.get("x-request-id", ""),
+        "peer": environ.get("REMOTE_ADDR", ""),
+        "protocol": environ.get("SERVER_PROTOCOL", ""),
+        "method": environ.get("REQUEST_METHOD", ""),
+        "path": path,
+        "status": int(status),
+        "bytes": getattr(resp, "sent", None) or 0,
+        "duration_ms": round(took.total_seconds() * 1000, 3),
+        "user_agent": environ.get("HTTP_USER_AGENT", ""),
+    }
+    found = _MODEL.match(path)
+    if found is not None:
+        fields |= {name: unquote(text) for name, text in found.groupdict().items() if text}
+    stages = _STAGE.findall(headers.get("server-timing", ""))
+    return fields | {f"{name}_ms": float(duration) for name, duration in stages}
+
+
 def gunicorn_logger(settings: ServerSettings) -> type[Logger]:
     """Return a logger class for gunicorn whose records look like ksrv's."""
 
@@ -82,5 +126,17 @@ def gunicorn_logger(settings: ServerSettings) -> type[Logger]:
             self, log: logging.Logger, output: str, fmt: logging.Formatter, stream: object = None
         ) -> None:
             super()._set_handler(log, output, make_formatter(settings), stream)
+
+        def access(
+            self, resp: Any, req: Any, environ: dict[str, Any], request_time: timedelta
+        ) -> None:
+            """Write a line for an answer: gunicorn's, or fields where the log is JSON."""
+            if settings.log_format == "json" and self.access_log_enabled:
+                fields = access_fields(resp, environ, request_time)
+                text = "%s %s %s"
+                shown = (fields["method"], quote(fields["path"])[1:-1], fields["status"])
+                self.access_log.info(text, *shown, extra=fields)
+            else:
+                super().access(resp, req, environ, request_time)
 
     return KsrvLogger

@@ -181,7 +181,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], _says("Least level that is logged.")
     ] = "info"
-    access_log: Annotated[bool, _says("Log a line for each HTTP request.")] = False
+    access_log: Annotated[bool, _says("Log a line for each HTTP request and gRPC call.")] = False
     limits: Limits = msgspec.field(default_factory=Limits)
 
 

@@ -31,7 +31,7 @@ from ksrv._native.http.request_head import HeadRules
 from ksrv._native.server.server import HttpServer
 from ksrv._native.tls.tls_context import TlsContext, openssl_version
 from ksrv.observe.traffic import Traffic, watch_connections
-from ksrv.server.http.access_log import AccessLog
+from ksrv.server.http.access_log import access_log_of
 from ksrv.server.http.app_messages import AppMessages
 from ksrv.server.http.descriptions import describe, is_ready
 from ksrv.server.http.expect_continue import defer_continue
@@ -330,7 +330,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         ]
         for thread in self._threads:
             thread.start()
-        self._access_log = AccessLog(http_server, self.log) if logs else None
+        self._access_log = access_log_of(http_server, self.log) if logs else None
         if self._access_log is not None:
             self._access_log.start()
         self.poller.register(

@@ -47,6 +47,17 @@ void Call::release() noexcept {
     if (refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
+void Call::note_model(const std::string &its_model, const std::string &its_version) noexcept {
+    if (!connection->server()->config.log) return;
+    std::lock_guard<std::mutex> guard(lock);
+    try {
+        model = its_model;
+        version = its_version;
+    } catch (const std::bad_alloc &) {
+        model.clear();
+    }
+}
+
 void Call::identify() noexcept {
     const auto named = [this](const Entry &entry, const char *name) {
         return entry.name_length == strlen(name) && memcmp(text.data() + entry.name, name, entry.name_length) == 0;

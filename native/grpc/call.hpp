@@ -73,6 +73,7 @@ struct Call {
     bool wait_for_room(size_t most) noexcept;  // false: the call has ended
     // Waits for the next message of a stream until the clock passes `until_ns`.
     Next next_message(Message *out, int64_t until_ns) noexcept;
+    void note_model(const std::string &its_model, const std::string &its_version) noexcept;
     // Chooses the call's id by its metadata, and takes the entries that name one out.
     void identify() noexcept;
     void unwatch() noexcept;
@@ -141,6 +142,7 @@ struct Call {
     size_t out_bytes = 0;
     int status = OK;
     std::string status_text;
+    std::string model, version;  // for the access log
     std::vector<std::pair<std::string, std::string>> metadata;
     Request *watched = nullptr;
     void *callbacks = nullptr;  // a Python object to be told of the end; held

@@ -209,6 +209,7 @@ FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) 
     if (!read_message(found, body, *route->signature, &layout)) return nullptr;
     FastRequest *request = new_fast_request(route->signature, head_bytes(*call));
     if (!request) return nullptr;
+    call->note_model(route->signature->model, route->signature->version);
     put_head(*call, request->head());
     request->answers = &ANSWERS;
     request->call = call;

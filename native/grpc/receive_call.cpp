@@ -431,6 +431,7 @@ void Connection::refuse_http(Call *call, const char *http_status) noexcept {
 void Connection::closed(void *stream, uint32_t) noexcept {
     Call *call = static_cast<Call *>(stream);
     stop_receiving(call);
+    if (server_->config.log && call->fields_done) server_->record(call, now_);
     (call->previous ? call->previous->next : calls_) = call->next;
     if (call->next) call->next->previous = call->previous;
     call->stream = -1;

@@ -153,6 +153,38 @@ template <typename Visit> void Server::each(Visit visit) noexcept {
     }
 }
 
+void Server::record(Call *call, uint64_t now) noexcept {
+    try {
+        CallRecord made;
+        made.path = call->path;
+        made.request_id.assign(call->request_id.text, call->request_id.length);
+        made.duration_ns = now > call->opened_ns ? now - call->opened_ns : 0;
+        made.answered_bytes = call->answer_sent;
+        made.peer = call->connection->address;
+        made.peer_length = call->connection->address_length;
+        {
+            std::lock_guard<std::mutex> guard(call->lock);
+            made.status = call->finished && !call->cancelled ? call->status : CANCELLED;
+            made.model = call->model;
+            made.version = call->version;
+        }
+        std::lock_guard<std::mutex> guard(records_mutex_);
+        if (records_.size() < RECORDS) {
+            records_.push_back(std::move(made));
+            return;
+        }
+    } catch (const std::bad_alloc &) {
+        // A line of the access log is not worth a call.
+    }
+    count(GRPC_LOST_RECORDS);
+}
+
+void Server::take_records(std::vector<CallRecord> *out) {
+    std::lock_guard<std::mutex> guard(records_mutex_);
+    out->swap(records_);
+    records_.clear();
+}
+
 void Server::make_room() noexcept {
     Connection *largest = nullptr;
     uint32_t most = 0;

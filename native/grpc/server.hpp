@@ -43,6 +43,16 @@ struct ServerConfig {
     uint64_t ping_timeout_ns = 20000000000u;
     bool checks_callers = false;
     bool decompress = true;
+    bool log = false;  // whether records for an access log are kept
+};
+
+// One call that has ended, for the access log.
+struct CallRecord {
+    std::string path, request_id, model, version;
+    uint64_t duration_ns = 0, answered_bytes = 0;
+    int status = OK;
+    sockaddr_storage peer;
+    socklen_t peer_length = 0;
 };
 
 enum GrpcCounter : int {
@@ -60,6 +70,7 @@ enum GrpcCounter : int {
     GRPC_DISCONNECTED,
     GRPC_FAST_PATH,  // calls that were queued without Python
     GRPC_LATE,       // and answered without it at their deadline
+    GRPC_LOST_RECORDS,  // of the access log, which was not read in time
     GRPC_COUNTERS,
 };
 
@@ -99,6 +110,8 @@ class Server {
     void read_again(Connection *connection) noexcept;  // once others have had their turn
     const Method *method(const std::string &path) const noexcept;
     void count(GrpcCounter which) noexcept { counters[which].fetch_add(1, std::memory_order_relaxed); }
+    void record(Call *call, uint64_t now) noexcept;
+    void take_records(std::vector<CallRecord> *out);
     void make_room() noexcept;  // too many calls wait for their messages
     void wake() noexcept;
     uint64_t least_rate(uint64_t whole) const noexcept {
@@ -158,6 +171,10 @@ class Server {
     std::vector<Connection *> connections_;
     std::vector<uint32_t> free_;
     uint32_t generations_ = 0;
+
+    static constexpr size_t RECORDS = 16384;
+    std::mutex records_mutex_;
+    std::vector<CallRecord> records_;
 
     std::mutex run_mutex_;
     Call *run_first_ = nullptr, *run_last_ = nullptr;

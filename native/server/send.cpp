@@ -220,6 +220,25 @@ void HttpServer::drain_lingering(Connection *connection, uint64_t now) noexcept 
     arm_for_phase(connection, now);
 }
 
+namespace {
+
+// The value of `Server-Timing` in an answer's head; empty where it has none.
+std::string server_timing(const Outgoing &out) {
+    static constexpr char name[] = "\r\nserver-timing: ";
+    const char *head = out.long_head ? out.long_head : out.head;
+    const size_t room = out.long_head ? strlen(out.long_head) : sizeof out.head;
+    const void *end = memmem(head, room, "\r\n\r\n", 4);
+    if (!end) return {};
+    const size_t length = static_cast<size_t>(static_cast<const char *>(end) - head) + 2;
+    const char *found = static_cast<const char *>(memmem(head, length, name, sizeof name - 1));
+    if (!found) return {};
+    found += sizeof name - 1;
+    const size_t left = length - static_cast<size_t>(found - head);
+    return {found, static_cast<size_t>(static_cast<const char *>(memmem(found, left, "\r\n", 2)) - found)};
+}
+
+}  // namespace
+
 void HttpServer::record(Connection *connection, uint64_t now) noexcept {
     const size_t length =
         connection->head.length < connection->filled ? connection->head.length : connection->filled;
@@ -231,6 +250,7 @@ void HttpServer::record(Connection *connection, uint64_t now) noexcept {
         made.listener = connection->listener;
         made.head.assign(reinterpret_cast<char *>(connection->buffer), length);
         made.request_id.assign(connection->request_id.text, connection->request_id.length);
+        made.timing = server_timing(connection->out);
         made.peer = connection->peer;
         made.peer_length = connection->peer_length;
         clock_gettime(CLOCK_REALTIME, &made.at);

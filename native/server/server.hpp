@@ -70,6 +70,7 @@ struct AccessRecord {
     uint16_t listener;
     std::string head;
     std::string request_id;
+    std::string timing;  // the answer's Server-Timing, if it has one
     sockaddr_storage peer;
     socklen_t peer_length;
     timespec at;

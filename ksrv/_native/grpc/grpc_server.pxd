@@ -108,6 +108,7 @@ cdef extern from "grpc/call.hpp" namespace "ksrv::grpc" nogil:
         cbool take_message(Message *out) noexcept
         void watch(CRequest *request) noexcept
         void unwatch() noexcept
+        void note_model(const string &model, const string &version) noexcept
         void admit() noexcept
         cbool tell_of_end(void *callbacks) noexcept
         cbool is_active() noexcept
@@ -139,6 +140,18 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         uint64_t idle_ns
         cbool checks_callers
         cbool decompress
+        cbool log
+
+    cdef cppclass CallRecord:
+        string path
+        string request_id
+        string model
+        string version
+        uint64_t duration_ns
+        uint64_t answered_bytes
+        int status
+        sockaddr_storage peer
+        socklen_t peer_length
 
     cdef enum:
         GRPC_COUNTERS
@@ -167,6 +180,7 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         Routes routes
         Answered fast_answered
         Payload *take_decrefs() noexcept
+        void take_records(vector[CallRecord] *out) except +
 
 
 cdef extern from "grpc/fast_call.hpp" namespace "ksrv::grpc" nogil:

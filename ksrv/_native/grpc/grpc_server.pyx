@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 COUNTERS = (
     "accepted", "calls", "refused_connections", "floods", "too_slow", "too_large",
     "bytes_in_flight", "calls_refused", "invalid", "unknown_method", "idle_closed", "disconnected",
-    "fast_path", "late",
+    "fast_path", "late", "lost_records",
 )
 assert len(COUNTERS) == GRPC_COUNTERS
 
@@ -164,6 +164,15 @@ cdef Call _call_of(GrpcServer server, CCall *native):
     return call
 
 
+cdef str _ip_address(const sockaddr_storage *address):
+    cdef const unsigned char *raw = <const unsigned char *>address
+    if address.ss_family == socket.AF_INET:
+        return socket.inet_ntop(socket.AF_INET, raw[4:8])
+    if address.ss_family == socket.AF_INET6:
+        return socket.inet_ntop(socket.AF_INET6, raw[8:24])
+    return ""
+
+
 @cython.no_gc_clear  # a call that is dropped unanswered is answered at its end
 cdef class Call:
     """One call, with the methods of a `grpc.ServicerContext` that are needed.
@@ -214,15 +223,15 @@ cdef class Call:
             return None
         return (<bytes>self.native.authorization).decode("latin-1")
 
+    def note_model(self, str model not None, str version not None):
+        """Name the model in the access log."""
+        cdef string name = model.encode()
+        cdef string number = version.encode()
+        self.native.note_model(name, number)
+
     def peer_address(self) -> str:
         """Return the caller's IP address, or "" for a unix socket."""
-        cdef const unsigned char *raw = <const unsigned char *>&self.native.connection.address
-        cdef unsigned short family = self.native.connection.address.ss_family
-        if family == socket.AF_INET:
-            return socket.inet_ntop(socket.AF_INET, raw[4:8])
-        if family == socket.AF_INET6:
-            return socket.inet_ntop(socket.AF_INET6, raw[8:24])
-        return ""
+        return _ip_address(&self.native.connection.address)
 
     @property
     def deadline_ns(self):
@@ -468,6 +477,7 @@ cdef class GrpcServer:
         config.head_ns = <uint64_t>(<double>settings["head_timeout"] * 1e9)
         config.grace_ns = <uint64_t>(<double>settings["grace"] * 1e9)
         config.rate = settings["rate"]
+        config.log = settings["log"]
         config.idle_ns = <uint64_t>(<double>settings["idle"] * 1e9)
         config.checks_callers = settings["checks_callers"]
         config.decompress = settings["decompress"]
@@ -570,6 +580,28 @@ cdef class GrpcServer:
     def unfinished(self):
         """The number of calls whose message has not come."""
         return self.server.unfinished.load()
+
+    def records(self):
+        """Return and forget the calls that ended since the last call, for the access log.
+
+        Returns:
+            A list of (method's path, seconds it took, status, bytes of the answer, peer's IP
+            address, the call's id, model or "", version or "").
+        """
+        cdef vector[CallRecord] taken
+        cdef size_t i
+        self.server.take_records(&taken)
+        return [
+            (
+                (<bytes>taken[i].path).decode("latin-1"), taken[i].duration_ns / 1e9,
+                CODES[taken[i].status] if taken[i].status < len(CODES) else str(taken[i].status),
+                taken[i].answered_bytes, _ip_address(&taken[i].peer),
+                (<bytes>taken[i].request_id).decode("ascii"),
+                (<bytes>taken[i].model).decode("utf-8", "replace"),
+                (<bytes>taken[i].version).decode("utf-8", "replace"),
+            )
+            for i in range(taken.size())
+        ]
 
     def counters(self):
         """Return what has happened so far, by name."""

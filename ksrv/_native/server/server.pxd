@@ -210,6 +210,7 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         uint16_t listener
         string head
         string request_id
+        string timing
         sockaddr_storage peer
         socklen_t peer_length
         timespec at

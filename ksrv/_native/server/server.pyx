@@ -309,7 +309,7 @@ cdef class HttpServer:
 
         Returns:
             A list of (time of the answer, seconds it took, status, bytes of the body, listener's
-            index, peer's address, head).
+            index, peer's address, head, the request's id, the answer's `Server-Timing` or "").
         """
         cdef vector[AccessRecord] taken
         cdef size_t i
@@ -319,6 +319,8 @@ cdef class HttpServer:
                 taken[i].at.tv_sec + taken[i].at.tv_nsec / 1e9, taken[i].duration_ns / 1e9,
                 taken[i].status, taken[i].answered_bytes, taken[i].listener,
                 ksrv_address(&taken[i].peer, taken[i].peer_length), <bytes>taken[i].head,
+                (<bytes>taken[i].request_id).decode("latin-1"),
+                (<bytes>taken[i].timing).decode("latin-1"),
             )
             for i in range(taken.size())
         ]

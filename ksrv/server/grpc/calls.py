@@ -30,6 +30,9 @@ class Call(Protocol):
     def deadline_ns(self) -> int | None:
         """The `time.monotonic_ns` of the deadline, or None."""
 
+    def note_model(self, model: str, version: str) -> None:
+        """Name the model in the access log."""
+
     def metadata(self) -> dict[str, str]:
         """Return the text metadata, names in lower case; binary entries are left out."""
 

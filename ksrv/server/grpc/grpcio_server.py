@@ -24,6 +24,7 @@ from ksrv.server.grpc.calls import Message, error_metadata, failure_of, trailing
 from ksrv.server.grpc.messages import admitted
 from ksrv.server.grpc.services import Method, Permitted, Services
 from ksrv.server.grpc.stream import Incoming
+from ksrv.server.http.access_log import write_calls
 from ksrv.server.http.request_ids import choose_request_id
 from ksrv.server.settings import ServerSettings
 
@@ -97,6 +98,8 @@ class GrpcioCall:
         given = [entry.value for entry in context.invocation_metadata() if entry.key == ID_KEY]
         trace = [entry.value for entry in context.invocation_metadata() if entry.key == TRACE_KEY]
         self.request_id = choose_request_id(",".join(given), ",".join(trace))
+        self.model, self.version = "", ""
+        self.began_ns = time.monotonic_ns()
         context.send_initial_metadata(((ID_KEY, self.request_id),))
 
     def metadata(self) -> dict[str, str]:
@@ -112,6 +115,10 @@ class GrpcioCall:
     def authorization(self) -> str | None:
         """The entry of that name, or None."""
         return self.metadata().get("authorization")
+
+    def note_model(self, model: str, version: str) -> None:
+        """Name the model in the access log."""
+        self.model, self.version = model, version
 
     def peer_address(self) -> str:
         """Return the caller's IP address, or "" for a unix socket."""
@@ -184,7 +191,7 @@ class GrpcioServer:
         )
         for service in (INFERENCE, HEALTH, REFLECTION, REFLECTION_ALPHA):
             handlers = {
-                path.rpartition("/")[2]: self._handler(method)
+                path.rpartition("/")[2]: self._handler(path, method)
                 for path, method in self._services.methods.items()
                 if path.startswith(f"/{service}/")
             }
@@ -219,7 +226,7 @@ class GrpcioServer:
             self._stopped.wait()
         self._services.stop()
 
-    def _handler(self, method: Method) -> Any:
+    def _handler(self, path: str, method: Method) -> Any:
         """Return grpcio's handler of a method.
 
         Each is registered as one that takes a stream of requests, because only of those a message is
@@ -229,13 +236,13 @@ class GrpcioServer:
 
         if method.stream is not None:
             return grpc.stream_stream_rpc_method_handler(
-                _in_pool(functools.partial(self._stream, method), method.pool)
+                _in_pool(functools.partial(self._stream, path, method), method.pool)
             )
-        behavior = functools.partial(self._unary, method)
+        behavior = functools.partial(self._unary, path, method)
         return grpc.stream_unary_rpc_method_handler(_in_pool(behavior, method.pool))
 
     def _unary(  # noqa: RET503 - abort raises
-        self, method: Method, messages: Iterator[bytes], context: Any
+        self, path: str, method: Method, messages: Iterator[bytes], context: Any
     ) -> bytes:
         call = GrpcioCall(context)
         try:
@@ -243,11 +250,14 @@ class GrpcioServer:
             for received in messages:
                 message, reservation = admitted(received, method.limits, self._services.budget)
                 with reservation:
-                    return self._answer(method, message, call, context)
+                    made = self._answer(method, message, call, context)
+                self._write_call(path, call, "OK", len(made))
+                return made
             raise InvalidRequest("the call requires exactly one request message")
         except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
-            _give_up_if_over(error)
+            self._give_up_if_over(path, call, error)
             failure = failure_of(error)
+            self._write_call(path, call, failure.grpc_code, 0)
         _abort(context, call, failure)
 
     def _answer(self, method: Method, message: Message, call: GrpcioCall, context: Any) -> bytes:
@@ -263,18 +273,43 @@ class GrpcioServer:
             context.set_trailing_metadata(tuple(trailing(response.headers)))
         return protocol.render_infer(response, request, regions=self._services.regions_of(call))
 
-    def _stream(self, method: Method, messages: Iterator[bytes], context: Any) -> Iterator[bytes]:
+    def _stream(
+        self, path: str, method: Method, messages: Iterator[bytes], context: Any
+    ) -> Iterator[bytes]:
         call = GrpcioCall(context)
+        sent = 0
         try:
             method.check(call)
             assert method.stream is not None, "only streams run as such"
             with Permitted(method, call):
-                yield from method.stream(functools.partial(self._source, method, messages), call)
+                for made in method.stream(functools.partial(self._source, method, messages), call):
+                    sent += len(made)
+                    yield made
+            self._write_call(path, call, "OK" if call.is_active() else "CANCELLED", sent)
             return
+        except GeneratorExit:
+            self._write_call(path, call, "CANCELLED", sent)
+            raise
         except Exception as error:  # noqa: BLE001 - the boundary to grpcio, which hides them
-            _give_up_if_over(error)
+            self._give_up_if_over(path, call, error)
             failure = failure_of(error)
+            self._write_call(path, call, failure.grpc_code, sent)
         _abort(context, call, failure)
+
+    def _give_up_if_over(self, path: str, call: GrpcioCall, error: Exception) -> None:
+        """Raise grpcio's own word that the call is over once more."""
+        import grpc
+
+        if isinstance(error, grpc.RpcError):
+            self._write_call(path, call, "CANCELLED", 0)
+            raise error
+
+    def _write_call(self, path: str, call: GrpcioCall, status: str, sent: int) -> None:
+        """Write a call into the access log, where there is one."""
+        if self._settings.access_log:
+            took = (time.monotonic_ns() - call.began_ns) / SECOND_NS
+            shown = (call.peer_address(), call.request_id, call.model, call.version)
+            write_calls([(path, took, status, sent, *shown)])
 
     def _source(
         self,
@@ -297,14 +332,6 @@ class GrpcioServer:
                 yield functools.partial(opened, message)
         except grpc.RpcError:
             return  # the client cancelled the call, or its connection is gone
-
-
-def _give_up_if_over(error: Exception) -> None:
-    """Raise grpcio's own word that the call is over once more."""
-    import grpc
-
-    if isinstance(error, grpc.RpcError):
-        raise error
 
 
 def _abort(context: Any, call: GrpcioCall, error: KsrvError) -> NoReturn:

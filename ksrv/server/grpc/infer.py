@@ -72,6 +72,8 @@ class InferCalls:
             regions=self._regions_of(call),
         )
         request.target = target
+        if target is not None:
+            call.note_model(target.spec.name, target.spec.version)
         request.deadline_ns = earlier(request.deadline_ns, call.deadline_ns)
         return request
 

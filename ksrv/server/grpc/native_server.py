@@ -32,6 +32,7 @@ from ksrv.server.grpc.messages import inflated_message
 from ksrv.server.grpc.port import listen
 from ksrv.server.grpc.servicer import CONTROL
 from ksrv.server.grpc.services import Method, Permitted, Services
+from ksrv.server.http.access_log import RecordWriter, write_calls
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.settings import ServerSettings
 
@@ -73,6 +74,7 @@ class NativeGrpcServer:
         self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
         self._core: GrpcServer | None = None
+        self._access_log: RecordWriter | None = None
         self._end: float | None = None
         self._stopped = False
 
@@ -125,6 +127,11 @@ class NativeGrpcServer:
             self._threads.append(thread)
         core.accept(True)
         watch_connections(self.traffic)
+        if self._settings.access_log:
+            self._access_log = RecordWriter(
+                "ksrv-grpc-access-log", lambda: write_calls(core.records())
+            )
+            self._access_log.start()
         return 1 if found.path else int(listener.getsockname()[1])
 
     def _declared(self, path: str, method: Method) -> dict[str, Any]:
@@ -153,6 +160,7 @@ class NativeGrpcServer:
             "head_timeout": settings.head_timeout,
             "grace": settings.transfer_grace,
             "rate": settings.min_transfer_rate,
+            "log": settings.access_log,
             "idle": bounds.IDLE_CONNECTION_SECONDS,
             "checks_callers": self._services.access.needs_token,
             "decompress": settings.decompress_requests,
@@ -190,6 +198,8 @@ class NativeGrpcServer:
         core.stop()
         for thread in self._threads:
             thread.join(1.0)
+        if self._access_log is not None:
+            self._access_log.close()
         self._services.stop()
         unwatch_connections(self.traffic)
 

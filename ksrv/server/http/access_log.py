@@ -1,18 +1,23 @@
-"""The access log of the HTTP server's answers: records become lines in batches, on a thread of its own.
+"""The access log of the native servers: records become lines in batches, on a thread of their own.
 
 gunicorn's logger formats a line from its own request and response objects; the two classes here have
 the attributes that it reads, with the meaning that they have there.
 """
 
+import logging
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from ksrv._native.server.exchange import HeadFields
 from ksrv._native.server.server import Address, HttpServer
+from ksrv.errors import quote
 from ksrv.server.rest.responses import status_line
+
+log = logging.getLogger("gunicorn.access")
 
 BATCH_SECONDS = 0.25
 
@@ -58,33 +63,75 @@ def write_records(logger: Any, records: Iterable[tuple[Any, ...]]) -> None:
         logger: gunicorn's logger.
         records: The records that `HttpServer.records` returned.
     """
-    for _, seconds, status, sent, _, peer, head in records:
+    for _, seconds, status, sent, _, peer, head, request_id, timing in records:
         environ, fields = _environ(head, peer)
-        response = LoggedResponse(status_line(status), sent)
+        shown = [("x-request-id", request_id), *([("server-timing", timing)] if timing else [])]
+        response = LoggedResponse(status_line(status), sent, shown)
         logger.access(response, LoggedRequest(fields), environ, timedelta(seconds=seconds))
 
 
-class AccessLog(threading.Thread):
-    """Writes the records of an HTTP server until it is closed.
+def write_calls(records: Iterable[tuple[str, float, str, int, str, str, str, str]]) -> None:
+    """Write the gRPC server's records.
 
     Args:
-        HTTP server: Where the records come from.
-        logger: gunicorn's logger.
+        records: The records that `GrpcServer.records` returned.
+    """
+    for path, seconds, status, sent, peer, request_id, model, version in records:
+        fields: dict[str, Any] = {
+            "request_id": request_id,
+            "peer": peer,
+            "protocol": "gRPC",
+            "method": path,
+            "status": status,
+            "bytes": sent,
+            "duration_ms": round(seconds * 1000, 3),
+        }
+        if model:
+            fields |= {"model": model, "version": version}
+        stamp = time.strftime("[%d/%b/%Y:%H:%M:%S %z]")
+        log.info(
+            '%s - - %s "gRPC %s" %s %d %.6f %s',
+            peer or "-",
+            stamp,
+            quote(path)[1:-1],
+            status,
+            sent,
+            seconds,
+            request_id,
+            extra=fields,
+        )
+
+
+class RecordWriter(threading.Thread):
+    """Writes the records of a native server until it is closed.
+
+    Args:
+        name: The thread's name.
+        write: Writes what has come since the last call.
     """
 
-    def __init__(self, http_server: HttpServer, logger: Any) -> None:
-        super().__init__(name="ksrv-access-log", daemon=True)
-        self._http_server = http_server
-        self._logger = logger
+    def __init__(self, name: str, write: Callable[[], None]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._write = write
         self._closed = threading.Event()
 
     def run(self) -> None:
         """Write the records until `close`, and the rest of them then."""
         while not self._closed.wait(BATCH_SECONDS):
-            write_records(self._logger, self._http_server.records())
-        write_records(self._logger, self._http_server.records())
+            self._write()
+        self._write()
 
     def close(self) -> None:
         """Write the rest and end the thread."""
         self._closed.set()
         self.join()
+
+
+def access_log_of(http_server: HttpServer, logger: Any) -> RecordWriter:
+    """Return the thread that writes the HTTP server's records.
+
+    Args:
+        http_server: The server.
+        logger: gunicorn's logger.
+    """
+    return RecordWriter("ksrv-access-log", lambda: write_records(logger, http_server.records()))

@@ -27,7 +27,7 @@ from ksrv.server.grpc.port import listen, reserve
 from ksrv.server.http.expect_continue import defer_continue
 from ksrv.server.http.gevent_support import exclude_threads
 from ksrv.server.http.gunicorn_errors import speak_json
-from ksrv.server.logs import configure, gunicorn_logger
+from ksrv.server.logs import ACCESS_FORMAT, configure, gunicorn_logger
 from ksrv.server.memory_regions import check_shared_memory
 from ksrv.server.settings import ServerSettings, SettingsError
 from ksrv.server.worker import tls_library
@@ -108,6 +108,7 @@ class Master:
             "loglevel": settings.log_level,
             "logger_class": gunicorn_logger(settings),
             "accesslog": "-" if settings.access_log else None,
+            "access_log_format": ACCESS_FORMAT,
             "limit_request_field_size": min(settings.limits.head, 65536),
             "proc_name": "ksrv",
             **tls.gunicorn_options(settings),
