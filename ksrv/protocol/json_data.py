@@ -27,8 +27,8 @@ B64 = "b64"
 _DATA_URL = re.compile(r"data:[^,]{0,256},", re.IGNORECASE)
 
 
-def _walk(document: list[object]) -> Iterator[object]:
-    """Yield nested values depth first; the header's reader has bounded the nesting."""
+def leaves(document: list[object]) -> Iterator[object]:
+    """Yield the values of nested arrays depth first; who read the document has bounded the nesting."""
     pending = [iter(document)]
     while pending:
         for value in pending[-1]:
@@ -57,7 +57,18 @@ def from_base64(text: str) -> bytes:
     return decode(text[head.end() :])
 
 
-def _element(value: object, is_base64: bool, subject: str, place: int) -> Element:
+def to_element(value: object, is_base64: bool, subject: str, place: int) -> Element:
+    """Return the element that a value of JSON stands for.
+
+    Args:
+        value: The value.
+        is_base64: Whether a string is base64, and not a text.
+        subject: How an error names the input.
+        place: The element's index.
+
+    Raises:
+        InvalidRequest: It stands for none.
+    """
     text = value
     if isinstance(value, dict) and value.keys() == {B64}:
         text, is_base64 = value[B64], True
@@ -94,8 +105,8 @@ def _strings(
             found = [str.encode(value) for value in document]  # type: ignore[arg-type]
     if found is None:
         found = [
-            _element(value, is_base64, subject, place)
-            for place, value in enumerate(_walk(document))
+            to_element(value, is_base64, subject, place)
+            for place, value in enumerate(leaves(document))
         ]
     if len(found) != count:
         raise InvalidRequest(

@@ -334,11 +334,11 @@ def _document(
 
 
 def json_values(tensor: Tensor, nan_literals: bool = False) -> object:
-    """Return a tensor's `data` in a form that orjson writes.
+    """Return a tensor's values, flat, in a form that orjson writes.
 
     Args:
         tensor: The tensor.
-        nan_literals: See `render_infer`.
+        nan_literals: Whether NaN and Infinity are words instead of null.
 
     Raises:
         InvalidRequest: JSON cannot carry it.

@@ -22,14 +22,17 @@ from ksrv.server.http.received_body import MESSAGE
 from ksrv.server.http.request_ids import REQUEST_ID, RequestIds
 from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.page.routes import add_page
+from ksrv.server.rest.cross_origin import CrossOrigin
 from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.rest.generate import GenerateResource
 from ksrv.server.rest.health import LiveResource, ModelReadyResource, ReadyResource
-from ksrv.server.rest.infer import InferResource
+from ksrv.server.rest.infer import V1, InferResource
+from ksrv.server.rest.kserve_v1 import V1ModelResource
 from ksrv.server.rest.metadata import (
     ConfigResource,
     ModelListResource,
     ModelResource,
+    OpenApiResource,
     ServerResource,
     StatisticsResource,
 )
@@ -149,6 +152,8 @@ def make_app(
     shared_memory = shared_memory or shared_memory_of(settings)
     budget = budget or process_budget(settings.limits)
     middleware: list[Any] = [RequestIds(), ErrorCounts(), Guard(settings.limits.head)]
+    if settings.allowed_origins:
+        middleware.append(CrossOrigin(settings.allowed_origins))
     app = falcon.App(request_type=Request, middleware=middleware, router=GuardedRouter(access))
     app.req_options.strip_url_path_trailing_slash = True
     app.req_options.auto_parse_qs_csv = False
@@ -180,6 +185,7 @@ def make_app(
         shared_memory=shared_memory,
     )
     generate = GenerateResource(engine, settings, budget, access, waiter=waiter)
+    predict = InferResource(engine, settings, budget, access, waiter=waiter, form=V1)
     stats = StatisticsResource(statistics)
     app.add_route("/v2/health/live", LiveResource(), needs=Needs.NOTHING)
     app.add_route(
@@ -197,6 +203,14 @@ def make_app(
         app.add_route(prefix + "/explain", infer, suffix="explain", needs=Needs.TOKEN)
         app.add_route(prefix + "/generate", generate, needs=Needs.TOKEN)
         app.add_route(prefix + "/generate_stream", generate, suffix="stream", needs=Needs.TOKEN)
+    v1 = "/v1/models/{name}"
+    app.add_route("/v1/models", ModelListResource(engine), needs=Needs.TOKEN)
+    app.add_route(v1, V1ModelResource(engine), needs=Needs.TOKEN)
+    for prefix in (v1, v1 + "/versions/{version}"):
+        app.add_route(prefix + ":predict", predict, needs=Needs.TOKEN)
+        app.add_route(prefix + ":explain", predict, suffix="explain", needs=Needs.TOKEN)
+    openapi = OpenApiResource(engine, needs_token=access.needs_token, metrics=settings.metrics)
+    app.add_route("/openapi.json", openapi, needs=Needs.TOKEN)
     if settings.metrics:
         app.add_route("/metrics", MetricsResource(statistics), needs=Needs.TOKEN)
     if settings.ui:

@@ -141,7 +141,11 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         str | None, _says("File of bearer tokens for the routes that change the repository.")
     ] = None
     allowed_origins: Annotated[
-        tuple[str, ...], _says("Web origins whose pages may call the routes that change things.")
+        tuple[str, ...],
+        _says(
+            "Web origins whose pages may read answers (CORS), and call the routes that change things; * lets "
+            "every page read."
+        ),
     ] = ()
     jpeg_decoder: Annotated[
         Literal["auto", "libjpeg-turbo", "simplejpeg", "cv2"],

@@ -10,11 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import falcon
+import msgspec
 
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import InvalidRequest
 from ksrv.limits import Limits
-from ksrv.protocol import rest
+from ksrv.protocol import kserve_v1, rest
 from ksrv.protocol.error_texts import json_too_large
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.protocol.uploads import is_upload
@@ -35,6 +36,23 @@ if TYPE_CHECKING:
     from ksrv.engine.model import ModelVersion
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How bodies are read and answers written.
+
+    Attributes:
+        parse: Reads a body, with the arguments of `rest.parse_infer`.
+        render: Writes an answer, with the arguments of `rest.render_infer`.
+    """
+
+    parse: Callable[..., InferRequest]
+    render: Callable[..., rest.RenderedBody]
+
+
+V2 = Form(rest.parse_infer, rest.render_infer)
+V1 = Form(kserve_v1.parse_predict, kserve_v1.render_predict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +78,7 @@ def answer(
     regions: SharedMemoryRegistry | None = None,
     target: "ModelVersion | None" = None,
     input_name: str | None = None,
+    form: Form = V2,
 ) -> Answer:
     """Run one received request and render its answer.
 
@@ -77,13 +96,14 @@ def answer(
         regions: The shared memory that it may name; None where that is off.
         target: The model version that `Engine.find` returned before the body was read.
         input_name: The input that a body which is an image is for, where the path names it.
+        form: How the body is read and the answer written.
 
     Raises:
         KsrvError: Whatever the client is to be told.
     """
     if target is None or target.retired:
         target = engine.find(model, version)
-    request = rest.parse_infer(
+    request = form.parse(
         body,
         header_length,
         target.spec,
@@ -97,7 +117,7 @@ def answer(
     request.model_version = version
     request.explain = explain
     response = run(request)
-    rendered = rest.render_infer(response, request, nan_literals=nan_literals, regions=regions)
+    rendered = form.render(response, request, nan_literals=nan_literals, regions=regions)
     return Answer(rendered, response)
 
 
@@ -148,6 +168,7 @@ class InferResource:
         access: Who may use shared memory, and whether `Authorization` is kept from handlers.
         waiter: Waits for the response.
         shared_memory: The clients' regions; None where shared memory is off.
+        form: How bodies are read and answers written.
     """
 
     def __init__(
@@ -159,6 +180,7 @@ class InferResource:
         *,
         waiter: ThreadWaiter,
         shared_memory: SharedMemoryRegistry | None = None,
+        form: Form = V2,
     ) -> None:
         self._engine = engine
         self._settings = settings
@@ -166,6 +188,11 @@ class InferResource:
         self._access = access
         self._shared_memory = shared_memory
         self._waiter = waiter
+        self._form = form
+        self._limits = settings.limits
+        if form is V1:
+            most = min(settings.limits.json, kserve_v1.MOST_BYTES)
+            self._limits = msgspec.structs.replace(settings.limits, json=most)
 
     def on_post(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
@@ -195,11 +222,11 @@ class InferResource:
         with Reservation(self._budget) as reservation:
             body = read_body(
                 req.env,
-                settings.limits,
+                self._limits,
                 reservation,
                 offset=padding(header_length),
                 bound=json_bound(
-                    header_length, content_length(req.env), settings.limits, req.content_type
+                    header_length, content_length(req.env), self._limits, req.content_type
                 ),
                 decompress=settings.decompress_requests,
                 on_read=req.context.mark_reading,
@@ -229,7 +256,7 @@ class InferResource:
                 return
             done = answer(
                 self._engine,
-                settings.limits,
+                self._limits,
                 model=name,
                 version=version,
                 body=body,
@@ -241,6 +268,7 @@ class InferResource:
                 regions=regions,
                 target=target,
                 input_name=input_name,
+                form=self._form,
             )
         set_handler_headers(resp, done.response.headers)
         resp.content_type = done.body.content_type

@@ -1,11 +1,14 @@
 """The routes that describe: the server, its models, their configuration and statistics."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import falcon
 
+from ksrv.errors import NotFound, NotReady
 from ksrv.limits import Limits
 from ksrv.protocol import metadata
+from ksrv.protocol.openapi import openapi
 from ksrv.server.rest.responses import send_json
 
 if TYPE_CHECKING:
@@ -60,6 +63,29 @@ class ConfigResource(_EngineResource):
     ) -> None:
         """Answer a model's configuration in Triton's form."""
         send_json(resp, metadata.model_config(self._engine.spec(name, version)))
+
+
+class OpenApiResource(_EngineResource):
+    """GET /openapi.json.
+
+    Args:
+        engine: The models.
+        needs_token: Whether callers need a token.
+        metrics: Whether the metrics page is served.
+    """
+
+    def __init__(self, engine: "Engine", *, needs_token: bool, metrics: bool) -> None:
+        super().__init__(engine)
+        self._needs_token = needs_token
+        self._metrics = metrics
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Answer a description of the routes, with the inputs and outputs of the models that serve."""
+        specs = []
+        for name in sorted({model.spec.name for model in self._engine.loaded()}):
+            with suppress(NotFound, NotReady):  # it goes while it is being described
+                specs.append(self._engine.spec(name))
+        send_json(resp, openapi(specs, needs_token=self._needs_token, metrics=self._metrics))
 
 
 class StatisticsResource:

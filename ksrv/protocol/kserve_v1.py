@@ -1,0 +1,199 @@
+"""KServe's older protocol, v1: rows of `instances` in JSON become inputs, outputs become `predictions`.
+
+    {"instances": [[1, 2, 3, 4]]}                      one input, a row each
+    {"instances": [{"x": [1, 2], "y": 3}]}             several inputs, an object a row
+    {"instances": [{"b64": "..."}]}                    images and other bytes, as in TensorFlow Serving
+
+Numbers are read by the reader of v2's `data`, so the same text means the same values.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from ksrv._native.json import number_array
+from ksrv._native.json.number_array import NumbersError
+from ksrv.errors import InvalidRequest, quote
+from ksrv.limits import Limits, show_limit
+from ksrv.protocol.error_texts import json_too_large, numbers_fault
+from ksrv.protocol.json_data import B64, leaves, to_element
+from ksrv.protocol.rest import JSON_TYPE, RenderedBody, json_values
+from ksrv.protocol.shared_memory import SharedMemoryRegistry
+from ksrv.request import InferRequest, InferResponse, Tensor
+from ksrv.spec import ModelSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MOST_BYTES = 16 * 1024 * 1024
+"""Bytes of a request: it is read as objects of Python, which take several times as many."""
+
+
+def parse_predict(
+    body: "Buffer",
+    header_length: str | None,
+    spec: ModelSpec,
+    limits: Limits,
+    *,
+    headers: Mapping[str, str],
+    regions: SharedMemoryRegistry | None = None,
+    input_name: str | None = None,
+) -> InferRequest:
+    """Read the body of a predict request.
+
+    Args:
+        body: The whole body.
+        header_length: As in v2; this protocol has no binary form.
+        spec: The model that is asked.
+        limits: The bounds on JSON.
+        headers: The request's headers for the handler.
+        regions: As in v2; this protocol has no shared memory.
+        input_name: As in v2; an instance names its inputs itself.
+
+    Raises:
+        InvalidRequest: It is no such request.
+        BodyTooLarge: It is above the limit on JSON.
+    """
+    view = memoryview(body)
+    if header_length is not None:
+        raise InvalidRequest(
+            "a predict request of protocol v1 is JSON alone; binary data goes to /v2/models/M/infer"
+        )
+    if len(view) > limits.json:
+        raise json_too_large(len(view), limits.json)
+    try:
+        document = orjson.loads(view)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+    instances = document.get("instances") if isinstance(document, dict) else None
+    if not isinstance(instances, list) or not instances:
+        raise InvalidRequest(
+            "a predict request is a JSON object whose 'instances' are an array of at least one row"
+        )
+    columns = _columns(instances, spec)
+    if len(columns) > limits.inputs:
+        raise InvalidRequest(f"an instance has more than {limits.inputs} inputs, the limit")
+    return InferRequest(
+        spec.name,
+        spec.version,
+        inputs=[
+            _tensor(name, rows, index, spec, limits)
+            for index, (name, rows) in enumerate(columns.items())
+        ],
+        headers=headers,
+        nbytes=len(view),
+    )
+
+
+def _columns(instances: list[Any], spec: ModelSpec) -> dict[str, list[Any]]:
+    """Return the rows of each input by its name."""
+    first = instances[0]
+    if not isinstance(first, dict) or first.keys() == {B64}:
+        return {_only_input(spec): instances}
+    names = first.keys()
+    for place, row in enumerate(instances):
+        if not isinstance(row, dict) or row.keys() != names:
+            raise InvalidRequest(
+                f"instance {place} does not have the inputs of instance 0: "
+                f"{', '.join(quote(name) for name in list(names)[:8])}"
+            )
+    return {name: [row[name] for row in instances] for name in names}
+
+
+def _only_input(spec: ModelSpec) -> str:
+    if len(spec.inputs) == 1:
+        return spec.inputs[0].name
+    known = ", ".join(quote(entry.name) for entry in spec.inputs) or "no declared inputs"
+    raise InvalidRequest(
+        f"the model {spec.name} has {known}; each instance must be an object of inputs by their names"
+    )
+
+
+def _tensor(name: str, rows: list[Any], index: int, spec: ModelSpec, limits: Limits) -> Tensor:
+    declared = spec.input(name)
+    subject = f"input {quote(name)} (index {index})"
+    leaf = next(leaves(rows), None)
+    if isinstance(leaf, str | dict):
+        is_image = declared is not None and declared.image is not None
+        elements = [
+            to_element(value, is_image, subject, place) for place, value in enumerate(leaves(rows))
+        ]
+        tail = () if is_image else _tail(rows, declared, limits)
+        if len(elements) != len(rows) * prod(tail):
+            raise InvalidRequest(f"{subject}: the rows are not of one shape")
+        return Tensor(name, "BYTES", (len(rows), *tail), elements)
+    shape = (len(rows), *_tail(rows, declared, limits))
+    datatype = "FP64" if declared is None else declared.datatype
+    widened = {"FP16": "FP32", "BF16": "FP32", "BYTES": "FP64"}.get(datatype, datatype)
+    text = memoryview(orjson.dumps(rows))
+    count = prod(shape)
+    try:
+        values = number_array.read(text, 0, len(text), widened, count)
+    except NumbersError as error:
+        raise numbers_fault(error, text, 0, name, index, widened, count) from None
+    if datatype == "FP16":
+        values = values.astype(np.float16)
+    elif widened != datatype:
+        datatype = widened  # refused by the model's validator, which says what it expects
+    return Tensor(name, datatype, shape, values.reshape(shape))
+
+
+def _tail(rows: list[Any], declared: TensorSpec | None, limits: Limits) -> tuple[int, ...]:
+    """Return the shape of a row: the declared one where it is fixed, else that of the first row."""
+    if declared is not None:
+        fixed = [size for size in declared.shape[1:] if isinstance(size, int) and size >= 0]
+        if len(fixed) == len(declared.shape[1:]):
+            return tuple(fixed)
+    shape: list[int] = []
+    row = rows[0]
+    while isinstance(row, list):
+        shape.append(len(row))
+        if len(shape) >= limits.rank:
+            raise InvalidRequest(
+                f"a row has more dimensions than the {show_limit('rank', limits.rank)}"
+            )
+        row = row[0] if row else None
+    return tuple(shape)
+
+
+def render_predict(
+    response: InferResponse,
+    request: InferRequest,
+    *,
+    nan_literals: bool = False,
+    regions: SharedMemoryRegistry | None = None,
+) -> RenderedBody:
+    """Write the answer to a predict request.
+
+    Args:
+        response: The answer.
+        request: The request.
+        nan_literals: As in v2; here NaN and Infinity are null.
+        regions: As in v2; this protocol has no shared memory.
+
+    Raises:
+        InvalidRequest: JSON cannot carry an output.
+    """
+    rows = request.inputs[0].shape[0]
+    outputs = {tensor.name: _values(tensor) for tensor in response.outputs}
+    predictions: object = outputs
+    if all(tensor.shape[:1] == (rows,) for tensor in response.outputs) and outputs:
+        columns: Sequence[Any] = list(outputs.values())
+        if len(columns) == 1:
+            predictions = columns[0]
+        else:
+            predictions = [
+                dict(zip(outputs, row, strict=True)) for row in zip(*columns, strict=True)
+            ]
+    text = orjson.dumps({"predictions": predictions}, option=orjson.OPT_SERIALIZE_NUMPY)
+    return RenderedBody([text], len(text), None, JSON_TYPE)
+
+
+def _values(tensor: Tensor) -> Any:
+    values = json_values(tensor)
+    if isinstance(values, np.ndarray):
+        return values.reshape(tensor.shape)
+    return np.array(values, dtype=object).reshape(tensor.shape).tolist()

@@ -1,0 +1,352 @@
+"""The OpenAPI description of the REST routes, with the inputs and outputs of the models that serve.
+
+A pure function of the models' descriptions: clients are generated from it, and try requests out by it.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from ksrv import __version__
+from ksrv.datatypes import DTYPES
+from ksrv.spec import Dimension, ModelSpec, TensorSpec
+
+Document = dict[str, Any]
+
+EXAMPLE_VALUES = 64
+"""Values that an example writes out; larger inputs have none."""
+
+_TEXT: Document = {"type": "string"}
+_OBJECT: Document = {"type": "object"}
+_FILE: Document = {"type": "string", "format": "binary"}
+_IMAGE_TYPES = {"jpeg": "image/jpeg", "png": "image/png"}
+
+
+def _ref(name: str) -> Document:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _json(schema: Document) -> Document:
+    return {"application/json": {"schema": schema}}
+
+
+def _answer(description: str, content: Document | None = None) -> Document:
+    return {"description": description} | ({"content": content} if content else {})
+
+
+def _operation(
+    summary: str, tag: str, answer: Document, *, is_open: bool = False, **more: Any
+) -> Document:
+    refused = _answer("An error, with its reason.", _json(_ref("Error")))
+    responses = {"200": _answer("The answer.", answer), "default": refused}
+    operation = {"summary": summary, "tags": [tag], "responses": responses, **more}
+    return operation | ({"security": []} if is_open else {})
+
+
+def _parameter(name: str, where: str, description: str, **schema: Any) -> Document:
+    return {
+        "name": name,
+        "in": where,
+        "description": description,
+        "required": where == "path",
+        "schema": _TEXT | schema,
+    }
+
+
+def openapi(specs: Iterable[ModelSpec], *, needs_token: bool, metrics: bool = True) -> Document:
+    """Describe the routes.
+
+    Args:
+        specs: The models that serve.
+        needs_token: Whether callers need a token.
+        metrics: Whether the metrics page is served.
+    """
+    document: Document = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "ksrv",
+            "version": __version__,
+            "description": "Inference by KServe's protocols v2 and v1.",
+        },
+        "paths": _server_paths(metrics),
+        "components": {"schemas": dict(_SCHEMAS)},
+    }
+    for spec in specs:
+        document["paths"] |= _model_paths(spec)
+    if needs_token:
+        bearer = {"type": "http", "scheme": "bearer"}
+        document["components"]["securitySchemes"] = {"token": bearer}
+        document["security"] = [{"token": []}]
+    return document
+
+
+def _server_paths(metrics: bool) -> Document:
+    model = {
+        "parameters": [
+            _parameter("model", "path", "The model's name.", pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")
+        ]
+    }
+    unready = _answer("Not ready, and why.", _json(_OBJECT))
+    ready = _operation("Whether the models serve", "health", _json(_OBJECT), is_open=True)
+    ready["responses"]["503"] = unready
+    index: Document = {"requestBody": {"content": _json(_ref("IndexRequest"))}}
+    change: Document = {"requestBody": {"content": _json(_ref("LoadRequest"))}}
+    paths: Document = {
+        "/v2": {"get": _operation("The server and its extensions", "server", _json(_OBJECT))},
+        "/v2/health/live": {
+            "get": _operation("Whether the server lives", "health", _json(_OBJECT), is_open=True)
+        },
+        "/v2/health/ready": {"get": ready},
+        "/v2/models": {"get": _operation("The models", "server", _json(_ref("Models")))},
+        "/v2/models/stats": {
+            "get": _operation("What all models have done", "server", _json(_OBJECT))
+        },
+        "/v2/repository/index": {
+            "post": _operation(
+                "Every model and version with its state",
+                "repository",
+                _json({"type": "array", "items": _OBJECT}),
+                **index,
+            )
+        },
+        "/v1/models": {"get": _operation("The models", "v1", _json(_ref("Models")))},
+    }
+    for verb in ("load", "unload"):
+        operation = _operation(f"{verb.title()} a model", "repository", _json(_OBJECT), **change)
+        paths[f"/v2/repository/models/{{model}}/{verb}"] = {**model, "post": operation}
+    if metrics:
+        page = {"text/plain": {"schema": _TEXT}}
+        paths["/metrics"] = {"get": _operation("Metrics for Prometheus", "server", page)}
+    return paths
+
+
+def _model_paths(spec: ModelSpec) -> Document:
+    name = spec.name
+    base = f"/v2/models/{name}"
+    ready = _operation("Whether the model serves", name, _json(_OBJECT))
+    return {
+        base: {"get": _operation("Inputs and outputs", name, _json(_ref("ModelMetadata")))},
+        f"{base}/ready": {"get": ready},
+        f"{base}/config": {"get": _operation("Configuration", name, _json(_OBJECT))},
+        f"{base}/stats": {"get": _operation("What the model has done", name, _json(_OBJECT))},
+        f"{base}/infer": {"post": _infer(spec)},
+        f"/v1/models/{name}": {"get": _operation("Whether the model serves", name, _json(_OBJECT))},
+        f"/v1/models/{name}:predict": {"post": _predict(spec)},
+    }
+
+
+def _infer(spec: ModelSpec) -> Document:
+    content: Document = {"application/json": {"schema": _request_schema(spec)}}
+    example = _example(spec)
+    if example is not None:
+        content["application/json"]["example"] = example
+    content["application/octet-stream"] = {"schema": _FILE}
+    images = [entry for entry in spec.inputs if entry.image is not None]
+    parameters = [
+        _parameter(
+            "Inference-Header-Content-Length",
+            "header",
+            "Bytes of the JSON in front of binary tensors.",
+            pattern="^[0-9]{1,10}$",
+        )
+    ]
+    if images:
+        for entry in images:
+            for form in entry.image.formats if entry.image else ():
+                content[_IMAGE_TYPES[form]] = {"schema": _FILE}
+        parameters.append(_parameter("input", "query", "The input that an image alone is for."))
+        names = [entry.name for entry in spec.inputs]
+        files = {"type": "array", "items": _FILE}
+        content["multipart/form-data"] = {
+            "schema": {
+                "type": "object",
+                "properties": {entry.name: files for entry in spec.inputs},
+                "required": names,
+            }
+        }
+    answer = _json(_response_schema(spec)) | {"application/octet-stream": {"schema": _FILE}}
+    return _operation(
+        f"Run {spec.name}",
+        spec.name,
+        answer,
+        parameters=parameters,
+        requestBody={"required": True, "content": content},
+    )
+
+
+def _predict(spec: ModelSpec) -> Document:
+    body = _json(_ref("PredictRequest"))
+    return _operation(
+        f"Run {spec.name} by protocol v1",
+        spec.name,
+        _json(_ref("PredictResponse")),
+        requestBody={"required": True, "content": body},
+    )
+
+
+def _dimension(size: Dimension) -> Document:
+    if isinstance(size, tuple):
+        return {"type": "integer", "minimum": size[0], "maximum": size[1]}
+    if size == -1:
+        return {"type": "integer", "minimum": 1}
+    return {"type": "integer", "const": size}
+
+
+def _shape(shape: tuple[Dimension, ...]) -> Document:
+    return {
+        "type": "array",
+        "prefixItems": [_dimension(size) for size in shape],
+        "minItems": len(shape),
+        "maxItems": len(shape),
+    }
+
+
+def _datatype(tensor: TensorSpec) -> list[str]:
+    return [tensor.datatype] + (["BYTES"] if tensor.image is not None else [])
+
+
+def _request_schema(spec: ModelSpec) -> Document:
+    inputs: Document = {"type": "array", "items": _ref("Input")}
+    if spec.inputs and not spec.accepts_any_inputs:
+        inputs = {
+            "type": "array",
+            "items": {"anyOf": [_input_schema(entry) for entry in spec.inputs]},
+            "minItems": len(spec.inputs),
+            "maxItems": len(spec.inputs),
+        }
+    outputs: Document = {"type": "array", "items": _ref("Output")}
+    return {
+        "type": "object",
+        "required": ["inputs"],
+        "properties": {
+            "id": _TEXT,
+            "parameters": _ref("Parameters"),
+            "inputs": inputs,
+            "outputs": outputs,
+        },
+    }
+
+
+def _input_schema(tensor: TensorSpec) -> Document:
+    properties: Document = {
+        "name": {"const": tensor.name},
+        "datatype": {"enum": _datatype(tensor)},
+        "shape": _shape(tensor.shape),
+        "parameters": _ref("Parameters"),
+        "data": {"type": "array", "description": _data_text(tensor)},
+    }
+    if tensor.image is not None:
+        properties["shape"] = {"anyOf": [_shape(tensor.shape), _shape((-1,))]}
+    return {
+        "type": "object",
+        "title": tensor.name,
+        "required": ["name", "shape", "datatype"],
+        "properties": properties,
+    }
+
+
+def _data_text(tensor: TensorSpec) -> str:
+    if tensor.image is not None:
+        return "The numbers, or for BYTES the images in base64."
+    return "One string for each element." if tensor.datatype == "BYTES" else "The numbers."
+
+
+def _response_schema(spec: ModelSpec) -> Document:
+    output: Document = {
+        "type": "object",
+        "required": ["name", "shape", "datatype"],
+        "properties": {
+            "name": _TEXT,
+            "shape": {"type": "array", "items": {"type": "integer"}},
+            "datatype": {"enum": [*DTYPES, "BYTES"]},
+            "parameters": _OBJECT,
+            "data": {"type": "array"},
+        },
+    }
+    if spec.outputs:
+        output["properties"]["name"] = {"enum": [entry.name for entry in spec.outputs]}
+    return {
+        "type": "object",
+        "required": ["model_name", "outputs"],
+        "properties": {
+            "model_name": _TEXT,
+            "model_version": _TEXT,
+            "id": _TEXT,
+            "parameters": _OBJECT,
+            "outputs": {"type": "array", "items": output},
+        },
+    }
+
+
+def _example(spec: ModelSpec) -> Document | None:
+    """Return a request of one row, or None where it would be long."""
+    inputs = []
+    for tensor in spec.inputs:
+        if tensor.image is not None:
+            data: list[object] = ["data:image/jpeg;base64,..."]
+            inputs.append({"name": tensor.name, "shape": [1], "datatype": "BYTES", "data": data})
+            continue
+        shape = [
+            max(1, size[0]) if isinstance(size, tuple) else (1 if size == -1 else size)
+            for size in tensor.shape
+        ]
+        count = 1
+        for size in shape:
+            count *= size
+        if count > EXAMPLE_VALUES:
+            return None
+        value: object = {"BYTES": "text", "BOOL": True}.get(tensor.datatype, 0)
+        entry = {"name": tensor.name, "shape": shape, "datatype": tensor.datatype}
+        inputs.append(entry | {"data": [value] * count})
+    return {"inputs": inputs} if inputs else None
+
+
+_PARAMETER: Document = {"type": ["string", "number", "boolean"]}
+_SCHEMAS: Document = {
+    "Error": {"type": "object", "required": ["error"], "properties": {"error": _TEXT}},
+    "Models": {
+        "type": "object",
+        "required": ["models"],
+        "properties": {"models": {"type": "array", "items": _TEXT}},
+    },
+    "Parameters": {"type": "object", "additionalProperties": _PARAMETER},
+    "Input": {
+        "type": "object",
+        "required": ["name", "shape", "datatype"],
+        "properties": {
+            "name": _TEXT,
+            "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+            "datatype": {"enum": [*DTYPES, "BYTES"]},
+            "parameters": _ref("Parameters"),
+            "data": {"type": "array"},
+        },
+    },
+    "Output": {
+        "type": "object",
+        "required": ["name"],
+        "properties": {"name": _TEXT, "parameters": _ref("Parameters")},
+    },
+    "ModelMetadata": {
+        "type": "object",
+        "required": ["name", "platform", "inputs", "outputs"],
+        "properties": {
+            "name": _TEXT,
+            "versions": {"type": "array", "items": _TEXT},
+            "platform": _TEXT,
+            "inputs": {"type": "array", "items": _OBJECT},
+            "outputs": {"type": "array", "items": _OBJECT},
+            "properties": _OBJECT,
+        },
+    },
+    "IndexRequest": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
+    "LoadRequest": _OBJECT,
+    "PredictRequest": {
+        "type": "object",
+        "required": ["instances"],
+        "properties": {"instances": {"type": "array", "minItems": 1}},
+    },
+    "PredictResponse": {
+        "type": "object",
+        "required": ["predictions"],
+        "properties": {"predictions": {"type": ["array", "object"]}},
+    },
+}

@@ -1,0 +1,121 @@
+"""Cross-origin requests of web pages: preflights, and the headers of answers on every way."""
+
+import json
+
+import numpy as np
+import pytest
+import requests
+
+from ksrv.testing import Server
+from tests.support.models import write_double
+
+PAGE, OTHER = "http://localhost:3000", "http://elsewhere.example"
+TOKEN = {"Authorization": "Bearer secret"}
+INFER = "/v2/models/double/infer"
+ASK = {"Access-Control-Request-Method": "POST"}
+
+
+def body():
+    entry = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
+    return json.dumps({"inputs": [entry]})
+
+
+@pytest.fixture(scope="module", params=[None, "gthread"])
+def page(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("origins")
+    (folder / "tokens").write_text("secret\n")
+    settings = {"worker_class": request.param} if request.param else {}
+    settings |= {"token_file": str(folder / "tokens"), "allowed_origins": [PAGE]}
+    with Server(write_double(folder / "models").parent, **settings) as server:
+        yield server
+
+
+def preflight(server, origin, path=INFER, **fields):
+    headers = {"Origin": origin, **ASK, **fields}
+    return requests.options(server.url + path, headers=headers, timeout=30)
+
+
+def test_a_preflight_needs_no_token(page):
+    asked = {"Access-Control-Request-Headers": "authorization,content-type"}
+    answer = preflight(page, PAGE, **asked)
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert answer.headers["Access-Control-Allow-Origin"] == PAGE
+    assert "POST" in answer.headers["Access-Control-Allow-Methods"]
+    assert answer.headers["Access-Control-Allow-Headers"] == "authorization,content-type"
+    assert answer.headers["Vary"] == "Origin"
+    assert "Access-Control-Allow-Credentials" not in answer.headers
+    private = preflight(page, PAGE, **{"Access-Control-Request-Private-Network": "true"})
+    assert private.headers["Access-Control-Allow-Private-Network"] == "true"
+
+
+@pytest.mark.parametrize(
+    "origin", [OTHER, "null", PAGE + "0", PAGE.replace("http", "https"), "*", ""]
+)
+def test_other_origins_are_told_nothing(page, origin):
+    assert preflight(page, origin).status_code == 401
+    for path, send in ((INFER, requests.post), ("/v2", requests.get)):
+        headers = {"Origin": origin, **TOKEN}
+        answer = send(page.url + path, headers=headers, data=body(), timeout=30)
+        assert answer.status_code == 200
+        assert "Access-Control-Allow-Origin" not in answer.headers
+        assert answer.headers["Vary"] == "Origin"
+
+
+def test_names_of_headers_that_are_none_are_not_repeated(page):
+    hostile = {"Access-Control-Request-Headers": "x" * 3000}
+    assert "Access-Control-Allow-Headers" not in preflight(page, PAGE, **hostile).headers
+
+
+def test_every_answer_names_the_origin(page):
+    origin = {"Origin": PAGE}
+    binary = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32"}]}
+    header = json.dumps(binary).encode()
+    length = {"Inference-Header-Content-Length": str(len(header))}
+    block = np.ones(4, np.float32).tobytes()
+    for method, path, data, status, fields in [
+        ("POST", INFER, body(), 200, TOKEN),
+        ("POST", INFER, header + block, 200, TOKEN | length),
+        ("POST", INFER, body(), 401, {}),
+        ("POST", INFER, "{", 400, TOKEN),
+        ("POST", "/v2/models/none/infer", body(), 404, TOKEN),
+        ("POST", "/v1/models/double:predict", '{"instances": [[1, 2, 3, 4]]}', 200, TOKEN),
+        ("GET", "/v2", None, 200, TOKEN),
+        ("GET", "/v2/models/double", None, 200, TOKEN),
+        ("GET", "/v2/models/double/ready", None, 200, TOKEN),
+        ("GET", "/v2/health/ready", None, 200, {}),
+        ("GET", "/v2/health/live", None, 200, {}),
+        ("GET", "/metrics", None, 200, TOKEN),
+        ("GET", "/nowhere", None, 404, TOKEN),
+        ("PUT", "/v2", None, 405, TOKEN),
+    ]:
+        answer = requests.request(
+            method, page.url + path, data=data, headers=origin | fields, timeout=30
+        )
+        assert answer.status_code == status, (path, answer.text)
+        assert answer.headers["Access-Control-Allow-Origin"] == PAGE, path
+        assert "Server-Timing" in answer.headers["Access-Control-Expose-Headers"]
+
+
+def test_requests_of_no_page_stay_on_the_fast_path(page):
+    answer = requests.post(page.url + INFER, data=body(), headers=TOKEN, timeout=30)
+    assert answer.status_code == 200
+    assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+def test_any_page_may_read_but_only_named_ones_may_change(tmp_path):
+    root = write_double(tmp_path / "models").parent
+    with Server(root, allowed_origins=["*"]) as server:
+        assert preflight(server, OTHER).headers["Access-Control-Allow-Origin"] == "*"
+        origin = {"Origin": OTHER}
+        answer = requests.post(server.url + INFER, data=body(), headers=origin, timeout=30)
+        assert answer.headers["Access-Control-Allow-Origin"] == "*"
+        load = f"{server.url}/v2/repository/models/double/load"
+        refused = requests.post(load, headers=origin, timeout=30)
+        assert refused.status_code == 403
+        assert "allowed_origins" in refused.json()["error"]
+
+
+def test_without_the_setting_nothing_is_said(server):
+    answer = requests.get(server.url + "/v2", headers={"Origin": PAGE}, timeout=30)
+    assert not [name for name in answer.headers if name.startswith("Access-Control")]
+    assert "Vary" not in answer.headers

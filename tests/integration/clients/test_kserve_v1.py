@@ -1,0 +1,165 @@
+"""KServe's protocol v1: `:predict` gives what v2 gives, in its own form."""
+
+import base64
+
+import numpy as np
+import pytest
+import requests
+
+from ksrv.testing import Server
+from tests.support import image_files as files
+from tests.support.models import ECHO, write_echo, write_mean, write_model, write_text
+
+TWO = """
+from ksrv import BaseHandler
+
+
+class Two(BaseHandler):
+    def inference(self, a, b):
+        return {"sum": a + b, "first": a[:, 0]}
+"""
+TWO_YAML = """
+inputs:
+  - {name: a, datatype: INT32, shape: [-1, 2]}
+  - {name: b, datatype: INT32, shape: [-1, 2]}
+outputs:
+  - {name: sum, datatype: INT32, shape: [-1, 2]}
+  - {name: first, datatype: INT32, shape: [-1]}
+"""
+ANY = """
+def handle(batch, context):
+    return {"total": batch["x"].sum(axis=1)}
+"""
+
+
+@pytest.fixture(scope="module", params=["", "executor: process\n"], ids=["inline", "process"])
+def served(request, tmp_path_factory):
+    root = tmp_path_factory.mktemp("v1")
+    write_echo(root)
+    write_mean(root)
+    write_text(root)
+    write_model(root, "two", TWO, TWO_YAML)
+    write_model(root, "any", ANY, "")
+    write_model(
+        root,
+        "half",
+        ECHO,
+        TWO_YAML.partition("  - {name: b")[0].replace("INT32", "FP16").replace("name: a", "name: x")
+        + "outputs: [{name: y, datatype: FP16, shape: [-1, 2]}]\n",
+    )
+    for folder in root.iterdir():
+        with (folder / "model.yaml").open("a") as yaml:
+            yaml.write(request.param)
+    with Server(root) as server:
+        yield server
+
+
+def predict(server, model, document, **keywords):
+    form = {"json": document} if not isinstance(document, bytes) else {"data": document}
+    url = f"{server.url}/v1/models/{model}:predict"
+    return requests.post(url, **form, timeout=60, **keywords)
+
+
+def predictions(server, model, *instances):
+    answer = predict(server, model, {"instances": list(instances)})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Content-Type"] == "application/json"
+    assert list(answer.json()) == ["predictions"]
+    return answer.json()["predictions"]
+
+
+def test_rows_of_the_only_input(served):
+    rows = [[1.5, -2, 3e8], [0, 1, 2]]
+    assert predictions(served, "echo", *rows) == rows
+    assert predictions(served, "echo", {"x": [1, 2]}, {"x": [3, 4]}) == [[1, 2], [3, 4]]
+
+
+def test_objects_of_several_inputs_and_outputs(served):
+    rows = [{"a": [1, 2], "b": [3, 4]}, {"b": [7, 8], "a": [5, 6]}]
+    expected = [{"sum": [4, 6], "first": 1}, {"sum": [12, 14], "first": 5}]
+    assert predictions(served, "two", *rows) == expected
+
+
+def test_a_model_without_declared_inputs(served):
+    assert predictions(served, "any", {"x": [1, 2]}, {"x": [3, 4]}) == [3.0, 7.0]
+
+
+def test_texts_and_bytes(served):
+    assert predictions(served, "text", "a", {"b64": "w6k="}, {"x": "b"}["x"]) == ["a", "é", "b"]
+
+
+def test_images(served):
+    images = [files.jpeg(60, 90, seed=1), files.png(33, 57, seed=5)]
+    texts = [base64.b64encode(image).decode() for image in images]
+    sent = [("image", ("a", image)) for image in images]
+    v2 = requests.post(f"{served.url}/v2/models/mean/infer", files=sent, timeout=60)
+    expected = np.reshape(v2.json()["outputs"][0]["data"], (2, 3)).tolist()
+    for rows in (
+        [{"b64": text} for text in texts],
+        texts,
+        [f"data:image/png;base64,{text}" for text in texts],
+        [{"image": {"b64": text}} for text in texts],
+    ):
+        assert predictions(served, "mean", *rows) == expected
+    numbers = np.ones((1, 8, 8, 3)).tolist()
+    assert predictions(served, "mean", *numbers) == [[1.0, 1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("model", "document", "text"),
+    [
+        ("echo", b"", "not valid JSON"),
+        ("echo", b"[" * 5000, "not valid JSON"),
+        ("echo", b'{"instances": [NaN]}', "not valid JSON"),
+        ("echo", [], "'instances'"),
+        ("echo", {}, "'instances'"),
+        ("echo", {"instances": []}, "'instances'"),
+        ("echo", {"instances": {"x": 1}}, "'instances'"),
+        ("echo", {"instances": [["a"]]}, "datatype 'BYTES'"),
+        ("echo", {"instances": [[1, 2], [3]]}, "asks for 4 values"),
+        ("echo", {"instances": [[None]]}, "is null"),
+        ("echo", {"instances": [1]}, "expects [-1, -1]"),
+        ("echo", {"instances": [{"z": [1]}]}, "no input 'z'"),
+        ("echo", {"instances": [{"x": [1]}, {"y": [1]}]}, "instance 1 does not have"),
+        ("echo", {"instances": [{"x": [1]}, 3]}, "instance 1 does not have"),
+        ("echo", {"instances": [{}]}, "'x' is missing"),
+        ("two", {"instances": [[1, 2]]}, "must be an object of inputs"),
+        ("two", {"instances": [{"a": [1, 2]}]}, "'b' is missing"),
+        ("two", {"instances": [{"a": [1, 2.5], "b": [1, 2]}]}, "has a fraction"),
+        ("two", {"instances": [{"a": [1, 2**31], "b": [1, 2]}]}, "out of range"),
+        ("mean", {"instances": [{"b64": "!"}]}, "not base64"),
+        ("mean", {"instances": [{"b64": 3}]}, "not a string"),
+        ("half", {"instances": [[1, 2]]}, "JSON does not carry"),
+    ],
+)
+def test_what_is_no_predict_request_is_refused(served, model, document, text):
+    answer = predict(served, model, document)
+    assert answer.status_code == 400, answer.text
+    assert text in answer.json()["error"]
+
+
+def test_binary_data_is_not_v1(served):
+    answer = predict(served, "echo", b"{}", headers={"Inference-Header-Content-Length": "2"})
+    assert (answer.status_code, "JSON alone" in answer.text) == (400, True)
+
+
+def test_a_request_above_the_limit_of_v1_is_413(served):
+    text = b'{"instances": ["' + b"x" * (16 * 1024 * 1024) + b'"]}'
+    answer = predict(served, "text", text)
+    assert (answer.status_code, "16777216" in answer.text) == (413, True)
+
+
+def test_states(served):
+    models = requests.get(f"{served.url}/v1/models", timeout=30).json()["models"]
+    assert models == ["any", "echo", "half", "mean", "text", "two"]
+    one = requests.get(f"{served.url}/v1/models/echo", timeout=30).json()
+    assert (one["name"], one["ready"]) == ("echo", True)
+    assert one["model_version_status"][0]["state"] == "AVAILABLE"
+    for method, path in (("GET", "/v1/models/no"), ("POST", "/v1/models/no:predict")):
+        answer = requests.request(method, served.url + path, json={}, timeout=30)
+        assert answer.status_code == 404
+    assert requests.get(f"{served.url}/v1/models/echo:predict", timeout=30).status_code == 405
+    explained = requests.post(
+        f"{served.url}/v1/models/echo:explain", json={"instances": [[1]]}, timeout=30
+    )
+    assert (explained.status_code, "no explanations" in explained.text) == (400, True)
