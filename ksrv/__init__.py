@@ -11,24 +11,69 @@ if TYPE_CHECKING:
     from ksrv.handlers.base import BaseHandler
     from ksrv.handlers.batch import Batch
     from ksrv.handlers.context import Context
+    from ksrv.handlers.settings import settings
+    from ksrv.handlers.tensor_types import (
+        BFloat16,
+        Bool,
+        Bytes,
+        Float16,
+        Float32,
+        Float64,
+        Image,
+        Int8,
+        Int16,
+        Int32,
+        Int64,
+        Uint8,
+        Uint16,
+        Uint32,
+        Uint64,
+    )
     from ksrv.handlers.timing import timed
+    from ksrv.server.script import serve
 
 __version__ = "0.1.0"
 
-__all__ = ["BaseHandler", "Batch", "Context", "InferenceError", "__version__", "timed"]
+__all__ = [
+    "BFloat16",
+    "BaseHandler",
+    "Batch",
+    "Bool",
+    "Bytes",
+    "Context",
+    "Float16",
+    "Float32",
+    "Float64",
+    "Image",
+    "InferenceError",
+    "Int16",
+    "Int32",
+    "Int64",
+    "Int8",
+    "Uint16",
+    "Uint32",
+    "Uint64",
+    "Uint8",
+    "__version__",
+    "serve",
+    "settings",
+    "timed",
+]
 
 _HOME = {
     "BaseHandler": "ksrv.handlers.base",
     "Batch": "ksrv.handlers.batch",
     "Context": "ksrv.handlers.context",
     "InferenceError": "ksrv.errors",
+    "serve": "ksrv.server.script",
+    "settings": "ksrv.handlers.settings",
     "timed": "ksrv.handlers.timing",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'ksrv' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_HOME.get(name, "ksrv.handlers.tensor_types")), name)

@@ -153,6 +153,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
         root: The model's own folder, which holds `model.yaml` and may hold shared files.
         config: Its settings, or None where they could not be read.
         error: Why it cannot be served, or None.
+        files: Every file of a model that is one handler file; empty where the folder is the model's.
     """
 
     name: str
@@ -161,6 +162,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     root: Path
     config: ModelConfig | None = None
     error: str | None = None
+    files: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
         """Return the source as JSON, for a process of its own."""

@@ -4,12 +4,32 @@ A `ModelSpec` is the one description that parsing, admission, metadata and batch
 made by the repository (from `model.yaml`) and completed by the loader (from the model file).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 Dimension: TypeAlias = int | tuple[int, int]
 """A size, -1 for any size, or an inclusive range (low, high)."""
+
+LARGEST_SIZE = 2**31 - 1
+
+_RANGE = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
+
+
+def read_dimension(value: object) -> Dimension | None:
+    """Return the dimension that a value stands for, or None where it is no dimension.
+
+    Args:
+        value: A positive number, -1 for any size, or a range "100:200".
+    """
+    ends = _RANGE.fullmatch(value) if isinstance(value, str) else None
+    if ends and 0 < int(ends[1]) <= int(ends[2]) <= LARGEST_SIZE:
+        return int(ends[1]), int(ends[2])
+    if type(value) is int and (value == -1 or 0 < value <= LARGEST_SIZE):
+        return value
+    return None
+
 
 Color: TypeAlias = Literal["RGB", "BGR", "GRAY"]
 

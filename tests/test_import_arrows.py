@@ -14,6 +14,7 @@ FOUNDATION = {
     "compile_plan",
     "datatypes",
     "errors",
+    "image_rules",
     "limits",
     "request",
     "source",
@@ -26,6 +27,7 @@ ARROWS = {
     "compile_plan": set(),
     "datatypes": {"_native"},
     "errors": set(),
+    "image_rules": {"datatypes", "spec"},
     "limits": set(),
     "spec": set(),
     "request": {"errors", "_native"},
@@ -57,7 +59,7 @@ ARROWS = {
     },
     "testing": FOUNDATION | {"server", "repository", "handlers", "protocol"},
     "__main__": {"cli"},
-    "__init__": {"errors", "handlers"},
+    "__init__": {"errors", "handlers", "server"},
 }
 
 

@@ -59,7 +59,8 @@ def _no_such_flag(flag: str) -> Callable[[Any], Any]:
 def serve(paths: tuple[Path, ...], config: str | None, print_config: bool, **given: Any) -> None:
     """Serve the models at PATHS until a signal ends it.
 
-    A path is a model repository, one model's folder, or one model file. Every flag is also a
+    A path is a model repository, one model's folder, one model file, or a handler in a Python file:
+    FILE.py or FILE.py:NAME. Every flag is also a
     variable (KSRV_HTTP for --http) and a key of the settings file (http); those that begin with
     --limits- are the section limits (KSRV_LIMITS__BODY for --limits-body).
     """

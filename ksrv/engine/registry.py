@@ -11,10 +11,12 @@ that was asked for meanwhile: scans are numbered, and an older scan never undoes
 
 import logging
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ksrv.engine.model import ModelVersion, State
 from ksrv.errors import HandlerFailed, KsrvError, NotFound, NotReady, quote, without_paths
@@ -23,6 +25,9 @@ from ksrv.repository.layout import Repository, by_numbers
 from ksrv.source import ModelSource
 
 log = logging.getLogger("ksrv.engine")
+
+SHOWN_FILES = 4
+"""How many changed files the log names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +243,15 @@ class ModelRegistry:
         """
         scan, entries = self._scan()
         table = self._table
+
+        def apply(entry: ModelEntry) -> None:
+            began = time.monotonic()
+            self._apply(scan, entry)
+            after = self._table.get(entry.name)
+            if after is not None and not after.states:
+                why = _what_changed(table.get(entry.name), after)
+                log.info("loaded %s in %.2f s: %s", entry.name, time.monotonic() - began, why)
+
         gone = [name for name in table if name not in entries]
         for name in gone:
             with self._lock_of(name):
@@ -245,12 +259,13 @@ class ModelRegistry:
                 if served is not None and self._applied.get(name, 0) <= scan:
                     self._put(name, None)
                     self._retire(served.versions.values())
+                    log.info("unloaded %s: its files are gone", name)
         changed = [
             entry
             for name, entry in entries.items()
             if name not in table or (table[name].wanted and _differs(table[name], entry))
         ]
-        self._side_by_side(lambda entry: self._apply(scan, entry), changed)
+        self._side_by_side(apply, changed)
         return bool(gone or changed)
 
     def _apply(self, scan: int, entry: ModelEntry) -> None:
@@ -440,6 +455,21 @@ def _differs(served: ModelVersions, entry: ModelEntry) -> bool:
     return found != served.fingerprints
 
 
+def _what_changed(before: ModelVersions | None, after: ModelVersions) -> str:
+    """Name the files that differ between two loads of a model, for the log."""
+    if before is None:
+        return "a new model"
+    marks: list[set[Any]] = []  # of path, size and time
+    for served in (before, after):
+        found = served.fingerprints.values()
+        files = [one[0] for one in found if isinstance(one, tuple) and isinstance(one[0], tuple)]
+        marks.append({mark for one in files for mark in one})
+    changed = sorted({Path(mark[0]).name for mark in marks[0] ^ marks[1]})
+    more = len(changed) - SHOWN_FILES
+    shown = ", ".join(changed[:SHOWN_FILES]) + (f" and {more} more" if more > 0 else "")
+    return f"changed: {shown}" if changed else "changed"
+
+
 def _unloaded(name: str, versions: Iterable[str]) -> ModelVersions:
     """Return what stands for a model that was unloaded on purpose."""
     states = {version: ModelState(name, version, "UNAVAILABLE", "unloaded") for version in versions}
@@ -485,6 +515,8 @@ def fingerprint(source: ModelSource) -> object:
 
 def _files(source: ModelSource) -> set[Path]:
     config = source.config
+    if source.files:
+        return {Path(name) for name in source.files}
     if config is None or config.handler is not None or config.model is None:
         return set(_below(source))
     model = Path(config.model)

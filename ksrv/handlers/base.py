@@ -7,6 +7,7 @@ attribute has a class-level default, so a subclass need not call `super().__init
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from time import perf_counter_ns
 from typing import Any
 
@@ -27,11 +28,15 @@ class BaseHandler:
         context: The model's facts and the running batch.
         model: The model that the loader returned; called with the inputs.
         labels: Class labels by index, or None.
+        inputs: A subclass's inputs by name, as tensor types such as `Float32[1000]`, or None.
+        outputs: Its outputs, likewise.
     """
 
     context: Context = None  # type: ignore[assignment]  # set before any stage runs
     model: Any = None
     labels: tuple[str, ...] | None = None
+    inputs: Mapping[str, Any] | None = None
+    outputs: Mapping[str, Any] | None = None
     _device: Any = None
 
     @property

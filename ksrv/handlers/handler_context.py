@@ -102,7 +102,7 @@ class HandlerContext(RunningBatch, Context):
             device=self.device,
             threads=self.threads,
             model_class=self._model_class(),
-            inputs=self.config.inputs,
+            inputs=self.spec.inputs,
         )
         try:
             self.loaded = load_model(request)

@@ -28,24 +28,24 @@ class InferenceFunctionHandler(BaseHandler):
     """Serves a plain function in the place of a model."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+        self.function = function
 
     def initialize(self, context: Context) -> None:
         """Take the function as the model; a model file is not loaded."""
         self.context = context
         self.labels = context.labels
-        self.model = self._function
+        self.model = self.function
 
 
 class HandleFunctionHandler(BaseHandler):
     """Serves a module-level `handle(batch, context)`."""
 
     def __init__(self, function: Callable[[Batch, Context], Any]) -> None:
-        self._function = function
+        self.function = function
 
     def handle(self, batch: Batch, context: Context) -> Any:
         """Call the function."""
-        return self._function(batch, context)
+        return self.function(batch, context)
 
 
 def make_handler(target: str | None, modules: ModelImporter) -> Any:

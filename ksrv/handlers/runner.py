@@ -20,6 +20,7 @@ from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.batch_argument import pass_batch
 from ksrv.handlers.context import Context
+from ksrv.handlers.declarations import declared_tensors
 from ksrv.handlers.device import DeviceError
 from ksrv.handlers.handler_context import HandlerContext
 from ksrv.handlers.loading import make_handler
@@ -118,6 +119,7 @@ class Runner(StageRunner):
             context.apply_torch_settings()
             if isinstance(handler, BaseHandler):
                 handler.context = context
+                context.spec = declared_spec(handler, context.spec)
             if hasattr(handler, "initialize"):
                 handler.initialize(context)
             context.spec = complete_spec(handler, context)
@@ -252,6 +254,17 @@ def inference_mode() -> AbstractContextManager[Any]:
     """Return torch's inference mode where torch is there."""
     torch = sys.modules.get("torch")
     return nullcontext() if torch is None else torch.inference_mode()
+
+
+def declared_spec(handler: BaseHandler, spec: ModelSpec) -> ModelSpec:
+    """Return the spec of the settings, completed by the tensors that the handler's code declares.
+
+    Args:
+        handler: The handler.
+        spec: The spec by the settings alone, whose tensors win.
+    """
+    inputs, outputs = declared_tensors(handler)
+    return replace(spec, inputs=spec.inputs or inputs, outputs=spec.outputs or outputs)
 
 
 def complete_spec(handler: Any, context: Context) -> ModelSpec:

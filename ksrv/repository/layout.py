@@ -6,12 +6,13 @@ its entry, or the version in question, carries the error instead.
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ksrv.errors import quote
 from ksrv.repository.entry import ModelEntry, is_model_name
+from ksrv.repository.handler_file import handler_file, handler_target, model_name
 from ksrv.repository.model_yaml import (
     BARE_SUFFIXES,
     CONFIG_NAME,
@@ -44,10 +45,12 @@ class Repository:
     """The models under some paths.
 
     Args:
-        paths: Model repositories, single models' folders, and single model files.
+        paths: Model repositories, single models' folders, single model files, and handlers in one
+            file: `FILE.py[:NAME]`.
         archives: Readers of archives by suffix, such as ".mar".
         model_name: The name of the one model that the paths hold, in place of its folder's or
             file's name.
+        model_settings: Settings of the one handler file that the paths hold, over its own.
     """
 
     def __init__(
@@ -55,9 +58,11 @@ class Repository:
         paths: Sequence[Path | str],
         archives: dict[str, ArchiveReader] | None = None,
         model_name: str | None = None,
+        model_settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.paths = tuple(Path(path) for path in paths)
         self._model_name = model_name
+        self._model_settings = model_settings or {}
         self._looked_at: set[Path] = set()
         self._archives = archives or {}
 
@@ -116,7 +121,7 @@ class Repository:
         )
 
     def _suffixes(self) -> str:
-        return ", ".join((*BARE_SUFFIXES, *self._archives))
+        return ", ".join((*BARE_SUFFIXES, ".py", *self._archives))
 
     def _warn(self, entry: ModelEntry) -> None:
         if entry.path not in self._looked_at:
@@ -133,7 +138,10 @@ class Repository:
                 log.warning("the model %s: %s; the server runs the code in it", entry.name, doubt)
 
     def _models(self, path: Path) -> Iterator[ModelEntry]:
-        if path.is_file():
+        target = handler_target(path)
+        if target is not None and target[0].is_file():
+            yield self._entry(path, model_name(*target))
+        elif path.is_file():
             if path.suffix in MODEL_SUFFIXES and path.suffix not in BARE_SUFFIXES:
                 raise RepositoryError(
                     f"{path}: holds a part of a model; name it under model: in the {CONFIG_NAME} of "
@@ -183,6 +191,8 @@ class Repository:
         try:
             if (suffix := self._model_suffix(path)) in self._archives:
                 return self._archives[suffix](path, name)
+            if (target := handler_target(path)) is not None and target[0].is_file():
+                return handler_file(*target, name, self._model_settings)
             if path.is_file():
                 return _bare_file(path, name)
             if self._is_unpacked(path):

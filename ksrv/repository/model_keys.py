@@ -4,7 +4,6 @@
 that is None was left out or left empty; `ModelConfig` and `ImageSpec` know the defaults.
 """
 
-import re
 from dataclasses import fields as fields_of
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -14,12 +13,10 @@ from msgspec import Meta
 from ksrv._native.tensor import datatype
 from ksrv.repository.yaml_document import Custom, Number, Numbers, describe, near
 from ksrv.source import Batching, ExecutorName, ModelConfig, Precision
-from ksrv.spec import Color, ImageSpec, OutputImageSpec
+from ksrv.spec import LARGEST_SIZE, Color, ImageSpec, OutputImageSpec, read_dimension
 
 BUILT_IN_HANDLERS = ("image_classifier", "image_segmenter", "object_detector", "text_classifier")
-LARGEST = 2**31 - 1
-
-_RANGE = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
+LARGEST = LARGEST_SIZE
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST)]
@@ -46,14 +43,12 @@ class Size(Custom):
     @classmethod
     def read(cls, value: object) -> "Size":
         """Return the dimension that a YAML value stands for."""
-        ends = _RANGE.fullmatch(value) if isinstance(value, str) else None
-        if ends and 0 < int(ends[1]) <= int(ends[2]) <= LARGEST:
-            return cls((int(ends[1]), int(ends[2])))
-        if type(value) is int and (value == -1 or 0 < value <= LARGEST):
-            return cls(value)
-        raise ValueError(
-            f'expected a positive number, -1 or a range "100:200", found {describe(value)}'
-        )
+        size = read_dimension(value)
+        if size is None:
+            raise ValueError(
+                f'expected a positive number, -1 or a range "100:200", found {describe(value)}'
+            )
+        return cls(size)
 
 
 class Datatype(str, Custom):

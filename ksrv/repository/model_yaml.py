@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ksrv.compile_plan import CompileError, read_plan
-from ksrv.repository.image_section import default_image, read_image, read_output_image
+from ksrv.image_rules import default_image
+from ksrv.repository.image_section import read_image, read_output_image
 from ksrv.repository.labels import LabelError, read_labels
 from ksrv.repository.model_keys import (
     BUILT_IN_HANDLERS,
@@ -122,6 +123,20 @@ def load_model_config(folder: Path, version_folder: Path | None = None) -> Model
     config = _read(document, document.convert(ModelKeys, value), files)
     named = value.get("executor") is not None
     return as_torchserve(config, folders[0].absolute(), folder.absolute(), named)
+
+
+def read_model_keys(document: Document, keys: ModelKeys, folder: Path) -> ModelConfig:
+    """Return the settings of a model without a model.yaml of its own.
+
+    Args:
+        document: Where the keys were read.
+        keys: The keys.
+        folder: The folder of its files.
+
+    Raises:
+        ConfigError: Keys do not fit each other, or a file is missing.
+    """
+    return _read(document, keys, _Files(document, folder, [folder]))
 
 
 def _without_config(folders: Sequence[Path]) -> ModelConfig:

@@ -106,6 +106,20 @@ class Document:
             raise ConfigError(f"{path}, line {line}: not UTF-8 text") from None
         return cls(path, text)
 
+    @classmethod
+    def of(cls, path: Path, value: object, lines: dict[KeyPath, int]) -> "Document":
+        """Return values that were read out of another kind of file as a document.
+
+        Args:
+            path: The file.
+            value: The values.
+            lines: The lines of its keys, as far as they are known.
+        """
+        made = cls(path, "")
+        made.value = value
+        made._lines = dict(lines)
+        return made
+
     def fail(self, path: KeyPath, message: str) -> NoReturn:
         """Raise the error of one key.
 

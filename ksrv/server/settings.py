@@ -45,6 +45,10 @@ _SIZE = re.compile(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
+RELOAD_SECONDS = 0.5
+"""How often `reload` looks for changed files."""
+
+
 class SettingsError(ValueError):
     """A setting is unknown or has a value that cannot be; the text names it and its source."""
 
@@ -57,11 +61,20 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The settings of a server. The descriptions are the help of `ksrv serve`."""
 
     models: Annotated[
-        tuple[str, ...], _says("Model repositories, model folders or model files to serve.")
+        tuple[str, ...],
+        _says(
+            "Model repositories, model folders, model files or handlers (FILE.py:NAME) to serve."
+        ),
     ] = ()
     model_name: Annotated[
         str | None, _says("Name of the one model at PATHS, instead of its folder's or file's.")
     ] = None
+    model_settings: Annotated[
+        str | None, _says("Settings of the one FILE.py at PATHS as JSON, over those in the file.")
+    ] = None
+    reload: Annotated[
+        bool, _says("For development: load models anew as soon as their files change.")
+    ] = False
     http: Annotated[str, _says("HTTP address HOST:PORT, unix:PATH or off; port 0 picks one.")] = (
         "127.0.0.1:8080"
     )
@@ -187,6 +200,11 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = "info"
     access_log: Annotated[bool, _says("Log a line for each HTTP request and gRPC call.")] = False
     limits: Limits = msgspec.field(default_factory=Limits)
+
+    @property
+    def watch_seconds(self) -> float:
+        """Seconds between looks for changed models; 0 where nothing looks."""
+        return self.poll_interval or (RELOAD_SECONDS if self.reload else 0.0)
 
 
 @dataclass(frozen=True)

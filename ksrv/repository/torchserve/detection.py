@@ -40,7 +40,9 @@ def imports_ts(file: Path) -> bool:
     return False
 
 
-def as_torchserve(config: ModelConfig, folder: Path, root: Path, executor: bool) -> ModelConfig:
+def as_torchserve(
+    config: ModelConfig, folder: Path, root: Path, executor: bool, name: str = ""
+) -> ModelConfig:
     """Return the settings with which a handler written for TorchServe is run as one.
 
     Args:
@@ -48,6 +50,7 @@ def as_torchserve(config: ModelConfig, folder: Path, root: Path, executor: bool)
         folder: The folder of the version.
         root: The model's folder.
         executor: Whether model.yaml names an executor.
+        name: The model's name, where it is not its folder's.
 
     Returns:
         The settings as they are for any other handler.
@@ -56,7 +59,7 @@ def as_torchserve(config: ModelConfig, folder: Path, root: Path, executor: bool)
     if not file.endswith(".py") or not imports_ts(Path(file)):
         return config
     model: dict[str, str] = {
-        "modelName": root.name,
+        "modelName": name or root.name,
         "modelVersion": folder.name if folder != root else "1.0",
         "handler": os.path.relpath(file, folder) + (f":{function}" if function else ""),
     }

@@ -8,9 +8,8 @@ from typing import Any
 
 from gunicorn.app.base import BaseApplication
 
-from ksrv.repository.layout import Repository
-from ksrv.repository.torchserve.model_config import archive_readers
 from ksrv.server.settings import ServerSettings
+from ksrv.server.workers.configured_repository import configured_repository
 from ksrv.server.workers.gunicorn_hooks import Master
 from ksrv.server.workers.lifecycle import Service
 
@@ -47,6 +46,6 @@ def serve(settings: ServerSettings) -> None:
     """
     application: Any = ServerApplication(settings)
     logging.getLogger("ksrv").addHandler(logging.NullHandler())  # what is raised says it all
-    repository = Repository(settings.models, archive_readers(), settings.model_name)
-    repository.check(may_be_empty=settings.poll_interval > 0)
+    repository = configured_repository(settings)
+    repository.check(may_be_empty=settings.watch_seconds > 0)
     application.run()

@@ -135,9 +135,8 @@ class Service:
         from ksrv._native.memory import buffer_pool, pymalloc
         from ksrv.engine.engine import Engine, EngineSettings
         from ksrv.images import opencv
-        from ksrv.repository.layout import Repository
-        from ksrv.repository.torchserve.model_config import archive_readers
         from ksrv.server.app import make_app
+        from ksrv.server.workers.configured_repository import configured_repository
 
         # Settings for the whole process: they are made here, where the process is ksrv's own.
         settings = self.settings
@@ -150,7 +149,7 @@ class Service:
         defaults = None
         if self.files.torchserve is not None:
             defaults = self.files.torchserve.defaults
-        repository = Repository(settings.models, archive_readers(defaults), settings.model_name)
+        repository = configured_repository(settings, defaults)
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))
         peers = PeerStatistics(self._statistics_file, self._slot, self._table.alive)
         self._peers = peers
@@ -341,6 +340,6 @@ def engine_settings(settings: ServerSettings, kind: type[Any]) -> Any:
         limits=settings.limits,
         cores=max(1, len(os.sched_getaffinity(0)) // settings.workers),
         ready_when=settings.ready_when,
-        watch_seconds=settings.poll_interval,
+        watch_seconds=settings.watch_seconds,
         drain_seconds=settings.stop_timeout,
     )

@@ -1,0 +1,38 @@
+"""`@settings`: the settings of a handler in one file, where a folder has its model.yaml."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+ATTRIBUTE = "__ksrv_settings__"
+
+
+def settings(**keys: Any) -> Callable[[T], T]:
+    """Give a handler class or function its settings: the keys of model.yaml.
+
+    A server reads them without running the file, so their values are literals, or names that the
+    file sets to literals. `inputs` and `outputs` may hold tensor types.
+
+    Args:
+        keys: `batching={"max_batch_size": 8}`, `model="cats.pt"`, `executor="process"`, ...
+
+    Returns:
+        A decorator that gives the class or function back as it is.
+    """
+
+    def mark(handler: T) -> T:
+        setattr(handler, ATTRIBUTE, keys)
+        return handler
+
+    return mark
+
+
+def settings_of(handler: Any) -> Mapping[str, Any]:
+    """Return the settings that `@settings` gave a class or function; a subclass has its own.
+
+    Args:
+        handler: The class or function.
+    """
+    found: Mapping[str, Any] = getattr(handler, "__dict__", {}).get(ATTRIBUTE, {})
+    return found

@@ -1,0 +1,39 @@
+"""The repository that the settings name."""
+
+from typing import Any
+
+import msgspec
+
+from ksrv.repository.layout import Repository
+from ksrv.repository.torchserve.model_config import archive_readers
+from ksrv.server.settings import ServerSettings, SettingsError
+from ksrv.source import ArchiveDefaults
+
+
+def configured_repository(
+    settings: ServerSettings, defaults: ArchiveDefaults | None = None
+) -> Repository:
+    """Return the repository of the models to serve.
+
+    Args:
+        settings: The server's settings.
+        defaults: The defaults for archives, or None.
+
+    Raises:
+        SettingsError: The settings of a handler file are no JSON object.
+    """
+    return Repository(
+        settings.models,
+        archive_readers(defaults),
+        settings.model_name,
+        _model_settings(settings),
+    )
+
+
+def _model_settings(settings: ServerSettings) -> dict[str, Any] | None:
+    if settings.model_settings is None:
+        return None
+    try:
+        return msgspec.json.decode(settings.model_settings, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise SettingsError(f"setting 'model_settings': expected a JSON object: {error}") from None

@@ -1,0 +1,147 @@
+"""Handlers in one file: `ksrv.serve(...)` from a script, and `ksrv serve FILE.py:NAME`."""
+
+import json
+import urllib.request
+
+import numpy as np
+import pytest
+
+from ksrv.client import Client
+from ksrv.testing import Server
+from tests.support.script_server import ScriptServer
+from tests.support.wait_until import wait_until
+
+BRIGHT = """\
+from ksrv import BaseHandler, Float32, Image, serve
+
+class Bright(BaseHandler):
+    def inference(self, image: Image[4, 4, 3]) -> Float32[3]:
+        return image.mean(axis=(1, 2))
+
+if __name__ == "__main__":
+    serve(Bright)
+"""
+
+WHERE = """\
+from __future__ import annotations
+
+import os
+import shift
+from ksrv import Bytes, Float32, Int64, serve, settings
+
+ROWS = 4
+
+@settings(batching={{"max_batch_size": ROWS}}, executor="{executor}", instances=1)
+def plus(x: Float32[2], batch) -> Float32[2]:
+    return x + shift.BY
+
+def words(text: Bytes) -> Int64:
+    return [len(one.split()) for one in text]
+
+if __name__ == "__main__":
+    serve(plus, {also})
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Write a script and the file that it imports."""
+
+    def write(text):
+        (tmp_path / "shift.py").write_text("BY = 1\n")
+        path = tmp_path / "app.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def config(server, model):
+    with urllib.request.urlopen(f"{server.url}/v2/models/{model}/config", timeout=20) as answer:
+        return json.load(answer)
+
+
+def infer(server, model, **arrays):
+    with Client(server.url) as client:
+        return client.infer(model, arrays)
+
+
+def test_a_script_of_six_lines_serves_its_handler(script):
+    image = np.full((1, 4, 4, 3), 7, np.float32)
+    with ScriptServer(script(BRIGHT)) as server:
+        assert infer(server, "bright", image=image)["output"].tolist() == [[7, 7, 7]]
+        with Client(server.url) as client:
+            facts = client.metadata("bright")
+        assert [one["name"] for one in facts["inputs"]] == ["image"]
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+def test_the_command_line_serves_the_same_handler(script, executor):
+    path = script(WHERE.format(executor=executor, also=""))
+    with Server(f"{path}:plus", workers=2) as server:
+        x = np.zeros((1, 2), np.float32)
+        assert infer(server, "plus", x=x)["output"].tolist() == [[1, 1]]
+        assert config(server, "plus")["max_batch_size"] == 4
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+def test_a_changed_file_is_loaded_anew(script, executor):
+    path = script(WHERE.format(executor=executor, also=""))
+    x = np.zeros((1, 2), np.float32)
+    with ScriptServer(path, reload=True) as server:
+        assert infer(server, "plus", x=x)["output"].tolist() == [[1, 1]]
+        (path.parent / "shift.py").write_text("BY = 20\n")
+        wait_until(lambda: infer(server, "plus", x=x)["output"].tolist() == [[20, 20]])
+        wait_until(lambda: "loaded plus in" in server.log)
+        assert "changed: shift.py" in server.log
+        (path.parent / "shift.py").write_text("BY = \n")
+        wait_until(lambda: "SyntaxError" in server.log)
+        assert infer(server, "plus", x=x)["output"].tolist() == [[20, 20]]
+
+
+def test_several_handlers_and_a_folder_are_served_together(script, tmp_path):
+    path = script(WHERE.format(executor="process", also="words, '{}'".format(tmp_path / "twice")))
+    (tmp_path / "twice").mkdir()
+    (tmp_path / "twice" / "handler.py").write_text("def inference(x): return x * 2\n")
+    with ScriptServer(path) as server:
+        x = np.ones((1, 2), np.float32)
+        assert infer(server, "plus", x=x)["output"].tolist() == [[2, 2]]
+        assert infer(server, "twice", x=x)["output"].tolist() == [[2, 2]]
+        answer = infer(server, "words", text=np.array([b"a b c"], object))
+        assert answer["output"].tolist() == [3]
+
+
+def test_settings_of_the_call_win(script):
+    also = "name='kitty', workers=1, batching={'max_batch_size': 2}, server={'access_log': True}"
+    with ScriptServer(script(WHERE.format(executor="inline", also=also))) as server:
+        x = np.zeros((1, 2), np.float32)
+        assert infer(server, "kitty", x=x)["output"].tolist() == [[1, 1]]
+        assert config(server, "kitty")["max_batch_size"] == 2
+        assert "/v2/models/kitty" in server.log
+
+
+def test_a_handler_written_for_torchserve_is_served_from_its_file(tmp_path):
+    path = tmp_path / "old.py"
+    path.write_text(
+        "from ts.torch_handler.base_handler import BaseHandler\n"
+        "class Old(BaseHandler):\n"
+        "    def initialize(self, context):\n"
+        "        self.initialized = True\n"
+        "    def handle(self, data, context):\n"
+        "        return [str(len(row['body'])) for row in data]\n"
+    )
+    with Server(f"{path}:Old") as server:
+        answer = infer(server, "old", data=np.array([b"four"], object))
+        assert answer["output"].tolist() == [b"4"]
+
+
+def test_a_model_is_loaded_and_unloaded_while_it_is_one_file(script):
+    path = script(WHERE.format(executor="inline", also=""))
+    with Server([f"{path}:plus", f"{path}:words"]) as server, Client(server.url) as client:
+        client.unload("plus")
+        assert not client.ready("plus")
+        (path.parent / "shift.py").write_text("BY = 5\n")
+        client.load("plus")
+        assert client.ready("plus")
+        x = np.zeros((1, 2), np.float32)
+        assert client.infer("plus", {"x": x})["output"].tolist() == [[5, 5]]

@@ -1,0 +1,25 @@
+"""A server that a user's script starts by `ksrv.serve(...)`."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from ksrv.testing import Server
+
+
+class ScriptServer(Server):
+    """Runs a Python script that serves its own handler, while the context is open.
+
+    Args:
+        script: The script.
+        options: As for `Server`.
+    """
+
+    def __init__(self, script: Path, **options: Any) -> None:
+        super().__init__([], **options)
+        self._script = script
+
+    def command(self, settings_file: Path) -> list[str]:
+        """Return the command that runs the script; the settings reach it as a user's would."""
+        self._environment["KSRV_CONFIG"] = str(settings_file)
+        return [sys.executable, str(self._script)]
