@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.paths import ROOT
 
-FOR_DEVELOPMENT = {"test", "bench"}
+FOR_DEVELOPMENT = {"test", "bench", "demo"}
 
 
 def extras():
