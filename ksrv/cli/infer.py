@@ -1,107 +1,106 @@
 """`ksrv infer`: one request from the command line, and its answer in a readable form."""
 
-import http.client
 import json
+import time
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
 
-HEADER_LENGTH = "Inference-Header-Content-Length"
+from ksrv.cli.connection import Credentials, credential_options, url_option
 
-
-class Client:
-    """The few calls that the command needs, over one connection.
-
-    Args:
-        url: The server's URL.
-        token: A bearer token, or None.
-        timeout: Seconds to wait for an answer.
-    """
-
-    def __init__(self, url: str, token: str | None, timeout: float) -> None:
-        parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise click.BadParameter(f"expected http://HOST:PORT, got {url}", param_hint="--url")
-        kind = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        )
-        self._connection = kind(parts.hostname, parts.port, timeout=timeout)
-        self._url = url
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-
-    def call(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> tuple[bytes, int | None]:
-        """Return an answer's body and the length of its JSON part, if the rest is binary.
-
-        Raises:
-            click.ClickException: There is no answer, or it is an error.
-        """
-        try:
-            self._connection.request(method, path, body, self._headers | (headers or {}))
-            response = self._connection.getresponse()
-            content = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise click.ClickException(f"no answer from {self._url}: {error}") from error
-        if response.status != 200:
-            raise click.ClickException(f"{response.status}: {_error_text(content)}")
-        length = response.getheader(HEADER_LENGTH)
-        return content, None if length is None else int(length)
-
-
-def _error_text(content: bytes) -> str:
-    try:
-        return str(json.loads(content)["error"])
-    except (ValueError, KeyError, TypeError):
-        return content[:200].decode("utf-8", "replace")
+if TYPE_CHECKING:
+    from ksrv.client.operations import InferResult
 
 
 @click.command()
 @click.argument("model")
 @click.argument("files", nargs=-1)
-@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The server.")
-@click.option("--version", "version", default="", help="The model's version.")
+@url_option
+@click.option("--version", default="", help="The model's version.")
 @click.option(
-    "--token-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File whose first line is sent as bearer token.",
+    "--text", "texts", multiple=True, metavar="[NAME=]TEXT", help="A text to send; may be repeated."
 )
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@click.option(
+    "--save",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Write each output there: as .npy, and as pictures where it is images, masks or boxes.",
+)
+@credential_options
 @click.option("--timeout", default=60.0, show_default=True, help="Seconds to wait.")
 def infer(
     model: str,
     files: tuple[str, ...],
     url: str,
     version: str,
+    texts: tuple[str, ...],
+    as_json: bool,
+    save: Path | None,
     token_file: Path | None,
+    ca: str | None,
     timeout: float,
 ) -> None:
-    """Send FILES to MODEL and print its answer; without files, print what MODEL takes.
+    """Send FILES to MODEL and print its answer; without any, print what MODEL takes.
 
-    JPEG and PNG files are sent as one batch, .npy files as raw tensors, one for each input in
-    order; NAME=FILE names the input. A single .json file is sent as the request that it holds.
+    JPEG, PNG and other files are sent as bytes, as one batch, .npy files as arrays, one for each input
+    in order; NAME=FILE names the input, and - is what comes on stdin. A single .json file is sent as the
+    request that it holds.
     """
-    from ksrv.cli.infer_bodies import build_request, show_response  # loads numpy
+    from ksrv.client import ClientError
 
-    token = None if token_file is None else token_file.read_text(encoding="utf-8").split()[0]
-    client = Client(url, token, timeout)
+    credentials = Credentials(token_file, ca)
+    try:
+        with credentials.client(url, timeout) as client:
+            if len(files) == 1 and files[0].endswith(".json") and not texts:
+                answer = _send_document(
+                    Path(files[0]), model, version, client.url, credentials, timeout
+                )
+                images: list[bytes] = []
+            else:
+                metadata = client.metadata(model, version)
+                if not files and not texts:
+                    click.echo(json.dumps(metadata, indent=2))
+                    return
+                from ksrv.cli.infer_values import images_of, values_of
+
+                values = values_of(files, texts, metadata)
+                images = images_of(values)
+                answer = client.infer(model, values, version=version)
+    except (ClientError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    from ksrv.cli.infer_answers import as_document, save_outputs, show
+
+    click.echo(json.dumps(as_document(answer), indent=2)) if as_json else show(answer)
+    if save is not None:
+        for path in save_outputs(answer, images, save):
+            click.echo(f"saved {path}", err=True)
+
+
+def _send_document(
+    file: Path, model: str, version: str, url: str, credentials: Credentials, timeout: float
+) -> "InferResult":
+    """Send a request that is written out."""
+    from ksrv.client.http1 import ConnectionPool, make_target
+    from ksrv.client.operations import Operation
+    from ksrv.client.rest import HttpRequest, answer_of
+
+    if url.startswith("grpc"):
+        raise click.UsageError("a request in JSON is REST's; expected --url http://HOST:PORT")
+    try:
+        body = file.read_bytes()
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be read: {error}") from error
     path = f"/v2/models/{quote(model, safe='')}"
-    if version:
-        path += f"/versions/{quote(version, safe='')}"
-    if len(files) == 1 and files[0].endswith(".json"):
-        try:
-            body = Path(files[0]).read_bytes()
-        except OSError as error:
-            raise click.ClickException(f"{files[0]} cannot be read: {error}") from error
-        show_response(*client.call("POST", f"{path}/infer", body))
-        return
-    metadata = json.loads(client.call("GET", path)[0])
-    if not files:
-        click.echo(json.dumps(metadata, indent=2))
-        return
-    body, length = build_request(files, metadata)
-    show_response(*client.call("POST", f"{path}/infer", body, {HEADER_LENGTH: str(length)}))
+    path += f"/versions/{quote(version, safe='')}" if version else ""
+    request = HttpRequest("POST", f"{path}/infer", (("Content-Type", "application/json"),), (body,))
+    pool = ConnectionPool(make_target(url, credentials.token, credentials.ca, None))
+    try:
+        response = pool.send(request, time.monotonic() + timeout)
+    finally:
+        pool.close()
+    answer: Any = answer_of(Operation("ModelInfer", model, version), response)
+    found: InferResult = answer
+    return found

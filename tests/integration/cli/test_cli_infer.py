@@ -40,6 +40,35 @@ class Open(BaseHandler):
 """
 
 
+SEEN = """
+import cv2
+import numpy as np
+
+from ksrv import BaseHandler
+
+
+class Seen(BaseHandler):
+    def inference(self, image):
+        mask = np.zeros((len(image), 8, 8), np.int64)
+        mask[:, 4:] = 3
+        picture = cv2.imencode(".png", np.zeros((2, 2, 3), np.uint8))[1].tobytes()
+        return {
+            "mask": mask,
+            "boxes": np.float32([[[1, 1, 6, 6]]]),
+            "note": [b"seen"],
+            "picture": [picture],
+        }
+"""
+SEEN_YAML = """
+inputs: [{name: image, datatype: FP32, shape: [-1, 8, 8, 3]}]
+outputs:
+  - {name: mask, datatype: INT64, shape: [-1, 8, 8]}
+  - {name: boxes, datatype: FP32, shape: [-1, -1, 4]}
+  - {name: note, datatype: BYTES, shape: [-1]}
+  - {name: picture, datatype: BYTES, shape: [-1]}
+"""
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
@@ -57,6 +86,7 @@ def server(tmp_path_factory):
         "outputs: [{name: said, datatype: BYTES, shape: [-1]}]\n",
     )  # fmt: skip
     write_model(root, "open", OPEN, "warmup: false\n")
+    write_model(root, "seen", SEEN, SEEN_YAML)
     with Server(root, grpc="off") as running:
         yield running
 
@@ -137,7 +167,7 @@ def test_a_name_that_the_model_has_not_is_told_by_the_server(run, tmp_path):
         (("nope",), "404: "),
         (("double", "/no/such.npy"), "/no/such.npy"),
         (("double", "/no/such.json"), "/no/such.json"),
-        (("double", "a.npy", "b.npy"), "every input"),
+        (("double", "a.npy", "b.npy"), "no such file: a.npy"),
         (("double", "x=/no/such.npy"), "no such file: /no/such.npy"),
         (("open", "x=/no/such.npy"), "no such file: /no/such.npy"),
     ],
@@ -158,11 +188,74 @@ def test_arrays_of_objects_and_strings_are_refused(run, tmp_path):
     objects = save(tmp_path, "objects.npy", np.array([{}], dtype=object))
     assert "cannot be read" in run("double", objects).output
     texts = save(tmp_path, "texts.npy", np.array(["a"]))
-    assert "no place in the protocol" in run("double", texts).output
+    assert "takes FP32, got a text" in run("double", texts).output
+
+
+def test_two_arrays_for_one_input_are_refused(run, tmp_path):
+    one = save(tmp_path, "one.npy", np.float32([[1, 2, 3, 4]]))
+    assert "every input" in run("double", one, one).output
+    assert "FP32[2,4]" in run("double", f"x={one}", f"x={one}").output
+    other = save(tmp_path, "other.npy", np.float32([1]))
+    assert "do not fit" in run("double", f"x={one}", f"x={other}").output
+
+
+def test_arrays_are_cast_as_far_as_that_only_rounds(run, tmp_path):
+    assert (
+        "[[2. 4. 6. 8.]]"
+        in run("double", save(tmp_path, "x.npy", np.array([[1, 2, 3, 4.0]]))).output
+    )
+
+
+def test_texts_and_stdin(run, server):
+    assert run("words", "--text", "hello", "--text", "text=é=").output.splitlines() == [
+        "said  BYTES[2]",
+        "  5 bytes",
+        "  3 bytes",
+    ]
+    done = CliRunner().invoke(main, ["infer", "--url", server.url, "words", "-"], input=b"123\xff")
+    assert "4 bytes" in done.output, done.output
+    done = CliRunner().invoke(
+        main, ["infer", "words", "text=-"], input=b"1", env={"KSRV_URL": server.url}
+    )
+    assert "1 bytes" in done.output, done.output
+
+
+def test_the_answer_as_json(run, tmp_path):
+    done = run("double", "--json", save(tmp_path, "x.npy", np.float32([[1, 2, 3, np.nan]])))
+    assert json.loads(done.output) == {
+        "model_name": "double",
+        "outputs": [
+            {"name": "y", "datatype": "FP32", "shape": [1, 4], "data": [2.0, 4.0, 6.0, None]}
+        ],
+    }
+
+
+def test_outputs_are_saved_and_drawn(run, tmp_path):
+    image = tmp_path / "a.png"
+    assert cv2.imwrite(str(image), np.full((8, 8, 3), 100, np.uint8))
+    folder = tmp_path / "saved" / "here"
+    done = run("seen", "--save", folder, image)
+    assert done.exit_code == 0, done.output
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == [
+        "boxes-0.png",
+        "boxes.npy",
+        "mask-0.png",
+        "mask.npy",
+        "note-0.txt",
+        "picture-0.png",
+    ]
+    np.testing.assert_array_equal(np.load(folder / "boxes.npy"), [[[1, 1, 6, 6]]])
+    mask = cv2.imread(str(folder / "mask-0.png"))
+    assert (mask[0, 0] == 100).all() and (mask[7, 7] != 100).any()
+    boxes = cv2.imread(str(folder / "boxes-0.png"))
+    assert (boxes[1, 3] != 100).any() and (boxes[4, 4] == 100).all()
+    (tmp_path / "file").write_text("")
+    assert run("seen", "--save", tmp_path / "file" / "x", image).exit_code == 1
 
 
 def test_a_server_that_is_not_there_is_told(run):
     done = run("double", url="http://127.0.0.1:1")
     assert done.exit_code == 1
-    assert "no answer from http://127.0.0.1:1" in done.output
+    assert "no answer from 127.0.0.1:1" in done.output
     assert run("double", url="ftp://x").exit_code == 2

@@ -1,0 +1,178 @@
+"""The answers of `ksrv infer`: as lines of text, as JSON, as files, and drawn on the images that were sent."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from ksrv._native.tensor.bytes_tensor import signature
+from ksrv.client.tensors import DTYPES
+
+if TYPE_CHECKING:
+    from ksrv.client.operations import InferResult
+
+Array = Any
+
+BOXES = "boxes"
+_NAMES = {np.dtype(code): name for name, code in DTYPES.items()}
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+
+
+def _datatype(value: Array) -> str:
+    return "BYTES" if value.dtype == object else _NAMES.get(value.dtype, str(value.dtype))
+
+
+def _text(element: bytes) -> str:
+    kind = signature(element)
+    if kind is not None:
+        return f"{kind} image of {len(element)} bytes"
+    return element.decode("utf-8", "replace")
+
+
+def show(answer: "InferResult") -> None:
+    """Print the outputs of an answer.
+
+    Args:
+        answer: The answer.
+    """
+    for name, value in answer.items():
+        shape = ",".join(str(entry) for entry in value.shape)
+        click.echo(f"{name}  {_datatype(value)}[{shape}]")
+        if value.dtype == object:
+            for row in value.reshape(value.shape[0] if value.ndim else 1, -1) if value.size else ():
+                click.echo("  " + "  ".join(_text(element) for element in row))
+        else:
+            text = np.array2string(value, precision=5, threshold=64, prefix="  ")
+            click.echo(f"  {text}")
+
+
+def as_document(answer: "InferResult") -> dict[str, Any]:
+    """Return an answer as JSON has it, in the protocol's form.
+
+    Args:
+        answer: The answer.
+    """
+    document: dict[str, Any] = {"model_name": answer.model_name}
+    if answer.model_version:
+        document["model_version"] = answer.model_version
+    document["outputs"] = [
+        {
+            "name": name,
+            "datatype": _datatype(value),
+            "shape": list(value.shape),
+            "data": [_json(one) for one in value.reshape(-1).tolist()],
+        }
+        for name, value in answer.items()
+    ]
+    return document
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def save_outputs(answer: "InferResult", images: Sequence[bytes], folder: Path) -> Iterator[Path]:
+    """Write the outputs to files, and yield their paths.
+
+    Args:
+        answer: The answer.
+        images: The images that were sent, by row.
+        folder: Where the files go; it is made.
+
+    Raises:
+        click.ClickException: A file cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in answer.items():
+            stem = _UNSAFE.sub("_", name) or "output"
+            if value.dtype == object:
+                yield from _save_elements(value, folder, stem)
+                continue
+            np.save(folder / f"{stem}.npy", value)
+            yield folder / f"{stem}.npy"
+            if value.ndim == 3 and value.dtype.kind in "iub" and value.size:
+                for row, mask in enumerate(value):
+                    yield _write(folder / f"{stem}-{row}.png", _over(mask, images, row))
+        yield from _save_boxes(answer, images, folder)
+    except OSError as error:
+        raise click.ClickException(f"{folder}: {error}") from error
+
+
+def _save_elements(value: Array, folder: Path, stem: str) -> Iterator[Path]:
+    for row, element in enumerate(value.reshape(-1)):
+        path = folder / f"{stem}-{row}.{signature(element) or 'txt'}"
+        path.write_bytes(element)
+        yield path
+
+
+def _write(path: Path, picture: Array) -> Path:
+    import cv2
+
+    if not cv2.imwrite(str(path), picture):
+        raise OSError(f"{path.name} cannot be written")
+    return path
+
+
+def _decoded(images: Sequence[bytes], row: int) -> Array | None:
+    import cv2
+
+    if row >= len(images):
+        return None
+    return cv2.imdecode(np.frombuffer(images[row], np.uint8), cv2.IMREAD_COLOR)
+
+
+def colours(count: int) -> Array:
+    """Return a colour (BGR) for each of `count` classes, the first of them black.
+
+    Args:
+        count: The number of classes.
+    """
+    import cv2
+
+    steps = np.arange(count)
+    hues = np.stack([steps * 67 % 180, np.full(count, 200), np.full(count, 255)], -1)
+    table = cv2.cvtColor(hues[None].astype(np.uint8), cv2.COLOR_HSV2BGR)[0]
+    table[0] = 0
+    return table
+
+
+def _over(mask: Array, images: Sequence[bytes], row: int) -> Array:
+    """Return a mask of classes in colours, over its image where that was sent."""
+    import cv2
+
+    painted = colours(256)[mask.astype(np.int64) % 256]
+    image = _decoded(images, row)
+    if image is None:
+        return painted
+    image = cv2.resize(image, (painted.shape[1], painted.shape[0]), interpolation=cv2.INTER_AREA)
+    return np.where(painted.any(-1, keepdims=True), image // 2 + painted // 2, image)
+
+
+def _save_boxes(
+    answer: Mapping[str, Array], images: Sequence[bytes], folder: Path
+) -> Iterator[Path]:
+    """Draw the boxes [N, M, 4] of left, top, right and bottom on the images that were sent."""
+    import cv2
+
+    boxes = answer.get(BOXES)
+    if boxes is None or boxes.ndim != 3 or boxes.shape[-1] != 4:
+        return
+    counts = answer.get("count")
+    for row, found in enumerate(boxes):
+        image = _decoded(images, row)
+        if image is None:
+            return
+        sides = np.array([image.shape[1], image.shape[0]] * 2)
+        scale = sides if found.size and np.nanmax(found) <= 1 else 1  # parts of the image's sides
+        kept = found[: int(counts[row])] if counts is not None else found
+        for place, box in enumerate(np.nan_to_num(kept * scale).round().clip(-(10**6), 10**6)):
+            left, top, right, bottom = (int(side) for side in box)
+            colour = tuple(int(part) for part in colours(256)[place % 255 + 1])
+            cv2.rectangle(image, (left, top), (right, bottom), colour, 2)
+        yield _write(folder / f"{BOXES}-{row}.png", image)
