@@ -5,11 +5,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 NATIVE := setup.py tools/native_build.py $(wildcard native/*/*.?pp ksrv/_native/*/*.p*)
 MODELS ?= demo-models
+# Where make demo and make serve listen: make demo HTTP=127.0.0.1:18080
+HTTP ?= 127.0.0.1:8080
+GRPC ?= 127.0.0.1:9000
 JOBS ?= 2
 # Many tests wait rather than compute: twice as many processes as cores.
 TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 
-.PHONY: demo demo-once serve test test-slow test-page test-kserve check format protos bench bench-load bench-grpc fuzz asan coverage dist locks sbom licences clean help
+.PHONY: demo demo-once serve test test-slow test-page test-kserve check format protos bench bench-load bench-grpc fuzz asan coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -21,6 +24,7 @@ $(VENV)/.python: constraints.txt
 
 # The native core is compiled here; the installation below finds it built.
 $(VENV)/.core: $(VENV)/.python $(NATIVE)
+	@echo "compiling the native core: one to two minutes the first time"
 	$(BIN)/python setup.py -q build_ext --inplace -j $(JOBS)
 	@touch $@
 
@@ -30,6 +34,11 @@ $(VENV)/.installed: $(VENV)/.python pyproject.toml | $(VENV)/.core
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-deps kserve
 	@touch $@
 
+# The demo needs four packages more than the server, the tests thirty.
+$(VENV)/.demo: $(VENV)/.python pyproject.toml | $(VENV)/.core
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[demo]'
+	@touch $@
+
 $(VENV)/.built: $(VENV)/.core $(VENV)/.installed
 	@touch $@
 
@@ -37,14 +46,14 @@ $(VENV)/.bench: $(VENV)/.built
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[bench]'
 	@touch $@
 
-demo: $(VENV)/.built ## train a digit reader, serve it, be its client, leave the server up
-	$(BIN)/python examples/digits/demo.py --models $(MODELS)
+demo: $(VENV)/.core $(VENV)/.demo ## train a digit reader, serve it, be its client, leave the server up
+	$(BIN)/python examples/digits/demo.py --models $(MODELS) --http $(HTTP) --grpc $(GRPC)
 
-demo-once: $(VENV)/.built ## the same, but end after the table; non-zero exit when a way fails
+demo-once: $(VENV)/.core $(VENV)/.demo ## the same, but end after the table; non-zero exit when a way fails
 	$(BIN)/python examples/digits/demo.py --models $(MODELS) --once
 
-serve: $(VENV)/.built ## serve the repository in MODELS (default: the demo's)
-	$(BIN)/ksrv serve $(MODELS)
+serve: $(VENV)/.core $(VENV)/.demo ## serve the repository in MODELS (default: the demo's)
+	$(BIN)/ksrv serve $(MODELS) --http $(HTTP) --grpc $(GRPC)
 
 test: $(VENV)/.built ## every test but the slow ones
 	$(BIN)/python -m pytest -m 'not slow' -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
@@ -154,6 +163,11 @@ dist: $(VENV)/.python ## source archive and wheel, built in isolation; the same 
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt build
 	export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \
 	$(BIN)/python -m build && $(BIN)/python tools/reproducible_sdist.py dist/*.tar.gz
+
+wheels: $(VENV)/.python ## manylinux wheels of every Python, by cibuildwheel: needs docker
+	$(BIN)/python -m pip install -q --disable-pip-version-check 'cibuildwheel>=3.1,<4'
+	export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}; \
+	$(BIN)/python -m cibuildwheel --platform linux --output-dir dist
 
 # The container's packages in an environment of their own, and the programs that look at it beside.
 SUPPLY := build/supply
