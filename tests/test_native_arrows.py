@@ -22,7 +22,18 @@ CORE = {
     "v2": {"base", "tensor", "json"},
     "server": {"base", "memory", "http", "queue", "tls", "v2"},
     "http2": set(),
-    "grpc": {"base", "memory", "tensor", "protobuf", "queue", "v2", "http2", "tls", "server"},
+    "grpc": {
+        "base",
+        "memory",
+        "tensor",
+        "protobuf",
+        "queue",
+        "v2",
+        "http",
+        "http2",
+        "tls",
+        "server",
+    },
     "dispatch": {"base", "memory", "tensor", "ipc", "queue", "server"},
 }
 MODULES = {

@@ -6,6 +6,9 @@ import re
 import socket
 from dataclasses import dataclass
 
+HTTP_ONLY = "http"
+"""The gRPC address of a server whose HTTP address carries gRPC, and no other one."""
+
 _PORT = re.compile(r"[0-9]{1,5}")
 
 

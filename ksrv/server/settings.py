@@ -78,9 +78,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     http: Annotated[str, _says("HTTP address HOST:PORT, unix:PATH or off; port 0 picks one.")] = (
         "127.0.0.1:8080"
     )
-    grpc: Annotated[str, _says("gRPC address HOST:PORT, unix:PATH or off; port 0 picks one.")] = (
-        "127.0.0.1:9000"
-    )
+    grpc: Annotated[
+        str,
+        _says(
+            "gRPC address HOST:PORT or unix:PATH, beside the HTTP address; http for that one alone; "
+            "off for none. Port 0 picks one."
+        ),
+    ] = "127.0.0.1:9000"
     grpc_server: Annotated[
         Literal["auto", "native", "grpcio"],
         _says(
@@ -88,6 +92,12 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "where it can serve."
         ),
     ] = "auto"
+    http2: Annotated[
+        bool,
+        _says(
+            "Serve HTTP/2 on the HTTP address too, for REST and gRPC, where libnghttp2 is there."
+        ),
+    ] = True
     workers: Annotated[
         int, msgspec.Meta(ge=1, description="Worker processes; each holds its own models.")
     ] = 1

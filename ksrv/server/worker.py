@@ -220,6 +220,7 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
     alive: bool
     http_server: HttpServer | None = None
     _tls: TlsContext | None = None
+    _http2: Any = None  # the server for connections that speak HTTP/2
     _routes: Sequence[tuple[str, str, int, bool]] = ()
     _routes_state = 0
 
@@ -228,6 +229,8 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         reason = why_not_native(self.cfg, self.wsgi)
         if reason is None:
             try:
+                begin_http2 = getattr(self.wsgi, "http2_server", None)
+                self._http2 = None if begin_http2 is None else begin_http2()
                 self._tls = self._tls_context()
             except SettingsError as error:
                 reason = str(error)
@@ -309,6 +312,8 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         service.engine.on_table_change = http_server.note_model_change
         for listener in self.sockets:
             listener.setblocking(False)
+        if self._http2 is not None:
+            self._http2.serve_with(http_server)
         http_server.listen([listener.fileno() for listener in self.sockets])
         watch_connections(self._traffic)
         self._publish()
@@ -346,7 +351,8 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             return None
         read = getattr(getattr(self.wsgi, "files", None), "certificates", None)
         certificates: Certificates = read or Certificates(self.cfg)
-        return certificates.native_context("http/1.1")
+        protocols = ("http/1.1",) if self._http2 is None else ("h2", "http/1.1")
+        return certificates.native_context(*protocols)
 
     def set_accept_enabled(self, enabled: bool) -> None:
         """Begin or stop accepting; with an HTTP server, the HTTP server does."""
@@ -478,15 +484,14 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
             listener.close()
         self._publish()  # a replaced worker stays ready, a worker of a server that stops does not
         http_server.drain()
+        if self._http2 is not None:  # nothing happens where the service has begun that
+            self._http2.begin_stop(self.cfg.graceful_timeout)
         deadline = time.monotonic() + self.cfg.graceful_timeout
-        while http_server.open_connections > 0 and time.monotonic() < deadline:
+        while self._open_connections() > 0 and time.monotonic() < deadline:
             self._beat()
             self.wait_for_and_dispatch_events(timeout=0.05)
-        if http_server.open_connections:
-            self.log.warning(
-                "%d connections were still open after graceful_timeout",
-                http_server.open_connections,
-            )
+        if left := self._open_connections():
+            self.log.warning("%d connections were still open after graceful_timeout", left)
         http_server.stop()
         deadline = time.monotonic() + 1.0
         for thread in self._threads:  # a handler that hangs keeps its own
@@ -496,3 +501,9 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self.tpool.shutdown(wait=False)
         self.poller.close()
         self.method_queue.close()
+
+    def _open_connections(self) -> int:
+        """Return how many connections are open, those that speak HTTP/2 included."""
+        assert self.http_server is not None
+        open_still = self.http_server.open_connections
+        return open_still if self._http2 is None else open_still + int(self._http2.open_connections)

@@ -11,11 +11,7 @@ namespace ksrv::grpc {
 
 namespace {
 
-http2::Field field_of(const char *name, size_t name_length, const char *value, size_t value_length,
-                      uint8_t flags) noexcept {
-    return {reinterpret_cast<const uint8_t *>(name), reinterpret_cast<const uint8_t *>(value), name_length,
-            value_length, flags};
-}
+using http2::field_of;
 
 template <size_t N, size_t M> http2::Field fixed(const char (&name)[N], const char (&value)[M]) noexcept {
     return field_of(name, N - 1, value, M - 1, http2::FIELD_NO_COPY);
@@ -58,6 +54,10 @@ struct Ending {
 
 // Sends what a call has to send. Called by the owner, with the stream open.
 void Connection::answer(Call *call) noexcept {
+    if (call->rest) {
+        answer_rest(call);
+        return;
+    }
     bool finished, cancelled, empty;
     {
         std::lock_guard<std::mutex> guard(call->lock);
@@ -108,9 +108,16 @@ void Connection::send_trailers(Call *call) noexcept {
     }
 }
 
-size_t Connection::offer(void *stream, size_t most, bool *over) noexcept {
+size_t Connection::offer(void *stream, size_t most, http2::Behind *behind) noexcept {
     Call *call = static_cast<Call *>(stream);
     size_t offered;
+    if (call->rest) {
+        bool over = false;
+        offered = call->rest->offer(most, &over);
+        if (over) *behind = http2::Behind::end;
+        call->trailed = call->trailed || over;
+        return offered;
+    }
     bool finished;
     {
         std::lock_guard<std::mutex> guard(call->lock);
@@ -119,7 +126,7 @@ size_t Connection::offer(void *stream, size_t most, bool *over) noexcept {
     }
     if (finished && !call->trailed) {
         send_trailers(call);
-        *over = true;
+        *behind = http2::Behind::trailers;
     }
     return offered;
 }
@@ -132,9 +139,10 @@ void Connection::answer_over(void *stream) noexcept {
 
 bool Connection::take(void *stream, size_t length, http2::OutgoingBytes *out) noexcept {
     Call *call = static_cast<Call *>(stream);
+    call->answer_sent += length;
+    if (call->rest) return call->rest->take(length, out);
     std::lock_guard<std::mutex> guard(call->lock);
     call->out_bytes -= length;
-    call->answer_sent += length;
     while (length) {
         Payload *payload = call->out_first;
         const size_t some = std::min(length, payload->size - payload->taken);

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "base/monotonic_condition.hpp"
 #include "base/request_id.hpp"
 #include "grpc/payload.hpp"
+#include "grpc/rest_stream.hpp"
 #include "grpc/status.hpp"
 #include "memory/buffer_pool.hpp"
 #include "memory/memory_budget.hpp"
@@ -106,7 +108,9 @@ struct Call {
     std::string authorization;
     RequestId request_id;  // chosen when the metadata is complete
     enum class Encoding : uint8_t { identity, gzip, deflate, other } encoding = Encoding::identity;
-    bool is_post = false, is_grpc = false, head_too_large = false, bad_timeout = false;
+    std::string verb, authority;
+    std::unique_ptr<RestStream> rest;  // of a request that is not gRPC's; set with the fields
+    bool is_grpc = false, is_other = false, head_too_large = false, bad_timeout = false;
     uint64_t timeout_ns = 0;
     bool has_timeout = false;
     std::string path;

@@ -49,12 +49,27 @@ void Connection::release() noexcept {
 
 MemoryBudget *Connection::budget() const noexcept { return server_->budget; }
 
+bool Connection::open_accepted(const AcceptedHttp2 &accepted) noexcept {
+    try {
+        early_.assign(reinterpret_cast<const char *>(accepted.bytes), accepted.length);
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
+    takes_rest_ = true;
+    listener_ = accepted.listener;
+    tls_ = accepted.tls;
+    const bool opened = open();
+    agreed_ = true;
+    return opened;
+}
+
 bool Connection::open() noexcept {
     http2::SessionLimits limits;
     limits.streams = server_->config.streams;
     limits.head = server_->config.head;
     // A caller whose token is unknown may send no more than a small message before somebody looks at it.
-    limits.stream_window = server_->config.checks_callers ? 65535 : 1u << 20;
+    // Nor does what the HTTP server has not read yet, and so has not counted, grow beyond that.
+    limits.stream_window = server_->config.checks_callers || takes_rest_ ? 65535 : 1u << 20;
     const int on = 1;
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     agreed_ = !server_->tls;
@@ -101,7 +116,7 @@ void Connection::drain_mailbox() noexcept {
         call->mailed.store(false, std::memory_order_release);
         if (!closed_ && call->stream > 0) {
             answer(call);
-            if (call->stream > 0) open_window(call);
+            if (call->stream > 0) call->rest ? read_rest(call) : open_window(call);
         }
         call->release();
     }
@@ -161,11 +176,18 @@ void Connection::read_some() noexcept {
 bool Connection::read_once(bool *more) noexcept {
     unsigned char *buffer = read_buffer();
     if (!buffer) return false;
+    if (!early_.empty()) {
+        std::string bytes;
+        bytes.swap(early_);
+        received_ns_ = now_;
+        received_bytes_ += bytes.size();
+        return session_.receive(reinterpret_cast<const unsigned char *>(bytes.data()), bytes.size(), now_) || ended();
+    }
     iovec parts[2];
     int count = 0;
     size_t direct = 0, left = 0;
     Call *call = static_cast<Call *>(session_.stream_in_data(&left));
-    if (call && !call->discards && call->incoming.block) {
+    if (call && !call->rest && !call->discards && call->incoming.block) {
         direct = std::min(left, call->incoming.length - call->got);
         if (direct < DIRECT_BYTES || !count_message(call, direct)) direct = 0;
     }

@@ -1,4 +1,4 @@
-// One HTTP/2 connection of gRPC clients: its socket, its session and its calls.
+// One HTTP/2 connection: its socket, its session and its calls, which are gRPC's or requests of REST.
 //
 // Strategy: whoever has something for a connection (the event loop an event, another thread an answer) counts it in
 // `work_`; who counts the first one is the owner and works until nothing is left. So a session is used by
@@ -15,6 +15,7 @@
 
 #include "grpc/call.hpp"
 #include "http2/session.hpp"
+#include "server/server.hpp"
 #include "tls/tls_session.hpp"
 
 namespace ksrv::grpc {
@@ -38,6 +39,8 @@ class Connection final : public http2::SessionEvents {
     Connection &operator=(const Connection &) = delete;
 
     bool open() noexcept;
+    // Goes on with a connection that the HTTP server has accepted, on one of its addresses.
+    bool open_accepted(const AcceptedHttp2 &accepted) noexcept;
     void retain() noexcept { refs_.fetch_add(1, std::memory_order_relaxed); }
     void release() noexcept;
 
@@ -84,7 +87,7 @@ class Connection final : public http2::SessionEvents {
     void *opened(int32_t stream_id) noexcept override;
     void field(void *stream, const char *name, size_t name_length, const char *value,
                size_t value_length) noexcept override;
-    void fields_over(void *stream) noexcept override;
+    void fields_over(void *stream, bool alone) noexcept override;
     void data(void *stream, const unsigned char *data, size_t length) noexcept override;
     void peer_over(void *stream) noexcept override;
     void closed(void *stream, uint32_t error) noexcept override;
@@ -101,11 +104,17 @@ class Connection final : public http2::SessionEvents {
     void note_first(Call *call) noexcept;
 
     // answer_call.cpp
-    size_t offer(void *stream, size_t most, bool *over) noexcept override;
+    size_t offer(void *stream, size_t most, http2::Behind *behind) noexcept override;
     bool take(void *stream, size_t length, http2::OutgoingBytes *out) noexcept override;
     void answer_over(void *stream) noexcept override;
     void answer(Call *call) noexcept;
     void send_trailers(Call *call) noexcept;
+
+    // rest_call.cpp
+    void begin_rest(Call *call, bool has_body) noexcept;
+    void put_rest(Call *call, const unsigned char *data, size_t length) noexcept;
+    void answer_rest(Call *call) noexcept;
+    void read_rest(Call *call) noexcept;
 
     // deadlines.cpp
     void tick(uint64_t now) noexcept;
@@ -119,6 +128,10 @@ class Connection final : public http2::SessionEvents {
 
     // The owner's.
     TlsSession tls_;
+    std::string early_;          // bytes that the HTTP server has read
+    uint16_t listener_ = 0;      // of the HTTP server
+    bool takes_rest_ = false;    // it came to an address of HTTP,
+    bool spoke_grpc_ = false;    // and calls have come over it
     bool agreed_ = false;  // on the keys, or on none
     http2::OutgoingBytes out_;
     http2::Session session_;

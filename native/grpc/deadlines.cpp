@@ -32,7 +32,8 @@ void Connection::tick(uint64_t now) noexcept {
         session_.go_away(http2::NO_ERROR);
     }
     const bool idle = open_calls.load(std::memory_order_relaxed) == 0;
-    if (idle && (went_away_ || now - idle_since_ns.load(std::memory_order_relaxed) >= config.idle_ns)) {
+    const uint64_t idle_ns = takes_rest_ && !spoke_grpc_ ? server_->http()->config.idle_ns : config.idle_ns;
+    if (idle && (went_away_ || now - idle_since_ns.load(std::memory_order_relaxed) >= idle_ns)) {
         if (!went_away_) {
             server_->count(GRPC_IDLE_CLOSED);
             session_.go_away(http2::NO_ERROR);
@@ -72,7 +73,11 @@ void Connection::look_at_call(Call *call, uint64_t now) noexcept {
     const ServerConfig &config = server_->config;
     bool finished, watched, waits;
     size_t out_bytes;
-    {
+    if (call->rest) {  // what it receives is the HTTP server's to look at
+        out_bytes = call->rest->unsent();
+        finished = true;
+        watched = waits = false;
+    } else {
         std::lock_guard<std::mutex> guard(call->lock);
         finished = call->finished;
         watched = call->watched != nullptr;

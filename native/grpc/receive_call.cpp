@@ -82,13 +82,15 @@ void Connection::field(void *stream, const char *name, size_t name_length, const
     try {
         if (name[0] == ':') {
             if (is(name, name_length, ":path")) call->path.assign(value, value_length);
-            if (is(name, name_length, ":method")) call->is_post = is(value, value_length, "POST");
+            if (is(name, name_length, ":method")) call->verb.assign(value, value_length);
+            if (takes_rest_ && is(name, name_length, ":authority")) call->authority.assign(value, value_length);
             return;
         }
         if (is(name, name_length, "content-type")) {
-            call->is_grpc = begins(value, value_length, "application/grpc") &&
-                            (value_length == 16 || value[16] == '+' || value[16] == ';');
-            return;
+            const bool grpc = begins(value, value_length, "application/grpc") &&
+                              (value_length == 16 || value[16] == '+' || value[16] == ';');
+            (grpc ? call->is_grpc : call->is_other) = true;
+            if (grpc || !takes_rest_) return;
         }
         if (is(name, name_length, "te")) return;
         if (is(name, name_length, "grpc-timeout")) {
@@ -115,14 +117,19 @@ void Connection::field(void *stream, const char *name, size_t name_length, const
     }
 }
 
-void Connection::fields_over(void *stream) noexcept {
+void Connection::fields_over(void *stream, bool alone) noexcept {
     Call *call = static_cast<Call *>(stream);
     if (call->fields_done) return;
     call->fields_done = true;
     spoke_ = true;
-    server_->count(GRPC_CALLS);
     call->message_ns = now_;
+    if (takes_rest_ && !call->is_grpc) {
+        begin_rest(call, !alone);
+        return;
+    }
+    spoke_grpc_ = true;
     call->identify();
+    server_->count(GRPC_CALLS);
     if (call->head_too_large) {
         char text[120];
         snprintf(text, sizeof text, "the call's metadata is above the limit 'head' (%u bytes)",
@@ -131,11 +138,11 @@ void Connection::fields_over(void *stream) noexcept {
         refuse(call, RESOURCE_EXHAUSTED, text);
         return;
     }
-    if (!call->is_post) {
+    if (call->verb != "POST") {
         refuse_http(call, "405");
         return;
     }
-    if (!call->is_grpc) {
+    if (!call->is_grpc || call->is_other) {
         refuse_http(call, "415");
         return;
     }
@@ -175,6 +182,10 @@ void Connection::note_first(Call *call) noexcept {
 
 void Connection::data(void *stream, const unsigned char *data, size_t length) noexcept {
     Call *call = static_cast<Call *>(stream);
+    if (call->rest) {
+        put_rest(call, data, length);
+        return;
+    }
     call->unconsumed += length;
     call->progress_ns = now_;
     while (length && !call->discards) {
@@ -385,6 +396,7 @@ void Connection::peer_over(void *stream) noexcept {
     Call *call = static_cast<Call *>(stream);
     const bool partial = call->prefix_got != 0;
     bool none;
+    if (call->rest) call->rest->put_end();
     {
         std::lock_guard<std::mutex> guard(call->lock);
         call->peer_over = true;
@@ -431,7 +443,11 @@ void Connection::refuse_http(Call *call, const char *http_status) noexcept {
 void Connection::closed(void *stream, uint32_t) noexcept {
     Call *call = static_cast<Call *>(stream);
     stop_receiving(call);
-    if (server_->config.log && call->fields_done) server_->record(call, now_);
+    if (call->rest) {
+        call->rest->cut();
+    } else if (server_->config.log && call->fields_done) {
+        server_->record(call, now_);
+    }
     (call->previous ? call->previous->next : calls_) = call->next;
     if (call->next) call->next->previous = call->previous;
     call->stream = -1;

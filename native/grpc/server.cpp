@@ -89,8 +89,17 @@ void Server::accept_some(size_t listener) noexcept {
     accepting_.fetch_sub(1);
 }
 
+void Server::serve_with(HttpServer *http) noexcept {
+    http_ = http;
+    http->http2_owner = this;
+    http->adopt_http2 = [](void *owner, const AcceptedHttp2 &accepted) {
+        return static_cast<Server *>(owner)->adopt(accepted.fd, &accepted.peer, accepted.peer_length, &accepted);
+    };
+}
+
 // Serves an accepted socket; false where there is no room, and the descriptor stays the caller's.
-bool Server::adopt(int fd, const sockaddr_storage *address, socklen_t length) noexcept {
+bool Server::adopt(int fd, const sockaddr_storage *address, socklen_t length,
+                   const AcceptedHttp2 *accepted) noexcept {
     Connection *connection;
     {
         std::lock_guard<std::mutex> guard(connections_mutex_);
@@ -107,7 +116,8 @@ bool Server::adopt(int fd, const sockaddr_storage *address, socklen_t length) no
     open_connections.fetch_add(1, std::memory_order_relaxed);
     count(GRPC_ACCEPTED);
     connection->retain();
-    if (!connection->open() || !watch(connection, fd)) {
+    const bool opened = accepted ? connection->open_accepted(*accepted) : connection->open();
+    if (!opened || !watch(connection, fd)) {
         connection->post(EVENT_CLOSE);
     } else {
         connection->post(draining.load() ? EVENT_READABLE | EVENT_GOODBYE : EVENT_READABLE);

@@ -1,4 +1,5 @@
-// The gRPC server of a worker: listeners, I/O threads, connections, and the way into Python.
+// The server of a worker for HTTP/2, which carries gRPC, and REST on the addresses of HTTP: listeners, I/O threads,
+// connections, and the way of calls into Python.
 //
 // Strategy: one thread leads: it waits in epoll and works on the connections with an event. Calls that are
 // ready wait in the run queue; the leader takes them into Python itself, so that a call meets one
@@ -104,7 +105,11 @@ class Server {
     Payload *take_decrefs() noexcept { return decrefs_.exchange(nullptr, std::memory_order_acquire); }
 
     // ---- connections ----
-    bool adopt(int fd, const sockaddr_storage *address, socklen_t length) noexcept;
+    bool adopt(int fd, const sockaddr_storage *address, socklen_t length,
+               const AcceptedHttp2 *accepted = nullptr) noexcept;
+    // Takes the HTTP server's connections that speak HTTP/2, and gives it their requests that are not gRPC's.
+    void serve_with(HttpServer *http) noexcept;
+    HttpServer *http() const noexcept { return http_; }
     bool watch(Connection *connection, int fd) noexcept;
     void forget(Connection *connection) noexcept;
     void read_again(Connection *connection) noexcept;  // once others have had their turn
@@ -158,6 +163,7 @@ class Server {
         return now > since && now - since >= allowed;
     }
 
+    HttpServer *http_ = nullptr;
     const ServeCalls serve_python_;
     void *const owner_;
     int epoll_ = -1, wake_ = -1;

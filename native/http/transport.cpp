@@ -1,6 +1,9 @@
 #include "http/transport.hpp"
 
 #include <errno.h>
+#include <linux/sockios.h>
+#include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -40,6 +43,15 @@ Sent send_records(TlsSession *tls, Outgoing *out) noexcept {
     return Sent::all;
 }
 
+Sent send_to_stream(ByteStream *stream, Outgoing *out) noexcept {
+    while (out->at < out->count) {
+        const ssize_t sent = stream->send(out->parts + out->at, out->count - out->at);
+        if (sent < 0) return would_block(errno) ? Sent::blocked : Sent::broken;
+        out->advance(static_cast<size_t>(sent));
+    }
+    return Sent::all;
+}
+
 Sent send_interim(TlsSession *tls) noexcept {
     const ssize_t sent = tls->send(INTERIM, INTERIM_LENGTH);
     tls->interim_waits = sent < 0 && would_block(errno);
@@ -49,6 +61,7 @@ Sent send_interim(TlsSession *tls) noexcept {
 }  // namespace
 
 ssize_t receive_some(Transport *transport, void *data, size_t room) noexcept {
+    if (transport->byte_stream) return transport->byte_stream->receive(data, room);
     if (transport->tls) return transport->tls.receive(data, room);
     ssize_t got;
     do {
@@ -58,6 +71,7 @@ ssize_t receive_some(Transport *transport, void *data, size_t room) noexcept {
 }
 
 Unread look_for_unread(Transport *transport) noexcept {
+    if (transport->byte_stream) return transport->byte_stream->unread();
     if (transport->tls.unread) return Unread::some;
     char next;
     const ssize_t got = recv(transport->fd, &next, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -66,7 +80,27 @@ Unread look_for_unread(Transport *transport) noexcept {
     return would_block(errno) ? Unread::none : Unread::broken;
 }
 
+uint64_t unacknowledged(Transport *transport) noexcept {
+    if (transport->byte_stream) return transport->byte_stream->unsent();
+    int bytes = 0;
+    return ioctl(transport->fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? static_cast<uint64_t>(bytes) : 0;
+}
+
+bool is_peer_gone(Transport *transport, bool *probed) noexcept {
+    if (transport->byte_stream) return transport->byte_stream->is_cut();
+    pollfd asked{transport->fd, POLLRDHUP, 0};
+    if (poll(&asked, 1, 0) <= 0) return false;
+    if (asked.revents & (POLLERR | POLLHUP | POLLNVAL)) return true;
+    if (!(asked.revents & POLLRDHUP) || *probed) return false;
+    *probed = true;
+    return !send_continue(transport);
+}
+
 bool send_continue(Transport *transport) noexcept {
+    if (transport->byte_stream) {
+        const iovec interim{const_cast<char *>(INTERIM), INTERIM_LENGTH};
+        return transport->byte_stream->send(&interim, 1) == static_cast<ssize_t>(INTERIM_LENGTH);
+    }
     if (transport->tls) return send_interim(&transport->tls) != Sent::broken;
     ssize_t sent;
     do {
@@ -76,6 +110,7 @@ bool send_continue(Transport *transport) noexcept {
 }
 
 Sent send_now(Transport *transport, Outgoing *out) noexcept {
+    if (transport->byte_stream) return send_to_stream(transport->byte_stream, out);
     if (TlsSession *tls = &transport->tls; *tls) {
         // The library must be given again what it has not sent.
         const Sent before = tls->interim_waits ? send_interim(tls) : Sent::all;
@@ -98,6 +133,10 @@ Sent send_now(Transport *transport, Outgoing *out) noexcept {
 }
 
 void end_sending(Transport *transport) noexcept {
+    if (transport->byte_stream) {
+        transport->byte_stream->end_sending();
+        return;
+    }
     if (transport->tls) {
         transport->tls.say_farewell();
         transport->tls.end();
@@ -106,6 +145,8 @@ void end_sending(Transport *transport) noexcept {
 }
 
 void close_transport(Transport *transport) noexcept {
+    if (transport->byte_stream) transport->byte_stream->close();
+    transport->byte_stream = nullptr;
     transport->tls.end();
     if (transport->fd >= 0) close(transport->fd);
     transport->fd = -1;

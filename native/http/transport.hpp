@@ -1,4 +1,4 @@
-// The way of a connection's bytes: its socket, and TLS where the listener has it.
+// The way of a connection's bytes: its socket, and TLS where the listener has it; or a stream of HTTP/2.
 //
 // All that the server reads and writes on an accepted connection goes through here. Only who owns the
 // connection calls these functions.
@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "http/byte_stream.hpp"
 #include "http/outgoing.hpp"
 #include "tls/tls_session.hpp"
 
@@ -18,6 +19,7 @@ namespace ksrv {
 struct Transport {
     int fd = -1;
     TlsSession tls;  // begun with the first bytes of a handshake
+    ByteStream *byte_stream = nullptr;  // in place of both
 
     // Whether a read may succeed although the socket makes no event.
     bool needs_no_event() const noexcept { return tls.unread || tls.wants_write; }
@@ -39,6 +41,13 @@ inline bool has_emptied(const Transport *transport, size_t got, size_t room) noe
 
 // Looks without reading.
 Unread look_for_unread(Transport *transport) noexcept;
+
+// Bytes that were sent and that the peer has not acknowledged, as far as can be told.
+uint64_t unacknowledged(Transport *transport) noexcept;
+
+// Whether the peer has gone. One that sends nothing more may read on: it is asked by an interim answer, which
+// `*probed` says was sent.
+bool is_peer_gone(Transport *transport, bool *probed) noexcept;
 
 // Sends as much of a message as the socket takes now.
 Sent send_now(Transport *transport, Outgoing *out) noexcept;

@@ -99,6 +99,10 @@ void Session::answer(int32_t stream_id, const Field *fields, size_t count, bool 
         reset(stream_id, INTERNAL_ERROR);
 }
 
+void Session::interim(int32_t stream_id, const Field *status) noexcept {
+    of_->submit_headers(session_, 0, stream_id, nullptr, status, 1, nullptr);
+}
+
 void Session::trailers(int32_t stream_id, const Field *fields, size_t count) noexcept {
     if (of_->submit_trailer(session_, stream_id, fields, count) != 0) reset(stream_id, INTERNAL_ERROR);
 }
@@ -207,14 +211,16 @@ int Session::on_frame(NgSession *session, const FrameHead *frame, void *user) {
     if (frame->type != FRAME_HEADERS && frame->type != FRAME_DATA) return 0;
     void *stream = self->of_->stream_data(session, frame->stream_id);
     if (!stream) return 0;
-    if (frame->type == FRAME_HEADERS) self->events_->fields_over(stream);
-    if (frame->flags & FLAG_END_STREAM) self->events_->peer_over(stream);
+    const bool over = frame->flags & FLAG_END_STREAM;
+    if (frame->type == FRAME_HEADERS) self->events_->fields_over(stream, over);
+    if (over) self->events_->peer_over(stream);
     return 0;
 }
 
 int Session::on_sent(NgSession *session, const FrameHead *frame, void *user) {
     Session *self = self_of(user);
-    if (frame->type != FRAME_HEADERS || !(frame->flags & FLAG_END_STREAM)) return 0;
+    const bool answers = frame->type == FRAME_HEADERS || frame->type == FRAME_DATA;
+    if (!answers || !(frame->flags & FLAG_END_STREAM)) return 0;
     if (void *stream = self->of_->stream_data(session, frame->stream_id)) self->events_->answer_over(stream);
     return 0;
 }
@@ -247,10 +253,11 @@ ssize_t Session::read_length(NgSession *, uint8_t, int32_t, int32_t connection_w
 
 ssize_t Session::read_data(NgSession *, int32_t, uint8_t *, size_t length, uint32_t *flags, DataSource *source,
                            void *user) {
-    bool over = false;
-    const size_t offered = self_of(user)->events_->offer(source->ptr, length, &over);
-    if (over) *flags |= DATA_EOF | DATA_NO_END_STREAM;
-    if (offered == 0) return over ? 0 : RESULT_DEFERRED;
+    Behind behind = Behind::more;
+    const size_t offered = self_of(user)->events_->offer(source->ptr, length, &behind);
+    if (behind != Behind::more) *flags |= DATA_EOF;
+    if (behind == Behind::trailers) *flags |= DATA_NO_END_STREAM;
+    if (offered == 0) return behind != Behind::more ? 0 : RESULT_DEFERRED;
     *flags |= DATA_NO_COPY;
     return static_cast<ssize_t>(offered);
 }

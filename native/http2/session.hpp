@@ -12,6 +12,12 @@
 
 namespace ksrv::http2 {
 
+inline Field field_of(const char *name, size_t name_length, const char *value, size_t value_length,
+                      uint8_t flags) noexcept {
+    return {reinterpret_cast<const uint8_t *>(name), reinterpret_cast<const uint8_t *>(value), name_length,
+            value_length, flags};
+}
+
 struct SessionLimits {
     uint32_t streams = 128;
     uint32_t stream_window = 65535;
@@ -20,18 +26,21 @@ struct SessionLimits {
     uint32_t head = 16384;  // bytes of a header list
 };
 
+// What comes behind the bytes of an answer that are offered.
+enum class Behind : uint8_t { more, trailers, end };
+
 // What happens on the streams. A stream is the pointer that `opened` returned.
 struct SessionEvents {
     virtual void *opened(int32_t stream_id) noexcept = 0;  // null refuses it
     virtual void field(void *stream, const char *name, size_t name_length, const char *value,
                        size_t value_length) noexcept = 0;
-    virtual void fields_over(void *stream) noexcept = 0;
+    virtual void fields_over(void *stream, bool alone) noexcept = 0;  // whether nothing comes behind them
     virtual void data(void *stream, const unsigned char *data, size_t length) noexcept = 0;
     virtual void peer_over(void *stream) noexcept = 0;  // the peer sends nothing more
     virtual void answer_over(void *stream) noexcept = 0;  // all of the answer is on its way
     virtual void closed(void *stream, uint32_t error) noexcept = 0;
-    // The bytes of the answer: up to `most` of them may be sent now. 0 with `*over` false: none yet.
-    virtual size_t offer(void *stream, size_t most, bool *over) noexcept = 0;
+    // The bytes of the answer: up to `most` of them may be sent now. 0 with more behind: none yet.
+    virtual size_t offer(void *stream, size_t most, Behind *behind) noexcept = 0;
     virtual bool take(void *stream, size_t length, OutgoingBytes *out) noexcept = 0;
     virtual void pinged() noexcept = 0;  // the peer has answered a ping
 
@@ -67,6 +76,7 @@ class Session {
     }
 
     void answer(int32_t stream_id, const Field *fields, size_t count, bool has_body) noexcept;
+    void interim(int32_t stream_id, const Field *status) noexcept;  // an answer before the answer
     void trailers(int32_t stream_id, const Field *fields, size_t count) noexcept;
     void reset(int32_t stream_id, uint32_t error) noexcept;
     void resume(int32_t stream_id) noexcept { of_->resume_data(session_, stream_id); }

@@ -31,7 +31,7 @@ void HttpServer::accept_forgotten(uint64_t now) noexcept {
 void HttpServer::accept_from(uint16_t listener, uint64_t now, int most, bool serves) noexcept {
     for (int i = 0; i < most; ++i) {
         Connection *connection = connections.take();
-        if (!connection && recycle_idle()) connection = connections.take();
+        if (!connection && recycle_idle(true)) connection = connections.take();
         if (!connection) {
             pause_accept(Deadlines::NONE);
             return;
@@ -49,19 +49,7 @@ void HttpServer::accept_from(uint16_t listener, uint64_t now, int most, bool ser
             return;
         }
         count(SERVER_ACCEPTED);
-        connection->fd = fd;
-        connection->low_water = 1;
-        connection->listener = listener;
-        connection->registered = false;
-        connection->close_after = connection->large = false;
-        connection->saw_bytes.store(false, std::memory_order_relaxed);
-        connection->filled = 0;
-        connection->block = nullptr;
-        connection->reset_message();
-        forget_outgoing(&connection->out);
-        connection->out.sent = connection->out.taken = 0;
-        connection->out.owners = nullptr;
-        connection->stage_ns = now;
+        begin_connection(connection, fd, listener, now);
         if (tls) {  // begins with the client's first bytes: a silent one costs no memory
             connection->phase.store(Phase::handshake, std::memory_order_release);
             arm_for_phase(connection, now);
@@ -74,6 +62,23 @@ void HttpServer::accept_from(uint16_t listener, uint64_t now, int most, bool ser
             arm_for_phase(connection, now);
         }
     }
+}
+
+// Makes a connection that was just taken from the table a new one.
+void HttpServer::begin_connection(Connection *connection, int fd, uint16_t listener, uint64_t now) noexcept {
+    connection->fd = fd;
+    connection->low_water = 1;
+    connection->listener = listener;
+    connection->registered = false;
+    connection->close_after = connection->large = false;
+    connection->saw_bytes.store(false, std::memory_order_relaxed);
+    connection->filled = 0;
+    connection->block = nullptr;
+    connection->reset_message();
+    forget_outgoing(&connection->out);
+    connection->out.sent = connection->out.taken = 0;
+    connection->out.owners = nullptr;
+    connection->stage_ns = now;
 }
 
 // The kernel wakes the first process in a listener's queue that waits, which would always be the same one
@@ -141,8 +146,8 @@ bool HttpServer::client_waits() noexcept {
 // Closes the connection that has been idle for longest between two messages, so that connections kept
 // open for nothing keep nobody out. One whose next message is on its way is left alone, and one that its
 // peer has closed makes room first. The caller is counted in `accepting_`.
-bool HttpServer::recycle_idle() noexcept {
-    if (!client_waits()) return false;
+bool HttpServer::recycle_idle(bool for_waiting) noexcept {
+    if (for_waiting && !client_waits()) return false;
     uint64_t tried = 0;
     for (int i = 0; i < RECYCLE_TRIES; ++i) {
         Connection *oldest = nullptr;

@@ -10,9 +10,7 @@
 // well, or may read on: its bytes do not tell. So it is sent an interim answer, which every client of
 // HTTP/1.1 skips; the system of a client that is gone answers that with a reset.
 
-#include <poll.h>
 #include <sched.h>
-#include <sys/socket.h>
 
 #include "queue/request.hpp"
 #include "server/server.hpp"
@@ -44,15 +42,6 @@ void HttpServer::unwatch(Connection *connection) noexcept {
     }
 }
 
-bool HttpServer::is_disconnected(Connection *connection) noexcept {
-    pollfd asked{connection->fd, POLLRDHUP, 0};
-    if (poll(&asked, 1, 0) <= 0) return false;
-    if (asked.revents & (POLLERR | POLLHUP | POLLNVAL)) return true;
-    if (!(asked.revents & POLLRDHUP) || connection->probed) return false;
-    connection->probed = true;
-    return !send_continue(connection);
-}
-
 void HttpServer::close_disconnected(Connection *connection) noexcept {
     count(SERVER_DISCONNECTED);
     drop(connection);
@@ -67,7 +56,7 @@ void HttpServer::cancel_disconnected() noexcept {
         if (!connection->waiting.compare_exchange_strong(request, LOOKING)) continue;
         // A request that no queue has accepted yet cannot be cancelled: the next look is early enough.
         const bool gone =
-            request->state.load(std::memory_order_acquire) != STATE_NEW && is_disconnected(connection);
+            request->state.load(std::memory_order_acquire) != STATE_NEW && is_peer_gone(connection, &connection->probed);
         connection->waiting.store(gone ? nullptr : request, std::memory_order_release);
         if (!gone) continue;
         watched_.fetch_sub(1, std::memory_order_relaxed);

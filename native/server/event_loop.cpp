@@ -37,6 +37,8 @@ bool HttpServer::listen_on(const int *listeners, size_t count) noexcept {
     if (epoll_ < 0 || wake_ < 0 || notify_ < 0 || !deadlines.made()) return false;
     try {
         listeners_.assign(listeners, listeners + count);
+        woken_.reserve(2 * config.connections);  // adding to them does not throw
+        taken_.reserve(2 * config.connections);
     } catch (const std::bad_alloc &) {
         return false;
     }
@@ -76,15 +78,17 @@ void HttpServer::run(int index) noexcept {
         int handshakes = 0;
         for (int i = 0; i < ready_count; ++i) {
             const uint32_t low = static_cast<uint32_t>(events[i].data.u64);
-            if (low == WAKE_TAG) continue;
+            if (low == WAKE_TAG) {
+                uint64_t woken;
+                if (!stopping_.load(std::memory_order_acquire)) (void)!read(wake_, &woken, sizeof woken);
+                continue;
+            }
             if (low & LISTENER_TAG) {
                 accept_some(static_cast<uint16_t>(low & ~LISTENER_TAG), now);
                 continue;
             }
-            Connection *connection = connections.at(low);
-            const uint32_t generation = static_cast<uint32_t>(events[i].data.u64 >> 32);
-            if (!connection || connection->generation.load(std::memory_order_acquire) != generation)
-                continue;
+            Connection *connection = connection_of(events[i].data.u64);
+            if (!connection) continue;
             if (!connection->claim_for_event()) {
                 mute(connection);
                 continue;
@@ -97,6 +101,7 @@ void HttpServer::run(int index) noexcept {
                 on_event(connection, events[i].events, now);
             }
         }
+        serve_woken_streams(now);
         uint64_t due = next_sweep_.load(std::memory_order_relaxed);
         if (now >= due && next_sweep_.compare_exchange_strong(due, now + SWEEP_NS)) sweep(now);
         serve(index);
@@ -106,9 +111,7 @@ void HttpServer::run(int index) noexcept {
 
 void HttpServer::stop() noexcept {
     stopping_.store(true, std::memory_order_release);
-    const uint64_t one = 1;
-    while (write(wake_, &one, sizeof one) < 0 && errno == EINTR) {
-    }
+    wake();
     {
         std::lock_guard<std::mutex> guard(follow_mutex_);
         follow_.notify_all();
@@ -131,6 +134,18 @@ uint64_t HttpServer::stuck_ns() noexcept {
     return longest;
 }
 
+void HttpServer::wake() noexcept {
+    const uint64_t one = 1;
+    while (write(wake_, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+Connection *HttpServer::connection_of(uint64_t tag) noexcept {
+    Connection *connection = connections.at(static_cast<uint32_t>(tag));
+    const bool same = connection && connection->generation.load(std::memory_order_acquire) == tag >> 32;
+    return same ? connection : nullptr;
+}
+
 void HttpServer::notify() noexcept {
     const uint64_t one = 1;
     while (write(notify_, &one, sizeof one) < 0 && errno == EINTR) {
@@ -142,17 +157,21 @@ void HttpServer::notify() noexcept {
 bool HttpServer::tell_epoll(Connection *connection, uint32_t events) noexcept {
     epoll_event event{};
     event.events = events;
-    event.data.u64 = (static_cast<uint64_t>(connection->generation.load(std::memory_order_relaxed)) << 32) |
-                     connection->slot;
+    event.data.u64 = tag_of(connection);
     return epoll_ctl(epoll_, connection->registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, connection->fd, &event) == 0;
 }
 
-// Gives the connection to the kernel. Its deadline must be set; it must not be saw_bytes afterwards.
+// Gives the connection to the kernel. Its deadline must be set; it must not be used afterwards.
 void HttpServer::arm(Connection *connection, uint32_t events) noexcept {
     if (events & EPOLLIN && connection->needs_no_event()) events |= EPOLLOUT;
     if (events & EPOLLOUT) events |= EPOLLONESHOT;  // which stays true
     if (events == connection->reported && connection->arm_as_before()) return;
     connection->settle(ARMING);
+    if (connection->byte_stream) {
+        connection->byte_stream->arm(events);
+        connection->claim.store(ARMED, std::memory_order_release);
+        return;
+    }
     connection->reported = events & EPOLLONESHOT ? 0 : events;
     if (!tell_epoll(connection, events)) {
         drop(connection);
@@ -165,6 +184,7 @@ void HttpServer::arm(Connection *connection, uint32_t events) noexcept {
 // Gives the connection to the sweep alone. Its deadline must be set.
 void HttpServer::arm_for_sweep(Connection *connection) noexcept {
     connection->settle(ARMING);
+    if (connection->byte_stream) connection->byte_stream->arm(0);
     if (connection->reported != 0 && !tell_epoll(connection, EPOLLONESHOT)) {
         drop(connection);
         return;
@@ -241,7 +261,9 @@ bool HttpServer::shake_hands(Connection *connection, uint64_t now) noexcept {
         count(connection->tls.resumed() ? SERVER_TLS_RESUMED : SERVER_TLS_AGREED);
         connection->saw_bytes = true;  // of somebody who may keep connections in store
         connection->phase.store(Phase::idle, std::memory_order_relaxed);
-        return true;
+        if (!adopt_http2 || !connection->tls.agreed_on("h2")) return true;
+        hand_over(connection);
+        return false;
     case Handshake::waits:
         arm_for_phase(connection, now);
         return false;
@@ -345,7 +367,7 @@ void HttpServer::on_event(Connection *connection, uint32_t events, uint64_t now)
 void HttpServer::sweep(uint64_t now) noexcept {
     if (paused_.load(std::memory_order_relaxed)) {
         accepting_.fetch_add(1);
-        if (wanted_.load() && connections.open() >= connections.most()) recycle_idle();
+        if (wanted_.load() && connections.open() >= connections.most()) recycle_idle(true);
         accepting_.fetch_sub(1);
         resume_accept(now);
     }

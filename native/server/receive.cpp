@@ -22,7 +22,12 @@ void HttpServer::advance(Connection *connection, uint64_t now) noexcept {
             return;
         }
         Verdict verdict = Verdict::incomplete;
-        if (connection->filled) {
+        const Preface preface = look_for_preface(connection);
+        if (preface == Preface::whole) {
+            hand_over(connection);
+            return;
+        }
+        if (connection->filled && preface == Preface::none) {
             verdict = classify_head(connection->buffer, connection->filled, &connection->searched,
                                     config.limits, &connection->head);
         }

@@ -337,7 +337,7 @@ void HttpServer::end_body(Connection *connection, BodyState state) noexcept {
 
 // The kernel makes no event for fewer bytes than this.
 void HttpServer::set_low_water(Connection *connection, int bytes) noexcept {
-    if (connection->tls || connection->low_water == bytes) return;  // records are no bytes of the body
+    if (connection->tls || connection->byte_stream || connection->low_water == bytes) return;  // no bytes of the body
     if (setsockopt(connection->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) == 0)
         connection->low_water = bytes;
 }

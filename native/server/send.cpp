@@ -1,14 +1,22 @@
 // How answers are sent, and how their connections go on or close.
 
 #include <errno.h>
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
 
 #include <cstring>
 
 #include "server/server.hpp"
 
 namespace ksrv {
+
+namespace {
+
+// Puts a version of HTTP into a head's first line, in place of one that is as long.
+void tell_version(std::string *head, const char *version) {
+    const size_t length = strlen(version), end = head->find("\r\n");
+    if (end != std::string::npos && end > length) head->replace(end - length, length, version);
+}
+
+}  // namespace
 
 Sent HttpServer::flush(Connection *connection) noexcept {
     return send_now(connection, &connection->out);
@@ -148,7 +156,7 @@ bool HttpServer::finish(Connection *connection, uint64_t now) noexcept {
         errors[status - LEAST_ERROR].fetch_add(1, std::memory_order_relaxed);
     if (config.log) record(connection, now);
     release_buffers(connection);
-    if (connection->close_after) {
+    if (connection->close_after || connection->byte_stream) {
         linger(connection, now);
         return false;
     }
@@ -165,11 +173,8 @@ bool HttpServer::finish(Connection *connection, uint64_t now) noexcept {
 
 // The bytes of all answers on this connection that the peer has taken. What the kernel has accepted
 // says little, for it buffers megabytes; what the peer has not acknowledged yet is subtracted.
-uint64_t HttpServer::acknowledged(const Connection *connection) noexcept {
-    int unacknowledged = 0;
-    if (ioctl(connection->fd, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged < 0) unacknowledged = 0;
-    const uint64_t sent = connection->out.sent;
-    const uint64_t held = static_cast<uint64_t>(unacknowledged);
+uint64_t HttpServer::acknowledged(Connection *connection) noexcept {
+    const uint64_t sent = connection->out.sent, held = unacknowledged(connection);
     return sent > held ? sent - held : 0;
 }
 
@@ -200,6 +205,10 @@ bool HttpServer::still_reading(Connection *connection, uint64_t now) noexcept {
 // Sends no more, and closes when the peer has taken what was sent.
 void HttpServer::linger(Connection *connection, uint64_t now) noexcept {
     end_sending(connection);
+    if (connection->byte_stream) {  // which keeps what was sent, whatever still comes
+        drop(connection);
+        return;
+    }
     connection->filled = 0;
     connection->stage_ns = now;
     connection->phase.store(Phase::linger, std::memory_order_relaxed);
@@ -251,6 +260,7 @@ void HttpServer::record(Connection *connection, uint64_t now) noexcept {
         made.head.assign(reinterpret_cast<char *>(connection->buffer), length);
         made.request_id.assign(connection->request_id.text, connection->request_id.length);
         made.timing = server_timing(connection->out);
+        if (connection->byte_stream) tell_version(&made.head, "HTTP/2.0");
         made.peer = connection->peer;
         made.peer_length = connection->peer_length;
         clock_gettime(CLOCK_REALTIME, &made.at);

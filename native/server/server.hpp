@@ -59,6 +59,20 @@ struct HttpServerConfig {
     std::string server_header = "gunicorn";
 };
 
+// A connection that turned out to speak HTTP/2, with what has come of it.
+struct AcceptedHttp2 {
+    int fd;
+    TlsSession tls;
+    const unsigned char *bytes;
+    size_t length;
+    sockaddr_storage peer;
+    socklen_t peer_length;
+    uint16_t listener;
+};
+
+// Takes such a connection over; false where there is no room, and it stays the caller's.
+using AdoptHttp2 = bool (*)(void *owner, const AcceptedHttp2 &accepted);
+
 // Takes requests into Python: called without the GIL, and pops the run queue until it is empty.
 using Serve = void (*)(void *owner);
 
@@ -160,6 +174,10 @@ class HttpServer {
 
     bool send_piece(Connection *connection) noexcept;  // stream.cpp
 
+    // ---- HTTP/2 (http2_streams.cpp) ----
+    bool open_stream(ByteStream *stream, const sockaddr_storage &peer, socklen_t peer_length,
+                     uint16_t listener) noexcept;
+
     // ---- messages for the app ----
     static constexpr int QUESTIONS = 0, OTHERS = 1;
     Connection *next_app_message(int which) noexcept;
@@ -173,6 +191,8 @@ class HttpServer {
 
     HttpServerConfig config;
     std::shared_ptr<const TlsContext> tls;  // of all listeners, set before they are; null without TLS
+    AdoptHttp2 adopt_http2 = nullptr;  // set before it listens, with its owner; null without HTTP/2
+    void *http2_owner = nullptr;
     PreparedAnswer prepared_answers[PREPARED_ANSWERS];
     NotReadyAnswer unready;
     std::atomic<bool> live{true}, ready{false};
@@ -219,10 +239,11 @@ class HttpServer {
     }
 
     // acceptor.cpp
+    void begin_connection(Connection *connection, int fd, uint16_t listener, uint64_t now) noexcept;
     void accept_some(uint16_t listener, uint64_t now) noexcept;
     void accept_forgotten(uint64_t now) noexcept;
     void accept_from(uint16_t listener, uint64_t now, int most, bool serves) noexcept;
-    bool recycle_idle() noexcept;
+    bool recycle_idle(bool for_waiting) noexcept;
     bool client_waits() noexcept;
     void requeue_listener(uint16_t listener) noexcept;
     void pause_accept(uint64_t until) noexcept;
@@ -230,7 +251,19 @@ class HttpServer {
     bool watch_listeners(bool on) noexcept;
     bool watch_listener(size_t listener, bool on) noexcept;
 
+    // http2_streams.cpp
+    enum class Preface : uint8_t { none, begun, whole };
+    Preface look_for_preface(Connection *connection) noexcept;
+    void hand_over(Connection *connection) noexcept;
+    void wake_stream(uint64_t tag) noexcept;
+    void serve_woken_streams(uint64_t now) noexcept;
+
     // event_loop.cpp
+    void wake() noexcept;
+    static uint64_t tag_of(const Connection *connection) noexcept {
+        return static_cast<uint64_t>(connection->generation.load(std::memory_order_relaxed)) << 32 | connection->slot;
+    }
+    Connection *connection_of(uint64_t tag) noexcept;  // null where the connection is another by now
     void on_event(Connection *connection, uint32_t events, uint64_t now) noexcept;
     void sweep(uint64_t now) noexcept;
     void expire(Connection *connection, uint64_t now) noexcept;
@@ -245,7 +278,6 @@ class HttpServer {
     void defer_decref(Owners *owners) noexcept;
 
     // disconnect_watch.cpp
-    bool is_disconnected(Connection *connection) noexcept;
     void cancel_disconnected() noexcept;
 
     // python_dispatch.cpp
@@ -309,7 +341,7 @@ class HttpServer {
     void refuse(Connection *connection, const PreparedAnswer &made, ServerCounter counter) noexcept;
     bool finish(Connection *connection, uint64_t now) noexcept;
     Sent flush(Connection *connection) noexcept;
-    static uint64_t acknowledged(const Connection *connection) noexcept;
+    static uint64_t acknowledged(Connection *connection) noexcept;
     void wait_for_reader(Connection *connection, uint64_t now) noexcept;
     bool still_reading(Connection *connection, uint64_t now) noexcept;
     void linger(Connection *connection, uint64_t now) noexcept;
@@ -338,6 +370,9 @@ class HttpServer {
     bool watching_ = false;
     std::atomic<bool> paused_{false};
     uint64_t paused_until_ = 0;
+
+    std::mutex woken_mutex_;
+    std::vector<uint64_t> woken_, taken_;  // streams with an event; the leader has taken the second ones
 
     std::mutex run_mutex_;
     Connection *run_first_ = nullptr, *run_last_ = nullptr;

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace ksrv {
 
@@ -19,6 +20,13 @@ void forget_errors() noexcept {
 }
 
 }  // namespace
+
+bool TlsSession::agreed_on(const char *protocol) const noexcept {
+    const unsigned char *chosen = nullptr;
+    unsigned int length = 0;
+    openssl.SSL_get0_alpn_selected(ssl, &chosen, &length);
+    return length == strlen(protocol) && memcmp(chosen, protocol, length) == 0;
+}
 
 bool TlsSession::begin(const TlsContext &context, int fd) noexcept {
     forget_errors();

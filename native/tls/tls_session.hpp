@@ -27,6 +27,8 @@ struct TlsSession {
     Handshake shake_hands() noexcept;
     bool resumed() const noexcept { return openssl.SSL_session_reused(ssl) == 1; }
 
+    bool agreed_on(const char *protocol) const noexcept;  // by ALPN
+
     // As recv() on a socket that does not block. At most one record comes with one call.
     ssize_t receive(void *data, size_t room) noexcept;
     // As send(), for at most one record. After EAGAIN it must be called with the same bytes again, which may

@@ -21,7 +21,8 @@ from ksrv._native.queue.request_handle cimport CRequest, NativeHandle, release_r
 from ksrv._native.queue.request_queue cimport PUSH_INLINE, PUSH_OK, Push, retain_queue
 from ksrv._native.server.model_endpoint cimport ModelEndpoint, ksrv_request_of, ksrv_run_inline
 from ksrv._native.server.server cimport (
-    FastRequest, ModelRoute, ModelSignature, RouteTable, const_table, fail_fast_request,
+    FastRequest, HttpServer, ModelRoute, ModelSignature, RouteTable, const_table,
+    fail_fast_request,
 )
 from ksrv._native.tls.tls_context cimport TlsContext
 
@@ -457,6 +458,7 @@ cdef class GrpcServer:
     cdef object answered
     cdef list endpoints
     cdef MemoryBudget budget
+    cdef HttpServer http
 
     def __cinit__(
         self, methods, handler, check, answered, MemoryBudget budget not None, dict settings,
@@ -503,7 +505,8 @@ cdef class GrpcServer:
         if self.server != NULL:
             self.server.close_all()
             _release_sent(self.server)
-            del self.server
+            if self.http is None:  # else its streams may refer to the server
+                del self.server
 
     def set_routes(self, routes):
         """Say which models take calls without Python before their handler.
@@ -540,6 +543,15 @@ cdef class GrpcServer:
         cdef vector[int] fds = listeners
         if not self.server.listen_on(fds.data(), fds.size()):
             raise OSError("the gRPC server's epoll instance could not be set up")
+
+    def serve_with(self, HttpServer http not None):
+        """Take the connections of an HTTP server that speak HTTP/2; before it listens.
+
+        Args:
+            http: Where their requests that are not gRPC's are served.
+        """
+        self.http = http
+        self.server.serve_with(http.server)
 
     def run(self, int index):
         """Be I/O thread number `index`, without the GIL, until `stop` is called."""

@@ -287,3 +287,12 @@ cdef extern from "server/server.hpp" namespace "ksrv" nogil:
         size_t fields_length, const char *server, size_t server_length, cbool close,
         cbool http_1_0, const RequestId &id
     ) noexcept
+
+
+cdef class HttpServer:
+    cdef CHttpServer *server
+    cdef object handler
+    cdef object check
+    cdef list endpoints
+
+    cdef int _set_unready(self, tuple answer) except -1

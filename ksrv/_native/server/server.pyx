@@ -105,11 +105,6 @@ cdef class HttpServer:
         OSError: epoll could not be set up.
     """
 
-    cdef CHttpServer *server
-    cdef object handler
-    cdef object check
-    cdef list endpoints
-
     def __cinit__(
         self, HeadRules rules not None, handler, answers, *, int threads=2,
         uint32_t connections=1000, double head=10.0, double grace=10.0, uint64_t rate=4096,

@@ -17,6 +17,7 @@ from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.server.model_endpoint import ModelEndpoint
+from ksrv._native.server.server import HttpServer
 from ksrv._native.tls.tls_context import TlsContext
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.request_handle import SplitRequest
@@ -70,7 +71,7 @@ class NativeGrpcServer:
         self._infer_pool = self._services.pool("infer", bounds.CALL_THREADS)
         self._calls = self._services.calls
         self._budget = self._services.budget
-        self._methods = self._services.methods
+        self._methods = {} if settings.grpc == "off" else self._services.methods
         self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
         self._core: GrpcServer | None = None
@@ -90,24 +91,23 @@ class NativeGrpcServer:
         """Listen and serve.
 
         Args:
-            address: "host:port" or "unix:path"; port 0 lets the system choose.
+            address: "host:port" or "unix:path"; port 0 lets the system choose. "off" serves the
+                connections of `serve_with` alone.
             listener: A socket that listens there already, which other workers share.
             tls: What all connections are encrypted with; None for cleartext.
 
         Returns:
-            The port; 1 for a unix socket.
+            The port; 1 for a unix socket, 0 without an address.
 
         Raises:
             RuntimeError: The address is taken or does not exist.
         """
         found = parse_address(address, "grpc")
-        assert found is not None, "a server is started where there is an address"
-        if listener is None:
+        if found is not None and listener is None:
             try:
                 listener = listen(found, self._settings.backlog)
             except OSError as error:
                 raise RuntimeError(f"{address} cannot be listened on: {error}") from error
-        listener.setblocking(False)
         self._listener = listener
         core = self._core = GrpcServer(
             [self._declared(path, method) for path, method in self._methods.items()],
@@ -118,7 +118,9 @@ class NativeGrpcServer:
             self._config(),
             tls,
         )
-        core.listen([listener.fileno()])
+        if listener is not None:
+            listener.setblocking(False)
+        core.listen([] if listener is None else [listener.fileno()])
         for index in range(CORE_THREADS):
             thread = threading.Thread(
                 target=core.run, args=(index,), name=f"ksrv-grpc-{index}", daemon=True
@@ -132,7 +134,23 @@ class NativeGrpcServer:
                 "ksrv-grpc-access-log", lambda: write_calls(core.records())
             )
             self._access_log.start()
-        return 1 if found.path else int(listener.getsockname()[1])
+        if listener is None:
+            return 0
+        return int(listener.getsockname()[1]) if listener.family != socket.AF_UNIX else 1
+
+    def serve_with(self, http_server: HttpServer) -> None:
+        """Serve the connections of the HTTP server that speak HTTP/2, and have it serve their REST.
+
+        Args:
+            http_server: A server that does not listen yet.
+        """
+        assert self._core is not None, "a server that was started serves with another one"
+        self._core.serve_with(http_server)
+
+    @property
+    def open_connections(self) -> int:
+        """The number of open connections."""
+        return 0 if self._core is None else self._core.open_connections
 
     def _declared(self, path: str, method: Method) -> dict[str, Any]:
         """Return what the native server has to know of a method."""
@@ -181,8 +199,8 @@ class NativeGrpcServer:
         self._end = time.monotonic() + grace
         self._services.begin_stop()
         self._core.accept(False)
-        assert self._listener is not None, "a server that was started listens"
-        self._listener.close()
+        if self._listener is not None:
+            self._listener.close()
         self._core.drain()
 
     def stop(self, grace: float) -> None:

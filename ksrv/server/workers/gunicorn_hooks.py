@@ -14,6 +14,7 @@ from typing import Any
 from ksrv.images import jpeg
 from ksrv.server import tls
 from ksrv.server.addresses import (
+    HTTP_ONLY,
     Address,
     AddressError,
     check_exposure,
@@ -30,7 +31,7 @@ from ksrv.server.http.gunicorn_errors import speak_json
 from ksrv.server.logs import ACCESS_FORMAT, configure, gunicorn_logger
 from ksrv.server.memory_regions import check_shared_memory
 from ksrv.server.settings import ServerSettings, SettingsError
-from ksrv.server.worker import tls_library
+from ksrv.server.worker import KsrvWorker, tls_library, why_settings_not_native
 from ksrv.server.workers.arbiter import adopt
 from ksrv.server.workers.banner import print_addresses
 from ksrv.server.workers.configured_files import read_files
@@ -85,7 +86,8 @@ class Master:
         self.service = Service(settings, self.table)
         Access(settings)  # a token file that cannot be read is told before anything starts
         self._http = parse_address(settings.http, "http")
-        self._grpc = parse_address(settings.grpc, "grpc")
+        alone = settings.grpc == HTTP_ONLY
+        self._grpc = None if alone else parse_address(settings.grpc, "grpc")
         self._quiet = None if self._http else _Quiet(tempfile.TemporaryDirectory(prefix="ksrv-"))
         self._grpc_socket: socket.socket | None = None
 
@@ -150,10 +152,12 @@ class Master:
                 address = Address(path=bound) if isinstance(bound, str) else Address(*bound[:2])
                 check_exposure(address, "http", insecure=settings.insecure, credentials=guarded)
                 loopback = loopback and address.loopback
+            native = is_native(settings, encrypted=self.service.files.certificates is not None)
+            if settings.grpc == HTTP_ONLY:
+                self._check_http2(server, native=native)
             if self._grpc is not None:
                 loopback = loopback and self._grpc.loopback
                 check_exposure(self._grpc, "grpc", insecure=settings.insecure, credentials=guarded)
-                native = is_native(settings, encrypted=self.service.files.certificates is not None)
                 self._take_grpc(self._grpc, server.cfg.umask, native=native)
             check_shared_memory(settings, loopback=loopback)
             _check_jpeg_decoder(settings)
@@ -163,6 +167,20 @@ class Master:
                         check_free(Address(*bound[:2]), "http")
         except (AddressError, SettingsError, OSError) as error:
             raise RuntimeError(str(error)) from error
+
+    def _check_http2(self, server: Any, *, native: bool) -> None:
+        """Refuse gRPC on the HTTP address alone where HTTP/2 is not served there."""
+        reason = None
+        if self._http is None or not self.settings.http2:
+            reason = "setting 'http' or 'http2' is off"
+        elif not native:
+            reason = "libnghttp2 is not used"
+        elif not issubclass(server.cfg.worker_class, KsrvWorker):
+            reason = f"worker_class is {server.cfg.worker_class_str}"
+        else:
+            reason = why_settings_not_native(server.cfg)
+        if reason is not None:
+            raise SettingsError(f"setting 'grpc': the HTTP address does not carry gRPC: {reason}")
 
     def _take_grpc(self, address: Address, umask: int, *, native: bool) -> None:
         """Take the gRPC address, so that port 0 means one port and a second server fails.

@@ -38,7 +38,6 @@ from ksrv.server.workers.stop_signals import StopSignals
 from ksrv.server.workers.worker_table import CAPACITY, State, WorkerTable
 
 if TYPE_CHECKING:
-    from ksrv._native.memory.memory_budget import MemoryBudget
     from ksrv._native.server.model_endpoint import ModelEndpoint
     from ksrv.engine.engine import Engine
     from ksrv.server.grpc.grpcio_server import GrpcioServer
@@ -80,6 +79,7 @@ class Service:
         self.shared_memory: SharedMemory | None = None
         self._app: Callable[..., Iterable[bytes]] | None = None
         self._grpc: GrpcioServer | NativeGrpcServer | None = None
+        self._shared: dict[str, Any] = {}  # what the front ends have together
         self._url: str | None = None
         self._signals = StopSignals(table)
         self._unloaded: Collection[str] = ()
@@ -182,40 +182,55 @@ class Service:
             time.sleep(POLL_SECONDS)
         if not worker.alive:
             sys.exit(0)  # told to leave before it served; a worker's loop would accept once more
-        if self.grpc_address is not None:
-            self._start_grpc(self.grpc_address, access, budget, statistics)
-        # Only now may a worker that this one replaces leave: both front ends are there.
-        self._table.set_accepting(self._slot, True)
-        self._table.set_served()
-
-    def _start_grpc(
-        self,
-        address: Address,
-        access: Access,
-        budget: "MemoryBudget",
-        statistics: ServerStatistics,
-    ) -> None:
-        shared: dict[str, Any] = {
+        self._shared = {
             "access": access,
             "shared_memory": self.shared_memory,
             "budget": budget,
             "statistics": statistics,
         }
+        if self.grpc_address is not None:
+            self._start_grpc(self.grpc_address)
+        # Only now may a worker that this one replaces leave: both front ends are there.
+        self._table.set_accepting(self._slot, True)
+        self._table.set_served()
+
+    def _start_grpc(self, address: Address) -> None:
         certificates = self.files.certificates
         if self.grpc_listener is not None:
-            from ksrv.server.grpc.native_server import NativeGrpcServer
-
-            native = NativeGrpcServer(self.engine, self.settings, **shared)
-            self._grpc = native
-            tls = None if certificates is None else certificates.native_context("h2")
-            native.start(str(address), listener=self.grpc_listener, tls=tls)
+            self._start_native(str(address))
             return
         from ksrv.server.grpc.grpcio_server import GrpcioServer
 
         credentials = None if certificates is None else certificates.grpc_credentials()
-        server = GrpcioServer(self.engine, self.settings, **shared)
+        server = GrpcioServer(self.engine, self.settings, **self._shared)
         self._grpc = server
         server.start(str(address), shared=True, credentials=credentials)
+
+    def _start_native(self, address: str) -> "NativeGrpcServer":
+        from ksrv.server.grpc.native_server import NativeGrpcServer
+
+        certificates = self.files.certificates
+        native = self._grpc = NativeGrpcServer(self.engine, self.settings, **self._shared)
+        tls = None if certificates is None else certificates.native_context("h2")
+        native.start(address, listener=self.grpc_listener, tls=tls)
+        return native
+
+    def http2_server(self) -> "NativeGrpcServer | None":
+        """Return the server for connections to the HTTP address that speak HTTP/2.
+
+        Returns:
+            It serves gRPC on an address of its own, if there is one. None where HTTP/2 is off, or
+            without libnghttp2.
+        """
+        from ksrv.server.grpc.choice import is_native
+        from ksrv.server.grpc.native_server import NativeGrpcServer
+
+        encrypted = self.files.certificates is not None
+        if not self.settings.http2 or not is_native(self.settings, encrypted=encrypted):
+            return None
+        if self._grpc is None:
+            return self._start_native("off")
+        return self._grpc if isinstance(self._grpc, NativeGrpcServer) else None
 
     def set_fast_routes(self, routes: "Sequence[tuple[str, str, ModelEndpoint]]") -> None:
         """Tell the gRPC server which models take calls without Python before their handler.

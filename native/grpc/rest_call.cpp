@@ -1,0 +1,85 @@
+// Requests that are not gRPC's, on their way to the HTTP server and back.
+
+#include <new>
+
+#include "grpc/connection.hpp"
+#include "grpc/server.hpp"
+
+namespace ksrv::grpc {
+
+namespace {
+
+const http2::Field STATUS_100 = http2::field_of(":status", 7, "100", 3, http2::FIELD_NO_COPY);
+
+}  // namespace
+
+// The fields of a request are there.
+void Connection::begin_rest(Call *call, bool has_body) noexcept {
+    note_first(call);
+    call->admitted.store(true, std::memory_order_relaxed);  // the HTTP server looks at the caller
+    if (call->head_too_large) {
+        server_->count(GRPC_TOO_LARGE);
+        refuse_http(call, "431");
+        return;
+    }
+    try {
+        auto made = std::make_unique<RestStream>(call);
+        if (!made->begin(*call, has_body)) {
+            refuse_http(call, "400");
+            return;
+        }
+        call->rest = std::move(made);
+    } catch (const std::bad_alloc &) {
+        session_.reset(call->stream, http2::REFUSED_STREAM);
+        return;
+    }
+    call->retain();  // until `RestStream::close`
+    if (server_->http()->open_stream(call->rest.get(), address, address_length, listener_)) return;
+    call->release();
+    call->trailed = true;
+    session_.reset(call->stream, http2::REFUSED_STREAM);
+}
+
+void Connection::put_rest(Call *call, const unsigned char *data, size_t length) noexcept {
+    if (!call->rest->put(data, length)) {
+        session_.reset(call->stream, http2::INTERNAL_ERROR);
+        return;
+    }
+    read_rest(call);
+}
+
+// Lets the peer send as much more as the HTTP server has read.
+void Connection::read_rest(Call *call) noexcept { session_.consume(call->stream, call->rest->take_read()); }
+
+void Connection::answer_rest(Call *call) noexcept {
+    const RestStream::Answer found = call->rest->answer();
+    if (call->trailed) return;
+    if (found.broken) {
+        call->trailed = true;
+        session_.reset(call->stream, http2::INTERNAL_ERROR);
+        return;
+    }
+    if (call->answered) {
+        session_.resume(call->stream);
+        return;
+    }
+    if (found.interim) session_.interim(call->stream, &STATUS_100);
+    if (!found.head) return;
+    call->answered = true;
+    call->answer_ns = call->answer_looked = now_;
+    call->trailed = found.alone;
+    try {
+        std::vector<http2::Field> fields;
+        const std::string &status = call->rest->status();
+        fields.reserve(1 + call->rest->fields().size());
+        fields.push_back(http2::field_of(":status", 7, status.data(), status.size(), 0));
+        for (const auto &field : call->rest->fields())
+            fields.push_back(http2::field_of(field.first.data(), field.first.size(), field.second.data(),
+                                             field.second.size(), 0));
+        session_.answer(call->stream, fields.data(), fields.size(), !found.alone);
+    } catch (const std::bad_alloc &) {
+        session_.reset(call->stream, http2::INTERNAL_ERROR);
+    }
+}
+
+}  // namespace ksrv::grpc

@@ -1,0 +1,99 @@
+// A request over HTTP/2 that is not gRPC's: its stream, for the HTTP server to serve like a connection.
+//
+// Strategy: the HTTP server reads a message of HTTP/1.1 and writes an answer of HTTP/1.1. The stream puts the one
+// together from fields and DATA, and takes the other apart. It holds few bytes either way: the window of the
+// peer opens as the server reads, and the server waits for room as it does for a socket's.
+//
+// The connection's owner calls the session's side, the I/O threads of the HTTP server call `ByteStream`'s;
+// what both touch lies under the mutex.
+
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "http/byte_stream.hpp"
+#include "http/chunked_body.hpp"
+#include "http2/outgoing_bytes.hpp"
+
+namespace ksrv::grpc {
+
+struct Call;
+
+class RestStream final : public ByteStream {
+  public:
+    static constexpr size_t ROOM = 128u << 10;  // for bytes of an answer that the session has not taken
+
+    explicit RestStream(Call *call) noexcept : call_(call) {}
+    RestStream(const RestStream &) = delete;
+    RestStream &operator=(const RestStream &) = delete;
+    ~RestStream();
+
+    // ---- the session's side ----
+    // Puts the head of a message together. False: it is none of HTTP/1.1. May throw std::bad_alloc.
+    bool begin(const Call &call, bool has_body);
+    bool put(const unsigned char *data, size_t length) noexcept;  // false: there is no memory
+    void put_end() noexcept;  // the peer sends no more
+    void cut() noexcept;      // the stream is closed
+
+    struct Answer {
+        bool interim = false;  // 100 is to be sent
+        bool head = false;     // the fields are there; `status` and `fields` do not change any more
+        bool alone = false;    // and nothing comes behind them
+        bool broken = false;   // it will never be whole
+    };
+    Answer answer() noexcept;
+    const std::string &status() const noexcept { return status_; }
+    const std::vector<std::pair<std::string, std::string>> &fields() const noexcept { return fields_; }
+    size_t offer(size_t most, bool *over) noexcept;
+    bool take(size_t length, http2::OutgoingBytes *out) noexcept;
+    size_t take_read() noexcept;  // bytes of DATA that the server has read since the last call
+
+    // ---- the HTTP server's side ----
+    ssize_t receive(void *data, size_t room) noexcept override;
+    ssize_t send(const iovec *parts, int count) noexcept override;
+    Unread unread() noexcept override;
+    uint64_t unsent() noexcept override;
+    bool is_cut() noexcept override;
+    void end_sending() noexcept override;
+    void close() noexcept override;
+    void arm(uint32_t events) noexcept override;
+
+  private:
+    enum class State : uint8_t { head, counted, chunked, open, over, broken };
+
+    struct Piece;
+
+    uint32_t events() const noexcept;
+    void tell_server() noexcept;
+    void read_more(size_t length) noexcept;
+    void append(const unsigned char *data, size_t length);
+    size_t put_answer(const unsigned char *data, size_t length);
+    void read_head();
+    size_t add_piece(const unsigned char *data, size_t length);
+
+    Call *const call_;  // which owns this
+    std::mutex lock_;
+    uint32_t wanted_ = 0;  // what the server waits for
+
+    std::vector<unsigned char> in_;  // of the message, from `in_at_` on
+    size_t in_at_ = 0;
+    size_t in_data_ = 0, in_read_ = 0;  // bytes of DATA that lie there, and that were read
+    bool in_chunks_ = false;            // DATA becomes chunks
+    bool in_over_ = false, cut_ = false, closed_ = false;
+    bool is_head_ = false;  // the answer has no body
+
+    State state_ = State::head;
+    std::string head_, status_;
+    std::vector<std::pair<std::string, std::string>> fields_;
+    bool interim_ = false, has_head_ = false;
+    uint64_t left_ = 0;  // of a counted answer
+    ChunkDecoder chunks_;
+    Piece *first_ = nullptr, *last_ = nullptr;
+    size_t out_bytes_ = 0;
+};
+
+}  // namespace ksrv::grpc

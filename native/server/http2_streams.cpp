@@ -1,0 +1,109 @@
+// HTTP/2 on the addresses of HTTP: its connections are found and given away, and their requests come back, each
+// on a stream of its own.
+//
+// Strategy: whether a connection speaks HTTP/2 shows in its first bytes, or TLS has agreed on it. It goes to
+// the server of HTTP/2 then (native/grpc), which owns its socket from there on. A request that is not gRPC's
+// comes back as a connection whose bytes are a `ByteStream`'s, with a head of HTTP/1.1, for one message. So
+// heads, bodies, callers, deadlines, budgets, answers and the access log have one meaning over both.
+
+#include <errno.h>
+
+#include <algorithm>
+
+#include "server/server.hpp"
+
+namespace ksrv {
+
+namespace {
+
+constexpr char PREFACE[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+constexpr size_t PREFACE_LENGTH = sizeof PREFACE - 1;
+
+}  // namespace
+
+// Whether a connection begins with the preface of HTTP/2, or may still do so.
+HttpServer::Preface HttpServer::look_for_preface(Connection *connection) noexcept {
+    if (!adopt_http2 || !connection->filled || connection->buffer[0] != PREFACE[0]) return Preface::none;
+    if (connection->byte_stream || connection->out.sent != 0) return Preface::none;  // it is no beginning
+    const size_t length = std::min(connection->filled, PREFACE_LENGTH);
+    if (memcmp(connection->buffer, PREFACE, length) != 0) {
+        if (connection->searched < PREFACE_LENGTH) connection->searched = 0;
+        return Preface::none;
+    }
+    if (length == PREFACE_LENGTH) return Preface::whole;
+    connection->searched = connection->filled;
+    return Preface::begun;
+}
+
+// Gives a connection, with what has come of it, to the server of HTTP/2.
+void HttpServer::hand_over(Connection *connection) noexcept {
+    deadlines.set(connection->slot, Deadlines::NONE);
+    connection->settle(MUTED);
+    if (connection->registered) epoll_ctl(epoll_, EPOLL_CTL_DEL, connection->fd, nullptr);
+    connection->registered = false;
+    connection->reported = 0;
+    AcceptedHttp2 accepted;
+    accepted.fd = connection->fd;
+    accepted.tls = connection->tls;
+    accepted.bytes = connection->buffer;
+    accepted.length = connection->filled;
+    accepted.peer = connection->peer;
+    accepted.peer_length = connection->peer_length;
+    accepted.listener = connection->listener;
+    if (adopt_http2(http2_owner, accepted)) {
+        connection->fd = -1;
+        connection->tls = TlsSession{};
+    }
+    connection->filled = 0;
+    drop(connection);
+}
+
+// Serves a request whose bytes a stream carries. False where there is no room for it.
+bool HttpServer::open_stream(ByteStream *stream, const sockaddr_storage &peer, socklen_t peer_length,
+                             uint16_t listener) noexcept {
+    if (stopping_.load(std::memory_order_acquire)) return false;
+    Connection *connection = connections.take();
+    if (!connection) {
+        accepting_.fetch_add(1);
+        if (wanted_.load() && recycle_idle(false)) connection = connections.take();
+        accepting_.fetch_sub(1);
+        if (!connection) return false;
+    }
+    const uint64_t now = unsigned_now_ns();
+    begin_connection(connection, -1, listener, now);
+    connection->peer = peer;
+    connection->peer_length = peer_length;
+    connection->byte_stream = stream;
+    stream->ready = [](void *owner, uint64_t tag) { static_cast<HttpServer *>(owner)->wake_stream(tag); };
+    stream->owner = this;
+    stream->tag = tag_of(connection);
+    connection->phase.store(Phase::idle, std::memory_order_release);
+    arm_for_phase(connection, now);
+    return true;
+}
+
+// Has an I/O thread look at a stream's connection. Called by any thread, even while the stream is being armed.
+void HttpServer::wake_stream(uint64_t tag) noexcept {
+    bool first;
+    {
+        std::lock_guard<std::mutex> guard(woken_mutex_);
+        first = woken_.empty();
+        woken_.push_back(tag);
+    }
+    if (first) wake();
+}
+
+void HttpServer::serve_woken_streams(uint64_t now) noexcept {
+    {
+        std::lock_guard<std::mutex> guard(woken_mutex_);
+        if (woken_.empty()) return;
+        taken_.swap(woken_);
+    }
+    for (const uint64_t tag : taken_) {
+        Connection *connection = connection_of(tag);
+        if (connection && connection->claim_for_event()) on_event(connection, 0, now);
+    }
+    taken_.clear();
+}
+
+}  // namespace ksrv

@@ -1,0 +1,175 @@
+"""REST over HTTP/2 means what it means over HTTP/1.1: the same requests, over both, with the same answers."""
+
+import gzip
+import json
+import re
+import ssl
+import subprocess
+
+import httpx
+import numpy as np
+import pytest
+
+from ksrv.testing import Server
+from tests.support.certificates import self_signed
+from tests.support.models import DOUBLE, VECTOR, write_all, write_model
+from tests.support.wire.http2_client import Http2Client
+
+BODY = json.dumps(
+    {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+).encode()
+
+
+def binary(rows, columns, *, binary_out=True):
+    """The body of a request with one binary tensor, and the header that tells of its JSON."""
+    value = np.arange(rows * columns, dtype=np.float32)
+    entry = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": [rows, columns],
+        "parameters": {"binary_data_size": value.nbytes},
+    }
+    text = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": binary_out}})
+    return text.encode() + value.tobytes(), {"Inference-Header-Content-Length": str(len(text))}
+
+
+SMALL, SMALL_FIELDS = binary(1, 4)
+LARGE, LARGE_FIELDS = binary(300, 1000)
+JSON_OUT, JSON_FIELDS = binary(1, 4, binary_out=False)
+INFER, ECHO = "/v2/models/double/infer", "/v2/models/echo/infer"
+
+REQUESTS = {
+    "live": ("GET", "/v2/health/live", {}, None),
+    "ready": ("GET", "/v2/health/ready", {}, None),
+    "server": ("GET", "/v2", {}, None),
+    "model": ("GET", "/v2/models/double", {}, None),
+    "unknown model": ("GET", "/v2/models/none", {}, None),
+    "query": ("GET", "/v2/models/double?x=1&y=%20", {}, None),
+    "head": ("HEAD", "/v2/models/double", {}, None),
+    "head of nothing": ("HEAD", "/nothing", {}, None),
+    "no route": ("GET", "/nothing", {}, None),
+    "no such method": ("DELETE", "/v2/models/double", {}, None),
+    "options": ("OPTIONS", "/v2", {}, None),
+    "infer": ("POST", INFER, {}, BODY),
+    "infer, handler process": ("POST", "/v2/models/apart/infer", {}, BODY),
+    "binary": ("POST", INFER, SMALL_FIELDS, SMALL),
+    "binary in, JSON out": ("POST", INFER, JSON_FIELDS, JSON_OUT),
+    "large": ("POST", ECHO, LARGE_FIELDS, LARGE),
+    "no body": ("POST", INFER, {}, None),
+    "empty body": ("POST", INFER, {}, b""),
+    "broken JSON": ("POST", INFER, {}, BODY[:-1]),
+    "wrong shape": ("POST", INFER, {}, BODY.replace(b"[1, 4]", b"[1, 5]")),
+    "wrong length of JSON": ("POST", INFER, {"Inference-Header-Content-Length": "9999"}, BODY),
+    "no number": ("POST", INFER, {"Inference-Header-Content-Length": "x"}, BODY),
+    "gzip": ("POST", INFER, {"Content-Encoding": "gzip"}, gzip.compress(BODY)),
+    "no gzip": ("POST", INFER, {"Content-Encoding": "gzip"}, BODY),
+    "index": ("POST", "/v2/repository/index", {}, b"{}"),
+    "a body for a question": ("GET", "/v2/models/double", {}, b"hello"),
+    "unknown encoding": ("POST", INFER, {"Content-Encoding": "br"}, BODY),
+    "compressed answer": ("GET", "/v2/models/double", {"Accept-Encoding": "gzip"}, None),
+    "percent": ("GET", "/v2/models/%64ouble", {}, None),
+    "dots": ("GET", "/v2/../v2/models/double", {}, None),
+}
+
+CONNECTION = {"connection", "transfer-encoding", "date", "keep-alive"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    write_model(root, "apart", DOUBLE, f"{VECTOR}executor: process\n")
+    return write_all(root)
+
+
+@pytest.fixture(scope="module", params=["cleartext", "TLS", "token"])
+def served(models, request, tmp_path_factory):
+    """A server, what its certificate is known by, and the fields that its callers send."""
+    folder = tmp_path_factory.mktemp("certificate")
+    settings, fields, verify = {}, {}, False
+    if request.param == "TLS":
+        key, cert = self_signed(folder)
+        settings = {"tls_cert": str(cert), "tls_key": str(key)}
+        verify = ssl.create_default_context(cafile=cert)
+    elif request.param == "token":
+        (folder / "token").write_text("sesame\n")
+        (folder / "token").chmod(0o600)
+        settings = {"token_file": str(folder / "token")}
+        fields = {"Authorization": "Bearer sesame"}
+    with Server(models, **settings) as server:
+        yield server, verify, fields
+
+
+@pytest.fixture(scope="module")
+def clients(served):
+    server, verify, fields = served
+    with (
+        httpx.Client(base_url=server.url, verify=verify, headers=fields, timeout=60) as old,
+        httpx.Client(
+            base_url=server.url, verify=verify, headers=fields, timeout=60, http1=False, http2=True
+        ) as new,
+    ):
+        yield old, new
+
+
+def told(answer):
+    """What an answer says, but for what tells of a connection."""
+    fields = {name: value for name, value in answer.headers.items() if name not in CONNECTION}
+    if "server-timing" in fields:
+        fields["server-timing"] = re.sub(r"[\d.]+", "", fields["server-timing"])
+    return answer.status_code, fields, answer.content
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("framing", ["counted", "in pieces"])
+def test_both_versions_give_one_answer(clients, name, framing):
+    method, path, fields, body = REQUESTS[name]
+    if framing == "in pieces" and not body:
+        pytest.skip("there is nothing to cut")
+    answers = []
+    for client in clients:
+        content = body if framing == "counted" else iter([body[:9], body[9:]])
+        named = {"X-Request-ID": "told", **fields}
+        answers.append(client.request(method, path, headers=named, content=content))
+    old, new = answers
+    assert (old.http_version, new.http_version) == ("HTTP/1.1", "HTTP/2")
+    assert told(new) == told(old)
+
+
+def test_bodies_and_answers_of_megabytes_come_whole(clients):
+    body, fields = binary(2000, 4000)
+    for client in clients[1], clients[0]:
+        answer = client.post(ECHO, headers=fields, content=body)
+        assert answer.status_code == 200
+        length = int(answer.headers["inference-header-content-length"])
+        assert answer.content[length:] == body[int(fields["Inference-Header-Content-Length"]) :]
+
+
+def test_who_shows_no_token_is_refused(served):
+    server, _, fields = served
+    if not fields:
+        pytest.skip("everybody may call")
+    with Http2Client(server.http) as client:
+        for method, path, body in (
+            ("GET", "/v2/models/double", None),
+            ("POST", INFER, BODY),
+            ("POST", ECHO, bytes(1 << 20)),
+        ):
+            answer = client.request(method, path, body)
+            assert answer.status == 401, (path, answer.body)
+        answer = client.request("GET", "/v2/health/live")
+        assert answer.status == 200
+
+
+def test_curl_speaks_both(served):
+    server, verify, fields = served
+    told = [text for pair in fields.items() for text in ("-H", ": ".join(pair))]
+    how = ["--http2", "-k"] if verify else ["--http2-prior-knowledge"]
+    for version, expected in ((how, b"2"), (["--http1.1", "-k"], b"1.1")):
+        found = subprocess.run(
+            ["curl", "-s", *version, *told, "-d", BODY.decode(), "-w", "\n%{http_version}",
+             server.url + INFER],
+            check=True, capture_output=True, timeout=60,
+        ).stdout  # fmt: skip
+        answer, _, shown = found.rpartition(b"\n")
+        assert json.loads(answer)["outputs"][0]["data"] == [2, 4, 6, 8]
+        assert shown == expected

@@ -1,0 +1,217 @@
+"""A client of HTTP/2 that leaves every decision to its caller: windows, resets, the order of frames."""
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterable
+from typing import Any
+
+import h2.config
+import h2.connection
+import h2.errors
+import h2.events
+import h2.exceptions
+import h2.settings
+
+
+class Answer:
+    """What has come on one stream.
+
+    Attributes:
+        status: The final status, or 0 before it came.
+        interim: The statuses before it.
+        fields: The fields of the answer.
+        body: The bytes of the body so far.
+        over: Whether it is whole.
+        error: The code of a reset, or None.
+    """
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.interim: list[int] = []
+        self.fields: dict[str, str] = {}
+        self.body = b""
+        self.over = False
+        self.error: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes."""
+        return self.over or self.error is not None
+
+
+class Http2Client:
+    """One connection.
+
+    Args:
+        address: The server's, as HOST:PORT, or a connected socket.
+        context: TLS, which offers h2 alone; None for cleartext.
+        window: The initial window of each stream.
+        reads: Whether what came is acknowledged, so that the windows open again.
+
+    Attributes:
+        answers: What has come, by stream.
+        goodbye: The event of GOAWAY, if it came.
+        over: Whether the server has closed the connection.
+    """
+
+    def __init__(
+        self,
+        address: Any,
+        context: ssl.SSLContext | None = None,
+        *,
+        window: int = 1 << 20,
+        reads: bool = True,
+    ) -> None:
+        if isinstance(address, str):
+            host, _, port = address.rpartition(":")
+            address = socket.create_connection((host, int(port)), timeout=60)
+        if context is not None:
+            context.set_alpn_protocols(["h2"])
+            address = context.wrap_socket(address, server_hostname="127.0.0.1")
+            assert address.selected_alpn_protocol() == "h2"
+        self.socket = address
+        self._reads = reads
+        config = h2.config.H2Configuration(
+            header_encoding="utf-8",
+            validate_outbound_headers=False,
+            normalize_outbound_headers=False,
+        )
+        self.h2 = h2.connection.H2Connection(config)
+        self.h2.local_settings[h2.settings.SettingCodes.INITIAL_WINDOW_SIZE] = window
+        self.h2.initiate_connection()
+        if reads:
+            self.h2.increment_flow_control_window(1 << 24)
+        self.answers: dict[int, Answer] = {}
+        self.goodbye: Any = None
+        self.over = False
+        self._buffer = b""
+        self.flush()
+
+    def __enter__(self) -> "Http2Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def flush(self) -> None:
+        """Send what waits."""
+        with contextlib.suppress(ConnectionError):
+            self.socket.sendall(self.h2.data_to_send())
+
+    def begin(
+        self,
+        method: str,
+        path: str,
+        fields: Iterable[tuple[str, str]] = (),
+        *,
+        end: bool = False,
+        scheme: str = "http",
+    ) -> int:
+        """Send the head of a request; return its stream."""
+        stream = self.h2.get_next_available_stream_id()
+        head = [(":method", method), (":scheme", scheme), (":path", path), (":authority", "ksrv")]
+        self.h2.send_headers(stream, [*head, *fields], end_stream=end)
+        self.answers[stream] = Answer()
+        self.flush()
+        return stream
+
+    def send(self, stream: int, data: bytes, *, end: bool = False) -> int:
+        """Send as much of a body as the server takes before it answers; return how much that is."""
+        sent = 0
+        while sent < len(data) and not self.over and not self.answers[stream].ended:
+            room = min(self.h2.local_flow_control_window(stream), self.h2.max_outbound_frame_size)
+            if room <= 0:
+                self.read()
+                continue
+            piece = data[sent : sent + room]
+            sent += len(piece)
+            self.h2.send_data(stream, piece, end_stream=end and sent == len(data))
+            self.flush()
+        if end and not data:
+            self.h2.send_data(stream, b"", end_stream=True)
+            self.flush()
+        return sent
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        fields: Iterable[tuple[str, str]] = (),
+        *,
+        counted: bool = True,
+    ) -> Answer:
+        """Make a request and wait for its answer.
+
+        Args:
+            method: The method.
+            path: The target.
+            body: The body, if there is one.
+            fields: Fields beside the usual ones.
+            counted: Whether the body's length is told before.
+        """
+        fields = list(fields)
+        if body is not None and counted:
+            fields.append(("content-length", str(len(body))))
+        stream = self.begin(method, path, fields, end=body is None)
+        if body is not None:
+            self.send(stream, body, end=True)
+        return self.wait(stream)
+
+    def reset(self, stream: int, code: int = h2.errors.ErrorCodes.CANCEL) -> None:
+        """Want no answer any more."""
+        self.h2.reset_stream(stream, code)
+        self.flush()
+
+    def wait(self, stream: int) -> Answer:
+        """Return the answer on a stream once nothing more comes of it."""
+        answer = self.answers[stream]
+        while not answer.ended and not self.over:
+            self.read()
+        return answer
+
+    def until_over(self) -> None:
+        """Wait until the server closes the connection."""
+        while not self.over:
+            self.read()
+
+    def read(self) -> None:
+        """Wait for bytes and take them."""
+        try:
+            got = self.socket.recv(1 << 16)
+        except ConnectionError:
+            got = b""
+        if not got:
+            self.over = True
+            return
+        self._buffer += got
+        while len(self._buffer) >= 9:
+            length = 9 + int.from_bytes(self._buffer[:3], "big")
+            if len(self._buffer) < length:
+                break
+            frame, self._buffer = self._buffer[:length], self._buffer[length:]
+            for event in self.h2.receive_data(frame):
+                self._take(event)
+        self.flush()
+
+    def _take(self, event: Any) -> None:
+        fields: Any = getattr(event, "headers", ())
+        answer = self.answers.get(getattr(event, "stream_id", 0) or 0, Answer())
+        if isinstance(event, h2.events.InformationalResponseReceived):
+            answer.interim.append(int(dict(fields)[":status"]))
+        elif isinstance(event, h2.events.ResponseReceived):
+            answer.fields = dict(fields)
+            answer.status = int(answer.fields.pop(":status"))
+        elif isinstance(event, h2.events.DataReceived):
+            answer.body += event.data
+            if self._reads and event.flow_controlled_length:
+                self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        elif isinstance(event, h2.events.StreamEnded):
+            answer.over = True
+        elif isinstance(event, h2.events.StreamReset):
+            answer.error = int(event.error_code)
+        elif isinstance(event, h2.events.ConnectionTerminated):
+            self.goodbye = event
+            # h2 would take nothing more; the server goes on with the streams that it knows of.
+            self.h2.state_machine.state = h2.connection.ConnectionState.CLIENT_OPEN
