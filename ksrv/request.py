@@ -110,6 +110,7 @@ class InferRequest:
             of these dialects only.
         stream: Takes intermediate answers; None where they are not wanted. Requests with and without a
             stream are not joined.
+        callers: The models whose handlers wait for this request, first the one that a client called.
         images: The checked images of its inputs by name, once it is validated; None without any.
         target: The model version that `Engine.find` returned for it; None leaves that to the engine.
     """
@@ -129,6 +130,7 @@ class InferRequest:
     nbytes: int = 0
     torchserve: TorchServeCall | None = None
     stream: "AnswerSink | None" = None
+    callers: tuple[str, ...] = ()
     images: dict[str, CheckedImages] | None = None
     target: Any = None
 

@@ -113,6 +113,7 @@ class ModelSpec:
         device: Where the handler runs, such as "cuda:0"; "" until it is loaded.
         accepts_any_inputs: Whether the inputs are an example only and any tensors reach the handler, as
             with a TorchServe archive.
+        calls_models: Whether the handler calls other models of the server.
     """
 
     name: str
@@ -125,6 +126,7 @@ class ModelSpec:
     device: str = ""
     parameters: Mapping[str, object] = field(default_factory=dict)
     accepts_any_inputs: bool = False
+    calls_models: bool = False
 
     def input(self, name: str) -> TensorSpec | None:
         """Return the declared input called `name`, or None."""

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 from ksrv._native.memory import buffer_pool, pymalloc
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue.request_handle import wait_completions, wake_completions
+from ksrv.engine.composition import ModelCalls
 from ksrv.engine.executors import Executor
 from ksrv.engine.executors.inline import InlineExecutor
 from ksrv.engine.model import ExecutorFactory, ModelVersion, Retired
@@ -17,6 +18,7 @@ from ksrv.engine.request_handle import RequestHandle
 from ksrv.engine.settings import EngineSettings
 from ksrv.errors import NotFound, NotReady, cut
 from ksrv.handlers.metrics import Emit, discard
+from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.limits import Limits
 from ksrv.observe.handler_metrics import HandlerMetrics
 from ksrv.repository.layout import Repository
@@ -68,7 +70,10 @@ class Engine:
         self.settings = settings or EngineSettings()
         self.handler_metrics = HandlerMetrics()
         make = make_executor or partial(
-            executor_for, emit=self.handler_metrics.record, limits=self.settings.limits
+            executor_for,
+            emit=self.handler_metrics.record,
+            limits=self.settings.limits,
+            submit=self.submit,
         )
 
         def make_model(source: ModelSource) -> ModelVersion:
@@ -461,6 +466,7 @@ def executor_for(
     *,
     emit: Emit = discard,
     limits: Limits | None = None,
+    submit: Callable[..., RequestHandle] | None = None,
 ) -> Executor:
     """Return the executor that a model's settings ask for.
 
@@ -470,7 +476,9 @@ def executor_for(
         threads: CPU threads that it may use.
         emit: Takes the values that the handler reports.
         limits: Bounds on requests, which a handler in a process of its own applies when it decodes.
+        submit: `Engine.submit`, for handlers that call other models.
     """
+    calls: Submit = refuse_calls if submit is None else ModelCalls(submit, source.name)
     if source.config is not None and source.config.executor == "process":
         from ksrv.engine.executors.process import ProcessExecutor
 
@@ -481,8 +489,9 @@ def executor_for(
             start_timeout_s=source.config.start_timeout_s,
             emit=emit,
             limits=limits,
+            submit=calls,
         )
-    return InlineExecutor(source, instance=instance, threads=threads, emit=emit)
+    return InlineExecutor(source, instance=instance, threads=threads, emit=emit, submit=calls)
 
 
 def _shown(name: str, served: ModelVersions) -> str:

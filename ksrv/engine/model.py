@@ -159,7 +159,7 @@ class ModelVersion:
     def _warm_up(self, instance: Instance) -> None:
         wanted = self.config.warmup
         if isinstance(wanted, bool):
-            request = warmup.generated(self.spec) if wanted else None
+            request = warmup.generated(self.spec) if wanted and not self.spec.calls_models else None
             if request is None:
                 return
             try:

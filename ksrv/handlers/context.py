@@ -16,6 +16,7 @@ from ksrv.spec import ModelSpec
 
 if TYPE_CHECKING:
     from ksrv.handlers.batch import Batch
+    from ksrv.handlers.models import Models
     from ksrv.loaders.loaded import LoadedModel
 
 
@@ -78,6 +79,11 @@ class Context(ABC):
     @abstractmethod
     def batch(self) -> Batch:
         """The batch that is running; there is one in every stage but `initialize`."""
+
+    @property
+    @abstractmethod
+    def models(self) -> Models:
+        """The other models of the server: `models["resnet"].infer({"image": array})`."""
 
     @property
     @abstractmethod

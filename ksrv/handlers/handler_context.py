@@ -17,6 +17,7 @@ from ksrv.handlers.context import Context
 from ksrv.handlers.device import choose_device, choose_onnx_device
 from ksrv.handlers.metrics import Metrics
 from ksrv.handlers.model_imports import HandlerError, ModelImporter, resolve
+from ksrv.handlers.models import Models, Submit, refuse_calls
 from ksrv.source import ModelConfig, ModelSource
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class HandlerContext(RunningBatch, Context):
         threads: CPU threads that it may use; 0 leaves the framework's choice.
         metrics: Takes the values that the handler reports.
         make_batch: Makes the batch as handlers see it.
+        submit: Submits what the handler calls.
 
     Attributes:
         source: The version on disk.
@@ -52,13 +54,20 @@ class HandlerContext(RunningBatch, Context):
         threads: int = 0,
         metrics: Metrics | None = None,
         make_batch: Callable[[BatchInputs], Batch] | None = None,
+        submit: Submit = refuse_calls,
     ) -> None:
         RunningBatch.__init__(self, make_batch)
         Context.__init__(self, source, config, instance=instance, threads=threads, metrics=metrics)
+        self._submit = submit
         self.source = source
         self.modules = ModelImporter(
             source.name, (source.folder, source.root), version=source.version, instance=instance
         )
+
+    @cached_property
+    def models(self) -> Models:
+        """See `Context.models`."""
+        return Models(self._submit, self.running_inputs)
 
     @cached_property
     def device(self) -> str:

@@ -102,6 +102,19 @@ class OutputConverter:
         return tensors
 
 
+def as_tensor(name: str, value: Any) -> Tensor:
+    """Return an array, a torch tensor or a list of texts as a tensor of its own datatype.
+
+    Args:
+        name: The tensor's name.
+        value: The value.
+
+    Raises:
+        HandlerFailed: KServe v2 cannot carry it.
+    """
+    return _tensor(name, value, None, NO_INPUTS)
+
+
 def _lack_rows(inputs: Mapping[str, Tensor]) -> bool:
     """Whether the inputs of a model that declares none have no first dimension in common."""
     shapes = [tensor.shape for tensor in inputs.values()]

@@ -26,6 +26,7 @@ from ksrv.handlers.handler_context import HandlerContext
 from ksrv.handlers.loading import make_handler
 from ksrv.handlers.metrics import Emit, Metrics, discard
 from ksrv.handlers.model_imports import HandlerError, error_location
+from ksrv.handlers.models import Submit, calls_models, refuse_calls
 from ksrv.handlers.outputs import OutputConverter
 from ksrv.handlers.streams import BatchStream, HandlerLoop, is_stream, run_generator
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
@@ -76,6 +77,9 @@ class Runner(StageRunner):
         instance: The instance's number.
         threads: CPU threads that it may use; 0 leaves the framework's choice.
         emit: Takes the values that the handler reports with `context.metrics`.
+
+    Attributes:
+        submit: Submits what the handler calls; set before `load`.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class Runner(StageRunner):
         self.outputs = OutputConverter(ModelSpec(source.name))
         self._nchw_inputs: frozenset[str] = frozenset()
         self._loop = HandlerLoop()
+        self.submit: Submit = refuse_calls
 
     def load(self) -> ModelSpec:
         """Import the handler and let it initialize.
@@ -113,6 +118,7 @@ class Runner(StageRunner):
             threads=self._threads,
             metrics=self._metrics,
             make_batch=self._batch_of,
+            submit=self.submit,
         )
         try:
             handler = make_handler(config.handler, context.modules)
@@ -122,7 +128,9 @@ class Runner(StageRunner):
                 context.spec = declared_spec(handler, context.spec)
             if hasattr(handler, "initialize"):
                 handler.initialize(context)
-            context.spec = complete_spec(handler, context)
+            context.spec = replace(
+                complete_spec(handler, context), calls_models=calls_models(handler)
+            )
             if isinstance(handler, BaseHandler):
                 pass_batch(handler)
         except BaseException as error:  # a script that is imported may end with sys.exit

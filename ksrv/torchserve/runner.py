@@ -17,6 +17,7 @@ from ksrv.errors import HandlerFailed, quote
 from ksrv.handlers.device import choose_device
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.handlers.model_imports import error_location
+from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError
 from ksrv.request import BatchInputs, BatchOutputs, Emitter, Tensor
 from ksrv.source import KSERVE_V2, ModelSource
@@ -50,6 +51,9 @@ class TorchServeRunner:
         instance: The instance's number.
         threads: CPU threads that it may use; 0 leaves the framework's choice.
         emit: Takes custom metrics home.
+
+    Attributes:
+        submit: As `ksrv.handlers.runner.Runner` has it; handlers of TorchServe call no models.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class TorchServeRunner:
         self._instance = instance
         self._threads = threads
         self._emit = emit
+        self.submit: Submit = refuse_calls
         self._torchserve: TorchServeDialect | None = None
         self._kserve: KServeDialect | None = None
         self._service: Any = None

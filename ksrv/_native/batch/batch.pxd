@@ -7,6 +7,7 @@ cdef class BatchInputs:
     cdef public object requests
     cdef public bint explain
     cdef public object emit
+    cdef public list handles
 
 
 cdef class BatchOutputs:

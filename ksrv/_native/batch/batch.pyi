@@ -9,6 +9,7 @@ class BatchInputs:
     requests: Sequence[Any]
     explain: bool
     emit: Any
+    handles: list[Any] | None
     def __init__(
         self,
         tensors: dict[str, Tensor],

@@ -13,6 +13,9 @@ cdef class BatchInputs:
         requests: The requests in row order; their slices cover the rows without gaps.
         explain: Whether to explain rather than infer; a batch has one mode only.
         emit: Takes an intermediate answer while the batch runs; None where no client streams.
+
+    Attributes:
+        handles: The requests in the queue, in the process that has it; else None.
     """
 
     def __init__(self, dict tensors, Py_ssize_t rows, requests, bint explain=False, emit=None):

@@ -67,6 +67,10 @@ cdef class RunningBatch:
             self.made = self.make_batch(self.inputs)
         return self.made
 
+    def running_inputs(self):
+        """Return the batch that is running as the engine made it, or None between batches."""
+        return self.inputs
+
     def made_batch(self):
         """Return the batch that is running if a stage has asked for it, else None."""
         return self.made
@@ -164,12 +168,14 @@ cdef class StageRunner:
         cdef object failure = None
         cdef dict timings
         cdef int64_t began
+        cdef PyObject *outer
         global ksrv_running
         if context is None:
             raise self._not_loaded()
         context.inputs = inputs
         context.timings = {}
         context.stage = "handle"
+        outer = ksrv_running  # a handler that calls another model may run it on this thread
         ksrv_running = <PyObject *>context
         began = now_ns()
         try:
@@ -196,7 +202,7 @@ cdef class StageRunner:
             # Nothing here keeps the batch's memory alive.
             context.inputs = context.made = None
             context.stage = ""
-            ksrv_running = NULL
+            ksrv_running = outer
         if failure is not None:
             self._fail_rest(failure, batch, inputs)
         if batch is None:

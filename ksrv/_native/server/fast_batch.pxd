@@ -13,7 +13,6 @@ cdef class FastBatches:
 
 
 cdef class FastBatch(BatchInputs):
-    cdef readonly list handles
     cdef FastBatches source
     cdef object dispatched  # what is known of a batch that a handler process was given, else None
     cdef public int64_t spent_ns

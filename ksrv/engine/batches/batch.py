@@ -267,6 +267,7 @@ class PendingBatch:
     def inputs(self) -> BatchInputs:
         """See `RunnableBatch.inputs`."""
         batch = self._inputs()
+        batch.handles = list(self.handles)
         self._chunks = batch.emit = chunk_sender(self._spec, self.handles, self._queue)
         self._arrays = arrays_of(batch)
         self._references = aliasing_check.counts(self._arrays)

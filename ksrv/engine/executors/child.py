@@ -27,6 +27,7 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.server.exchange import HeadFields
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.engine.executors import messages
+from ksrv.engine.executors.calls import CallsHome
 from ksrv.engine.executors.messages import LoadMessage, LogMessage, MessageType
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
@@ -112,12 +113,13 @@ class Chunks:
     Args:
         link: The link for batches.
         sequence: The batch.
+        lock: Held while the link is used.
     """
 
-    def __init__(self, link: Link, sequence: int) -> None:
+    def __init__(self, link: Link, sequence: int, lock: threading.Lock) -> None:
         self._link = link
         self._sequence = sequence
-        self._lock = threading.Lock()
+        self._lock = lock
         self._ended = False
 
     def __call__(self, outputs: BatchOutputs) -> None:
@@ -158,6 +160,8 @@ class Child:
         self._events = events
         self._descriptor = ring
         self._ring: ProcessRing | None = None
+        self._lock = threading.Lock()
+        self._calls = CallsHome(link, self._lock)
 
     def serve(self) -> int:
         """Load the handler and run batches until there are none.
@@ -196,6 +200,7 @@ class Child:
                 threads=note.threads,
                 emit=lambda record: self._events.metrics([record]),
             )
+            runner.submit = self._calls
             spec = runner.load()
             buffer_pool.trim_malloc()  # reading a model may take twice its size
             payload = messages.pack_spec(spec)
@@ -239,12 +244,14 @@ class Child:
         return True
 
     def _run(self, runner: Runner, frame: Frame) -> None:
-        chunks = Chunks(self._link, frame.sequence)
+        chunks = Chunks(self._link, frame.sequence, self._lock)
+        self._calls.begin(frame.sequence)
         batch = messages.unpack_batch(frame, self._link.imported, lambda: chunks)
         try:
             outputs = runner.run(batch)
         finally:
             chunks.end()
+            self._calls.end()
         del batch
         self._answer(frame.sequence, outputs)
 

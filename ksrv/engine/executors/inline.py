@@ -6,6 +6,7 @@ from collections.abc import Callable
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.metrics import Emit, discard
+from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
 from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.source import ModelSource
@@ -26,6 +27,7 @@ class InlineExecutor:
         instance: The instance's number.
         threads: CPU threads that the handler may use; 0 leaves the framework's choice.
         emit: Takes the values that the handler reports.
+        submit: Submits what the handler calls of other models.
     """
 
     keeps_deadlines = False
@@ -38,9 +40,11 @@ class InlineExecutor:
         instance: int = 0,
         threads: int = 0,
         emit: Emit = discard,
+        submit: Submit = refuse_calls,
     ) -> None:
         self._source = source
         self._emit = emit
+        self._submit = submit
         self._instance = instance
         self._threads = threads
         self._runner: Runner | None = None
@@ -59,6 +63,7 @@ class InlineExecutor:
             runner = make_runner(
                 self._source, instance=self._instance, threads=self._threads, emit=self._emit
             )
+            runner.submit = self._submit
             spec = runner.load()
         except HandlerLoadError as error:
             raise HandlerFailed(str(error)) from error

@@ -25,7 +25,9 @@ from ksrv.request import (
     BatchOutputs,
     BatchRequest,
     Emitter,
+    InferRequest,
     Parameter,
+    RequestedOutput,
     Tensor,
     TorchServeAnswer,
     TorchServeCall,
@@ -55,11 +57,14 @@ class MessageType(IntEnum):
     RUN = 2
     CLOSE = 3
     LISTENING = 4
+    RESULT = 5
     LOADED = 16
     ANSWER = 17
     FAILED = 18
     CHUNK = 19
     ASK = 20
+    CALL = 21
+    WAIT = 22
     LOG = 32
     METRICS = 33
 
@@ -133,6 +138,30 @@ class ListeningMessage(msgspec.Struct):
     indices: list[int]
 
 
+class CallMessage(msgspec.Struct, omit_defaults=True):
+    """A handler's call to another model, beside its tensors.
+
+    Attributes:
+        number: Tells the calls of a batch apart.
+        names: Of the inputs.
+        outputs: The outputs that are wanted; none for all.
+    """
+
+    number: int
+    model: str
+    names: list[str]
+    version: str = ""
+    outputs: list[str] = []
+    parameters: dict[str, Parameter] = {}
+
+
+class WaitMessage(msgspec.Struct, omit_defaults=True):
+    """A handler waits for the result of a call, or gives it up, to which there is no answer."""
+
+    number: int
+    cancel: bool = False
+
+
 class LogMessage(msgspec.Struct):
     """A log record, its traceback already text.
 
@@ -163,6 +192,8 @@ _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
         ErrorMessage,
         AnswerMessage,
         ListeningMessage,
+        CallMessage,
+        WaitMessage,
         LogMessage,
         SpecMessage,
         MetricsMessage,
@@ -365,6 +396,47 @@ def unpack_answer(frame: Frame, imported: ImportedBlocks, requests: int) -> Batc
         exclusive=True,
         only=None if note.only is None else frozenset(note.only),
         torchserve=note.torchserve,
+    )
+
+
+def pack_call(request: InferRequest, number: int, written: bytes) -> tuple[bytes, bool]:
+    """Return the payload of CALL, and whether its JSON is the standard library's.
+
+    Args:
+        request: The request to the other model.
+        number: The call's number.
+        written: The descriptors of its tensors.
+    """
+    note = CallMessage(
+        number,
+        request.model_name,
+        [tensor.name for tensor in request.inputs],
+        request.model_version,
+        [output.name for output in request.outputs],
+        dict(request.parameters),
+    )
+    text, lenient = dump(note, [note.parameters])
+    return _join(len(note.names), written, text), lenient
+
+
+def unpack_call(frame: Frame, imported: ImportedBlocks) -> tuple[int, InferRequest]:
+    """Return the number and the request of a CALL message.
+
+    Args:
+        frame: The message.
+        imported: The blocks of the other side.
+
+    Raises:
+        ChannelError: The message does not add up.
+    """
+    found, text = _split(frame, imported)
+    note = load(CallMessage, text, frame.lenient)
+    return note.number, InferRequest(
+        note.model,
+        note.version,
+        inputs=_named(note.names, found, {}),
+        outputs=[RequestedOutput(name) for name in note.outputs],
+        parameters=note.parameters,
     )
 
 

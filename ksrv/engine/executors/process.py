@@ -21,12 +21,14 @@ from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
 from ksrv.engine.executors import ExecutorDied, messages
 from ksrv.engine.executors.backoff import Backoff
+from ksrv.engine.executors.calls import HandlerCalls
 from ksrv.engine.executors.environment import handler_environment
 from ksrv.engine.executors.messages import ErrorMessage, LoadMessage, LogMessage, MessageType
 from ksrv.engine.executors.process_log import ProcessLog
 from ksrv.engine.executors.watcher import HandlerProcess, ProcessExit
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, NotReady, Overloaded, quote
 from ksrv.handlers.metrics import Emit, discard
+from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.limits import Limits
 from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.source import ModelConfig, ModelSource
@@ -48,6 +50,7 @@ class ProcessExecutor:
         start_timeout_s: How long loading may take.
         emit: Takes the values that the handler reports, on a thread of the executor's own.
         limits: Bounds on requests, which the handler applies when it decodes.
+        submit: Submits what the handler calls of other models.
     """
 
     any_thread = True
@@ -62,8 +65,10 @@ class ProcessExecutor:
         start_timeout_s: float = START_TIMEOUT_S,
         emit: Emit = discard,
         limits: Limits | None = None,
+        submit: Submit = refuse_calls,
     ) -> None:
         self._source = source
+        self._calls = HandlerCalls(submit)
         self._limits = limits or Limits()
         self._instance = instance
         self._threads = threads
@@ -97,7 +102,9 @@ class ProcessExecutor:
     @property
     def ring(self) -> WorkerRing | None:
         """The memory for batches of the process that lives; None before it has loaded the handler."""
-        return self._ring if self.alive else None
+        # Calls to other models come over the channel, to the thread that waits for the answer.
+        calls = self._spec is not None and self._spec.calls_models
+        return self._ring if self.alive and not calls else None
 
     def on_death(self, callback: Callable[[str], None]) -> None:
         """Have `callback` called with the reason when the process ends; see `Executor.on_death`."""
@@ -296,7 +303,8 @@ class ProcessExecutor:
                 _STREAM_GRACE_NS  # for a handler that looks who listens between two chunks
             )
         try:
-            answer = self._await(link, batch, sequence, deadline_ns)
+            with self._calls.of_batch(batch):
+                answer = self._await(link, batch, sequence, deadline_ns)
         except TimeoutError as error:
             self._kill(process, "it had not answered when the deadline passed")
             raise DeadlineExceeded("the request's deadline passed while the handler ran") from error
@@ -324,6 +332,9 @@ class ProcessExecutor:
                 return messages.unpack_answer(frame, link.imported, len(batch.requests))
             if frame.kind == MessageType.ASK:
                 self._tell_listening(link, batch, sequence)
+                continue
+            if frame.kind in (MessageType.CALL, MessageType.WAIT):
+                self._calls.take(link, frame)
                 continue
             if frame.kind != MessageType.CHUNK:
                 return self._failure(frame)

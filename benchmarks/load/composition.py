@@ -1,0 +1,123 @@
+"""A handler that calls two models, beside a client that calls the same two one after the other.
+
+    python benchmarks/load/composition.py [--requests 300] [--rounds 7]
+
+One client, one connection. Told are the microseconds of the two calls together, of the one call to the
+handler that makes them, and the ratio of the medians; for handlers in the server and in processes.
+"""
+
+import argparse
+import http.client
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ksrv.testing import Server
+
+HANDLER = """
+import numpy as np
+
+from ksrv import BaseHandler
+
+
+class Layer(BaseHandler):
+    def initialize(self, context):
+        super().initialize(context)
+        self.weights = np.eye(256, dtype=np.float32)
+
+    def inference(self, x):
+        return {"y": x @ self.weights}
+"""
+CHAIN = """
+from ksrv import BaseHandler
+
+
+class Chain(BaseHandler):
+    def inference(self, x):
+        models = self.context.models
+        middle = models["first"].infer({"x": x})["y"]
+        return {"y": models["second"].infer({"x": middle})["y"]}
+"""
+YAML = """handler: handler.py
+inputs: [{name: x, datatype: FP32, shape: [-1, 256]}]
+outputs: [{name: y, datatype: FP32, shape: [-1, 256]}]
+batching: {max_batch_size: 8}
+"""
+BODY = np.random.default_rng(0).standard_normal((1, 256), dtype=np.float32).tobytes()
+
+
+def write_models(root: Path) -> None:
+    """Write two models, and one that calls them, for each executor."""
+    for name in ("first", "second", "inline", "process"):
+        folder = root / name
+        folder.mkdir()
+        chained = name in ("inline", "process")
+        (folder / "handler.py").write_text(CHAIN if chained else HANDLER)
+        (folder / "model.yaml").write_text(YAML + (f"executor: {name}\n" if chained else ""))
+
+
+class Client:
+    """One connection that sends the same tensor to models."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._connection = http.client.HTTPConnection(host, int(port), timeout=30)
+        described = {"name": "x", "datatype": "FP32", "shape": [1, 256]}
+        described["parameters"] = {"binary_data_size": len(BODY)}  # type: ignore[assignment]
+        outputs = {"binary_data_output": True}
+        head = json.dumps({"inputs": [described], "parameters": outputs}).encode()
+        self._body = head + BODY
+        self._headers = {"Inference-Header-Content-Length": str(len(head))}
+
+    def call(self, *names: str) -> None:
+        """Call models one after the other."""
+        for name in names:
+            path = f"/v2/models/{name}/infer"
+            self._connection.request("POST", path, self._body, self._headers)
+            response = self._connection.getresponse()
+            if not response.read().endswith(BODY[-4:]) or response.status != 200:
+                raise SystemExit(f"{name} answered {response.status}")
+
+    def time(self, count: int, *names: str) -> float:
+        """Return the microseconds of calling models, one after the other."""
+        began = time.perf_counter()
+        for _ in range(count):
+            self.call(*names)
+        return (time.perf_counter() - began) / count * 1e6
+
+
+def main() -> None:
+    """Run the rounds and print the medians."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--requests", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        write_models(Path(folder))
+        with Server(folder) as server:
+            client = Client(server.http)
+            ways = {
+                "two calls": ("first", "second"),
+                "inline": ("inline",),
+                "process": ("process",),
+            }
+            found: dict[str, list[float]] = {way: [] for way in ways}
+            for way in ways:
+                client.time(options.requests, *ways[way])  # until every path is warm
+            for _ in range(options.rounds):
+                for way, names in ways.items():
+                    found[way].append(client.time(options.requests, *names))
+    alone = statistics.median(found["two calls"])
+    for way, times in found.items():
+        middle = statistics.median(times)
+        print(
+            f"{way:10} {middle:8.0f} us  {middle / alone:5.2f}  ({min(times):.0f} to {max(times):.0f})"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""Calls from a handler to other models of the server: `self.context.models["resnet"].infer({...})`.
+
+A call is a request like a client's, through the other model's queue: it is checked, joined with others and
+answered there. It inherits the deadline of the batch that makes it, and is given up when no client waits
+for that batch any more.
+"""
+
+import asyncio
+from collections.abc import Callable, Generator, Iterator, Mapping
+from types import CodeType, FunctionType
+from typing import Any, Protocol
+
+import numpy as np
+
+from ksrv.errors import HandlerFailed
+from ksrv.handlers.outputs import as_tensor
+from ksrv.request import (
+    Array,
+    BatchInputs,
+    InferRequest,
+    InferResponse,
+    Parameters,
+    RequestedOutput,
+    Tensor,
+)
+
+Value = Any
+"""An array, a torch tensor, or a list of numbers, texts or bytes, with one entry for each row."""
+
+
+class PendingResponse(Protocol):
+    """A request that was submitted."""
+
+    def wait(self) -> InferResponse:
+        """Return the response once it is there, or raise why there is none."""
+
+    def cancel(self) -> bool:
+        """Give the request up; return whether this ended it."""
+
+    def done(self) -> bool:
+        """Tell whether the request has ended."""
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Have a function called, with this, once the request has ended."""
+
+
+Submit = Callable[[InferRequest, BatchInputs | None], PendingResponse]
+"""Submits a request to another model, on behalf of the batch that is running."""
+
+
+def refuse_calls(request: InferRequest, caller: BatchInputs | None) -> PendingResponse:
+    """Refuse a call where there are no other models: a `Submit`."""
+    raise HandlerFailed(
+        f"the handler called the model {request.model_name}, but runs outside of a server"
+    )
+
+
+class ModelCall:
+    """A call that was submitted; also awaitable.
+
+    Args:
+        pending: The request.
+    """
+
+    def __init__(self, pending: PendingResponse) -> None:
+        self._pending = pending
+
+    def result(self) -> dict[str, Array]:
+        """Return the outputs by name, waiting for them; BYTES are object arrays of `bytes`.
+
+        Raises:
+            KsrvError: Why there are none.
+        """
+        return {tensor.name: _array(tensor) for tensor in self._pending.wait().outputs}
+
+    def cancel(self) -> bool:
+        """Give the call up; return whether this ended it."""
+        return self._pending.cancel()
+
+    def done(self) -> bool:
+        """Tell whether the call has ended, so that `result` does not wait."""
+        return self._pending.done()
+
+    def __await__(self) -> Generator[Any, None, dict[str, Array]]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> dict[str, Array]:
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        self._pending.add_done_callback(lambda _: loop.call_soon_threadsafe(ended.set))
+        try:
+            await ended.wait()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        return self.result()
+
+
+class CalledModel:
+    """Another model of the server.
+
+    Args:
+        name: Its name.
+        submit: Submits requests.
+        caller: Returns the batch that is running.
+    """
+
+    def __init__(self, name: str, submit: Submit, caller: Callable[[], BatchInputs | None]) -> None:
+        self._name = name
+        self._submit = submit
+        self._caller = caller
+
+    def infer(self, inputs: Mapping[str, Value], **options: Any) -> dict[str, Array]:
+        """Call the model and wait for its outputs.
+
+        Args:
+            inputs: See `submit`.
+            options: See `submit`.
+
+        Returns:
+            The outputs by name; BYTES are object arrays of `bytes`.
+
+        Raises:
+            KsrvError: Why there are none: what a client of the model would be told.
+        """
+        return self.submit(inputs, **options).result()
+
+    def submit(
+        self,
+        inputs: Mapping[str, Value],
+        *,
+        version: str = "",
+        outputs: tuple[str, ...] = (),
+        parameters: Parameters | None = None,
+    ) -> ModelCall:
+        """Call the model without waiting.
+
+        Args:
+            inputs: The inputs by name. They must not be changed until the call has ended; the model sees
+                them read-only.
+            version: The version's name; "" for the highest.
+            outputs: The outputs that are wanted; () for all.
+            parameters: The request's parameters.
+
+        Raises:
+            KsrvError: The call is refused: unknown model, wrong inputs, full queue, a cycle of calls.
+        """
+        request = InferRequest(
+            self._name,
+            version,
+            inputs=[_input(name, value) for name, value in inputs.items()],
+            outputs=[RequestedOutput(name) for name in outputs],
+            parameters=dict(parameters or {}),
+        )
+        return ModelCall(self._submit(request, self._caller()))
+
+
+class Models(Mapping[str, CalledModel]):
+    """The other models of the server, by name. A name is looked up when it is called.
+
+    Args:
+        submit: Submits requests.
+        caller: Returns the batch that is running.
+    """
+
+    def __init__(self, submit: Submit, caller: Callable[[], BatchInputs | None]) -> None:
+        self._submit = submit
+        self._caller = caller
+        self._known: dict[str, CalledModel] = {}
+
+    def __getitem__(self, name: str) -> CalledModel:
+        if not isinstance(name, str) or not name:
+            raise KeyError(name)
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = CalledModel(name, self._submit, self._caller)
+        return known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def _input(name: str, value: Value) -> Tensor:
+    if isinstance(value, (list, tuple)) and not _has_texts(value):
+        value = np.asarray(value)
+    tensor = as_tensor(name, value if not isinstance(value, tuple) else list(value))
+    if isinstance(tensor.data, np.ndarray):
+        view = tensor.data.view()
+        view.flags.writeable = False  # the caller has it as well
+        return Tensor(tensor.name, tensor.datatype, tensor.shape, view)
+    return tensor
+
+
+def _has_texts(values: Any) -> bool:
+    return bool(len(values)) and isinstance(values[0], (str, bytes, bytearray, memoryview))
+
+
+def _array(tensor: Tensor) -> Array:
+    if isinstance(tensor.data, np.ndarray):
+        return tensor.data
+    array = np.empty(len(tensor.data), dtype=object)
+    for place, element in enumerate(tensor.data):
+        array[place] = bytes(element)
+    return array.reshape(tensor.shape)
+
+
+# ---- finding handlers that call models ----------------------------------------------------------
+
+
+def calls_models(handler: Any) -> bool:
+    """Tell whether the code of a handler's modules mentions `models`, as one that calls others does.
+
+    Args:
+        handler: The handler.
+    """
+    seen: set[int] = set()
+    functions = list(_functions(type(handler)))
+    functions += [one for one in vars(handler).values() if isinstance(one, FunctionType)]
+    for function in functions:
+        space = function.__globals__
+        if id(space) in seen or str(space.get("__name__", "")).startswith("ksrv."):
+            continue
+        seen.add(id(space))
+        for value in list(space.values()):
+            found = _functions(value) if isinstance(value, type) else [value]
+            if any(isinstance(one, FunctionType) and _mentions(one.__code__) for one in found):
+                return True
+    return False
+
+
+def _functions(kind: type) -> Iterator[Any]:
+    for base in kind.__mro__:
+        for value in vars(base).values():
+            function = getattr(value, "__func__", getattr(value, "fget", value))
+            if isinstance(function, FunctionType):
+                yield function
+
+
+def _mentions(code: CodeType) -> bool:
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return "models" in code.co_names or any(map(_mentions, inner))

@@ -1,0 +1,223 @@
+"""Handlers that call other models: inline and in processes, joined, in circles, with deadlines and errors."""
+
+import http.client
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ksrv.testing import Server
+from tests.support.models import VECTOR, write_model
+from tests.support.streams import StreamedResponse
+from tests.support.wait_until import wait_until
+
+DOUBLE = """
+from ksrv import BaseHandler, InferenceError
+
+
+class Double(BaseHandler):
+    def inference(self, x):
+        if (x < 0).any():
+            raise InferenceError("negative rows are refused", 422)
+        if not self.context.parameters.get("writes"):
+            return {"y": x * 2}
+        x *= 2  # in place: fails where the memory is the caller's
+        return {"y": x}
+"""
+
+TWICE = """
+from ksrv import BaseHandler
+
+
+class Twice(BaseHandler):
+    def inference(self, x):
+        called = self.context.models[self.context.parameters.get("calls", "double")]
+        first = called.submit({"x": x})
+        second = called.submit({"x": first.result()["y"]})
+        return {"y": second.result()["y"]}
+"""
+
+LATER = """
+import asyncio
+
+from ksrv import BaseHandler
+
+
+class Later(BaseHandler):
+    async def inference(self, x):
+        called = self.context.models["double"]
+        one, two = await asyncio.gather(called.submit({"x": x}), called.submit({"x": x + 1}))
+        return {"y": one["y"] + two["y"]}
+"""
+
+CIRCLE = """
+from ksrv import BaseHandler
+
+
+class Circle(BaseHandler):
+    def inference(self, x):
+        return self.context.models[self.context.parameters["calls"]].infer({"x": x})
+"""
+
+SLEEPY = """
+import time
+from pathlib import Path
+
+from ksrv import BaseHandler
+
+
+class Sleepy(BaseHandler):
+    def inference(self, x):
+        time.sleep(float(x[0, 0]))
+        return {"y": x}
+"""
+
+TEXTS = """
+from ksrv import BaseHandler
+
+
+class Texts(BaseHandler):
+    def inference(self, text):
+        found = self.context.models["upper"].infer({"text": [bytes(one) for one in text]})
+        return {"out": found["out"]}
+"""
+
+UPPER = """
+from ksrv import BaseHandler
+
+
+class Upper(BaseHandler):
+    def inference(self, text):
+        return {"out": [bytes(one).upper() for one in text]}
+"""
+
+BYTES = """
+inputs: [{name: text, datatype: BYTES, shape: [-1]}]
+outputs: [{name: out, datatype: BYTES, shape: [-1]}]
+warmup: false
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    write_model(root, "double", DOUBLE, VECTOR + "batching: {max_batch_size: 8}\n")
+    write_model(root, "writes", DOUBLE, VECTOR + "parameters: {writes: true}\nwarmup: false\n")
+    write_model(root, "sleepy", SLEEPY, VECTOR)
+    write_model(root, "upper", UPPER, BYTES)
+    for executor, behind in (("inline", ""), ("process", "-process")):
+        own = f"executor: {executor}\n"
+        write_model(root, "twice" + behind, TWICE, VECTOR + own)
+        write_model(root, "careful" + behind, TWICE, VECTOR + own + "parameters: {calls: writes}\n")
+        write_model(root, "nobody" + behind, TWICE, VECTOR + own + "parameters: {calls: none}\n")
+        write_model(root, "waits" + behind, TWICE, VECTOR + own + "parameters: {calls: sleepy}\n")
+        write_model(root, "later" + behind, LATER, VECTOR + own)
+        write_model(root, "texts" + behind, TEXTS, BYTES + own)
+        circle = {"a": "b", "b": "c", "c": "a", "self": "self"}
+        for name, called in circle.items():
+            calls = f"parameters: {{calls: {called + behind}}}\n"
+            write_model(root, name + behind, CIRCLE, VECTOR + own + calls)
+    with Server(root) as made:
+        yield made
+
+
+@pytest.fixture(params=["", "-process"])
+def behind(request):
+    return request.param
+
+
+def ask(server, model, row, **parameters):
+    document = {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": row}],
+        "parameters": parameters,
+    }
+    with StreamedResponse(server, f"/v2/models/{model}/infer", document, None) as found:
+        [answer] = found.lines()
+    if found.status == 200:
+        return found.status, answer["outputs"][0]["data"]
+    return found.status, answer["error"]
+
+
+def raw(server, model, row):
+    """Ask in the binary form, which the fast path and the ring of a process take."""
+    body = np.array([row], np.float32).tobytes()
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "x",
+                    "datatype": "FP32",
+                    "shape": [1, 4],
+                    "parameters": {"binary_data_size": len(body)},
+                }
+            ]
+        }
+    ).encode()
+    host, _, port = server.http.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    length = {"Inference-Header-Content-Length": str(len(head))}
+    connection.request("POST", f"/v2/models/{model}/infer", head + body, length)
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    connection.close()
+    return response.status, answer["outputs"][0]["data"]
+
+
+def test_a_handler_calls_another_model(server, behind):
+    assert ask(server, "twice" + behind, [1, 2, 3, 4]) == (200, [4, 8, 12, 16])
+    for _ in range(3):
+        assert raw(server, "twice" + behind, [1, 2, 3, 4]) == (200, [4, 8, 12, 16])
+
+
+def test_texts_are_passed_on(server, behind):
+    document = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [2], "data": ["a", "é"]}]}
+    path = f"/v2/models/texts{behind}/infer"
+    with StreamedResponse(server, path, document, None) as found:
+        assert next(found.lines())["outputs"][0]["data"] == ["A", "é"]
+
+
+def test_coroutines_wait_for_several_calls(server, behind):
+    assert ask(server, "later" + behind, [1, 2, 3, 4]) == (200, [6, 10, 14, 18])
+
+
+def test_what_the_called_model_refuses_is_told(server, behind):
+    assert ask(server, "twice" + behind, [-1, 2, 3, 4]) == (422, "negative rows are refused")
+    status, error = ask(server, "nobody" + behind, [1, 2, 3, 4])
+    assert (status, "none" in error) == (404, True)
+    assert ask(server, "twice" + behind, [1, 2, 3, 4])[0] == 200
+
+
+def test_the_called_model_cannot_write_into_the_callers_arrays(server):
+    status, error = ask(server, "careful", [1, 2, 3, 4])
+    assert (status, "writes" in error) == (500, True)
+
+
+def test_circles_are_refused(server, behind):
+    status, error = ask(server, "a" + behind, [1, 2, 3, 4])
+    assert status == 500
+    assert " -> ".join(name + behind for name in "abca") in error
+    status, error = ask(server, "self" + behind, [1, 2, 3, 4])
+    assert (status, "circle" in error) == (500, True)
+
+
+def test_the_deadline_is_inherited(server, behind):
+    began = time.monotonic()
+    status, error = ask(server, "waits" + behind, [2, 0, 0, 0], timeout=300_000)
+    assert (status, "deadline" in error) == (504, True)
+    assert time.monotonic() - began < 30
+    wait_until(lambda: ask(server, "waits" + behind, [0, 0, 0, 0])[0] == 200)
+
+
+def test_calls_of_many_callers_are_joined(server, behind):
+    found = []
+    threads = [
+        threading.Thread(target=lambda n=n: found.append(ask(server, "twice" + behind, [n] * 4)))
+        for n in range(16)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(row[0] for _, row in found) == [4 * n for n in range(16)]
