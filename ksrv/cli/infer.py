@@ -43,7 +43,7 @@ def infer(
     ca: str | None,
     timeout: float,
 ) -> None:
-    """Send FILES to MODEL and print its answer; without any, print what MODEL takes.
+    """Send FILES to MODEL and print its answer; without files, print what MODEL takes.
 
     JPEG, PNG and other files are sent as bytes, as one batch, .npy files as arrays, one for each input
     in order; NAME=FILE names the input, and - is what comes on stdin. A single .json file is sent as the

@@ -2,11 +2,54 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import click
 
-from ksrv.server.settings import Field, SettingsError, fields, resolve
+from ksrv.server.settings import SIZE_KEYS, Field, SettingsError, fields, resolve
+
+SECTIONS = {
+    "Models": ("model_name", "model_settings", "reload", "poll_interval", "ready_when"),
+    "Addresses": ("http", "grpc", "grpc_server", "insecure"),
+    "Access": ("token_file", "control_token_file", "allowed_origins", "tls_cert", "tls_key", "tls_client_ca"),
+    "Processes and threads": ("workers", "threads", "io_threads", "worker_class", "worker_timeout"),
+    "Connections": ("max_connections", "backlog", "keepalive", "head_timeout", "transfer_grace",
+                    "min_transfer_rate", "transfer_timeout", "drain_delay", "stop_timeout"),
+    "Requests and answers": ("decompress_requests", "compress_responses", "nan_literals",
+                             "allow_shared_memory", "jpeg_decoder", "retain_freed_memory"),
+    "TorchServe": ("torchserve_api", "torchserve_config"),
+    "Logs, metrics and page": ("log_format", "log_level", "access_log", "metrics", "ui"),
+}  # fmt: skip
+"""The settings of each section of the help; those that begin with limits. are a section, and so is the rest."""
+
+
+class SectionedCommand(click.Command):
+    """A command whose help has its options in sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections."""
+        sections: dict[str, list[tuple[str, str]]] = {
+            "Options": [],
+            **{name: [] for name in SECTIONS},
+        }
+        sections |= {"Limits": [], "More": []}
+        titles = {key: title for title, keys in SECTIONS.items() for key in keys}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None or isinstance(parameter, click.Argument):
+                continue
+            name = str(parameter.name)
+            title = "Options"
+            if name.startswith(PREFIX):
+                key = name.removeprefix(PREFIX)
+                title = "Limits" if key.startswith("limits__") else titles.get(key, "More")
+            elif name in ("host", "port"):
+                title = "Addresses"
+            sections[title].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 class CannotServe(click.ClickException):
@@ -15,8 +58,20 @@ class CannotServe(click.ClickException):
     exit_code = 2
 
 
+PREFIX = "setting_"
+
+
+def _metavar(field: Field) -> str | None:
+    """Return what stands for a value in the help, by the setting's type."""
+    if field.key in SIZE_KEYS:
+        return "SIZE"
+    kind = get_args(field.type)[0] if get_origin(field.type) is Annotated else field.type
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return {int: "N", float: "SECONDS"}.get(kind)
+
+
 def _option(field: Field) -> Callable[[Any], Any]:
-    name = "setting_" + field.key.replace(".", "__")
+    name = PREFIX + field.key.replace(".", "__")
     default = "" if field.default in (None, ()) else f"  [default: {field.default}]"
     text = field.description + default
     if isinstance(field.default, bool):
@@ -26,7 +81,9 @@ def _option(field: Field) -> Callable[[Any], Any]:
         choice = click.Choice(field.choices)
         return click.option(field.flag, name, type=choice, default=None, help=text)
     multiple = isinstance(field.default, tuple)
-    return click.option(field.flag, name, default=None, multiple=multiple, help=text)
+    return click.option(
+        field.flag, name, default=None, multiple=multiple, help=text, metavar=_metavar(field)
+    )
 
 
 def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,27 +93,48 @@ def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _no_such_flag(flag: str) -> Callable[[Any], Any]:
-    """Let a flag of other servers name the flags that replace it here."""
+def _with_address(flags: dict[str, Any], host: str | None, port: int | None) -> None:
+    """Put --host and --port, as other servers have them, into the addresses.
 
-    def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            raise click.UsageError(
-                f"there is no {flag}: an address is one flag, --http HOST:PORT for REST (such as "
-                f"--http 127.0.0.1:8080) and --grpc HOST:PORT for gRPC"
-            )
+    Raises:
+        click.UsageError: An address is given as well.
+    """
+    given = [flag for flag, value in (("--host", host), ("--port", port)) if value is not None]
+    if not given:
+        return
+    known = fields()
+    for key in ("http", "grpc"):
+        if key == "grpc" and host is None:
+            continue
+        if flags[key] is not None:
+            if key == "grpc":
+                continue
+            raise click.UsageError(f"--{key} is an address already; expected it without {given[0]}")
+        default_host, _, default_port = str(known[key].default).rpartition(":")
+        chosen = port if key == "http" and port is not None else default_port
+        named = host if host is not None else default_host
+        flags[key] = f"[{named}]:{chosen}" if ":" in named else f"{named}:{chosen}"
 
-    return click.option(flag, hidden=True, expose_value=False, callback=refuse)
 
-
-@click.command()
+@click.command(cls=SectionedCommand)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--config", type=click.Path(dir_okay=False), help="Settings file (YAML or TOML).")
 @click.option("--print-config", is_flag=True, help="Print every setting and its source, and end.")
 @_setting_options
-@_no_such_flag("--port")
-@_no_such_flag("--host")
-def serve(paths: tuple[Path, ...], config: str | None, print_config: bool, **given: Any) -> None:
+@click.option("--host", help="Host of both addresses, instead of 127.0.0.1.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port of the HTTP address, on 127.0.0.1 unless --host is given.",
+)
+def serve(
+    paths: tuple[Path, ...],
+    config: str | None,
+    print_config: bool,
+    host: str | None,
+    port: int | None,
+    **given: Any,
+) -> None:
     """Serve the models at PATHS until a signal ends it.
 
     A path is a model repository, one model's folder, one model file, or a handler in a Python file:
@@ -64,9 +142,8 @@ def serve(paths: tuple[Path, ...], config: str | None, print_config: bool, **giv
     variable (KSRV_HTTP for --http) and a key of the settings file (http); those that begin with
     --limits- are the section limits (KSRV_LIMITS__BODY for --limits-body).
     """
-    flags = {
-        name.removeprefix("setting_").replace("__", "."): value for name, value in given.items()
-    }
+    flags = {name.removeprefix(PREFIX).replace("__", "."): value for name, value in given.items()}
+    _with_address(flags, host, port)
     flags["models"] = tuple(str(path) for path in paths)
     try:
         resolved = resolve(flags, file=config)

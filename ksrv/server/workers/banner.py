@@ -6,7 +6,9 @@ the models are loaded. `rich` draws it where it is installed and the output is a
 
 import json
 import math
+import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 import ksrv
 from ksrv._native.tensor.datatype import item_size
 from ksrv.server.addresses import Address
+from ksrv.server.settings import ServerSettings
 from ksrv.spec import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
@@ -107,11 +110,55 @@ def _print_rich(rows: Sequence[Row]) -> bool:
     return True
 
 
+def _stacked(rows: Sequence[Row], *, coloured: bool) -> str:
+    """Return the table with the tensors of each model below it, for terminals that are narrow."""
+    tensors = (COLUMNS.index("inputs"), COLUMNS.index("outputs"))
+    columns = [place for place in range(len(COLUMNS)) if place not in tensors]
+    lines = [COLUMNS, *(row.cells for row in rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(COLUMNS))]
+    shown = []
+    for index, line in enumerate(lines):
+        cells = [line[place].ljust(widths[place]) for place in columns]
+        if coloured and index:
+            cells[-1] = f"\x1b[{32 if line[-1] == 'yes' else 31}m{cells[-1]}\x1b[0m"
+        shown.append("  ".join(cells).rstrip())
+        if index == 0:
+            continue
+        shown += [
+            f"  {way:<3} {line[place]}" for way, place in zip(("in", "out"), tensors, strict=True)
+        ]
+        error = rows[index - 1].error
+        if error:
+            shown.append(f"  \x1b[31m{error}\x1b[0m" if coloured else f"  {error}")
+    return "\n".join(shown)
+
+
 def print_table(rows: Sequence[Row]) -> None:
-    """Print the models: drawn on a terminal with `rich`, else as plain columns."""
-    if not (sys.stdout.isatty() and _print_rich(rows)):
-        print(_plain(rows))
+    """Print the models: on a terminal drawn with `rich`, or stacked where it is narrow; else as plain columns."""
+    plain = _plain(rows)
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        table = max(map(len, plain.splitlines())) + 2 * len(COLUMNS)
+        if table > width or not _print_rich(rows):
+            print(_stacked(rows, coloured="NO_COLOR" not in os.environ))
+    else:
+        print(plain)
     sys.stdout.flush()
+
+
+def curl_options(settings: ServerSettings) -> list[str]:
+    """Return the options by which curl shows a token and trusts the server's certificate.
+
+    Args:
+        settings: Where the files are named.
+    """
+    options = []
+    if settings.token_file:
+        file = shlex.quote(settings.token_file)
+        options.append(f'-H "Authorization: Bearer $(grep -v ^# {file} | head -n 1)"')
+    if settings.tls_cert:
+        options.append(f"--cacert {shlex.quote(settings.tls_cert)}")
+    return options
 
 
 def _example_shape(spec: TensorSpec) -> list[int]:
@@ -123,19 +170,26 @@ def _example_shape(spec: TensorSpec) -> list[int]:
     return shape
 
 
-def example_line(spec: ModelSpec, url: str) -> str:
+def example_line(spec: ModelSpec, url: str, options: Sequence[str] = ()) -> str:
     """Return a `curl` command that gets an answer from a model as it stands.
 
-    Small inputs are written as JSON, large ones are zeros behind the JSON header. A model that
-    declares no inputs, or takes others as well, is asked what it is.
+    Images are files, small inputs are written as JSON, large ones are zeros behind the JSON header. A model
+    that declares no inputs, or takes others as well, is asked what it is.
 
     Args:
         spec: The model.
         url: The server's URL.
+        options: More options for curl.
     """
     model = f"{url}/v2/models/{spec.name}"
+    curl = " ".join(["curl -s", *options])
     if not spec.inputs or spec.accepts_any_inputs:
-        return f"curl -s {model}"
+        return f"{curl} {model}"
+    if all(declared.image is not None for declared in spec.inputs):
+        files = " ".join(
+            f"-F {shlex.quote(declared.name + '=@image.jpg')}" for declared in spec.inputs
+        )
+        return f"{curl} {files} {model}/infer"
     inputs: list[dict[str, object]] = []
     zeros = 0
     for declared in spec.inputs:
@@ -157,9 +211,9 @@ def example_line(spec: ModelSpec, url: str) -> str:
         inputs.append(entry)
     header = json.dumps({"inputs": inputs}, separators=(",", ":"))
     if not zeros:
-        return f"curl -s {model}/infer -d {shlex.quote(header)}"
+        return f"{curl} {model}/infer -d {shlex.quote(header)}"
     return (
-        f"(printf %s {shlex.quote(header)}; head -c {zeros} /dev/zero) | curl -s {model}/infer "
+        f"(printf %s {shlex.quote(header)}; head -c {zeros} /dev/zero) | {curl} {model}/infer "
         f"-H 'Inference-Header-Content-Length: {len(header)}' --data-binary @-"
     )
 
@@ -194,13 +248,13 @@ def _row(model: "ModelVersion") -> Row:
     )
 
 
-def print_models(engine: "Engine", url: str | None, *, has_page: bool = False) -> None:
+def print_models(engine: "Engine", url: str | None, settings: ServerSettings | None = None) -> None:
     """Print the table of models, a line to try, and where the page is.
 
     Args:
         engine: The engine, after its models were loaded.
         url: The server's URL, or None where HTTP is off.
-        has_page: Whether the page is served there.
+        settings: Those of the server, which tell its credentials and whether it has a page.
     """
     models = engine.loaded()
     rows = [_row(model) for model in models]
@@ -213,7 +267,7 @@ def print_models(engine: "Engine", url: str | None, *, has_page: bool = False) -
     print_table(sorted(rows, key=lambda row: row.cells[:2]))
     ready = [model.spec for model in models if model.ready]
     if url is not None and ready:
-        print(f"\n{example_line(ready[0], url)}")
-    if url is not None and has_page:
+        print(f"\n{example_line(ready[0], url, curl_options(settings) if settings else ())}")
+    if url is not None and settings is not None and settings.ui:
         print(f"\nIn a browser: {url}/")
     sys.stdout.flush()

@@ -273,7 +273,7 @@ class Service:
         self._table.end_reload()
         log.info("models loaded in %.1f s, ready: %s", time.monotonic() - start, ready)
         if self._first:
-            print_models(self.engine, self._url, has_page=self.settings.ui)
+            print_models(self.engine, self._url, self.settings)
 
     def _leave_when_told(self, worker: Any) -> None:
         # gunicorn repeats SIGTERM while it has too many workers; the first one counts.

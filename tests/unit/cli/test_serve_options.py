@@ -27,7 +27,6 @@ def test_a_flag_of_few_values_names_them(run, monkeypatch, tmp_path):
     text = run("serve", "--help").output
     for values in ("[all|any]", "[text|json]", "[debug|info|warning|error]"):
         assert values in text
-    assert "--port" not in text
     monkeypatch.setenv("KSRV_LOG_FORMAT", "xml")
     assert "KSRV_LOG_FORMAT: setting 'log_format' cannot be 'xml': expected text or json" in (
         run("serve", ".").output
@@ -36,6 +35,27 @@ def test_a_flag_of_few_values_names_them(run, monkeypatch, tmp_path):
     (tmp_path / "ksrv.yaml").write_text("ready_when: some\n")
     done = run("serve", ".", "--config", str(tmp_path / "ksrv.yaml"))
     assert "setting 'ready_when' cannot be 'some': expected all or any" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "http", "grpc"),
+    [
+        (["--port", "18080"], "127.0.0.1:18080", "127.0.0.1:9000"),
+        (["--host", "0.0.0.0"], "0.0.0.0:8080", "0.0.0.0:9000"),
+        (["--host", "::1", "--port", "0"], "[::1]:0", "[::1]:9000"),
+        (["--host", "0.0.0.0", "--grpc", "off"], "0.0.0.0:8080", "off"),
+    ],
+)
+def test_host_and_port_make_addresses(run, arguments, http, grpc):
+    lines = run("serve", ".", "--print-config", *arguments).output.splitlines()
+    assert f"http = '{http}'  (flag --http)" in lines
+    assert [line for line in lines if line.startswith(f"grpc = '{grpc}'")]
+
+
+def test_the_help_of_serve_has_sections(run):
+    text = run("serve", "--help").output
+    assert "\nLimits:\n" in text and "\nAddresses:\n" in text
+    assert "\nMore:\n" not in text, "a setting has no section in ksrv/cli/serve.py"
 
 
 def test_the_version_is_the_packages(run):
@@ -76,8 +96,10 @@ def test_print_config_shows_values_and_sources(run, tmp_path, monkeypatch):
         ((".", "--limits-body", "big"), "'limits.body'"),
         ((".", "--config", "/no/such/file.yaml"), "/no/such/file.yaml"),
         ((".", "--http", "8080"), "HOST:PORT"),
-        ((".", "--port", "8080"), "there is no --port: an address is one flag, --http HOST:PORT"),
-        ((".", "--host=0.0.0.0"), "there is no --host: an address is one flag, --http HOST:PORT"),
+        ((".", "--port", "8080", "--http", "127.0.0.1:1"), "expected it without --port"),
+        ((".", "--host=0.0.0.0", "--http", "127.0.0.1:1"), "expected it without --host"),
+        ((".", "--port", "65536"), "65535"),
+        ((".", "--port", "http"), "integer"),
         ((".", "--log-level", "loud"), "'debug', 'info', 'warning', 'error'"),
         ((".", "--ready-when", "never"), "'all', 'any'"),
         ((".", "--log-format", "xml"), "'text', 'json'"),

@@ -4,15 +4,17 @@ import shlex
 import pytest
 
 from ksrv.server.addresses import Address
+from ksrv.server.settings import ServerSettings
 from ksrv.server.workers.banner import (
     COLUMNS,
     Row,
+    curl_options,
     example_line,
     print_addresses,
     print_table,
     show_tensors,
 )
-from ksrv.spec import ModelSpec, TensorSpec
+from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
 
 URL = "http://127.0.0.1:8080"
 
@@ -34,6 +36,37 @@ def test_columns_line_up_and_an_error_follows_its_model(capsys):
     assert head.split() == list(COLUMNS)
     assert head.index("ready") == cats.index("yes") == dogs.index("no")
     assert error == "  the weights are gone"
+
+
+def test_a_narrow_terminal_shows_every_shape(capsys, monkeypatch):
+    shape = "image FP32[-1,224,224,3]"
+    cells = ("cats", "1", "handler.py", "cpu", shape, "probabilities FP32[-1,1000]")
+    rows = [Row((*cells, "0.10 s", "0.01 s", "yes")), Row(("dogs", "-", *["-"] * 6, "no"), "gone")]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_table(rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert f"  in  {shape}" in lines and "  out probabilities FP32[-1,1000]" in lines
+    assert lines[0].index("ready") == lines[1].index("yes") and "  gone" in lines
+    monkeypatch.delenv("NO_COLOR")
+    print_table(rows)
+    assert "\x1b[32myes" in capsys.readouterr().out
+
+
+def test_an_image_model_is_sent_a_picture():
+    image = TensorSpec("my image", "FP32", (-1, 8, 8, 3), ImageSpec())
+    words = line(image)
+    assert words == ["curl", "-s", "-F", "my image=@image.jpg", f"{URL}/v2/models/m/infer"]
+
+
+def test_the_line_shows_the_token_and_trusts_the_certificate(tmp_path):
+    settings = ServerSettings(token_file="/a b/tokens", tls_cert="/x/cert.pem")
+    text = example_line(ModelSpec("m"), URL, curl_options(settings))
+    assert "--cacert /x/cert.pem" in text
+    assert "Authorization: Bearer $(grep -v ^# '/a b/tokens' | head -n 1)" in text
+    assert curl_options(ServerSettings()) == []
 
 
 def test_tensors_are_shown_in_a_few_characters():
