@@ -16,7 +16,7 @@ from ksrv.engine.model import ExecutorFactory, ModelVersion, Retired
 from ksrv.engine.registry import ModelRegistry, ModelState, ModelVersions
 from ksrv.engine.request_handle import RequestHandle
 from ksrv.engine.settings import EngineSettings
-from ksrv.errors import NotFound, NotReady, cut
+from ksrv.errors import Forbidden, NotFound, NotReady, cut
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.limits import Limits
@@ -452,7 +452,16 @@ class Engine:
         (self._models.load if change == "load" else self._models.unload)(name)
         return True
 
+    def _check_control(self, change: "Change") -> None:
+        control = self.settings.model_control
+        if control in ("none", "poll") or (control == "explicit" and change == "reload"):
+            raise Forbidden(
+                f"this server takes no call to {change} models: setting 'model_control' is"
+                f" '{control}'"
+            )
+
     def _change(self, change: "Change", name: str) -> bool:
+        self._check_control(change)
         changed = self.follow(change, name)
         if changed and self.on_change is not None:
             self.on_change(change, name)

@@ -8,6 +8,9 @@ import msgspec
 from ksrv.engine.available_memory import bytes_in_flight
 from ksrv.limits import Limits
 
+ModelControl = Literal["auto", "none", "poll", "explicit"]
+"""Who changes the models: calls and the poll alike, nobody, the poll alone, or calls alone."""
+
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's settings.
@@ -22,6 +25,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         run_on_caller: Whether a handler that has proven quick may run on the thread that brings a
             request, which saves two changes of thread for each.
         parallel_loads: How many model versions are loaded at a time.
+        model_control: Which changes of the models callers may ask for.
     """
 
     limits: Limits = Limits()
@@ -31,6 +35,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: float = 60.0
     run_on_caller: bool = True
     parallel_loads: int = 4
+    model_control: ModelControl = "auto"
 
     def usable_cores(self) -> int:
         """Return how many cores the instances of a model share."""

@@ -13,6 +13,7 @@ import falcon
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import HandlerFailed, KsrvError, cut, quote
 from ksrv.observe.traffic import count_status
+from ksrv.server.audit import AuditLog
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import Bound, read_body
 from ksrv.server.http.byte_budget import Reservation, process_budget
@@ -151,7 +152,7 @@ def make_app(
     access = access or Access(settings)
     shared_memory = shared_memory or shared_memory_of(settings)
     budget = budget or process_budget(settings.limits)
-    middleware: list[Any] = [RequestIds(), ErrorCounts(), Guard(settings.limits.head)]
+    middleware: list[Any] = [RequestIds(), AuditLog(), ErrorCounts(), Guard(settings.limits.head)]
     if settings.allowed_origins:
         middleware.append(CrossOrigin(settings.allowed_origins))
     app = falcon.App(request_type=Request, middleware=middleware, router=GuardedRouter(access))

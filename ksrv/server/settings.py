@@ -197,6 +197,17 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     torchserve_config: Annotated[
         str | None, _says("A TorchServe config.properties for archives that expect one.")
     ] = None
+    model_control: Annotated[
+        Literal["auto", "none", "poll", "explicit"],
+        _says(
+            "Who changes the models: auto for calls and --poll-interval alike; none; poll for the poll "
+            "alone, every 15 s unless set; explicit for calls alone, beginning with --load-model."
+        ),
+    ] = "auto"
+    load_model: Annotated[
+        tuple[str, ...],
+        _says("Models to load at the start with --model-control explicit; * for all."),
+    ] = ()
     poll_interval: Annotated[
         float,
         msgspec.Meta(ge=0, description="Seconds between looks for changed models; 0 never looks."),

@@ -18,6 +18,7 @@ from ksrv.errors import InvalidRequest, KsrvError, Overloaded
 from ksrv.limits import Limits
 from ksrv.protocol.protobuf import HEALTH, INFERENCE, REFLECTION, REFLECTION_ALPHA, methods
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
+from ksrv.server.audit import audited, audited_check
 from ksrv.server.credentials import Access
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.calls import (
@@ -184,7 +185,9 @@ class Services:
             if name in OPEN:
                 method = Method(open_to_all, self.small, answer, pool=ready, small=True)
             elif name in CONTROL:
-                method = Method(needs_control(self.access), limits, answer, pool=control)
+                answer = answering(audited(name, behavior), *methods(INFERENCE)[name])
+                check = audited_check(name, needs_control(self.access))
+                method = Method(check, limits, answer, pool=control)
             found[f"/{INFERENCE}/{name}"] = method
         return found
 

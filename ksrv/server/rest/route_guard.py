@@ -16,6 +16,7 @@ from falcon.routing import CompiledRouter
 
 from ksrv.errors import HeadTooLarge, InvalidRequest, NotFound, quote
 from ksrv.limits import show_limit
+from ksrv.server.audit import CONTROL_CALL
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import Environ
 from ksrv.server.http.chunk_framing import check_transfer_coding
@@ -103,6 +104,7 @@ class GuardedRouter(CompiledRouter):
         template = "" if found is None else str(found[3])
         needs = Needs.TOKEN if found is None else self._needs.get(template, Needs.CONTROL)
         if needs is Needs.CONTROL:
+            req.env[CONTROL_CALL] = template
             check_control(self._access, req.env)
         if needs is not Needs.NOTHING:
             self._access.check(req.get_header("Authorization"))

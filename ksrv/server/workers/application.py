@@ -47,5 +47,7 @@ def serve(settings: ServerSettings) -> None:
     application: Any = ServerApplication(settings)
     logging.getLogger("ksrv").addHandler(logging.NullHandler())  # what is raised says it all
     repository = configured_repository(settings)
-    repository.check(may_be_empty=settings.watch_seconds > 0)
+    repository.check(
+        may_be_empty=settings.model_control in ("poll", "explicit") or settings.watch_seconds > 0
+    )
     application.run()

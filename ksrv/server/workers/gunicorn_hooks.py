@@ -37,6 +37,7 @@ from ksrv.server.workers.banner import print_addresses
 from ksrv.server.workers.configured_files import read_files
 from ksrv.server.workers.hard_exit import leave_handlers_behind
 from ksrv.server.workers.lifecycle import Service
+from ksrv.server.workers.model_control import check_model_control
 from ksrv.server.workers.worker_table import State, WorkerTable
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class Master:
         self.settings = settings
         self.table = WorkerTable()
         self.service = Service(settings, self.table)
+        check_model_control(settings)
         Access(settings)  # a token file that cannot be read is told before anything starts
         self._http = parse_address(settings.http, "http")
         alone = settings.grpc == HTTP_ONLY

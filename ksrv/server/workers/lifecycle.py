@@ -10,6 +10,7 @@ delay, and leaves when what it accepted is answered. SIGINT and SIGQUIT leave th
 once more, the worker waits for nothing.
 """
 
+import functools
 import logging
 import os
 import signal
@@ -28,6 +29,7 @@ from ksrv.server.memory_regions import SharedMemory, shared_memory_of
 from ksrv.server.settings import ServerSettings
 from ksrv.server.workers.banner import print_models
 from ksrv.server.workers.configured_files import GivenFiles
+from ksrv.server.workers.model_control import poll_seconds, unloaded_at_start
 from ksrv.server.workers.repository_changes import ChangeLog, ChangeReplicator
 from ksrv.server.workers.shared_statistics import (
     PeerStatistics,
@@ -82,7 +84,7 @@ class Service:
         self._shared: dict[str, Any] = {}  # what the front ends have together
         self._url: str | None = None
         self._signals = StopSignals(table)
-        self._unloaded: Collection[str] = ()
+        self._unloaded: Callable[[], Collection[str]] = tuple
         self._end: float | None = None
         self._leaving = threading.Event()  # told to go, perhaps only once others serve
         self._ending = threading.Event()
@@ -156,7 +158,7 @@ class Service:
         statistics = ServerStatistics(self._engine, peers, self._table)
         replicator = ChangeReplicator(self._change_log, self._table, self._slot)
         self._engine.on_change = replicator.publish
-        self._unloaded = replicator.unloaded
+        self._unloaded = functools.partial(unloaded_at_start, settings, replicator, repository)
         threading.Thread(
             target=replicator.run,
             args=(self._engine, self._ending),
@@ -260,7 +262,7 @@ class Service:
 
         start = time.monotonic()
         try:
-            self.engine.start(wait=True, unloaded=self._unloaded)
+            self.engine.start(wait=True, unloaded=self._unloaded())
         except RepositoryError as error:
             log.error("the models could not be loaded: %s", error)
         except BaseException:
@@ -355,6 +357,7 @@ def engine_settings(settings: ServerSettings, kind: type[Any]) -> Any:
         limits=settings.limits,
         cores=max(1, len(os.sched_getaffinity(0)) // settings.workers),
         ready_when=settings.ready_when,
-        watch_seconds=settings.watch_seconds,
+        watch_seconds=poll_seconds(settings),
+        model_control=settings.model_control,
         drain_seconds=settings.stop_timeout,
     )

@@ -83,6 +83,7 @@ class ChangeReplicator:
 
     Attributes:
         unloaded: The models that were unloaded on purpose before this worker started.
+        loaded: Those that were loaded on purpose.
     """
 
     def __init__(self, file: ChangeLog, table: WorkerTable, slot: int) -> None:
@@ -92,11 +93,14 @@ class ChangeReplicator:
         # What was loaded before is on the disk, which this worker is about to read.
         before, self._position = file.read(0)
         self.unloaded: set[str] = set()
+        self.loaded: set[str] = set()
         for change in before:
             if change.kind == "unload":
                 self.unloaded.add(change.name)
+                self.loaded.discard(change.name)
             elif change.kind == "load":
                 self.unloaded.discard(change.name)
+                self.loaded.add(change.name)
         table.acknowledge(slot, self._position)
 
     def publish(self, kind: Kind, name: str) -> None:

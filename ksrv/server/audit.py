@@ -1,0 +1,152 @@
+"""The audit log: a record for each call that changes the server, whoever made it and whatever came of it.
+
+Records go to the logger `ksrv.audit`, with the level info for calls that were carried out and warning for
+those that were refused or failed. A token shows by the beginning of its digest, never by itself.
+"""
+
+import functools
+import hashlib
+import logging
+from typing import Any
+
+import falcon
+
+from ksrv.errors import KsrvError, quote
+from ksrv.server.grpc.calls import Behavior, Call, Check
+from ksrv.server.http.request_ids import REQUEST_ID
+
+log = logging.getLogger("ksrv.audit")
+
+CONTROL_CALL = "ksrv.control_call"
+"""Set in the WSGI environment of a call that needs the control rights: the route's template."""
+
+SHOWN_DIGITS = 8
+
+
+def token_digest(authorization: str | None) -> str:
+    """Return the beginning of the digest of a bearer token; "" where there is none."""
+    scheme, _, token = (authorization or "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        return ""
+    digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:SHOWN_DIGITS]
+
+
+def write(
+    action: str,
+    subject: str,
+    outcome: str,
+    *,
+    good: bool,
+    peer: str,
+    authorization: str | None,
+    request_id: str,
+    protocol: str,
+) -> None:
+    """Write one record.
+
+    Args:
+        action: What was to be done: "load", "unload".
+        subject: The model or region that it was to be done to; "" for the whole server.
+        outcome: The status of the answer.
+        good: Whether it was carried out.
+        peer: The caller's address; "" for a unix socket.
+        authorization: The caller's `Authorization`.
+        request_id: The request's id.
+        protocol: "HTTP" or "gRPC".
+    """
+    digest = token_digest(authorization)
+    shown = f"{action} {quote(subject)}" if subject else action
+    who = (peer or "a unix socket") + (f" with the token {digest}..." if digest else "")
+    fields = {
+        "action": action,
+        "subject": subject[:128],
+        "outcome": outcome,
+        "peer": peer,
+        "token_digest": digest,
+        "request_id": request_id,
+        "protocol": protocol,
+    }
+    level = logging.INFO if good else logging.WARNING
+    log.log(level, "%s by %s over %s: %s", shown, who, protocol, outcome, extra=fields)
+
+
+class AuditLog:
+    """Falcon middleware: writes a record of each call that needed the control rights."""
+
+    def process_response(
+        self, req: falcon.Request, resp: falcon.Response, resource: object, req_succeeded: bool
+    ) -> None:
+        """Write the record, once the answer is known."""
+        template = req.env.get(CONTROL_CALL)
+        if template is None:
+            return
+        *before, action = str(template).strip("/").split("/")
+        given = req.path.strip("/").split("/")
+        named = {
+            name: part for name, part in zip(before, given, strict=False) if name.startswith("{")
+        }
+        write(
+            action,
+            next(iter(named.values()), ""),
+            str(resp.status_code),
+            good=resp.status_code < 400,
+            peer=req.env.get("REMOTE_ADDR", ""),
+            authorization=req.env.get("HTTP_AUTHORIZATION"),
+            request_id=req.env.get(REQUEST_ID, ""),
+            protocol="HTTP",
+        )
+
+
+def _write_call(name: str, subject: str, outcome: str, call: Call) -> None:
+    write(
+        name,
+        subject,
+        outcome,
+        good=outcome == "OK",
+        peer=call.peer_address(),
+        authorization=call.authorization,
+        request_id=call.request_id,
+        protocol="gRPC",
+    )
+
+
+def audited_check(name: str, check: Check) -> Check:
+    """Return a check of a control call that writes a record where it refuses the caller.
+
+    Args:
+        name: The method's name.
+        check: The check.
+    """
+
+    @functools.wraps(check)
+    def checked(call: Call) -> None:
+        try:
+            check(call)
+        except KsrvError as error:
+            _write_call(name, "", error.grpc_code, call)
+            raise
+
+    return checked
+
+
+def audited(name: str, behavior: Behavior) -> Behavior:
+    """Return a control call that writes a record of what came of it.
+
+    Args:
+        name: The method's name.
+        behavior: Carries it out.
+    """
+
+    def carried_out(request: Any, call: Call) -> Any:
+        subject = getattr(request, "model_name", "") or getattr(request, "name", "")
+        try:
+            answer = behavior(request, call)
+        except Exception as error:
+            code = error.grpc_code if isinstance(error, KsrvError) else "INTERNAL"
+            _write_call(name, subject, code, call)
+            raise
+        _write_call(name, subject, "OK", call)
+        return answer
+
+    return carried_out

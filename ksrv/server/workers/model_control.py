@@ -1,0 +1,60 @@
+"""Which models a worker loads at its start, and how often it looks for changes: `--model-control`."""
+
+import logging
+from collections.abc import Collection
+
+from ksrv.errors import quote
+from ksrv.repository.layout import Repository
+from ksrv.server.settings import ServerSettings, SettingsError
+from ksrv.server.workers.repository_changes import ChangeReplicator
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 15.0
+"""Between two looks for changed models with `--model-control poll`, unless set."""
+
+
+def check_model_control(settings: ServerSettings) -> None:
+    """Refuse settings that contradict each other.
+
+    Args:
+        settings: The server's settings.
+
+    Raises:
+        SettingsError: They do.
+    """
+    control = settings.model_control
+    if settings.watch_seconds > 0 and control in ("none", "explicit"):
+        raise SettingsError(
+            f"setting 'poll_interval': nothing is polled with --model-control {control}"
+        )
+    if settings.load_model and control != "explicit":
+        raise SettingsError(
+            f"setting 'load_model': with --model-control {control} all models are loaded; explicit"
+            " loads those that are named"
+        )
+
+
+def poll_seconds(settings: ServerSettings) -> float:
+    """Return how often the repository is looked at for changes; 0 for never."""
+    if settings.model_control == "poll" and settings.watch_seconds == 0:
+        return POLL_SECONDS
+    return settings.watch_seconds
+
+
+def unloaded_at_start(
+    settings: ServerSettings, replicator: ChangeReplicator, repository: Repository
+) -> Collection[str]:
+    """Return the models of the repository that a worker does not load when it starts.
+
+    Args:
+        settings: The server's settings.
+        replicator: Knows what calls have loaded and unloaded before.
+        repository: The models on disk.
+    """
+    if settings.model_control != "explicit" or "*" in settings.load_model:
+        return replicator.unloaded
+    held = set(repository.scan())
+    for name in sorted(set(settings.load_model) - held):
+        log.error("setting 'load_model': the repository holds no model %s", quote(name))
+    return held - (set(settings.load_model) - replicator.unloaded) - replicator.loaded

@@ -1,0 +1,120 @@
+"""The counters of two workers add up exactly, over HTTP and gRPC, also behind one that was killed."""
+
+import json
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+
+import grpc
+import requests
+
+from ksrv.testing import Server
+from tests.support.models import write_double
+from tests.support.wait_until import wait_until
+from tests.support.wire.grpc_calls import infer_request, stub_infer
+
+CLIENTS = 8
+OVER_HTTP = 8_000
+OVER_GRPC = 2_000
+FAILED = 400
+ENTRY = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+
+
+def ask_http(server, count):
+    """Send requests, of which every twentieth names no input of the model."""
+    bad = 0
+    with requests.Session() as session:
+        for number in range(count):
+            wrong = number % 20 == 0
+            entry = ENTRY | {"name": "z"} if wrong else ENTRY
+            answer = session.post(
+                f"{server.url}/v2/models/double/infer",
+                data=json.dumps({"inputs": [entry]}),
+                timeout=60,
+            )
+            assert answer.status_code == (400 if wrong else 200)
+            bad += wrong
+    return bad
+
+
+def ask_grpc(server, count):
+    request = infer_request("double", ("x", "FP32", [1, 4]), raw=[bytes(16)])
+    with grpc.insecure_channel(server.grpc) as channel:
+        infer = stub_infer(channel)
+        for _ in range(count):
+            infer(request, timeout=60)
+
+
+def ask_all(server):
+    """Send all requests side by side, on connections of their own."""
+    failures = []
+
+    def guarded(ask, count):
+        try:
+            ask(server, count)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=guarded, args=(ask, total // CLIENTS))
+        for ask, total in ((ask_http, OVER_HTTP), (ask_grpc, OVER_GRPC))
+        for _ in range(CLIENTS)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def counted(server):
+    """The successes, the invalid requests and the sum of the batch sizes on the page."""
+    text = requests.get(f"{server.url}/metrics", timeout=60).text
+
+    def value(pattern):
+        found = re.search(rf"^{pattern} (\S+)$", text, re.M)
+        return float(found[1]) if found else 0.0
+
+    labels = 'model="double",outcome="{}",version=""'
+    return (
+        value(r"ksrv_requests_total\{" + labels.format("success") + r"\}"),
+        value(r"ksrv_requests_total\{" + labels.format("invalid") + r"\}"),
+        value(r'ksrv_batch_size_sum\{model="double",version=""\}'),
+    )
+
+
+def workers_of(server):
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+    return list(map(int, children.read_text().split()))
+
+
+def wait_for(server, expected):
+    """Wait until every worker says so: each knows of the others' last second only when that is over."""
+    in_turn = 0
+
+    def agree():
+        nonlocal in_turn
+        in_turn = in_turn + 1 if counted(server) == expected else 0
+        return in_turn == 20
+
+    wait_until(agree, tell=lambda: f"{counted(server)} and not {expected}")
+
+
+def test_ten_thousand_requests_to_two_workers_one_of_which_is_killed_then(tmp_path):
+    write_double(tmp_path)
+    with Server(tmp_path, workers=2) as server:
+        wait_until(lambda: server.log.count("ready: True") == 2)
+        before = counted(server)
+        ask_all(server)
+        good, bad = OVER_HTTP + OVER_GRPC - FAILED, FAILED
+        expected = (before[0] + good, before[1] + bad, before[2] + good)
+        wait_for(server, expected)
+        victim = workers_of(server)[0]
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: server.log.count("ready: True") == 3)
+        wait_until(lambda: victim not in workers_of(server))
+        wait_for(server, expected)
+        ask_all(server)
+        wait_for(server, (expected[0] + good, expected[1] + bad, expected[2] + good))
