@@ -57,7 +57,7 @@ ARROWS = {
         "torchserve",
         "handlers",
     },
-    "testing": FOUNDATION | {"server", "repository", "handlers", "protocol"},
+    "testing": FOUNDATION | {"server", "repository", "handlers", "protocol", "engine", "client"},
     "__main__": {"cli"},
     "__init__": {"errors", "handlers", "server"},
 }

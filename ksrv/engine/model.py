@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -21,6 +21,7 @@ from ksrv.engine.batches.split import join
 from ksrv.engine.decode_thread import DecodeThread
 from ksrv.engine.executors import Executor
 from ksrv.engine.instance import Instance
+from ksrv.engine.joined import run_joined
 from ksrv.engine.lifetime_counters import LifetimeCounters
 from ksrv.engine.request_handle import QueuedRequest, RequestHandle, SplitRequest, deadline_exceeded
 from ksrv.engine.settings import EngineSettings
@@ -280,6 +281,14 @@ class ModelVersion:
         if pushed != native.OK:
             raise self._refusal(pushed, handle)
         return handle.outcome()
+
+    def infer_joined(self, requests: Sequence[InferRequest]) -> list[InferResponse | KsrvError]:
+        """Run requests on the calling thread as if they had waited together, for tests.
+
+        Args:
+            requests: The requests; nothing else may run on the model meanwhile.
+        """
+        return run_joined(self.spec, self._validator, self._instances[0], requests)
 
     def _may_keep(self, handle: QueuedRequest) -> bool:
         """Whether a thread that waits for a handle may run it.

@@ -69,6 +69,19 @@ def make_handler(target: str | None, modules: ModelImporter) -> Any:
     found = resolve(target, modules)
     if isinstance(found, ModuleType):
         found = _only_handler(found, target)
+    return handler_of(found, target)
+
+
+def handler_of(found: Any, target: str) -> Any:
+    """Return the handler object of a class or function.
+
+    Args:
+        found: The class or function.
+        target: How errors name it.
+
+    Raises:
+        HandlerError: It is no handler.
+    """
     if inspect.isclass(found):
         made = found()
         if hasattr(made, "handle"):

@@ -121,7 +121,7 @@ class Runner(StageRunner):
             submit=self.submit,
         )
         try:
-            handler = make_handler(config.handler, context.modules)
+            handler = self._make_handler(config, context)
             context.apply_torch_settings()
             if isinstance(handler, BaseHandler):
                 handler.context = context
@@ -157,6 +157,9 @@ class Runner(StageRunner):
             and not self._nchw_inputs
         )
         return context.spec
+
+    def _make_handler(self, config: ModelConfig, context: HandlerContext) -> Any:
+        return make_handler(config.handler, context.modules)
 
     def close(self) -> None:
         """Let the handler go, with its modules."""

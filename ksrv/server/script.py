@@ -143,13 +143,24 @@ def _being_imported(frame: FrameType | None) -> bool:
     return False
 
 
-def _as_json(settings: Mapping[str, Any]) -> str:
-    plain = {
+def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as model.yaml would hold them: tensor types are written out.
+
+    Args:
+        settings: The keys of model.yaml.
+
+    Raises:
+        CannotServe: `inputs` or `outputs` hold something else than tensor types.
+    """
+    return {
         key: _tensors(key, value) if key in TENSORS and isinstance(value, Mapping) else value
         for key, value in settings.items()
     }
+
+
+def _as_json(settings: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(plain, allow_nan=False)
+        return json.dumps(plain_settings(settings), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CannotServe(
             f"serve: a setting holds something else than plain values: {error}"
@@ -161,7 +172,7 @@ def _tensors(key: str, named: Mapping[str, Any]) -> list[dict[str, Any]]:
     for name, value in named.items():
         if not isinstance(value, TensorType):
             raise CannotServe(
-                f"serve: {key}: expected names with tensor types, such as Float32[1000], found "
+                f"{key}: expected names with tensor types, such as Float32[1000], found "
                 f"{name!r}: {value!r}"
             )
         found.append(value.entry(name))

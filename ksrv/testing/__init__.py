@@ -1,5 +1,41 @@
-"""Tests of models and handlers: a real server of one's own on free ports."""
+"""Tests of models and handlers: in this process, stage by stage, or with a real server.
 
-from ksrv.testing.server import Server, ServerFailed
+Importing this package loads no more than the server's own parts do; each name is loaded when it is
+used first.
+"""
 
-__all__ = ["Server", "ServerFailed"]
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ksrv.errors import KsrvError
+    from ksrv.testing.models import Answer, LoadFailed, Model, load
+    from ksrv.testing.server import Server, ServerFailed
+    from ksrv.testing.stages import batch, context
+
+__all__ = [
+    "Answer",
+    "KsrvError",
+    "LoadFailed",
+    "Model",
+    "Server",
+    "ServerFailed",
+    "batch",
+    "context",
+    "load",
+]
+
+_HOME = {
+    "KsrvError": "ksrv.errors",
+    "Server": "ksrv.testing.server",
+    "ServerFailed": "ksrv.testing.server",
+    "batch": "ksrv.testing.stages",
+    "context": "ksrv.testing.stages",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'ksrv.testing' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME.get(name, "ksrv.testing.models")), name)

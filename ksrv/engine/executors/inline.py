@@ -28,6 +28,7 @@ class InlineExecutor:
         threads: CPU threads that the handler may use; 0 leaves the framework's choice.
         emit: Takes the values that the handler reports.
         submit: Submits what the handler calls of other models.
+        make: Makes the runner; by default the one that the model's settings name.
     """
 
     keeps_deadlines = False
@@ -41,7 +42,9 @@ class InlineExecutor:
         threads: int = 0,
         emit: Emit = discard,
         submit: Submit = refuse_calls,
+        make: Callable[..., Runner] = make_runner,
     ) -> None:
+        self._make_runner = make
         self._source = source
         self._emit = emit
         self._submit = submit
@@ -60,7 +63,7 @@ class InlineExecutor:
     def start(self) -> ModelSpec:
         """See `Executor.start`."""
         try:
-            runner = make_runner(
+            runner = self._make_runner(
                 self._source, instance=self._instance, threads=self._threads, emit=self._emit
             )
             runner.submit = self._submit

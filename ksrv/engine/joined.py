@@ -1,0 +1,84 @@
+"""Requests run as one batch at once, for tests: whether they join is not left to the clock."""
+
+from collections.abc import Iterator, Sequence
+
+from ksrv._native.tensor import aliasing_check
+from ksrv.engine.batches.batch import arrays_of
+from ksrv.engine.batches.split import split
+from ksrv.engine.instance import Instance
+from ksrv.engine.request_handle import QueuedRequest
+from ksrv.engine.validation import RequestValidator
+from ksrv.errors import KsrvError
+from ksrv.request import InferRequest, InferResponse
+from ksrv.spec import ModelSpec
+
+Answer = InferResponse | KsrvError
+
+
+def run_joined(
+    spec: ModelSpec,
+    validator: RequestValidator,
+    instance: Instance,
+    requests: Sequence[InferRequest],
+) -> list[Answer]:
+    """Run requests that arrive together, in the batches that a busy instance would take.
+
+    Args:
+        spec: The model's description.
+        validator: The model's checks.
+        instance: Runs the batches, on the calling thread.
+        requests: The requests; where the model has no `batching:`, each is a batch of its own.
+
+    Returns:
+        The answer of each request.
+    """
+    answers: list[Answer | None] = [None] * len(requests)
+    handles: list[tuple[int, QueuedRequest]] = []
+    for index, request in enumerate(requests):
+        try:
+            rows, batch_key = validator.validate(request)
+            handles.append((index, QueuedRequest(request, rows, batch_key)))
+        except KsrvError as error:
+            answers[index] = error
+    for group in _groups(handles, spec.max_batch_size):
+        for index, answer in _run(spec, instance, group):
+            answers[index] = answer
+    return [answer for answer in answers if answer is not None]
+
+
+def _groups(
+    handles: Sequence[tuple[int, QueuedRequest]], most: int
+) -> Iterator[list[tuple[int, QueuedRequest]]]:
+    """Yield the requests of each batch: of one key, one after the other, as far as they fit."""
+    group: list[tuple[int, QueuedRequest]] = []
+    for index, handle in handles:
+        rows = sum(one.rows for _, one in group) + handle.rows
+        if group and (rows > most or handle.batch_key != group[0][1].batch_key):
+            yield group
+            group = []
+        group.append((index, handle))
+    if group:
+        yield group
+
+
+def _run(
+    spec: ModelSpec, instance: Instance, group: list[tuple[int, QueuedRequest]]
+) -> Iterator[tuple[int, Answer]]:
+    index_of = {id(handle): index for index, handle in group}
+    batch = instance.new_batch()
+    batch.add([handle for _, handle in group])
+    for handle, error in batch.failed:
+        yield index_of[id(handle)], error
+    if not batch.handles:
+        return
+    answers: Sequence[Answer]
+    try:
+        inputs = batch.inputs()
+        arrays = arrays_of(inputs)
+        before = aliasing_check.counts(arrays)
+        outputs = instance.execute(inputs)
+        answers = split(spec, batch.handles, outputs, dict(outputs.timings), arrays, before)
+    except KsrvError as error:
+        answers = [error] * len(batch.handles)
+    for handle, answer in zip(batch.handles, answers, strict=True):
+        yield index_of[id(handle)], answer

@@ -1,0 +1,22 @@
+"""pytest's fixtures: `pytest_plugins = ["ksrv.testing.fixtures"]` in a conftest.py."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ksrv.testing.models import Model, load
+
+
+@pytest.fixture
+def load_model() -> Iterator[Callable[..., Model]]:
+    """Load models as `ksrv.testing.load` does; they are closed behind the test."""
+    opened: list[Model] = []
+
+    def make(handler: Any, **options: Any) -> Model:
+        opened.append(load(handler, **options))
+        return opened[-1]
+
+    yield make
+    for model in opened:
+        model.close()

@@ -1,0 +1,359 @@
+"""A model in this process, for tests: real batching, real image rules, no socket.
+
+with load(Cats) as model:
+assert model.infer({"image": Path("cat.jpg")})["output"].shape == (1, 1000)
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from ksrv.client.tensors import Declared
+from ksrv.client.tensors import Tensor as Encoded
+from ksrv.client.tensors import encode as encode_input
+from ksrv.datatypes import DTYPES, widen_bfloat16
+from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.engine.executors.inline import InlineExecutor
+from ksrv.engine.response_stream import ResponseStream
+from ksrv.errors import KsrvError
+from ksrv.handlers.handler_context import HandlerContext
+from ksrv.handlers.loading import handler_of
+from ksrv.handlers.runner import Runner, make_runner
+from ksrv.handlers.settings import settings_of
+from ksrv.repository.entry import ModelEntry
+from ksrv.repository.handler_file import model_name
+from ksrv.repository.layout import Repository
+from ksrv.repository.model_keys import ModelKeys
+from ksrv.repository.model_yaml import read_model_keys
+from ksrv.repository.torchserve.model_config import archive_readers
+from ksrv.repository.yaml_document import Document
+from ksrv.request import Array, Element, InferRequest, InferResponse, RequestedOutput, Tensor
+from ksrv.server.script import plain_settings
+from ksrv.source import ModelConfig, ModelSource
+from ksrv.spec import ModelSpec
+
+Handler = type | Callable[..., Any]
+
+
+class LoadFailed(AssertionError):
+    """The model cannot be loaded; the text is what the server's index would say."""
+
+
+class Answer(dict[str, Array]):
+    """The outputs of one request by name; BYTES as object arrays of `bytes`, BF16 as float32.
+
+    Attributes:
+        id: The request's id.
+        parameters: The parameters that the handler gave the answer.
+        headers: The headers that the handler gave the answer.
+        timings: Nanoseconds by stage.
+    """
+
+    def __init__(self, response: InferResponse) -> None:
+        super().__init__({one.name: _decoded(one) for one in response.outputs})
+        self.id = response.id
+        self.parameters = dict(response.parameters)
+        self.headers = dict(response.headers)
+        self.timings = dict(response.timings)
+
+
+class Model:
+    """A loaded model; `load` makes it.
+
+    Args:
+        repository: Holds the model.
+        make_runner: Makes the runner of its instance.
+    """
+
+    def __init__(
+        self, repository: Repository, make_runner: Callable[..., Runner] = make_runner
+    ) -> None:
+        def executor(source: ModelSource, instance: int, threads: int) -> InlineExecutor:
+            return InlineExecutor(
+                source,
+                instance=instance,
+                threads=threads,
+                emit=self.engine.handler_metrics.record,
+                make=make_runner,
+            )
+
+        self.engine = Engine(repository, EngineSettings(), make_executor=executor)
+        self._sources = [
+            source for entry in repository.scan().values() for source in entry.versions.values()
+        ]
+        forget_modules(self._sources)
+        self.engine.start(wait=True)
+        [(self.name, version)] = {(one.name, one.version) for one in self.engine.index()[-1:]}
+        try:
+            self._version = self.engine.find(self.name, version)
+        except KsrvError as error:
+            self.close()
+            raise LoadFailed(error.message) from error
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model's inputs and outputs."""
+        return self._version.spec
+
+    def infer(
+        self,
+        inputs: Any,
+        *,
+        outputs: Sequence[str] = (),
+        parameters: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        id: str = "",
+    ) -> Answer:
+        """Ask the model.
+
+        Args:
+            inputs: Values by input name, or the value alone for a model with one input: arrays,
+                nested lists, and for images and texts bytes, `str`, `pathlib.Path` (whose file is
+                read) or lists of them. One row needs no batch dimension.
+            outputs: Names of the outputs wanted; by default all.
+            parameters: The request's parameters.
+            headers: The request's headers.
+            id: The request's id.
+
+        Returns:
+            The outputs by name.
+
+        Raises:
+            KsrvError: The answer would be an error; `http_status` and `message` are the client's.
+        """
+        request = self._request(inputs, outputs, parameters, headers, id)
+        return Answer(self.engine.infer(request))
+
+    def explain(self, inputs: Any, **options: Any) -> Answer:
+        """Ask for an explanation.
+
+        Args:
+            inputs: As for `infer`.
+            options: As for `infer`.
+        """
+        request = self._request(inputs, **options)
+        request.explain = True
+        return Answer(self.engine.infer(request))
+
+    def infer_many(self, requests: Sequence[Any], **options: Any) -> list[Answer | KsrvError]:
+        """Ask with several requests that arrive together and join as the model's batching says.
+
+        Args:
+            requests: The inputs of each, as for `infer`.
+            options: As for `infer`; they are those of every request.
+
+        Returns:
+            The answer of each request, or its error.
+        """
+        made = [self._request(inputs, **options) for inputs in requests]
+        return [
+            one if isinstance(one, KsrvError) else Answer(one)
+            for one in self._version.infer_joined(made)
+        ]
+
+    def stream(self, inputs: Any, **options: Any) -> Iterator[Answer]:
+        """Ask a model that answers piece by piece, and yield each answer as it comes.
+
+        Args:
+            inputs: As for `infer`.
+            options: As for `infer`.
+        """
+        request = self._request(inputs, **options)
+        answers = request.stream = ResponseStream()
+        handle = self.engine.submit(request)
+        handle.add_done_callback(lambda _: answers.end())
+        sent = False
+        try:
+            while (answer := answers.take()) is not None:
+                sent = True
+                yield Answer(answer)
+            last = handle.wait()
+            if last.outputs or not sent:  # a generator's last answer holds nothing
+                yield Answer(last)
+        finally:
+            handle.cancel()
+
+    def close(self) -> None:
+        """Let the handler close, and free the model."""
+        self.engine.close(timeout=30.0)
+        forget_modules(self._sources)
+
+    def __enter__(self) -> "Model":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _request(
+        self,
+        inputs: Any,
+        outputs: Sequence[str] = (),
+        parameters: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        id: str = "",
+    ) -> InferRequest:
+        if not isinstance(inputs, Mapping):
+            if len(self.spec.inputs) != 1:
+                raise ValueError(
+                    f"the model {self.name} has {len(self.spec.inputs)} declared inputs; give the "
+                    f"values by name"
+                )
+            inputs = {self.spec.inputs[0].name: inputs}
+        return InferRequest(
+            self.name,
+            self.spec.version,
+            id,
+            [self._tensor(name, value) for name, value in inputs.items()],
+            [RequestedOutput(name) for name in outputs],
+            dict(parameters or {}),
+            headers={key.lower(): value for key, value in (headers or {}).items()},
+        )
+
+    def _tensor(self, name: str, value: Any) -> Tensor:
+        spec = self.spec.input(name)
+        declared = None
+        if spec is not None:
+            declared = Declared(name, spec.datatype, tuple(spec.wire_shape))
+        return _as_request_tensor(encode_input(name, value, declared))
+
+
+def load(
+    handler: Handler | str | Path,
+    *,
+    model: str | None = None,
+    name: str | None = None,
+    **settings: Any,
+) -> Model:
+    """Load a model in this process.
+
+    Args:
+        handler: A handler class or function, a model's folder or file, or `FILE.py:NAME`.
+        model: Which model of a repository with several.
+        name: The model's name, where it is a class or function.
+        settings: The keys of model.yaml for a class or function, over its `@settings`:
+            `parameters={"least": 0.5}`, `batching={"max_batch_size": 4}`, ...
+
+    Returns:
+        The model; close it, or use it as a context.
+
+    Raises:
+        LoadFailed: It cannot be loaded.
+        ValueError: There are several models, or none of the name.
+    """
+    if isinstance(handler, str | Path):
+        if settings or name:
+            raise ValueError(
+                f"{handler}: the settings of a path are in its files; {next(iter(settings), 'name')} "
+                f"is for classes and functions"
+            )
+        return Model(_OneModel(Path(handler), model))
+    source = _source_of(handler, name, settings)
+
+    def runner(source: ModelSource, **options: Any) -> Runner:
+        return _GivenRunner(handler, source, **options)
+
+    return Model(_Given(source), runner)
+
+
+class _GivenRunner(Runner):
+    """Runs a handler that is at hand as an object."""
+
+    def __init__(self, handler: Handler, source: ModelSource, **options: Any) -> None:
+        super().__init__(source, **options)
+        self._given = handler
+
+    def _make_handler(self, config: ModelConfig, context: HandlerContext) -> Any:
+        return handler_of(self._given, self.source.name)
+
+
+class _Given(Repository):
+    """A repository of one source."""
+
+    def __init__(self, source: ModelSource) -> None:
+        super().__init__([])
+        self._source = source
+
+    def scan(self) -> dict[str, ModelEntry]:
+        return {self._source.name: ModelEntry(self._source.name, {"": self._source})}
+
+
+class _OneModel(Repository):
+    """One model of a path, without a process of its own."""
+
+    def __init__(self, path: Path, model: str | None) -> None:
+        super().__init__([path], archive_readers())
+        self.check()
+        self._model = model
+
+    def scan(self) -> dict[str, ModelEntry]:
+        found = super().scan()
+        names = ", ".join(sorted(found))
+        if self._model is not None and self._model not in found:
+            raise ValueError(f"{self.paths[0]} holds no model {self._model}; it holds {names}")
+        if self._model is None and len(found) > 1:
+            raise ValueError(f"{self.paths[0]} holds several models ({names}); name one by model=")
+        entry = found[self._model or next(iter(found))]
+        for version, source in entry.versions.items():
+            if source.config is not None:
+                config = replace(source.config, executor="inline", instances=1)
+                entry.versions[version] = replace(source, config=config)
+        return {entry.name: entry}
+
+
+def _source_of(handler: Handler, name: str | None, settings: Mapping[str, Any]) -> ModelSource:
+    module = sys.modules.get(getattr(handler, "__module__", ""), None)
+    file = Path(getattr(module, "__file__", None) or "handler.py").absolute()
+    keys = plain_settings({**settings_of(handler), **settings})
+    own = getattr(handler, "__name__", "")
+    served_as = name or model_name(file, own if own.isidentifier() else "")
+    keys |= {"handler": "ksrv.testing:load", "executor": "inline", "instances": 1}
+    document = Document.of(file, keys, {})
+    config = read_model_keys(document, document.convert(ModelKeys, keys), file.parent)
+    return ModelSource(
+        name=served_as, version="", folder=file.parent, root=file.parent, config=config
+    )
+
+
+def forget_modules(sources: Sequence[ModelSource]) -> None:
+    """Take the modules of TorchServe handlers out of this process; they are imported by bare name.
+
+    Args:
+        sources: The models; others leave no module behind.
+    """
+    folders = [str(one.folder) for one in sources if one.config and one.config.torchserve]
+    for folder in folders:
+        while folder in sys.path:
+            sys.path.remove(folder)
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if file and Path(file).is_relative_to(folder):
+                sys.modules.pop(name, None)
+
+
+def _as_request_tensor(encoded: Encoded) -> Tensor:
+    """Return what a server would have read out of an encoded input."""
+    if encoded.datatype == "BYTES":
+        elements: list[Element] = [bytes(block) for block in encoded.blocks[1::2]]
+        return Tensor(encoded.name, "BYTES", encoded.shape, elements)
+    dtype = DTYPES[encoded.datatype]
+    joined = bytearray().join(encoded.blocks)
+    array = np.frombuffer(joined, dtype).reshape(encoded.shape)
+    return Tensor(encoded.name, encoded.datatype, encoded.shape, array)
+
+
+def _decoded(tensor: Tensor) -> Array:
+    if isinstance(tensor.data, np.ndarray):
+        return widen_bfloat16(tensor.data) if tensor.datatype == "BF16" else tensor.data
+    elements = np.empty(len(tensor.data), object)
+    elements[:] = [bytes(one) for one in tensor.data]
+    return elements.reshape(tensor.shape)

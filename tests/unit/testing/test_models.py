@@ -1,0 +1,182 @@
+"""`ksrv.testing.load`: a model in this process, with real batching and image rules."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from ksrv import BaseHandler, Bytes, Float32, Image, InferenceError, settings
+from ksrv.testing import KsrvError, LoadFailed, load
+from tests.support.torchserve_folder import old_handler
+
+pytest_plugins = ["ksrv.testing.fixtures"]
+
+
+class Bright(BaseHandler):
+    """The mean of the pixels."""
+
+    def inference(self, image: Image[4, 4, 3]) -> Float32[3]:
+        return image.mean(axis=(1, 2))
+
+
+@settings(batching={"max_batch_size": 4}, parameters={"by": 10})
+class Sizes(BaseHandler):
+    """Tells how many rows its batch had; fails rows that are below zero."""
+
+    def inference(self, x: Float32[1], batch) -> Float32[1]:
+        for row in np.flatnonzero(x[:, 0] < 0):
+            batch.fail(row, f"row {row} is below zero", 422)
+        for row in range(batch.rows):
+            batch.set_parameter(row, "requests", len(batch.requests))
+        return np.full_like(x, batch.rows + self.context.parameters["by"])
+
+
+def twice(x: Float32[2]) -> Float32[2]:
+    return x * 2
+
+
+def words(text: Bytes, batch) -> Bytes:
+    return [f"{one.decode()} {batch.requests[0].headers.get('who', '-')}" for one in text]
+
+
+def spell(text):
+    for letter in text[0].decode():
+        yield [letter]
+
+
+@pytest.fixture
+def picture(tmp_path):
+    path = tmp_path / "grey.png"
+    cv2.imwrite(str(path), np.full((40, 60), 9, np.uint8))  # grey, and of another size
+    return path
+
+
+def test_a_class_answers_arrays_and_image_files(picture):
+    with load(Bright) as model:
+        assert (model.name, model.spec.inputs[0].name) == ("bright", "image")
+        array = np.full((2, 4, 4, 3), 7, np.float32)
+        assert model.infer({"image": array})["output"].tolist() == [[7, 7, 7]] * 2
+        for file in (picture, picture.read_bytes(), [picture]):
+            assert model.infer({"image": file})["output"].tolist() == [[9, 9, 9]]
+        assert model.infer(array[0])["output"].tolist() == [[7, 7, 7]]  # one row, the only input
+
+
+def test_what_a_server_refuses_is_refused_here(tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    with load(Bright) as model:
+        for inputs, status in (
+            ({"image": np.zeros((1, 5, 4, 3), np.float32)}, 400),
+            ({"picture": np.zeros((1, 4, 4, 3), np.float32)}, 400),
+            ({}, 400),
+            ({"image": tmp_path / "broken.png"}, 400),
+        ):
+            with pytest.raises(KsrvError) as raised:
+                model.infer(inputs)
+            assert raised.value.http_status == status, inputs
+
+
+def test_requests_join_as_the_batching_says():
+    with load(Sizes) as model:
+        answers = model.infer_many([{"x": [[float(n)]]} for n in range(6)])
+        assert [one["output"].item() for one in answers] == [14] * 4 + [12] * 2
+        assert [one.parameters["requests"] for one in answers] == [4] * 4 + [2] * 2
+        wide = model.infer_many([{"x": [[1.0], [2.0], [3.0]]}, {"x": [[1.0], [2.0]]}])
+        assert [one["output"].tolist() for one in wide] == [[[13]] * 3, [[12]] * 2]
+
+
+def test_one_requests_failure_is_its_own():
+    with load(Sizes) as model:
+        good, bad, refused = model.infer_many(
+            [{"x": [[1.0]]}, {"x": [[-1.0]]}, {"x": [[1.0, 2.0]]}]
+        )
+        assert good["output"].item() == 12
+        assert (bad.http_status, bad.message) == (422, "row 1 is below zero")
+        assert refused.http_status == 400
+        with pytest.raises(InferenceError, match="below zero"):
+            model.infer({"x": [[-1.0]]})
+
+
+def test_requests_without_batching_are_never_joined():
+    with load(Sizes, batching=None, parameters={"by": 0}) as model:
+        answers = model.infer_many([{"x": [[1.0]]}, {"x": [[2.0]]}])
+        assert [one["output"].item() for one in answers] == [1, 1]
+
+
+def test_settings_of_the_call_win():
+    with load(Sizes, parameters={"by": 100}, name="mine") as model:
+        assert (model.name, model.infer([[1.0]])["output"].item()) == ("mine", 101)
+
+
+def test_a_function_and_a_local_class(load_model):
+    assert load_model(twice).infer([[1.0, 2.0]])["output"].tolist() == [[2, 4]]
+    seen = []
+
+    class Local(BaseHandler):
+        def inference(self, x: Float32[2]) -> Float32[2]:
+            seen.append(x.shape)
+            return x
+
+        def close(self):
+            seen.append("closed")
+
+    with load(Local, warmup=False) as model:
+        model.infer([[1.0, 2.0]])
+    assert seen == [(1, 2), "closed"]
+
+
+def test_texts_headers_and_ids(load_model):
+    model = load_model(words)
+    answer = model.infer({"text": ["a", b"b"]}, headers={"Who": "me"}, id="one")
+    assert (answer["output"].tolist(), answer.id) == ([b"a me", b"b me"], "one")
+    assert {"inference", "queue"} <= answer.timings.keys()
+
+
+def test_tensors_given_as_inputs_of_a_function(load_model):
+    model = load_model(lambda x: x + 1, inputs={"x": Float32[2]}, outputs={"y": Float32[2]})
+    assert model.infer({"x": [[1, 2]]})["y"].tolist() == [[2, 3]]
+
+
+def test_a_handler_that_yields_streams(load_model):
+    model = load_model(spell, name="spell")
+    pieces = [one["output"].tolist() for one in model.stream({"text": "abc"})]
+    assert pieces == [[b"a"], [b"b"], [b"c"]]
+    assert model.infer({"text": "abc"})["output"].tolist() == [b"abc"]
+    stream = model.stream({"text": "abc"})
+    assert next(stream)["output"].tolist() == [b"a"]
+    stream.close()  # a client that leaves
+
+
+def test_a_folder_a_file_and_one_of_several_models(tmp_path, load_model):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "handler.py").write_text("def inference(x): return x * 3\n")
+        (tmp_path / name / "model.yaml").write_text("handler: handler.py\nexecutor: process\n")
+    assert load_model(tmp_path / "one").infer({"x": [[1.0]]})["output"].item() == 3
+    assert load_model(str(tmp_path), model="two").infer({"x": [[1.0]]})["output"].item() == 3
+    assert load_model(f"{__file__}:twice").infer([[1.0, 1.0]])["output"].tolist() == [[2, 2]]
+    with pytest.raises(ValueError, match="several models \\(one, two\\)"):
+        load(tmp_path)
+    with pytest.raises(ValueError, match="holds no model three"):
+        load(tmp_path, model="three")
+    with pytest.raises(ValueError, match="the settings of a path are in its files"):
+        load(tmp_path / "one", instances=2)
+
+
+def test_a_model_that_cannot_be_loaded_says_why():
+    class Broken(BaseHandler):
+        def initialize(self, context):
+            raise LookupError("no such file")
+
+    with pytest.raises(LoadFailed, match="LookupError: no such file"):
+        load(Broken)
+
+
+def test_handlers_written_for_torchserve(tmp_path, load_model):
+    for name, text in (("a", "1"), ("b", "2")):
+        folder = old_handler(tmp_path / name, text)
+        for _ in range(2):
+            with load(folder) as model:
+                answer = model.infer({"data": [b"xy", b"z"]})
+                assert answer["output"].tolist() == [f"{text}:2".encode(), f"{text}:1".encode()]
+    assert Path(folder / "shared.py").is_file()
