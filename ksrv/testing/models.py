@@ -17,6 +17,7 @@ from ksrv.client.tensors import Declared
 from ksrv.client.tensors import Tensor as Encoded
 from ksrv.client.tensors import encode as encode_input
 from ksrv.datatypes import DTYPES, widen_bfloat16
+from ksrv.engine.composition import ModelCalls
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.executors.inline import InlineExecutor
 from ksrv.engine.response_stream import ResponseStream
@@ -66,31 +67,36 @@ class Model:
     """A loaded model; `load` makes it.
 
     Args:
-        repository: Holds the model.
-        make_runner: Makes the runner of its instance.
+        entries: The model, and the models that it calls.
+        name: The name of the one that is asked.
+        handlers: The classes and functions of models that are no files, by the models' names.
     """
 
     def __init__(
-        self, repository: Repository, make_runner: Callable[..., Runner] = make_runner
+        self, entries: Mapping[str, ModelEntry], name: str, handlers: Mapping[str, Handler]
     ) -> None:
+        def runner(source: ModelSource, **options: Any) -> Runner:
+            if source.name in handlers:
+                return _GivenRunner(handlers[source.name], source, **options)
+            return make_runner(source, **options)
+
         def executor(source: ModelSource, instance: int, threads: int) -> InlineExecutor:
             return InlineExecutor(
                 source,
                 instance=instance,
                 threads=threads,
                 emit=self.engine.handler_metrics.record,
-                make=make_runner,
+                submit=ModelCalls(self.engine.submit, source.name),
+                make=runner,
             )
 
-        self.engine = Engine(repository, EngineSettings(), make_executor=executor)
-        self._sources = [
-            source for entry in repository.scan().values() for source in entry.versions.values()
-        ]
+        self.name = name
+        self._sources = [source for entry in entries.values() for source in entry.versions.values()]
+        self.engine = Engine(_Given(entries), EngineSettings(), make_executor=executor)
         forget_modules(self._sources)
         self.engine.start(wait=True)
-        [(self.name, version)] = {(one.name, one.version) for one in self.engine.index()[-1:]}
         try:
-            self._version = self.engine.find(self.name, version)
+            self._version = self.engine.find(name)
         except KsrvError as error:
             self.close()
             raise LoadFailed(error.message) from error
@@ -232,14 +238,16 @@ def load(
     *,
     model: str | None = None,
     name: str | None = None,
+    models: Sequence[Handler | str | Path] = (),
     **settings: Any,
 ) -> Model:
     """Load a model in this process.
 
     Args:
         handler: A handler class or function, a model's folder or file, or `FILE.py:NAME`.
-        model: Which model of a repository with several.
+        model: Which model of a repository with several; it may call the others.
         name: The model's name, where it is a class or function.
+        models: Other models that the handler calls.
         settings: The keys of model.yaml for a class or function, over its `@settings`:
             `parameters={"least": 0.5}`, `batching={"max_batch_size": 4}`, ...
 
@@ -249,20 +257,51 @@ def load(
     Raises:
         LoadFailed: It cannot be loaded.
         ValueError: There are several models, or none of the name.
+        ConfigError: The settings cannot be.
+        RepositoryError: A path holds no model.
     """
-    if isinstance(handler, str | Path):
-        if settings or name:
-            raise ValueError(
-                f"{handler}: the settings of a path are in its files; {next(iter(settings), 'name')} "
-                f"is for classes and functions"
-            )
-        return Model(_OneModel(Path(handler), model))
-    source = _source_of(handler, name, settings)
+    entries: dict[str, ModelEntry] = {}
+    handlers: dict[str, Handler] = {}
+    asked = ""
+    for index, one in enumerate((handler, *models)):
+        first = index == 0
+        if isinstance(one, str | Path):
+            if first and (settings or name):
+                raise ValueError(
+                    f"{one}: the settings of a path are in its files; "
+                    f"{next(iter(settings), 'name')} is for classes and functions"
+                )
+            found = _entries_of(Path(one))
+            asked = asked or _choice(Path(one), found, model)
+        else:
+            source = _source_of(one, name if first else None, settings if first else {})
+            found = {source.name: ModelEntry(source.name, {"": source})}
+            handlers[source.name] = one
+            asked = asked or source.name
+        entries = found | entries
+    return Model(entries, asked, handlers)
 
-    def runner(source: ModelSource, **options: Any) -> Runner:
-        return _GivenRunner(handler, source, **options)
 
-    return Model(_Given(source), runner)
+def _choice(path: Path, found: Mapping[str, ModelEntry], model: str | None) -> str:
+    names = ", ".join(sorted(found))
+    if model is not None and model not in found:
+        raise ValueError(f"{path} holds no model {model}; it holds {names}")
+    if model is None and len(found) > 1:
+        raise ValueError(f"{path} holds several models ({names}); name one by model=")
+    return model or next(iter(found))
+
+
+def _entries_of(path: Path) -> dict[str, ModelEntry]:
+    """Return the models of a path, without processes of their own."""
+    repository = Repository([path], archive_readers())
+    repository.check()
+    entries = repository.scan()
+    for entry in entries.values():
+        for version, source in entry.versions.items():
+            if source.config is not None:
+                config = replace(source.config, executor="inline", instances=1)
+                entry.versions[version] = replace(source, config=config)
+    return entries
 
 
 class _GivenRunner(Runner):
@@ -277,37 +316,14 @@ class _GivenRunner(Runner):
 
 
 class _Given(Repository):
-    """A repository of one source."""
+    """A repository of models that are at hand."""
 
-    def __init__(self, source: ModelSource) -> None:
+    def __init__(self, entries: Mapping[str, ModelEntry]) -> None:
         super().__init__([])
-        self._source = source
+        self._entries = dict(entries)
 
     def scan(self) -> dict[str, ModelEntry]:
-        return {self._source.name: ModelEntry(self._source.name, {"": self._source})}
-
-
-class _OneModel(Repository):
-    """One model of a path, without a process of its own."""
-
-    def __init__(self, path: Path, model: str | None) -> None:
-        super().__init__([path], archive_readers())
-        self.check()
-        self._model = model
-
-    def scan(self) -> dict[str, ModelEntry]:
-        found = super().scan()
-        names = ", ".join(sorted(found))
-        if self._model is not None and self._model not in found:
-            raise ValueError(f"{self.paths[0]} holds no model {self._model}; it holds {names}")
-        if self._model is None and len(found) > 1:
-            raise ValueError(f"{self.paths[0]} holds several models ({names}); name one by model=")
-        entry = found[self._model or next(iter(found))]
-        for version, source in entry.versions.items():
-            if source.config is not None:
-                config = replace(source.config, executor="inline", instances=1)
-                entry.versions[version] = replace(source, config=config)
-        return {entry.name: entry}
+        return self._entries
 
 
 def _source_of(handler: Handler, name: str | None, settings: Mapping[str, Any]) -> ModelSource:

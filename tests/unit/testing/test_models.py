@@ -8,6 +8,7 @@ import pytest
 
 from ksrv import BaseHandler, Bytes, Float32, Image, InferenceError, settings
 from ksrv.testing import KsrvError, LoadFailed, load
+from tests.support.paths import ROOT
 from tests.support.torchserve_folder import old_handler
 
 pytest_plugins = ["ksrv.testing.fixtures"]
@@ -180,3 +181,27 @@ def test_handlers_written_for_torchserve(tmp_path, load_model):
                 answer = model.infer({"data": [b"xy", b"z"]})
                 assert answer["output"].tolist() == [f"{text}:2".encode(), f"{text}:1".encode()]
     assert Path(folder / "shared.py").is_file()
+
+
+class Sum(BaseHandler):
+    """Asks another model."""
+
+    def inference(self, x: Float32[2]) -> Float32[2]:
+        return self.context.models["twice"].infer({"x": x})["output"] + x
+
+
+def test_a_handler_that_calls_another_model(tmp_path, load_model):
+    model = load_model(Sum, models=[twice])
+    assert model.infer([[1.0, 2.0]])["output"].tolist() == [[3, 6]]
+    (tmp_path / "twice").mkdir()
+    (tmp_path / "twice" / "handler.py").write_text("def inference(x): return x * 4\n")
+    model = load_model(Sum, models=[tmp_path])
+    assert model.infer([[1.0, 2.0]])["output"].tolist() == [[5, 10]]
+
+
+def test_the_composition_example(load_model):
+    picture = np.zeros((64, 64, 3), np.uint8)
+    picture[10:30, 20:44] = (0, 200, 0)
+    model = load_model(ROOT / "examples" / "composition", model="pipeline")
+    answer = model.infer({"image": picture[np.newaxis]})
+    assert [one.tolist() for one in answer.values()] == [[[20, 10, 44, 30]], [b"green"]]
