@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from ksrv._native.dispatch.batch_dispatcher import BatchDispatcher, DispatchedBatch
 from ksrv._native.queue.request_handle import NO_DEADLINE, wake_waiters
@@ -33,7 +33,9 @@ from ksrv.engine.executors import Executor, ExecutorDied
 from ksrv.engine.executors.restarts import ExecutorRestarts
 from ksrv.engine.host import InstanceHost
 from ksrv.engine.request_handle import QueuedRequest
+from ksrv.engine.traced import TracedExecutor, execute_traced
 from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.observe import tracing
 from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.spec import ModelSpec
 
@@ -84,8 +86,15 @@ class Instance(BatchRunner):
     executor: Executor
 
     def __init__(self, host: InstanceHost, number: int, executor: Executor) -> None:
+        traces = tracing.tracer() is not None
+        if traces:
+            executor = cast(Executor, TracedExecutor(executor))
         super().__init__(host.queue, executor, fast_batches(host, executor.lease), Stats())
         self._host = host
+        if traces:
+            execute = partial(execute_traced, super()._execute, host.spec.name, host.spec.version)
+            # Found before the method by the compiled base.
+            self._execute = execute  # type: ignore[method-assign]
         self.number = number
         self._go = threading.Event()
         self._dispatcher: BatchDispatcher | None = None

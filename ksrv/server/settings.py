@@ -219,6 +219,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], _says("Least level that is logged.")
     ] = "info"
+    trace: Annotated[
+        Literal["off", "otlp"],
+        _says("Export traces over OTLP; where to, OpenTelemetry's own variables (OTEL_...) say."),
+    ] = "off"
     access_log: Annotated[bool, _says("Log a line for each HTTP request and gRPC call.")] = False
     limits: Limits = msgspec.field(default_factory=Limits)
 

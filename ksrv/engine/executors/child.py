@@ -33,6 +33,7 @@ from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
 from ksrv.images.decode_limits import set_process_limits
 from ksrv.observe.log_text import RecordFormatter
+from ksrv.observe.tracing import continued, stop
 from ksrv.request import BatchOutputs, BatchRequest
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec
@@ -186,6 +187,7 @@ class Child:
             log.debug("the worker closed the socket")
         finally:
             runner.close()
+            stop()
         return 0
 
     def _load(self, note: LoadMessage) -> Runner | None:
@@ -246,9 +248,10 @@ class Child:
     def _run(self, runner: Runner, frame: Frame) -> None:
         chunks = Chunks(self._link, frame.sequence, self._lock)
         self._calls.begin(frame.sequence)
-        batch = messages.unpack_batch(frame, self._link.imported, lambda: chunks)
+        batch, span = messages.unpack_batch(frame, self._link.imported, lambda: chunks)
         try:
-            outputs = runner.run(batch)
+            with continued(span):
+                outputs = runner.run(batch)
         finally:
             chunks.end()
             self._calls.end()

@@ -20,6 +20,7 @@ from ksrv._native.ipc.channel import ChannelError, Frame
 from ksrv._native.ipc.shared_blocks import BlockError, ImportedBlocks
 from ksrv.errors import HandlerFailed, InferenceError, KsrvError
 from ksrv.limits import Limits
+from ksrv.observe.tracing import current_traceparent
 from ksrv.request import (
     BatchInputs,
     BatchOutputs,
@@ -107,6 +108,7 @@ class RunMessage(msgspec.Struct, omit_defaults=True):
     explain: bool = False
     tensor_parameters: dict[int, dict[str, Parameter]] = {}
     streamed: bool = False
+    traceparent: str = ""
 
 
 class ErrorMessage(msgspec.Struct, omit_defaults=True):
@@ -300,6 +302,7 @@ def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
         explain=batch.explain,
         tensor_parameters=_tensor_parameters(list(batch.tensors.values())),
         streamed=batch.emit is not None,
+        traceparent=current_traceparent(),
     )
     text, lenient = dump(
         note,
@@ -315,8 +318,10 @@ def pack_batch(batch: BatchInputs, written: bytes) -> tuple[bytes, bool]:
 
 def unpack_batch(
     frame: Frame, imported: ImportedBlocks, emitter: Callable[[], Emitter]
-) -> BatchInputs:
-    """Return the batch of a RUN message; its arrays are views of the other side's blocks.
+) -> tuple[BatchInputs, str]:
+    """Return the batch of a RUN message and the `traceparent` of its span, "" without one.
+
+    The batch's arrays are views of the other side's blocks.
 
     Args:
         frame: The message.
@@ -329,7 +334,7 @@ def unpack_batch(
     found, text = _split(frame, imported)
     note = load(RunMessage, text, frame.lenient)
     named = _named(note.names, found, note.tensor_parameters)
-    return BatchInputs(
+    batch = BatchInputs(
         tensors={tensor.name: tensor for tensor in named},
         rows=note.rows,
         requests=[
@@ -347,6 +352,7 @@ def unpack_batch(
         explain=note.explain,
         emit=emitter() if note.streamed else None,
     )
+    return batch, note.traceparent
 
 
 def pack_answer(outputs: BatchOutputs, written: bytes) -> tuple[bytes, bool]:

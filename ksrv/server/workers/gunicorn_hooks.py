@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ksrv.images import jpeg
+from ksrv.observe import tracing
 from ksrv.server import tls
 from ksrv.server.addresses import (
     HTTP_ONLY,
@@ -86,6 +87,8 @@ class Master:
         self.table = WorkerTable()
         self.service = Service(settings, self.table)
         check_model_control(settings)
+        if settings.trace == "otlp":
+            check_tracing()
         Access(settings)  # a token file that cannot be read is told before anything starts
         self._http = parse_address(settings.http, "http")
         alone = settings.grpc == HTTP_ONLY
@@ -275,6 +278,18 @@ class Master:
     def child_exit(self, server: Any, worker: Any) -> None:
         """Free the slot of a worker that is gone, however it went."""
         server.release_slot(worker.ksrv_slot)
+
+
+def check_tracing() -> None:
+    """Refuse to trace without OpenTelemetry.
+
+    Raises:
+        SettingsError: It is not installed.
+    """
+    try:
+        tracing.check_installed()
+    except tracing.TracingError as error:
+        raise SettingsError(f"setting 'trace': {error}") from error
 
 
 def _check_jpeg_decoder(settings: ServerSettings) -> None:

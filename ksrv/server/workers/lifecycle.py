@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ksrv.errors import KsrvError
+from ksrv.observe import tracing
 from ksrv.server.addresses import Address
 from ksrv.server.credentials import Access
 from ksrv.server.http.byte_budget import process_budget
@@ -152,6 +153,8 @@ class Service:
         if self.files.torchserve is not None:
             defaults = self.files.torchserve.defaults
         repository = configured_repository(settings, defaults)
+        if settings.trace == "otlp":
+            tracing.start()
         self._engine = Engine(repository, engine_settings(settings, EngineSettings))
         peers = PeerStatistics(self._statistics_file, self._slot, self._table.alive)
         self._peers = peers
@@ -344,6 +347,7 @@ class Service:
             except KsrvError as error:
                 log.error("the engine did not close cleanly: %s", error.message)
             self._publish_statistics()
+        tracing.stop()
 
 
 def engine_settings(settings: ServerSettings, kind: type[Any]) -> Any:

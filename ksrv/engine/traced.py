@@ -1,0 +1,193 @@
+"""The spans of a batch and its requests.
+
+Every request has a server span below the span of its caller: it begins when the request is queued and ends
+with its answer. Below it is the time in the queue. The batch is a span below its first request that is
+sampled, with the stages below it; it links to the other requests, and they to it. While the handler runs, the batch's span is the current
+one, so that what the handler traces, here or in a process of its own, stands below it.
+"""
+
+import contextvars
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ksrv.engine.batches.batch import RunnableBatch
+from ksrv.errors import KsrvError
+from ksrv.observe import tracing
+from ksrv.request import BatchInputs, BatchOutputs
+
+STAGES = ("preprocess", "inference", "explain", "postprocess")
+"""The stages that run one behind the other; a handler's own times may lie within them."""
+
+_running: contextvars.ContextVar["BatchTrace | None"] = contextvars.ContextVar(
+    "ksrv_batch_trace", default=None
+)
+
+
+class BatchTrace:
+    """The spans of one batch.
+
+    Args:
+        tracer: Makes the spans.
+        batch: The batch, about to run.
+        name: The model's name.
+        version: Its version, or "".
+    """
+
+    def __init__(self, tracer: Any, batch: RunnableBatch, name: str, version: str) -> None:
+        from opentelemetry import trace
+
+        self._trace = trace
+        self._tracer = tracer
+        self._shift = time.time_ns() - time.monotonic_ns()
+        self._batch = batch
+        self._handles = list(batch.handles)
+        self._began = time.monotonic_ns()
+        self._assembled_before = batch.spent_ns
+        self._names = {"ksrv.model.name": name, "ksrv.model.version": version}
+        self.failures: dict[int, KsrvError] = {}
+        self.error: BaseException | None = None
+        self.spans = [self._request_span(handle, name) for handle in self._handles]
+
+    def _request_span(self, handle: Any, name: str) -> Any:
+        request = handle.request
+        began = handle.enqueued_ns or self._began
+        span = self._tracer.start_span(
+            f"infer {name}",
+            context=tracing.context_of(request.headers),
+            kind=self._trace.SpanKind.SERVER,
+            start_time=began + self._shift,
+            attributes={
+                **self._names,
+                "ksrv.request.id": request.headers.get("x-request-id", ""),
+                "ksrv.request.rows": handle.rows,
+            },
+        )
+        self._child(span, "ksrv.queue", began, self._began - self._assembled_before)
+        return span
+
+    def _child(self, parent: Any, name: str, began: int, ended: int) -> None:
+        if parent.is_recording():
+            span = self._tracer.start_span(
+                name,
+                context=self._trace.set_span_in_context(parent),
+                start_time=began + self._shift,
+            )
+            span.end(max(began, ended) + self._shift)
+
+    def run(self, inputs: BatchInputs, call: Callable[[], BatchOutputs]) -> BatchOutputs:
+        """Run the handler below the batch's span.
+
+        Args:
+            inputs: The batch as the executor takes it.
+            call: Runs it.
+        """
+        sampled = [span for span in self.spans if span.is_recording()]
+        if not sampled:
+            return call()
+        first, *others = sampled
+        began = time.monotonic_ns()
+        span = self._tracer.start_span(
+            "ksrv.batch",
+            context=self._trace.set_span_in_context(first),
+            start_time=began + self._shift,
+            links=[self._trace.Link(other.get_span_context()) for other in others],
+            attributes={
+                **self._names,
+                "ksrv.batch.rows": inputs.rows,
+                "ksrv.batch.requests": len(self.spans),
+            },
+        )
+        for other in others:
+            other.add_link(span.get_span_context())
+        if self._batch.spent_ns:
+            at = self._began - self._assembled_before
+            self._child(first, "ksrv.assemble", at, at + self._batch.spent_ns)
+        try:
+            with self._trace.use_span(span, record_exception=False, set_status_on_exception=False):
+                outputs = call()
+        except BaseException as error:
+            self.error = error
+            self._fail(span, error)
+            span.end()
+            raise
+        at = began
+        for stage, nanoseconds in outputs.timings.items():
+            if stage in STAGES:
+                self._child(span, f"ksrv.{stage}", at, at + nanoseconds)
+                at += nanoseconds
+            else:
+                span.set_attribute(f"ksrv.time.{stage}_ms", nanoseconds / 1e6)
+        self.failures = dict(outputs.failures)
+        span.end()
+        return outputs
+
+    def end(self) -> None:
+        """End the spans of the requests with what has become of them."""
+        for index, (handle, span) in enumerate(zip(self._handles, self.spans, strict=True)):
+            error = self.error or self.failures.get(index)
+            if error is not None:
+                self._fail(span, error)
+            elif handle.state in ("expired", "cancelled"):
+                span.set_status(self._trace.StatusCode.ERROR, f"the request was {handle.state}")
+            ended = handle.ended_ns or time.monotonic_ns()
+            span.end(ended + self._shift)
+
+    def _fail(self, span: Any, error: BaseException) -> None:
+        text = error.message if isinstance(error, KsrvError) else type(error).__name__
+        span.set_status(self._trace.StatusCode.ERROR, text)
+        span.set_attribute("error.type", type(error).__name__)
+
+
+class TracedExecutor:
+    """An executor whose batches run below their spans; everything else is the executor's own.
+
+    Batches reach a handler process by messages, which carry the span, and not by the ring.
+
+    Args:
+        executor: The executor.
+    """
+
+    ring = None
+
+    def __init__(self, executor: Any) -> None:
+        self._executor = executor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executor, name)
+
+    def run(self, batch: BatchInputs, deadline_ns: int | None) -> BatchOutputs:
+        """See `Executor.run`."""
+        call = functools.partial(self._executor.run, batch, deadline_ns)
+        running = _running.get()
+        return call() if running is None else running.run(batch, call)
+
+
+def execute_traced(
+    execute: Callable[[RunnableBatch, bool], None],
+    name: str,
+    version: str,
+    batch: RunnableBatch,
+    later: bool,
+) -> None:
+    """Run a batch and answer its requests, with their spans.
+
+    Args:
+        execute: Does it.
+        name: The model's name.
+        version: Its version, or "".
+        batch: The batch.
+        later: See `Queue.finish`.
+    """
+    tracer = tracing.tracer()
+    if tracer is None:
+        execute(batch, later)
+        return
+    spans = BatchTrace(tracer, batch, name, version)
+    token = _running.set(spans)
+    try:
+        execute(batch, later)
+    finally:
+        _running.reset(token)
+        spans.end()

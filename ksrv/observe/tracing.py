@@ -1,0 +1,138 @@
+"""Traces by OpenTelemetry, where `--trace otlp` asks for them: the extra `otel`.
+
+What is exported where is OpenTelemetry's own to say, by its variables: `OTEL_EXPORTER_OTLP_ENDPOINT`,
+`OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER`. The provider is the process's global one, so that what handlers
+trace themselves belongs to the same tree. A handler process has its own, which begins with the
+first batch that comes with a span.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+TRACEPARENT = "traceparent"
+
+
+class TracingError(RuntimeError):
+    """OpenTelemetry is not installed."""
+
+
+class _Tracing:
+    """The tracer of this process; None while nothing is traced."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.provider: Any = None
+        self.tracer: Any = None
+
+
+_OF_PROCESS = _Tracing()
+
+
+def check_installed() -> None:
+    """Refuse to trace without OpenTelemetry.
+
+    Raises:
+        TracingError: A package is missing.
+    """
+    try:
+        import opentelemetry.exporter.otlp.proto.http.trace_exporter
+        import opentelemetry.sdk.trace  # noqa: F401
+    except ImportError as error:
+        raise TracingError(
+            f"tracing needs OpenTelemetry ({error}); install it with: pip install 'ksrv[otel]'"
+        ) from error
+
+
+def start() -> Any:
+    """Begin to trace, unless this process does, and return its tracer."""
+    with _OF_PROCESS.lock:
+        if _OF_PROCESS.tracer is None:
+            from opentelemetry import trace
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+            resource = Resource({"service.name": "ksrv"}).merge(Resource.create())
+            provider = TracerProvider(resource=resource)
+            provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+            trace.set_tracer_provider(provider)
+            use(provider)
+        return _OF_PROCESS.tracer
+
+
+def use(provider: Any) -> None:
+    """Trace with a provider; None traces no more.
+
+    Args:
+        provider: An `opentelemetry.trace.TracerProvider`.
+    """
+    _OF_PROCESS.provider = provider
+    _OF_PROCESS.tracer = None if provider is None else provider.get_tracer("ksrv")
+
+
+def stop() -> None:
+    """Export what is left, and trace no more."""
+    with _OF_PROCESS.lock:
+        provider = _OF_PROCESS.provider
+        use(None)
+    if provider is not None:
+        try:
+            provider.shutdown()
+        except Exception:
+            log.exception("the last spans could not be exported")
+
+
+def tracer() -> Any:
+    """Return the tracer of this process; None while nothing is traced."""
+    return _OF_PROCESS.tracer
+
+
+def context_of(headers: Mapping[str, str]) -> Any:
+    """Return the context that a request's `traceparent` and `tracestate` tell of.
+
+    Args:
+        headers: Its headers, names in lower case.
+    """
+    from opentelemetry.context import Context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    names = (TRACEPARENT, "tracestate")
+    carrier = {name: headers[name] for name in names if name in headers}
+    return TraceContextTextMapPropagator().extract(carrier, Context())
+
+
+def current_traceparent() -> str:
+    """Return the `traceparent` of the span that is current on this thread; "" without one."""
+    if _OF_PROCESS.tracer is None:
+        return ""
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier)
+    return carrier.get(TRACEPARENT, "")
+
+
+@contextmanager
+def continued(traceparent: str) -> Iterator[None]:
+    """Make the span of another process the current one; "" leaves things as they are.
+
+    Args:
+        traceparent: The span.
+    """
+    if not traceparent:
+        yield
+        return
+    from opentelemetry import context
+
+    start()
+    token = context.attach(context_of({TRACEPARENT: traceparent}))
+    try:
+        yield
+    finally:
+        context.detach(token)

@@ -1,0 +1,194 @@
+"""Traces: one request is one tree, over HTTP and gRPC, with a handler here or in a process of its own."""
+
+import collections
+import json
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+import requests
+
+from ksrv.testing import Server
+from tests.support.models import SLOW, VECTOR, write_model
+from tests.support.wait_until import wait_until
+from tests.support.wire.grpc_calls import infer_request, stub_infer
+
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+from tests.support.otlp_collector import collecting
+
+TRACES_ITSELF = """
+from opentelemetry import trace
+
+from ksrv import BaseHandler
+
+class Traces(BaseHandler):
+    def inference(self, x):
+        with trace.get_tracer("mine").start_as_current_span("mine"):
+            if x[0, 0] < 0:
+                raise ValueError("negative")
+            return {"y": x}
+"""
+BATCHED = VECTOR + "parameters: {seconds: 0.3}\nbatching: {max_batch_size: 8, max_delay_ms: 200}\n"
+STAGES = {"ksrv.preprocess", "ksrv.inference", "ksrv.postprocess"}
+
+
+@pytest.fixture(scope="module")
+def collected():
+    with collecting() as spans:
+        yield spans
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, collected):
+    folder = tmp_path_factory.mktemp("models")
+    write_model(folder, "inline", TRACES_ITSELF, VECTOR)
+    write_model(folder, "process", TRACES_ITSELF, VECTOR + "executor: process\n")
+    write_model(folder, "batched", SLOW, BATCHED)
+    with Server(folder, trace="otlp", environment=collected.variables) as running:
+        yield running
+
+
+def new_trace():
+    """An id of a trace, and the `traceparent` of its caller's span."""
+    trace, span = secrets.token_hex(16), secrets.token_hex(8)
+    return trace, span, f"00-{trace}-{span}-01"
+
+
+def body(first=1.0):
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [first, 2, 3, 4]}
+    return json.dumps({"inputs": [entry]})
+
+
+def over_http(server, model, parent, first=1.0, **headers):
+    url = f"{server.url}/v2/models/{model}/infer"
+    answer = requests.post(
+        url, data=body(first), headers={"traceparent": parent} | headers, timeout=60
+    )
+    assert answer.status_code == (200 if first > 0 else 500)
+
+
+def over_grpc(server, model, parent):
+    request = infer_request(model, ("x", "FP32", [1, 4]), raw=[bytes(16)])
+    with grpc.insecure_channel(server.grpc) as channel:
+        stub_infer(channel)(request, timeout=60, metadata=[("traceparent", parent)])
+
+
+WAYS = {
+    "HTTP": over_http,
+    "HTTP in Python": lambda *given: over_http(*given, **{"Accept-Encoding": "gzip;q=0.5"}),
+    "gRPC": over_grpc,
+}
+
+
+def tree(spans, caller):
+    """The names of the spans by their way from the caller's span; every span has one way."""
+    by_id = {span.span_id: span for span in spans}
+    assert len(by_id) == len(spans)
+    ways = collections.Counter()
+    for span in spans:
+        way, at = [], span
+        while at.parent_span_id != caller:
+            way.insert(0, at.name)
+            at = by_id[at.parent_span_id]  # its parent was exported too
+        ways[" / ".join([at.name, *way])] += 1
+    return ways
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("model", ["inline", "process"])
+def test_one_request_is_one_tree(server, collected, way, model):
+    trace, span, parent = new_trace()
+    WAYS[way](server, model, parent)
+    wait_until(lambda: any(one.name == "mine" for one in collected.of_trace(trace)))
+    wait_until(lambda: any(one.name == f"infer {model}" for one in collected.of_trace(trace)))
+    found = tree(collected.of_trace(trace), bytes.fromhex(span))
+    root = f"infer {model}"
+    expected = {root, f"{root} / ksrv.queue", f"{root} / ksrv.batch", f"{root} / ksrv.batch / mine"}
+    expected |= {f"{root} / ksrv.batch / {stage}" for stage in STAGES}
+    assert set(found) - {f"{root} / ksrv.assemble"} == expected
+    assert set(found.values()) == {1}
+
+
+def test_times_lie_within_each_other(server, collected):
+    trace, _, parent = new_trace()
+    over_http(server, "inline", parent)
+    wait_until(lambda: any(one.name == "infer inline" for one in collected.of_trace(trace)))
+    spans = {one.name: one for one in collected.of_trace(trace)}
+    root = spans["infer inline"]
+    for span in spans.values():
+        assert span.end_time_unix_nano >= span.start_time_unix_nano >= root.start_time_unix_nano
+    assert spans["ksrv.inference"].start_time_unix_nano >= spans["ksrv.batch"].start_time_unix_nano
+    attributes = {one.key: one.value for one in root.attributes}
+    assert attributes["ksrv.model.name"].string_value == "inline"
+    assert attributes["ksrv.request.id"].string_value == trace  # it stands in for an id
+
+
+@pytest.mark.parametrize("model", ["inline", "process"])
+def test_a_failure_is_an_error_of_the_request(server, collected, model):
+    trace, _, parent = new_trace()
+    over_http(server, model, parent, -1.0)
+    wait_until(lambda: any(one.name == f"infer {model}" for one in collected.of_trace(trace)))
+    (root,) = [one for one in collected.of_trace(trace) if one.name == f"infer {model}"]
+    assert root.status.code == 2
+    assert "the stage inference of the model" in root.status.message
+
+
+def test_the_requests_of_a_batch_are_linked(server, collected):
+    traces = [new_trace() for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda one: over_http(server, "batched", one[2]), traces))
+
+    def spans(name):
+        return [
+            one for trace, *_ in traces for one in collected.of_trace(trace) if one.name == name
+        ]
+
+    wait_until(lambda: len(spans("infer batched")) == 4)
+    batches, roots = spans("ksrv.batch"), spans("infer batched")
+    assert 1 <= len(batches) < 4  # the requests were joined
+    batch_ids = {one.span_id for one in batches}
+    linked = {link.span_id for one in batches for link in one.links}
+    parents = {one.parent_span_id for one in batches}
+    for root in roots:
+        if root.span_id in parents:
+            continue
+        assert root.span_id in linked
+        assert {link.span_id for link in root.links} <= batch_ids and root.links
+
+
+def test_a_caller_who_does_not_sample_is_followed(server, collected):
+    trace, _, parent = new_trace()
+    over_http(server, "inline", parent[:-2] + "00")
+    other, _, sampled = new_trace()
+    over_http(server, "inline", sampled)
+    wait_until(lambda: any(one.name == "infer inline" for one in collected.of_trace(other)))
+    assert collected.of_trace(trace) == []
+
+
+@pytest.mark.parametrize("parent", ["", "junk", "00-" + "0" * 32 + "-00f067aa0ba902b7-01"])
+def test_a_request_without_a_caller_is_a_root(server, collected, parent):
+    name = f"root{secrets.token_hex(4)}"
+    over_http(server, "inline", parent, **{"X-Request-ID": name})
+
+    def roots():
+        return [
+            one for one in collected.all
+            if any(a.key == "ksrv.request.id" and a.value.string_value == name for a in one.attributes)
+        ]  # fmt: skip
+
+    wait_until(roots)
+    (root,) = roots()
+    assert root.parent_span_id == b""
+
+
+def test_a_collector_that_is_gone_costs_no_request(tmp_path):
+    write_model(tmp_path, "inline", TRACES_ITSELF, VECTOR)
+    variables = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
+        "OTEL_BSP_SCHEDULE_DELAY": "50",
+    }
+    with Server(tmp_path, trace="otlp", environment=variables) as running:
+        for _ in range(20):
+            over_http(running, "inline", new_trace()[2])

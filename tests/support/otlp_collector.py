@@ -1,0 +1,63 @@
+"""A collector of OpenTelemetry's protocol over HTTP: it keeps the spans that processes export."""
+
+import contextlib
+import gzip
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Spans:
+    """What has been exported to a collector.
+
+    Attributes:
+        url: Where to export to.
+        all: The spans.
+    """
+
+    url: str
+    all: list[Any] = field(default_factory=list)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables by which a server exports here, soon."""
+        return {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.url,
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+        }
+
+    def of_trace(self, trace_id: str) -> list[Any]:
+        return [span for span in self.all if span.trace_id.hex() == trace_id]
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[Spans]:
+    """Yield what a collector on a free port receives."""
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                body = gzip.decompress(body)
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                for scope in resource.scope_spans:
+                    spans.all.extend(scope.spans)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    spans = Spans(f"http://127.0.0.1:{server.server_port}")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield spans
+    finally:
+        server.shutdown()
+        server.server_close()
