@@ -153,6 +153,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
         root: The model's own folder, which holds `model.yaml` and may hold shared files.
         config: Its settings, or None where they could not be read.
         error: Why it cannot be served, or None.
+        debug: Whether errors hold the end of the traceback, and requests may ask for a profile.
         files: Every file of a model that is one handler file; empty where the folder is the model's.
     """
 
@@ -163,6 +164,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     config: ModelConfig | None = None
     error: str | None = None
     files: tuple[str, ...] = ()
+    debug: bool = False
 
     def to_json(self) -> bytes:
         """Return the source as JSON, for a process of its own."""

@@ -9,7 +9,7 @@ import click
 from ksrv.server.settings import SIZE_KEYS, Field, SettingsError, fields, resolve
 
 SECTIONS = {
-    "Models": ("model_name", "model_settings", "reload", "poll_interval", "ready_when"),
+    "Models": ("model_name", "model_settings", "reload", "debug", "poll_interval", "ready_when"),
     "Addresses": ("http", "grpc", "grpc_server", "insecure"),
     "Access": ("token_file", "control_token_file", "allowed_origins", "tls_cert", "tls_key", "tls_client_ca"),
     "Processes and threads": ("workers", "threads", "io_threads", "worker_class", "worker_timeout"),

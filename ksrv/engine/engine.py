@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Literal, TypeAlias
 
+from msgspec.structs import replace
+
 from ksrv._native.memory import buffer_pool, pymalloc
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue.request_handle import wait_completions, wake_completions
@@ -74,6 +76,7 @@ class Engine:
             emit=self.handler_metrics.record,
             limits=self.settings.limits,
             submit=self.submit,
+            debug=self.settings.debug,
         )
 
         def make_model(source: ModelSource) -> ModelVersion:
@@ -476,6 +479,7 @@ def executor_for(
     emit: Emit = discard,
     limits: Limits | None = None,
     submit: Callable[..., RequestHandle] | None = None,
+    debug: bool = False,
 ) -> Executor:
     """Return the executor that a model's settings ask for.
 
@@ -486,7 +490,10 @@ def executor_for(
         emit: Takes the values that the handler reports.
         limits: Bounds on requests, which a handler in a process of its own applies when it decodes.
         submit: `Engine.submit`, for handlers that call other models.
+        debug: See `EngineSettings`.
     """
+    if debug:
+        source = replace(source, debug=True)
     calls: Submit = refuse_calls if submit is None else ModelCalls(submit, source.name)
     if source.config is not None and source.config.executor == "process":
         from ksrv.engine.executors.process import ProcessExecutor

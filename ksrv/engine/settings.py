@@ -25,6 +25,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         run_on_caller: Whether a handler that has proven quick may run on the thread that brings a
             request, which saves two changes of thread for each.
         parallel_loads: How many model versions are loaded at a time.
+        debug: Whether handlers' errors hold the end of the traceback, and requests may ask for a profile.
         model_control: Which changes of the models callers may ask for.
     """
 
@@ -35,6 +36,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: float = 60.0
     run_on_caller: bool = True
     parallel_loads: int = 4
+    debug: bool = False
     model_control: ModelControl = "auto"
 
     def usable_cores(self) -> int:

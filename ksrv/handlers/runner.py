@@ -20,6 +20,7 @@ from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.batch_argument import pass_batch
 from ksrv.handlers.context import Context
+from ksrv.handlers.debugging import add_traceback, profiled
 from ksrv.handlers.declarations import declared_tensors
 from ksrv.handlers.device import DeviceError
 from ksrv.handlers.handler_context import HandlerContext
@@ -66,6 +67,8 @@ def make_runner(
     except (ImportError, AttributeError) as error:
         raise HandlerLoadError(f"the runner {named} cannot be imported: {error}") from error
     runner: Runner = make(source, instance=instance, threads=threads, emit=emit)
+    if source.debug:
+        runner.run = profiled(runner.run)  # type: ignore[assignment, method-assign]
     return runner
 
 
@@ -246,9 +249,12 @@ class Runner(StageRunner):
         if isinstance(error, CompileError):
             text = without_paths(str(error), self.source.folder, self.source.root)
             return ModelFailed(f"{self._shown()} cannot serve: {text}")
-        return HandlerFailed(
+        failure = HandlerFailed(
             f"the stage {stage} of {self._shown()} failed with {type(error).__name__}"
         )
+        if self.source.debug:
+            add_traceback(failure, error, inputs, self.source.folder, self.source.root)
+        return failure
 
     def _shown(self) -> str:
         version = f" version {self.source.version}" if self.source.version else ""

@@ -75,6 +75,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     reload: Annotated[
         bool, _says("For development: load models anew as soon as their files change.")
     ] = False
+    debug: Annotated[
+        bool,
+        _says(
+            "For development: the end of a handler's traceback in its answers, and profiles of single"
+            " requests; only on loopback."
+        ),
+    ] = False
     http: Annotated[str, _says("HTTP address HOST:PORT, unix:PATH or off; port 0 picks one.")] = (
         "127.0.0.1:8080"
     )

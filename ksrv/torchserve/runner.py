@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ksrv.errors import HandlerFailed, quote
+from ksrv.handlers.debugging import add_traceback
 from ksrv.handlers.device import choose_device
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.handlers.model_imports import error_location
@@ -198,6 +199,8 @@ class TorchServeRunner:
         ids = ", ".join(quote(request.id) for request in inputs.requests[:8])
         log.error("the model %s failed; requests: %s", self.source.name, ids, exc_info=error)
         failure = dialect.failure(error)
+        if self.source.debug and not answers.is_prediction_exception(error):
+            add_traceback(failure, error, inputs, self.source.folder)
         return BatchOutputs([], dict.fromkeys(range(len(inputs.requests)), failure))
 
     def _description(self) -> BatchOutputs:

@@ -165,6 +165,11 @@ class Master:
                 check_exposure(self._grpc, "grpc", insecure=settings.insecure, credentials=guarded)
                 self._take_grpc(self._grpc, server.cfg.umask, native=native)
             check_shared_memory(settings, loopback=loopback)
+            if settings.debug and not loopback:
+                raise SettingsError(
+                    "setting 'debug' puts the handlers' own lines into answers, so it goes with loopback "
+                    "addresses only; give --http and --grpc addresses such as 127.0.0.1:8080"
+                )
             _check_jpeg_decoder(settings)
             if not _inherits_listeners(server):
                 for bound in server.cfg.address:

@@ -364,4 +364,5 @@ def engine_settings(settings: ServerSettings, kind: type[Any]) -> Any:
         watch_seconds=poll_seconds(settings),
         model_control=settings.model_control,
         drain_seconds=settings.stop_timeout,
+        debug=settings.debug,
     )

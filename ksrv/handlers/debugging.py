@@ -1,0 +1,119 @@
+"""What `--debug` adds to answers: the end of a traceback, and a profile where a request asks for one.
+
+Answers to requests that came through a proxy hold neither: its clients are not on this machine.
+"""
+
+import cProfile
+import io
+import pstats
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from ksrv.errors import TEXT_BYTES, KsrvError, without_paths
+from ksrv.request import BatchInputs, BatchOutputs
+
+PARAMETER = "profile"
+"""The request parameter that asks for a profile: `python` or `torch`."""
+
+PROFILE_LINES = 20
+FRAMES = 4
+FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip", "via")
+
+_profiling = threading.Lock()
+
+
+def came_through_a_proxy(inputs: BatchInputs) -> bool:
+    """Tell whether a request of a batch came through a proxy.
+
+    Args:
+        inputs: The batch.
+    """
+    return any(name in request.headers for request in inputs.requests for name in FORWARDED)
+
+
+def add_traceback(
+    failure: KsrvError, error: BaseException, inputs: BatchInputs, *folders: Path
+) -> None:
+    """Add the last lines of an error's traceback to the answer that it becomes.
+
+    Args:
+        failure: The answer.
+        error: The handler's error.
+        inputs: The batch.
+        folders: The model's folders, whose files are shown by their names.
+    """
+    if came_through_a_proxy(inputs):
+        return
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if any(Path(one.filename).is_relative_to(at) for at in folders)]
+    lines = [
+        f"{Path(one.filename).name}, line {one.lineno}, in {one.name}: {one.line or ''}"
+        for one in (own or frames)[-FRAMES:]
+    ]
+    lines += traceback.format_exception_only(error)[-1].strip().splitlines()[:1]
+    text = without_paths("\n".join(lines), *folders)
+    room = TEXT_BYTES - len(failure.message.encode()) - 8
+    end = (
+        text.encode("utf-8", "replace")[-max(room, 0) :].decode("utf-8", "ignore")
+        if room > 0
+        else ""
+    )
+    failure.message = f"{failure.message}:\n{end}"
+    failure.args = (failure.message,)
+
+
+def profiled(
+    run: Callable[[BatchInputs], BatchOutputs],
+) -> Callable[[BatchInputs], BatchOutputs]:
+    """Return a function that runs batches, and profiles those of requests that ask for that.
+
+    Args:
+        run: Runs one batch.
+    """
+
+    def run_profiled(inputs: BatchInputs) -> BatchOutputs:
+        asking = {
+            index: request.parameters[PARAMETER]
+            for index, request in enumerate(inputs.requests)
+            if request.parameters.get(PARAMETER) in ("python", "torch")
+        }
+        if not asking or came_through_a_proxy(inputs):
+            return run(inputs)
+        kind = next(iter(asking.values()))
+        with _profiling:  # a process has one profiler
+            outputs, text = (_torch if kind == "torch" else _python)(run, inputs)
+        for index in asking:
+            outputs.parameters.setdefault(index, {})[PARAMETER] = text
+        return outputs
+
+    return run_profiled
+
+
+def _python(
+    run: Callable[[BatchInputs], BatchOutputs], inputs: BatchInputs
+) -> tuple[BatchOutputs, str]:
+    profile = cProfile.Profile()
+    outputs = profile.runcall(run, inputs)
+    text = io.StringIO()
+    pstats.Stats(profile, stream=text).strip_dirs().sort_stats("cumulative").print_stats(
+        PROFILE_LINES
+    )
+    return outputs, text.getvalue().strip()
+
+
+def _torch(
+    run: Callable[[BatchInputs], BatchOutputs], inputs: BatchInputs
+) -> tuple[BatchOutputs, str]:
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return run(inputs), "torch is not installed"
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as profile:
+        outputs = run(inputs)
+    table: str = profile.key_averages().table(sort_by="cpu_time_total", row_limit=PROFILE_LINES)
+    return outputs, table.strip() or "no operation of torch was run"

@@ -1,0 +1,147 @@
+"""`--debug`: the end of a traceback in answers, and profiles, on loopback only."""
+
+import http.client
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ksrv.client import Client, StatusError
+from ksrv.testing import Server
+
+HANDLER = """
+from ksrv import BaseHandler, Float32, InferenceError
+
+class Faulty(BaseHandler):
+    def inference(self, x: Float32[2]) -> Float32[2]:
+        if x[0, 0] == 1:
+            return self.divide(x)
+        if x[0, 0] == 2:
+            raise InferenceError("my own words", 422)
+        if x[0, 0] == 3:
+            import torch
+
+            return torch.from_numpy(x) + 1
+        return x
+
+    def divide(self, x):
+        return x / undefined
+"""
+OLD = """
+from ts.torch_handler.base_handler import BaseHandler
+class Old(BaseHandler):
+    def initialize(self, context):
+        self.initialized = True
+    def handle(self, data, context):
+        raise LookupError("no such word")
+"""
+LINE = "handler.py, line 17, in divide: return x / undefined\nNameError: name 'undefined' is not defined"
+
+
+@pytest.fixture(scope="module", params=["inline", "process"])
+def repository(request, tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    for name, text in (("faulty", HANDLER), ("old", OLD)):
+        (root / name).mkdir()
+        (root / name / "handler.py").write_text(text)
+        yaml = f"handler: handler.py\nexecutor: {request.param}\nwarmup: false\n"
+        (root / name / "model.yaml").write_text(yaml)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(repository):
+    with Server(repository, debug=True) as running:
+        yield running
+
+
+def message(server, value, url=None, model="faulty", **inputs):
+    with Client(url or server.url) as client, pytest.raises(StatusError) as raised:
+        client.infer(model, inputs or {"x": np.full((1, 2), value, np.float32)})
+    return str(raised.value)
+
+
+def test_an_answer_holds_the_end_of_the_traceback(server, repository):
+    for url in (server.url, f"grpc://{server.grpc}"):
+        text = message(server, 1, url)
+        assert "the stage inference of the model faulty failed with NameError:\n" in text
+        assert LINE in text
+        assert str(repository) not in text
+
+
+def test_a_handlers_own_words_stay_as_they_are(server):
+    assert message(server, 2).endswith("my own words")
+
+
+def test_a_handler_written_for_torchserve_tells_its_lines_too(server):
+    text = message(server, 0, model="old", data=[b"x"])
+    assert "handler.py, line 7, in handle: raise LookupError" in text
+    assert text.endswith("LookupError: no such word")
+
+
+def post(server, document, **headers):
+    host, _, port = server.http.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    connection.request("POST", "/v2/models/faulty/infer", json.dumps(document), headers)
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    connection.close()
+    return response.status, answer
+
+
+def request(value, **parameters):
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [value, value]}
+    return {"inputs": [tensor], "parameters": parameters}
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via"])
+def test_clients_behind_a_proxy_are_told_nothing_more(server, header):
+    status, answer = post(server, request(1), **{header: "192.0.2.7"})
+    assert (status, answer["error"]) == (
+        500,
+        "the stage inference of the model faulty failed with NameError",
+    )
+    status, answer = post(server, request(0, profile="python"), **{header: "192.0.2.7"})
+    assert (status, answer.get("parameters")) == (200, None)
+
+
+def test_a_request_may_ask_for_a_profile(server):
+    status, answer = post(server, request(0, profile="python"))
+    assert status == 200
+    assert "handler.py" in answer["parameters"]["profile"]
+    assert "(inference)" in answer["parameters"]["profile"]
+    status, answer = post(server, request(0))
+    assert (status, answer.get("parameters")) == (200, None)
+    status, answer = post(server, request(1, profile="python"))
+    assert status == 500
+    assert LINE in answer["error"]
+
+
+def test_a_profile_of_torch(server):
+    pytest.importorskip("torch")
+    status, answer = post(server, request(3, profile="torch"))
+    assert status == 200
+    assert "aten::add" in answer["parameters"]["profile"]
+    _, answer = post(server, request(0, profile="torch"))
+    assert answer["parameters"]["profile"] == "no operation of torch was run"
+
+
+def test_without_debug_nothing_more_is_told(repository):
+    with Server(repository) as server:
+        assert message(server, 1).endswith("failed with NameError")
+        _, answer = post(server, request(0, profile="python"))
+        assert answer.get("parameters") is None
+
+
+def test_debug_goes_with_loopback_only(repository):
+    command = [sys.executable, "-m", "ksrv", "serve", str(repository), "--debug", "--insecure"]
+    done = subprocess.run(
+        [*command, "--http", "0.0.0.0:0", "--grpc", "off"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode != 0
+    assert "setting 'debug' puts the handlers' own lines into answers" in done.stderr
