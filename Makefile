@@ -12,7 +12,7 @@ JOBS ?= 2
 # Many tests wait rather than compute: twice as many processes as cores.
 TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 
-.PHONY: demo demo-once serve test test-slow test-page test-kserve check format protos bench bench-load bench-grpc fuzz asan coverage dist wheels locks sbom licences clean help
+.PHONY: demo demo-once serve test test-slow test-page docs test-kserve check format protos bench bench-load bench-grpc fuzz asan coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -70,6 +70,13 @@ $(VENV)/.page: $(VENV)/.built
 
 test-page: $(VENV)/.page ## the page at / in a headless Chromium (Debian: apt-get install chromium)
 	$(BIN)/python -m pytest tests/integration/page
+
+$(VENV)/.docs: $(VENV)/.built
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt mkdocs-material 'mkdocstrings[python]'
+	@touch $@
+
+docs: $(VENV)/.docs ## build docs/ as a site into build/site, with strict links and without a network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q
 
 KSERVE_VENV ?= .venv-kserve
 

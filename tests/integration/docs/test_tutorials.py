@@ -1,0 +1,34 @@
+"""The quick start and the tutorials, followed from top to bottom in an empty folder."""
+
+import shutil
+
+import pytest
+
+from tests.support.documents import Reader, blocks_of
+from tests.support.paths import ROOT
+
+DOCS = ROOT / "docs"
+PAGES = [DOCS / "quickstart.md", DOCS / "grpc.md", *sorted((DOCS / "tutorials").glob("*.md"))]
+
+PACKAGES = ("torch", "sklearn", "joblib", "onnx", "onnxruntime", "tritonclient")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_reader_gets_through(page, tmp_path):
+    blocks = blocks_of(page)
+    code = "\n".join(block.text for block in blocks)
+    for package in PACKAGES:
+        if f"import {package}" in code or f"from {package}" in code:
+            pytest.importorskip(package)
+    if "curl" in code and shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    assert any(
+        block.text.startswith("ksrv serve") or "\nksrv serve" in block.text for block in blocks
+    )
+    Reader(tmp_path).follow(blocks)
+
+
+def test_every_fence_is_read():
+    for page in PAGES:
+        fences = page.read_text().count("\n```")
+        assert fences == 2 * len(blocks_of(page)), page
