@@ -160,6 +160,9 @@ def curl_code(call: Call) -> str:
     elif call.has_token:
         options.append(f'-H "Authorization: Bearer ${TOKEN_VARIABLE}"')
     url = shlex.quote(call.url + call.path)
+    if call.inputs and all(one.kind == "image" for one in call.inputs):
+        files = [f"-F {shlex.quote(f'{one.name}=@{call.image}')}" for one in call.inputs]
+        return " ".join(["curl -s", url, *options, *files])
     if not call.needs_image and all(one.kind != "zeros" for one in call.inputs):
         body = json.dumps(call.header(0), separators=(",", ":"))
         return " ".join(["curl -s", url, *options, "-d", shlex.quote(body)])
