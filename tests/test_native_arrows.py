@@ -19,8 +19,8 @@ CORE = {
     "tls": {"base"},
     "http": {"base", "memory", "tls"},
     "queue": {"base", "memory"},
-    "v2": {"base", "tensor", "json"},
-    "server": {"base", "memory", "http", "queue", "tls", "v2"},
+    "v2": {"base", "tensor", "json", "image"},
+    "server": {"base", "image", "memory", "http", "queue", "tls", "v2"},
     "http2": set(),
     "grpc": {
         "base",
@@ -49,7 +49,7 @@ MODULES = {
     "http": set(),
     "queue": set(),
     "v2": {"memory", "tensor"},
-    "server": {"memory", "tensor", "batch", "http", "queue", "tls", "v2"},
+    "server": {"memory", "tensor", "batch", "http", "image", "queue", "resize", "tls", "v2"},
     "grpc": {"memory", "queue", "tls", "server"},
     "dispatch": {"tensor", "ipc", "queue"},
 }

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
-from ksrv.engine.batches.batch import PendingBatch
+from ksrv.engine.batches.batch import GrowingBatch, PendingBatch
 from ksrv.engine.request_handle import QueuedRequest
 from ksrv.errors import Overloaded
 from ksrv.images.preparer import ImagePreparer
@@ -37,13 +37,21 @@ class InstanceHost(Protocol):
     def new_batch(self, room: int = 0) -> PendingBatch:
         """Return an empty batch that may grow to `room` rows."""
 
-    def take_ready(self) -> PendingBatch:
+    def new_batch_of(self, handles: list[QueuedRequest], room: int) -> GrowingBatch:
+        """Return an empty batch for requests and others like them.
+
+        Args:
+            handles: The requests that are to be added first.
+            room: How many rows the batch may grow to.
+        """
+
+    def take_ready(self) -> GrowingBatch:
         """Return the first of the batches that are ready to be run."""
 
-    def requeue(self, batch: PendingBatch) -> None:
+    def requeue(self, batch: GrowingBatch) -> None:
         """Have the next idle instance run a batch."""
 
-    def publish_open(self, batch: PendingBatch) -> None:
+    def publish_open(self, batch: GrowingBatch) -> None:
         """Have an idle instance run the batch that the prefetch thread has filled."""
 
     def queue_full(self) -> Overloaded:

@@ -27,7 +27,7 @@ from ksrv._native.dispatch.batch_dispatcher import BatchDispatcher, DispatchedBa
 from ksrv._native.queue.request_handle import NO_DEADLINE, wake_waiters
 from ksrv._native.queue.stats import Stats
 from ksrv._native.server.batch_runner import APART, MAX_INLINE_CREDIT, QUICK_NS, BatchRunner
-from ksrv.engine.batches.batch import PendingBatch, RunnableBatch, finish
+from ksrv.engine.batches.batch import GrowingBatch, PendingBatch, RunnableBatch, finish
 from ksrv.engine.batches.fast_batch import fast_batches
 from ksrv.engine.executors import Executor, ExecutorDied
 from ksrv.engine.executors.restarts import ExecutorRestarts
@@ -291,6 +291,11 @@ class Instance(BatchRunner):
         return PendingBatch(
             self._host.spec, self._host.images, self.executor.lease, room, self.queue
         )
+
+    def new_batch_of(self, handles: list[QueuedRequest], room: int) -> GrowingBatch:
+        """See `InstanceHost.new_batch_of`."""
+        fast = self.fast_batches.new_batch(room)
+        return fast if fast.takes(handles) else self.new_batch(room)
 
     def _failure_of(self, batch: RunnableBatch, error: BaseException) -> KsrvError | None:
         """Return the error that ends the requests of a batch; None where they are queued again."""

@@ -15,7 +15,7 @@ from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.request_handle import NO_DEADLINE
 from ksrv._native.queue.stats import Stats
 from ksrv.engine import warmup
-from ksrv.engine.batches.batch import PendingBatch
+from ksrv.engine.batches.batch import GrowingBatch, PendingBatch
 from ksrv.engine.batches.prefetch import BatchPrefetcher
 from ksrv.engine.batches.split import join
 from ksrv.engine.decode_thread import DecodeThread
@@ -96,7 +96,7 @@ class ModelVersion:
         self._settings = settings
         self.images: dict[str, ImagePreparer] = {}
         self._validator = RequestValidator(self.spec)
-        self._ready: deque[PendingBatch] = deque()
+        self._ready: deque[GrowingBatch] = deque()
         self._lost: list[str] = []
         self._closing = threading.Lock()
         self._ended = False
@@ -392,16 +392,20 @@ class ModelVersion:
         """See `InstanceHost.new_batch`."""
         return self._instances[0].new_batch(room)
 
-    def take_ready(self) -> PendingBatch:
+    def new_batch_of(self, handles: list[QueuedRequest], room: int) -> GrowingBatch:
+        """See `InstanceHost.new_batch_of`."""
+        return self._instances[0].new_batch_of(handles, room)
+
+    def take_ready(self) -> GrowingBatch:
         """See `InstanceHost.take_ready`."""
         return self._ready.popleft()
 
-    def requeue(self, batch: PendingBatch) -> None:
+    def requeue(self, batch: GrowingBatch) -> None:
         """See `InstanceHost.requeue`."""
         self._ready.append(batch)
         self.queue.requeue()
 
-    def publish_open(self, batch: PendingBatch) -> None:
+    def publish_open(self, batch: GrowingBatch) -> None:
         """See `InstanceHost.publish_open`."""
         self._ready.append(batch)
         self.queue.close_open_batch(True)

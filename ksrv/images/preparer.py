@@ -30,9 +30,12 @@ from ksrv._native.image.image_header import FORMATS, Header, decode_ns
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.resize.jpeg_batch import ENDED, WHOLE, RowPlan, decode_rows
 from ksrv._native.resize.row_resize import resize_rows
+from ksrv._native.server.fast_images import FastImages
+from ksrv._native.tensor.datatype import dtype_string
 from ksrv.errors import BodyTooLarge, DeadlineExceeded, InvalidRequest, KsrvError, Overloaded
 from ksrv.images import jpeg, opencv
 from ksrv.images.decode_limits import (
+    SCANS_PER_COMPONENT,
     ImageRefused,
     checked_header,
     decoder_bytes,
@@ -304,6 +307,34 @@ class ImagePreparer:
         pictures, errors = self._pictures(elements, out, rows, numbers, requests, None)
         self._prepare_whole(pictures, out, errors)
         return errors
+
+    def fast_images(self) -> FastImages | None:
+        """Return what the fast path needs to decode this input's JPEGs; None where it cannot."""
+        height, width, channels = self._height, self._width, self._channels
+        if not (
+            jpeg.decoder() == "libjpeg-turbo"
+            and "jpeg" in self.image.formats
+            and isinstance(height, int)
+            and isinstance(width, int)
+            and isinstance(channels, int)
+            and min(height, width) >= 0
+            and channels in (1, 3)
+        ):
+            return None
+        dtype = np.dtype(dtype_string(self.spec.datatype))
+        return FastImages(
+            self._row_plans.table(np.empty((height, width, channels), dtype)),
+            self.pool,
+            self.prepare_left,
+            shape=(height, width, channels),
+            strict=self.image.channels == "strict",
+            upright=self.image.exif == "apply",
+            resized=self._resizable,
+            image_pixels=self.limits.image_pixels,
+            request_pixels=self.limits.request_pixels,
+            scans=self.limits.image_scans,
+            scans_per_component=SCANS_PER_COMPONENT,
+        )
 
     def _pictures(
         self,

@@ -68,14 +68,15 @@ BatchDispatcher::~BatchDispatcher() {
 
 // ---- into the ring --------------------------------------------------------------------------
 
-// Whether the batch goes into a place of the ring: fast-path requests alone, of not too many bytes.
+// Whether the batch goes into a place of the ring: fast-path requests alone, of not too many bytes. Encoded
+// images are decoded into memory of the batch, which goes over the channel.
 bool BatchDispatcher::fits(const std::vector<Request *> &requests, std::size_t count) const noexcept {
     const ModelSignature *signature = nullptr;
     std::size_t text = sizeof(RingBatch) + count * sizeof(RingRequest);
     std::uint64_t rows = 0;
     for (std::size_t i = 0; i < count; ++i) {
         Request *request = requests[i];
-        if (!is_fast_request(request)) return false;
+        if (!is_fast_request(request) || fast(request)->layout.has_images()) return false;
         signature = fast(request)->signature;
         text += fast(request)->layout.id_length + fast(request)->head_length;
         rows += request->rows;

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "grpc/connection.hpp"
 #include "grpc/server.hpp"
@@ -30,15 +31,20 @@ bool read_input(const message::Request &found, const unsigned char *body, size_t
     for (size_t other = 0; other < index; ++other)
         if (is(body, found.inputs[other].name, signature.inputs[place].name)) return false;
     const InputSignature &declared = signature.inputs[place];
-    const char *datatype = reinterpret_cast<const char *>(body) + input.datatype.offset;
-    if (input.parameters || input.has_contents || input.rank != declared.tail.size() + 1 ||
-        declared.datatype == DT_BOOL || datatype_of(datatype, input.datatype.length) != declared.datatype)
-        return false;
-    for (size_t i = 0; i < declared.tail.size(); ++i)
-        if (input.shape[i + 1] != declared.tail[i]) return false;
+    const char *text = reinterpret_cast<const char *>(body) + input.datatype.offset;
+    const Datatype datatype = datatype_of(text, input.datatype.length);
+    const bool images = datatype == DT_BYTES && declared.images.accepted;
+    if (input.parameters || input.has_contents || input.rank == 0) return false;
     const int64_t rows = input.shape[0];
     if (rows < 1 || rows > INT32_MAX || (index && rows != layout->rows)) return false;
     layout->rows = static_cast<uint32_t>(rows);
+    if (images)
+        return (input.rank == 1 || (input.rank == 2 && input.shape[1] == 1)) &&
+               take_image_elements(signature, body, place, raw.offset, raw.length, rows, nullptr, layout);
+    if (input.rank != declared.tail.size() + 1 || declared.datatype == DT_BOOL || datatype != declared.datatype)
+        return false;
+    for (size_t i = 0; i < declared.tail.size(); ++i)
+        if (input.shape[i + 1] != declared.tail[i]) return false;
     layout->offsets[place] = raw.offset;
     const unsigned __int128 bytes = static_cast<unsigned __int128>(rows) * declared.row_bytes;
     return raw.length && raw.length == bytes &&
@@ -215,8 +221,8 @@ FastRequest *make_fast_call(Call *call, const RouteTable &routes, uint64_t now) 
     request->call = call;
     call->retain();
     request->answered = call->connection->server()->fast_answered;
-    request->layout = layout;
     request->rows = layout.rows;
+    request->layout = std::move(layout);
     request->nbytes = message.counted;
     request->reserved = true;
     request->block = message.block;

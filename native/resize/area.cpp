@@ -131,10 +131,10 @@ AreaResize::AreaResize(const ResizeWindow &window, const PixelTarget &target,
         const double scale = scale_of(from, to);
         const auto first = static_cast<std::size_t>(static_cast<double>(start) * scale);
         const auto end = static_cast<std::size_t>(static_cast<double>(start + count) * scale) + 1;
-        return Span{first, std::min(end, from) - first};
+        return Lines{first, std::min(end, from) - first};
     };
-    const Span rows = reach(window.top, window.out_height, window.height, window.full_height);
-    const Span columns = reach(window.left, window.out_width, window.width, window.full_width);
+    const Lines rows = reach(window.top, window.out_height, window.height, window.full_height);
+    const Lines columns = reach(window.left, window.out_width, window.width, window.full_width);
     box_ = {static_cast<std::uint32_t>(rows.first), static_cast<std::uint32_t>(columns.first),
             static_cast<std::uint32_t>(rows.count), static_cast<std::uint32_t>(columns.count)};
 }

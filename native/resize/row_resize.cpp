@@ -17,7 +17,7 @@ namespace ksrv {
 namespace {
 
 // The rows or columns that the results [start, start + count) read.
-Span linear_reach(std::size_t start, std::size_t count, std::size_t from, std::size_t to) noexcept {
+Lines linear_reach(std::size_t start, std::size_t count, std::size_t from, std::size_t to) noexcept {
     const auto last = static_cast<std::ptrdiff_t>(from) - 1;
     const auto inside = [last](std::ptrdiff_t at) { return std::clamp<std::ptrdiff_t>(at, 0, last); };
     const auto low = inside(between_neighbours(start, from, to).first);
@@ -69,8 +69,8 @@ class RowCopies final : public RowResize {
 }  // namespace
 
 PixelBox linear_box(const ResizeWindow &window) noexcept {
-    const Span rows = linear_reach(window.top, window.out_height, window.height, window.full_height);
-    const Span columns = linear_reach(window.left, window.out_width, window.width, window.full_width);
+    const Lines rows = linear_reach(window.top, window.out_height, window.height, window.full_height);
+    const Lines columns = linear_reach(window.left, window.out_width, window.width, window.full_width);
     return {static_cast<std::uint32_t>(rows.first), static_cast<std::uint32_t>(columns.first),
             static_cast<std::uint32_t>(rows.count), static_cast<std::uint32_t>(columns.count)};
 }

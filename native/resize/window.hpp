@@ -15,7 +15,7 @@ struct ResizeWindow {
 };
 
 // Some rows or columns that lie together.
-struct Span {
+struct Lines {
     std::size_t first, count;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "base/text_writer.hpp"
 
@@ -135,7 +136,6 @@ FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignatur
     FastRequest *request = new_fast_request(signature, identified_head_bytes(head.length, connection->request_id));
     if (!request) return nullptr;
     put_identified_head(request->head(), connection->buffer, head.length, connection->request_id);
-    request->layout = layout;
     request->rows = layout.rows;
     request->priority = layout.priority;
     request->nbytes = connection->counted;
@@ -145,6 +145,7 @@ FastRequest *HttpServer::make_fast_request(Connection *connection, ModelSignatur
     request->body_length = connection->body_got;
     request->json_length = json_length;
     set_deadline(request, now, std::min(layout.timeout_us, LONGEST_TIMEOUT_US) * 1000);
+    request->layout = std::move(layout);
     request->server = this;
     request->turn = begin_turn(connection);
     request->block = connection->block;

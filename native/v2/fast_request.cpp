@@ -2,6 +2,7 @@
 
 #include "json/number_array.hpp"
 #include "json/number_writer.hpp"
+#include "tensor/bytes_tensor.hpp"
 #include "v2/infer_header_reader.hpp"
 #include "v2/tensor_blocks.hpp"
 
@@ -16,6 +17,20 @@ bool is_declared(const InferHeader &header, const InputHeader &input, const Inpu
     for (std::size_t i = 0; i < declared.tail.size(); ++i)
         if (header.shapes[input.shape_first + 1 + i] != declared.tail[i]) return false;
     return true;
+}
+
+// Whether an input is sent as BYTES of one image a row behind the JSON.
+bool holds_images(const InferHeader &header, const InputHeader &input) noexcept {
+    return !input.shared.given && !input.has_data && input.parameters_count == 0 &&
+           (input.rank == 1 || (input.rank == 2 && header.shapes[input.shape_first + 1] == 1));
+}
+
+bool find_images(const InferHeader &header, const InputHeader &input, const ModelSignature &signature,
+                 const unsigned char *body, std::size_t place, FastRequestLayout *layout) noexcept {
+    const bool listed = input.size_form == SIZE_LIST;
+    return take_image_elements(signature, body, place, input.offset, input.length,
+                               header.shapes[input.shape_first],
+                               listed ? header.sizes.data() + input.sizes_first : nullptr, layout);
 }
 
 bool find_binary(const InputHeader &input, const unsigned char *body, std::size_t place,
@@ -49,13 +64,17 @@ bool find_inputs(const InferHeader &header, const ModelSignature &signature, con
         while (place < count && !input.name.is(signature.inputs[place].name.data(),
                                                signature.inputs[place].name.size()))
             ++place;
-        if (place == count || !is_declared(header, input, signature.inputs[place])) return false;
+        if (place == count) return false;
+        const bool images = input.datatype == DT_BYTES && signature.inputs[place].images.accepted;
+        if (!(images ? holds_images(header, input) : is_declared(header, input, signature.inputs[place])))
+            return false;
         const std::int64_t rows = header.shapes[input.shape_first];
         if (i != 0 && rows != layout->rows) return false;
         if (rows < 1 || rows > INT32_MAX) return false;
         layout->rows = static_cast<std::uint32_t>(rows);
-        if (!(input.has_data ? find_numbers(input, body, place, layout)
-                             : find_binary(input, body, place, layout)))
+        if (!(images           ? find_images(header, input, signature, body, place, layout)
+              : input.has_data ? find_numbers(input, body, place, layout)
+                               : find_binary(input, body, place, layout)))
             return false;
     }
     return true;
@@ -107,6 +126,44 @@ bool read_fast_request(const ModelSignature &signature, const unsigned char *bod
     layout->timeout_us = header.timeout_us;
     layout->priority = static_cast<std::uint32_t>(header.priority);
     return true;
+}
+
+bool take_image_elements(const ModelSignature &signature, const unsigned char *body, std::size_t place,
+                         std::size_t offset, std::size_t length, std::int64_t count, const std::uint64_t *sizes,
+                         FastRequestLayout *layout) noexcept {
+    if (count < 1) return false;
+    std::size_t at = offset;
+    const std::size_t end = offset + length;
+    const auto take = [&](std::uint64_t size, std::size_t *where, std::size_t *nbytes) {
+        if (size > end - at) return false;
+        *where = at;
+        *nbytes = static_cast<std::size_t>(size);
+        at += *nbytes;
+        return true;
+    };
+    if (sizes != nullptr) {
+        const auto listed = [&](std::size_t i, std::size_t *where, std::size_t *nbytes) {
+            return take(sizes[i], where, nbytes);
+        };
+        return take_images(signature, body, place, count, layout, listed) && at == end;
+    }
+    ElementFault fault;
+    const auto elements = static_cast<std::uint64_t>(count);
+    switch (bytes_form(body + offset, length, elements, true, &fault)) {
+    case BYTES_BARE:
+        return take_images(signature, body, place, count, layout,
+                           [&](std::size_t, std::size_t *where, std::size_t *nbytes) {
+                               return take(length, where, nbytes);
+                           });
+    case BYTES_PREFIXED:
+        return take_images(signature, body, place, count, layout,
+                           [&](std::size_t, std::size_t *where, std::size_t *nbytes) {
+                               const std::uint32_t size = element_length(body + at);  // it was walked
+                               at += PREFIX_BYTES;
+                               return take(size, where, nbytes);
+                           });
+    default: return false;
+    }
 }
 
 bool read_json_inputs(const ModelSignature &signature, const FastRequestLayout &layout,

@@ -15,6 +15,7 @@ class BatchRunner:
     queue: Queue
     executor: Any
     slot: int
+    fast_batches: FastBatches
     def __init__(
         self, queue: Queue, executor: Any, fast_batches: FastBatches, stats: Stats
     ) -> None: ...

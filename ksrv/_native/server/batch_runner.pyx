@@ -6,7 +6,9 @@ from libc.stdint cimport int64_t, uint64_t
 
 from ksrv._native.queue.request_handle cimport NativeHandle
 from ksrv._native.queue.request_queue cimport Queue
-from ksrv._native.server.fast_batch cimport FastBatch, FastBatches, ksrv_are_fast, ksrv_fast_batch
+from ksrv._native.server.fast_batch cimport (
+    FastBatch, FastBatches, ksrv_are_fast, ksrv_fast_batch, ksrv_filled_batch,
+)
 
 cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
     int64_t now_ns() noexcept
@@ -42,7 +44,7 @@ cdef class BatchRunner:
     cdef readonly object executor
     cdef readonly size_t slot
     cdef bint is_process
-    cdef FastBatches fast_batches
+    cdef readonly FastBatches fast_batches
 
     def __init__(self, Queue queue not None, executor, FastBatches fast_batches not None, stats):
         self.queue = queue
@@ -75,9 +77,12 @@ cdef class BatchRunner:
         """Return the batch of some requests; None if none of them could be added."""
         try:
             if ksrv_are_fast(handles):
-                return ksrv_fast_batch(handles, self.fast_batches)
-            batch = self.new_batch()
-            batch.fill(handles, self.queue, self.stats)
+                batch = ksrv_filled_batch(
+                    handles, self.fast_batches, self.queue, self.stats
+                )
+            else:
+                batch = self.new_batch()
+                batch.fill(handles, self.queue, self.stats)
         except BaseException as error:
             self._fail(handles, error)  # it is the batch's failure, not the thread's
             return None

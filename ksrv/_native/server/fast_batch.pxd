@@ -3,9 +3,11 @@
 from libc.stdint cimport int64_t
 
 from ksrv._native.batch.batch cimport BatchInputs
+from ksrv._native.server.fast_rows cimport FastRows
 
 
 cdef class FastBatches:
+    cdef object fill
     cdef object lease
     cdef object read_requests
     cdef object answer_generally
@@ -13,6 +15,10 @@ cdef class FastBatches:
 
 
 cdef class FastBatch(BatchInputs):
+    cdef readonly list failed
+    cdef Py_ssize_t room      # how many rows it may grow to
+    cdef Py_ssize_t joined    # how many of its requests have their rows in `joined_rows`
+    cdef FastRows joined_rows
     cdef FastBatches source
     cdef object dispatched  # what is known of a batch that a handler process was given, else None
     cdef public int64_t spent_ns
@@ -21,6 +27,12 @@ cdef class FastBatch(BatchInputs):
     cdef list input_arrays
     cdef dict references
 
+    # Brings the rows of the requests that were added into the batch's block.
+    cdef int _join(self) except -1
+
 
 cdef FastBatch ksrv_fast_batch(list handles, FastBatches source)
+
+# The same with the images of its requests decoded; those that cannot be run are answered.
+cdef FastBatch ksrv_filled_batch(list handles, FastBatches source, object queue, object stats)
 cdef bint ksrv_are_fast(list handles) noexcept

@@ -1,39 +1,35 @@
 # It relies on the GIL: Python objects change hands between threads, and are freed in turn.
 """Batches of fast-path requests alone: their arrays, in the received blocks, and their answers.
 
-Joining them cannot fail, the requests themselves are made only when a handler reads them, and small
-answers are written into their connections here. For the rest they go the general way, which
-`ksrv.engine.batches` has.
+The requests themselves are made only when a handler reads them, and small answers are written into
+their connections here. For the rest they go the general way, which `ksrv.engine.batches` has. A
+batch without images joins its requests when it is run, which cannot fail; images are decoded
+before.
 """
 
 from collections.abc import Sequence
 
-from cpython.object cimport PyObject, PyTypeObject
-from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint64_t
-from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 from libcpp.vector cimport vector
 
 cimport cython
 cimport numpy as cnp
 
-import numpy as np
-
 from ksrv._native.batch.batch cimport BatchOutputs
-from ksrv._native.memory.buffer_pool cimport Block, count_copied, ksrv_wrap, retain_block
-from ksrv._native.tensor.datatype cimport Datatype, RANK_LIMIT, datatype_of, item_size_of
-from ksrv._native.server.model_endpoint cimport FastHandle, ModelEndpoint
-from ksrv._native.server.server cimport (
-    FAST_INPUTS, FAST_OUTPUTS, FastRequest, InputSignature, ModelSignature,
+from ksrv._native.tensor.datatype cimport Datatype, datatype_of, item_size_of
+from ksrv._native.server.fast_rows cimport (
+    ksrv_fast_rows, ksrv_has_images, ksrv_received_tensors,
 )
+from ksrv._native.server.model_endpoint cimport FastHandle, ModelEndpoint
+from ksrv._native.server.server cimport FAST_OUTPUTS, FastRequest
 from ksrv._native.queue.request_handle cimport (
     CRequest, NativeHandle, publish, release_request,
 )
 from ksrv._native.queue.request_queue cimport Queue
 
-from ksrv._native.tensor.tensor cimport Tensor, ksrv_tensor
+from ksrv._native.tensor.tensor cimport Tensor
 
 from ksrv._native.tensor import aliasing_check
 
@@ -65,20 +61,11 @@ cdef extern from "server/fast_response.hpp" namespace "ksrv" nogil:
         const ReplyStage *stages, int stage_count
     ) noexcept
 
-cdef extern from "numpy/arrayobject.h":
-    cnp.ndarray PyArray_NewFromDescr(
-        PyTypeObject *subtype, cnp.dtype descr, int rank, const cnp.npy_intp *sizes,
-        const cnp.npy_intp *strides, void *data, int flags, PyObject *like
-    )
-
 cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
     int64_t now_ns() noexcept
 
 cdef enum:
     STAGES = 16
-    WITHOUT_GIL = 131072      # bytes of rows that are copied without the GIL
-
-cdef object ndarray = np.ndarray
 
 
 @cython.final
@@ -86,6 +73,8 @@ cdef class FastBatches:
     """Makes the batches of fast-path requests of one instance.
 
     Args:
+        fill: Adds requests to a batch and answers those that cannot be added; takes the batch, the
+            requests, their queue and what counts them.
         lease: Returns a writable block of at least so many bytes.
         read_requests: Returns what a handler sees of requests, given their handles.
         answer_generally: Answers a batch as batches of all requests are answered; takes what
@@ -96,10 +85,23 @@ cdef class FastBatches:
     # references to the inputs of the next batch are not counted; where its answers cannot be
     # copied, an answer that is made of its inputs is taken for shared.
 
-    def __init__(self, lease not None, read_requests not None, answer_generally not None):
+    def __init__(
+        self, fill not None, lease not None, read_requests not None, answer_generally not None
+    ):
+        self.fill = fill
         self.lease = lease
         self.read_requests = read_requests
         self.answer_generally = answer_generally
+
+    def new_batch(self, Py_ssize_t room) -> FastBatch:
+        """Return an empty batch.
+
+        Args:
+            room: How many rows it may grow to; its block is leased for these.
+        """
+        cdef FastBatch made = ksrv_fast_batch([], self)
+        made.room = room
+        return made
 
 
 @cython.final
@@ -146,7 +148,8 @@ Sequence.register(FastRequests)
 cdef class FastBatch(BatchInputs):
     """The requests of one batch, all of them from the fast path; also what an executor takes.
 
-    `rows` is 0 until `inputs` was called. See `ksrv.engine.batches.batch.RunnableBatch`.
+    `failed` are requests that cannot be run, with the reason. `rows` is 0 until requests were added
+    or `inputs` was called. See `ksrv.engine.batches.batch.RunnableBatch`.
     """
 
     @property
@@ -169,9 +172,80 @@ cdef class FastBatch(BatchInputs):
         """The arrays of the inputs, and the counts of references to them before the batch ran."""
         return self.input_arrays, self.references
 
+    def takes(self, list handles not None) -> bool:
+        """Tell whether requests can be added, because they are fast-path requests."""
+        return ksrv_are_fast(handles)
+
+    def add(self, list handles not None) -> None:
+        """Add requests of the same batch key.
+
+        Args:
+            handles: The requests; one whose images cannot be decoded goes to `failed`.
+        """
+        cdef int64_t began = now_ns()
+        cdef bint joins = False
+        for handle in handles:
+            joins = joins or ksrv_has_images(handle)
+        self.handles.extend(handles)
+        self.rows += _rows_of(handles)
+        if joins or len(self.handles) > 1:
+            self._join()
+        self.spent_ns += now_ns() - began
+
+    def fill(self, list handles not None, Queue queue not None, stats) -> None:
+        """Add requests, and answer the requests that cannot be added.
+
+        Args:
+            handles: Requests that the queue gave out.
+            queue: The queue.
+            stats: Counts requests that cannot be added.
+        """
+        self.source.fill(self, handles, queue, stats)
+
+    def truncate(self, Py_ssize_t count) -> None:
+        """Drop all requests but the first ones, after adding others has failed.
+
+        Args:
+            count: How many to keep.
+        """
+        self.keep(self.handles[:count])
+        self.failed = []
+
     def keep(self, list alive not None):
         """See `RunnableBatch.keep`."""
-        self.handles = alive
+        cdef set kept
+        if len(alive) == len(self.handles):
+            return
+        if not alive:
+            self.joined_rows = None
+            self.joined = 0
+        elif self.joined:
+            kept = {id(handle) for handle in alive}
+            joined = self.handles[:self.joined]
+            self.joined_rows.keep(joined, kept)
+            self.joined = 0
+            for handle in joined:
+                self.joined += id(handle) in kept
+        self.handles = list(alive)
+        self.rows = _rows_of(self.handles)
+
+    cdef int _join(self) except -1:
+        cdef NativeHandle first = self.handles[0]
+        cdef list new, bad
+        cdef Py_ssize_t before = self.joined
+        if self.joined_rows is None:
+            self.joined_rows = ksrv_fast_rows(
+                <ModelEndpoint>(<FastRequest *>first.native).signature.endpoint,
+                self.source.lease, <uint64_t>max(self.room, self.rows),
+            )
+        new = self.handles[before:]
+        bad = self.joined_rows.add(new)
+        self.joined = len(self.handles)
+        if bad:
+            self.failed += bad
+            failed = {id(handle) for handle, _ in bad}
+            self.keep([handle for handle in self.handles if id(handle) not in failed])
+        return 0
 
     def inputs(self):
         """See `RunnableBatch.inputs`."""
@@ -185,12 +259,16 @@ cdef class FastBatch(BatchInputs):
             self.spent_ns = self.dispatched.assemble_ns
             self.counted = False
             return self
-        if len(self.handles) == 1:
-            _take_inputs(self)
+        if self.joined == 0 and len(self.handles) == 1:
+            self.tensors = ksrv_received_tensors(self.handles[0])
+            self.rows = (<NativeHandle>self.handles[0]).native.rows
         else:
-            began = now_ns()
-            _join_inputs(self)
-            self.spent_ns = now_ns() - began
+            if self.joined < len(self.handles):
+                began = now_ns()
+                self.rows = _rows_of(self.handles)
+                self._join()
+                self.spent_ns += now_ns() - began
+            self.tensors = self.joined_rows.tensors()
         self.counted = not self.source.copied
         if self.counted:
             self.input_arrays = [(<Tensor>one).data for one in self.tensors.values()]
@@ -214,8 +292,26 @@ cdef class FastBatch(BatchInputs):
 cdef FastBatch ksrv_fast_batch(list handles, FastBatches source):
     cdef FastBatch made = FastBatch.__new__(FastBatch)
     made.handles = handles
+    made.failed = []
     made.source = source
     return made
+
+
+cdef Py_ssize_t _rows_of(list handles) noexcept:
+    cdef Py_ssize_t rows = 0
+    for handle in handles:
+        rows += (<NativeHandle>handle).native.rows
+    return rows
+
+
+cdef FastBatch ksrv_filled_batch(list handles, FastBatches source, object queue, object stats):
+    cdef FastBatch made
+    for handle in handles:
+        if ksrv_has_images(handle):
+            made = ksrv_fast_batch([], source)
+            source.fill(made, handles, queue, stats)
+            return made
+    return ksrv_fast_batch(handles, source)
 
 
 cdef bint ksrv_are_fast(list handles) noexcept:
@@ -224,91 +320,6 @@ cdef bint ksrv_are_fast(list handles) noexcept:
         if type(handle) is not FastHandle:
             return False
     return True
-
-
-cdef int _take_inputs(FastBatch batch) except -1:
-    """Make the arrays of the only request of a batch, which is seen where it was received."""
-    cdef FastRequest *request = <FastRequest *>(<NativeHandle>batch.handles[0]).native
-    cdef ModelEndpoint endpoint = <ModelEndpoint>request.signature.endpoint
-    cdef Block block
-    cdef size_t i
-    retain_block(request.block)
-    block = ksrv_wrap(request.block)
-    for i in range(request.signature.inputs.size()):
-        _add_input(
-            batch.tensors, endpoint, i, request.rows, block,
-            request.body_offset + request.layout.offsets[i],
-        )
-    batch.rows = request.rows
-    return 0
-
-
-cdef int _join_inputs(FastBatch batch) except -1:
-    """Make the arrays of several requests, whose inputs are copied once, into their rows."""
-    cdef FastRequest *request = <FastRequest *>(<NativeHandle>batch.handles[0]).native
-    cdef ModelSignature *signature = request.signature
-    cdef ModelEndpoint endpoint = <ModelEndpoint>signature.endpoint
-    cdef Block block
-    cdef uint64_t rows = 0, total = 0
-    cdef uint64_t starts[FAST_INPUTS]
-    cdef size_t i
-    cdef vector[FastRequest *] requests
-    cdef NativeHandle handle
-    requests.reserve(len(batch.handles))
-    for handle in batch.handles:
-        requests.push_back(<FastRequest *>handle.native)
-        rows += handle.native.rows
-    for i in range(signature.inputs.size()):
-        starts[i] = total
-        total += (rows * signature.inputs[i].row_bytes + 63) & ~<uint64_t>63
-    block = batch.source.lease(total)
-    if total > WITHOUT_GIL:
-        with nogil:
-            _copy_rows(signature, requests, block.block.data, starts)
-    else:
-        _copy_rows(signature, requests, block.block.data, starts)
-    for i in range(signature.inputs.size()):
-        _add_input(batch.tensors, endpoint, i, rows, block, starts[i])
-        count_copied(rows * signature.inputs[i].row_bytes)
-    batch.rows = <Py_ssize_t>rows
-    return 0
-
-
-cdef int _add_input(
-    dict found, ModelEndpoint endpoint, size_t place, uint64_t rows, Block block, uint64_t offset
-) except -1:
-    cdef InputSignature *declared = &endpoint.signature.inputs[place]
-    cdef cnp.npy_intp sizes[RANK_LIMIT]
-    cdef size_t i
-    name, datatype, dtype, tail, shape_of_one = <tuple>endpoint.inputs[place]
-    sizes[0] = <cnp.npy_intp>rows
-    for i in range(declared.tail.size()):
-        sizes[i + 1] = declared.tail[i]
-    Py_INCREF(dtype)  # the array takes this reference, and below one to the block
-    array = PyArray_NewFromDescr(
-        <PyTypeObject *>ndarray, <cnp.dtype>dtype, <int>declared.tail.size() + 1, sizes, NULL,
-        block.block.data + offset, cnp.NPY_ARRAY_WRITEABLE, NULL,
-    )
-    Py_INCREF(block)
-    cnp.PyArray_SetBaseObject(array, block)
-    shape = shape_of_one if rows == 1 else (sizes[0],) + <tuple>tail
-    found[name] = ksrv_tensor(name, datatype, shape, array)
-    return 0
-
-
-cdef void _copy_rows(
-    ModelSignature *signature, vector[FastRequest *] &requests, unsigned char *target,
-    uint64_t *starts
-) noexcept nogil:
-    cdef size_t i, k
-    cdef uint64_t nbytes
-    cdef unsigned char *at
-    for i in range(signature.inputs.size()):
-        at = target + starts[i]
-        for k in range(requests.size()):
-            nbytes = requests[k].rows * signature.inputs[i].row_bytes
-            memcpy(at, requests[k].body() + requests[k].layout.offsets[i], nbytes)
-            at += nbytes
 
 
 cdef struct Parts:

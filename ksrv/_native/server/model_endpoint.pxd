@@ -14,6 +14,7 @@ cdef class ModelEndpoint:
     cdef readonly Queue queue
     cdef object spec
     cdef list inputs  # for each: name, datatype, dtype, further dimensions, shape of one row
+    cdef list images  # for each: its FastImages, or None
     cdef object route
     cdef object run
 

@@ -4,6 +4,7 @@ from typing import Any, Protocol
 from ksrv._native.queue.request_handle import NativeHandle
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.server.exchange import Exchange
+from ksrv._native.server.fast_images import FastImages
 
 class Route(Protocol):
     def __call__(self, exchange: Exchange) -> None: ...
@@ -28,6 +29,7 @@ class ModelEndpoint:
         hides_token: bool,
         depth: int,
         nan_literals: bool,
+        images: dict[str, FastImages | None] | None = None,
     ) -> None: ...
     @property
     def unused(self) -> bool: ...

@@ -21,6 +21,7 @@ from ksrv._native.tensor.datatype cimport (
 from ksrv._native.server.server cimport (
     CHttpServer, Connection, FAST_INPUTS, FastRequest, InputSignature, fail_fast_request,
 )
+from ksrv._native.server.fast_images cimport FastImages, ImageRules
 from ksrv._native.server.exchange cimport Exchange, ksrv_exchange, ksrv_route
 from ksrv._native.queue.request_handle cimport (
     CRequest, NativeHandle, ksrv_bind_handle, publish, release_request,
@@ -171,6 +172,7 @@ cdef class ModelEndpoint:
         hides_token: Whether handlers must not see the header that holds a token.
         depth: Levels of nesting in it.
         nan_literals: Whether JSON answers hold NaN as a literal; such answers are then Python's.
+        images: The `FastImages` of the inputs that take JPEGs as well, by name.
 
     Raises:
         ValueError: An input is not of that kind.
@@ -178,7 +180,7 @@ cdef class ModelEndpoint:
 
     def __cinit__(
         self, Queue queue not None, spec not None, *, int64_t timeout_ns, route, run, tuple late,
-        size_t json_limit, bint hides_token, unsigned depth, bint nan_literals
+        size_t json_limit, bint hides_token, unsigned depth, bint nan_literals, dict images=None
     ):
         cdef InputSignature declared
         cdef bytes kind
@@ -188,6 +190,7 @@ cdef class ModelEndpoint:
         self.signature = new ModelSignature()
         self.signature.endpoint = <void *>self
         self.inputs = []
+        self.images = []
         self.signature.queue = queue.queue
         retain_queue(queue.queue)
         self.signature.taken = _fast_request_taken
@@ -217,6 +220,11 @@ cdef class ModelEndpoint:
             declared.row_bytes = row
             if declared.tail.size() >= RANK_LIMIT:
                 raise ValueError(f"the input {tensor.name} has more than {RANK_LIMIT} dimensions")
+            encoded = None if images is None else images.get(tensor.name)
+            declared.images = ImageRules()
+            if encoded is not None:
+                declared.images = (<FastImages>encoded).rules
+            self.images.append(encoded)
             self.signature.inputs.push_back(declared)
             dtype = DTYPES[<int>declared.datatype]
             tail = tuple(tensor.shape[1:])

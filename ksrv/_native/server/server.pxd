@@ -10,6 +10,7 @@ from libcpp.vector cimport vector
 from posix.time cimport timespec
 
 from ksrv._native.memory.buffer_pool cimport CBlock
+from ksrv._native.server.fast_images cimport EncodedImage, ImageRules
 from ksrv._native.v2.infer_body cimport HeaderLimits
 from ksrv._native.tensor.datatype cimport Datatype
 from ksrv._native.queue.request_handle cimport Answered, CRequest, Taken
@@ -49,6 +50,7 @@ cdef extern from "v2/fast_request.hpp" namespace "ksrv" nogil:
         Datatype datatype
         vector[int64_t] tail
         uint64_t row_bytes
+        ImageRules images
 
     cdef cppclass SignatureRefs "std::atomic<long>":
         long load() noexcept
@@ -77,10 +79,16 @@ cdef extern from "v2/fast_request.hpp" namespace "ksrv" nogil:
         void retain() noexcept
         void release() noexcept
 
-    cdef struct FastRequestLayout:
+    cdef cppclass Images "std::unique_ptr<ksrv::EncodedImage[]>":
+        EncodedImage *get() noexcept
+        cbool operator bool() noexcept
+
+    cdef cppclass FastRequestLayout:
         size_t id_length
         uint32_t rows
         size_t offsets[FAST_INPUTS]
+        Images images[FAST_INPUTS]
+        cbool has_images() noexcept
 
 
 cdef extern from "http/connection.hpp" namespace "ksrv" nogil:

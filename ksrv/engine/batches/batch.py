@@ -88,9 +88,95 @@ class RunnableBatch(Protocol):
         """
 
 
+class GrowingBatch(RunnableBatch, Protocol):
+    """A batch that requests can be added to.
+
+    Attributes:
+        failed: Requests that cannot be run, with the reason.
+    """
+
+    failed: list[tuple[QueuedRequest, KsrvError]]
+
+    def takes(self, handles: list[QueuedRequest]) -> bool:
+        """Tell whether requests can be added.
+
+        Args:
+            handles: Requests of the batch's key.
+        """
+
+    def add(self, handles: list[QueuedRequest]) -> None:
+        """Add requests of the same group behind those that the batch has.
+
+        Args:
+            handles: The requests; one whose images cannot be decoded goes to `failed`.
+        """
+
+    def truncate(self, count: int) -> None:
+        """Drop all requests but the first ones, after adding others has failed.
+
+        Args:
+            count: How many to keep.
+        """
+
+    def fill(self, handles: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
+        """Add requests, and answer the requests that cannot be added.
+
+        Args:
+            handles: Requests that the queue gave out.
+            queue: The queue.
+            stats: Counts requests that cannot be added.
+        """
+
+
 def arrays_of(batch: BatchInputs) -> list[Array]:
     """Return the arrays of a batch's inputs."""
     return [one.data for one in batch.tensors.values() if isinstance(one.data, np.ndarray)]
+
+
+def fill(batch: GrowingBatch, handles: list[QueuedRequest], queue: Queue, stats: Stats) -> None:
+    """Add requests to a batch, and answer the requests that cannot be added.
+
+    Args:
+        batch: The batch.
+        handles: Requests that the queue gave out.
+        queue: The queue.
+        stats: Counts requests that cannot be added.
+    """
+    known = len(batch.handles)
+    try:
+        batch.add(handles)
+    except BaseException as error:
+        shown: KsrvError
+        if isinstance(error, KsrvError):
+            shown = error
+        else:
+            log.error("a batch cannot be assembled", exc_info=error)
+            shown = HandlerFailed(f"the batch cannot be assembled: {type(error).__name__}")
+        batch.truncate(known)
+        queue.finish(handles, [shown] * len(handles))
+        stats.failed(len(handles))
+        return
+    if batch.failed:
+        failed = [handle for handle, _ in batch.failed]
+        won = queue.finish(failed, [error for _, error in batch.failed])
+        stats.failed(sum(won))  # requests that had ended before are counted as expired
+        batch.failed.clear()
+
+
+def leased(lease: Callable[[int], Any], nbytes: int) -> Any:
+    """Return a block for a batch.
+
+    Args:
+        lease: Returns a writable block of at least so many bytes.
+        nbytes: How many.
+
+    Raises:
+        HandlerFailed: There is no memory.
+    """
+    try:
+        return lease(nbytes)
+    except MemoryError as error:
+        raise HandlerFailed("the server has no memory for the batch") from error
 
 
 def finish(
@@ -205,27 +291,14 @@ class PendingBatch:
             queue: The queue.
             stats: Counts requests that cannot be added.
         """
-        known = len(self.handles)
-        try:
-            self.add(handles)
-        except BaseException as error:
-            shown: KsrvError
-            if isinstance(error, KsrvError):
-                shown = error
-            else:
-                log.error("a batch cannot be assembled", exc_info=error)
-                shown = HandlerFailed(f"the batch cannot be assembled: {type(error).__name__}")
-            self._truncate(known)
-            queue.finish(handles, [shown] * len(handles))
-            stats.failed(len(handles))
-            return
-        if self.failed:
-            failed = [handle for handle, _ in self.failed]
-            won = queue.finish(failed, [error for _, error in self.failed])
-            stats.failed(sum(won))  # requests that had ended before are counted as expired
-            self.failed.clear()
+        fill(self, handles, queue, stats)
 
-    def _truncate(self, count: int) -> None:
+    def takes(self, handles: Sequence[QueuedRequest]) -> bool:
+        """See `GrowingBatch.takes`."""
+        return True
+
+    def truncate(self, count: int) -> None:
+        """See `GrowingBatch.truncate`."""
         del self.handles[count:]
         self.failed.clear()
         self.rows = sum(handle.rows for handle in self.handles)
@@ -375,7 +448,7 @@ class PendingBatch:
                     elements += data
                     owners += [index] * len(data)
                     numbers += range(len(data))
-                    headers += _checked(handle.request, name).headers
+                    headers += self._checked(handle.request, name).headers
                     asked += [handle] * len(data)
                 row += handle.rows
             errors = images.prepare(elements, target, first_row, numbers, asked, headers)
@@ -384,6 +457,19 @@ class PendingBatch:
             self.failed += [(self.handles[index], error) for index, error in bad.items()]
             self.keep([one for index, one in enumerate(self.handles) if index not in bad])
 
+    def _checked(self, request: InferRequest, name: str) -> CheckedImages:
+        """Return the images of an input as validation has checked them.
+
+        Requests of the fast path were validated without Python.
+        """
+        checked = (request.images or {}).get(name)
+        if checked is None:
+            tensor = _tensor(request, name)
+            assert isinstance(tensor.data, list)  # of BYTES
+            checked = self._images[name].check(tensor.data, tensor.shape[0])
+            request.images = {**(request.images or {}), name: checked}
+        return checked
+
     def _image_rows(self, name: str, first: InferRequest) -> Array:
         """Return the array for an image input; the requests of a group agree on its shape."""
         like = _tensor(first, name)
@@ -391,7 +477,7 @@ class PendingBatch:
         assert spec is not None  # there are images for declared inputs only
         if isinstance(like.data, np.ndarray):
             return self._rows(name, spec.datatype, like.shape[1:])
-        return self._rows(name, spec.datatype, _checked(first, name).shape[1:])
+        return self._rows(name, spec.datatype, self._checked(first, name).shape[1:])
 
     def _rows(self, name: str, kind: str, tail: tuple[int, ...]) -> Array:
         """Return the array that holds an input's rows, leased on first use and grown when needed."""
@@ -400,11 +486,7 @@ class PendingBatch:
             return array
         dtype = np.dtype(datatype.dtype_string(kind))
         shape = (self._room, *tail)
-        try:
-            block = self._lease(math.prod(shape) * dtype.itemsize)
-        except MemoryError as error:
-            raise HandlerFailed("the server has no memory for the batch") from error
-        grown = np.ndarray(shape, dtype, block)
+        grown = np.ndarray(shape, dtype, leased(self._lease, math.prod(shape) * dtype.itemsize))
         if array is not None:
             grown[: len(array)] = array
             buffer_pool.count_copy(array.nbytes)
@@ -419,12 +501,6 @@ def _note_bad(
     for owner, error in zip(owners, errors, strict=True):
         if error is not None:
             bad.setdefault(owner, error)
-
-
-def _checked(request: InferRequest, name: str) -> CheckedImages:
-    """Return the images of an input as validation has checked them."""
-    assert request.images is not None  # validation let the encoded images pass
-    return request.images[name]
 
 
 def _tensor(request: InferRequest, name: str) -> Tensor:

@@ -5,12 +5,13 @@ handler reads them, and the answers that are large or not of the common form.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
 from ksrv._native.server.fast_batch import FastBatch, FastBatches
-from ksrv.engine.batches.batch import finish
+from ksrv.engine.batches.batch import fill, finish, leased
 from ksrv.engine.batches.split import split
 from ksrv.engine.host import InstanceHost
 from ksrv.engine.request_handle import QueuedRequest
@@ -32,7 +33,7 @@ def fast_batches(host: InstanceHost, lease: Callable[[int], Any]) -> FastBatches
         answers = split(host.spec, batch.handles, outputs, timings, *batch.arrays)
         finish(batch, answers, queue, stats, timings, later=later)
 
-    return FastBatches(lease, read_requests, answer)
+    return FastBatches(fill, partial(leased, lease), read_requests, answer)
 
 
 def read_requests(handles: list[QueuedRequest]) -> list[BatchRequest]:

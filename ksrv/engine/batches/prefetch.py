@@ -3,11 +3,13 @@
 Where joining takes time (images are decoded, large tensors copied), an instance should find its next
 batch ready. So this thread takes requests ahead, and fills its open batch up with the requests that
 arrive as long as no instance is idle; then it publishes the batch. While an instance is idle, the
-thread takes nothing: the instance takes the queued requests itself.
+thread takes nothing: the instance takes the queued requests itself. Requests of the fast path are joined
+without Python as long as no other requests come between them: these end the open batch and get their own.
 """
 
 import threading
 
+from ksrv.engine.batches.batch import PendingBatch
 from ksrv.engine.host import InstanceHost
 
 
@@ -30,10 +32,15 @@ class BatchPrefetcher(threading.Thread):
             taken = host.queue.prefetch(most, most)
             if taken is None:
                 return
-            batch = host.new_batch(most)
+            batch = host.new_batch_of([] if taken is True else taken, most)
+            other: PendingBatch | None = None
             published = False
             try:
                 while taken is not True and taken is not None:
+                    if not batch.takes(taken):
+                        other = host.new_batch(most)
+                        other.fill(taken, host.queue, host.stats)
+                        break
                     batch.fill(taken, host.queue, host.stats)
                     oldest = batch.handles[0].enqueued_ns if batch.handles else 0
                     taken = host.queue.prefetch(most, most, batch.rows, oldest, host.delay_ns)
@@ -43,3 +50,5 @@ class BatchPrefetcher(threading.Thread):
             finally:
                 if not published:
                     host.queue.close_open_batch(False)
+            if other is not None and other.handles:
+                host.requeue(other)

@@ -163,6 +163,7 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
             hides_token=route.hides_token,
             depth=limits.json_depth,
             nan_literals=route.nan_literals,
+            images={name: images.fast_images() for name, images in model.images.items()},
         )
     except ValueError:
         return None

@@ -163,7 +163,7 @@ void make_axis(Axis *axis, std::size_t input, std::size_t output, std::size_t st
     }
 }
 
-Span reach(const Axis &axis) noexcept {
+Lines reach(const Axis &axis) noexcept {
     const std::size_t last = axis.outputs - 1, first = static_cast<std::size_t>(axis.first[0]);
     return {first, static_cast<std::size_t>(axis.first[last] + axis.count[last]) - first};
 }
@@ -173,7 +173,7 @@ void horizontal_pass(const std::uint8_t *source, std::ptrdiff_t source_bytes,
                             std::size_t rows, std::size_t channels, const Axis &axis,
                             std::uint8_t *target, std::ptrdiff_t target_bytes,
                             std::uint8_t *groups, std::uint8_t *results) noexcept {
-    const Span columns = reach(axis);
+    const Lines columns = reach(axis);
     const std::size_t length = columns.count * channels;
     for (std::size_t y = 0; y < rows; y += LANES) {
         const std::size_t here = rows - y < LANES ? rows - y : LANES;

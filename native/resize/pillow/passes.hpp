@@ -26,7 +26,7 @@ void make_axis(Axis *axis, std::size_t input, std::size_t output, std::size_t st
                double *weights) noexcept;
 
 // The inputs that the outputs of an axis read.
-Span reach(const Axis &axis) noexcept;
+Lines reach(const Axis &axis) noexcept;
 
 // Rows of `source`, which begin where the first output reads, become rows of `target`; `groups` (LANES rows
 // of the source) and `results` (LANES rows of the target) are scratch.

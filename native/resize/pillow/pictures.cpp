@@ -75,8 +75,8 @@ std::size_t resample_pillow(const ResizeWindow &job, bool has_alpha, const std::
     make_axis(&across, job.width, job.full_width, job.left, weights);
     make_axis(&down, job.height, job.full_height, job.top, weights);
     // The part of the source that the window needs: the rest is not touched.
-    const Span rows = vertical ? reach(down) : Span{job.top, job.out_height};
-    const Span columns = horizontal ? reach(across) : Span{job.left, job.out_width};
+    const Lines rows = vertical ? reach(down) : Lines{job.top, job.out_height};
+    const Lines columns = horizontal ? reach(across) : Lines{job.left, job.out_width};
     source += source_bytes * static_cast<std::ptrdiff_t>(rows.first) + columns.first * job.channels;
     if (down_first) {
         const std::size_t wide = columns.count * job.channels;

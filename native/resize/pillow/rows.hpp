@@ -40,7 +40,7 @@ class PillowRows final : public RowResize {
     std::size_t row_bytes_;  // of the result
     ByteRows rows_out_;
     pillow::Axis across_, down_;
-    Span columns_, rows_;  // of the source that the window reads
+    Lines columns_, rows_;  // of the source that the window reads
     double *weights_ = nullptr;
     std::uint8_t *collected_ = nullptr, *groups_ = nullptr, *results_ = nullptr;
     std::size_t collected_count_ = 0;

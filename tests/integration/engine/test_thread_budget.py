@@ -99,5 +99,5 @@ def test_images_are_decoded_on_the_same_cores(cores):
     image = TensorSpec("x", "UINT8", (-1, 2, 2, 3), ImageSpec())
     served = engine(source(inputs=(image,)), cores=cores)
     (preparer,) = served.loaded()[0].images.values()
-    assert preparer._pool.threads == min(cores, MOST_THREADS)
+    assert preparer.pool.threads == min(cores, MOST_THREADS)
     served.close()

@@ -1,0 +1,39 @@
+"""The images of fast-path requests, for the batches that they join."""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libcpp cimport bool as cbool
+
+from ksrv._native.image.decode_pool cimport DecodePool
+from ksrv._native.resize.jpeg_batch cimport PlanTable
+
+
+cdef extern from "image/image_input.hpp" namespace "ksrv" nogil:
+    cdef cppclass ImageRules:
+        ImageRules()
+        cbool accepted
+        cbool strict
+        cbool upright
+        cbool resized
+        int channels
+        uint32_t height
+        uint32_t width
+        uint64_t image_pixels
+        uint64_t request_pixels
+        uint32_t scans
+        uint32_t scans_per_component
+
+    cdef struct EncodedImage:
+        size_t offset
+        size_t length
+        uint32_t width
+        uint32_t height
+        uint32_t channels
+        uint64_t decode_ns
+        uint64_t decoder_bytes
+
+
+cdef class FastImages:
+    cdef ImageRules rules
+    cdef PlanTable plans
+    cdef DecodePool pool
+    cdef object prepare_left
