@@ -158,8 +158,7 @@ class Writer {
     void clear() noexcept { bytes_.clear(); }
 
     void varint(std::uint64_t value) noexcept {
-        unsigned char text[10];
-        raw(text, static_cast<std::size_t>(put_varint(text, value) - text));
+        if (unsigned char *room = extend(varint_size(value))) put_varint(room, value);
     }
     void tag(unsigned field, unsigned type) noexcept { varint(field << 3 | type); }
     void fixed64(std::uint64_t value) noexcept { raw(&value, 8); }
@@ -169,13 +168,17 @@ class Writer {
         raw(from, n);
     }
     void raw(const void *from, std::size_t n) noexcept {
-        if (n == 0 || failed_) return;
-        unsigned char *room = bytes_.extend(n);
-        failed_ = room == nullptr;
-        if (room) std::memcpy(room, from, n);
+        if (n == 0) return;
+        if (unsigned char *room = extend(n)) std::memcpy(room, from, n);
     }
 
   private:
+    unsigned char *extend(std::size_t n) noexcept {
+        unsigned char *room = failed_ ? nullptr : bytes_.extend(n);
+        failed_ = room == nullptr;
+        return room;
+    }
+
     SmallVector<unsigned char, 512> bytes_;
     bool failed_ = false;
 };
