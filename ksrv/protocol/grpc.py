@@ -3,10 +3,12 @@
 Strategy: one scan over the received bytes notes their fields (`native/protobuf`), and tensors are
 views into them. A message that is not in the ordinary form is parsed and written again by the
 protobuf class and then scanned like any other, so that there are two readers but one meaning.
-Answers always carry their tensors in raw_output_contents, copied once (`native/response`).
+Answers always carry their tensors in raw_output_contents, copied once, or not at all where the
+message is sent in parts (`native/response`).
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -359,6 +361,41 @@ def render_infer(
         HandlerFailed: The answer has no wire form.
         InvalidRequest: An output does not fit into its shared memory.
     """
+    message: bytes = _render(response, request, parameters, regions, stream=stream)
+    return message
+
+
+def render_infer_parts(
+    response: InferResponse,
+    request: InferRequest,
+    *,
+    regions: SharedMemoryRegistry | None = None,
+) -> bytes | list[Any]:
+    """Serialize an answer whose large tensors stay where they are.
+
+    Args:
+        response: The engine's response.
+        request: The request that it answers.
+        regions: As for `render_infer`.
+
+    Returns:
+        A ModelInferResponse, or the list of its parts, of which large tensors are the handler's memory.
+
+    Raises:
+        HandlerFailed: The answer has no wire form.
+        InvalidRequest: An output does not fit into its shared memory.
+    """
+    parts: bytes | list[Any] = _render(response, request, None, regions, apart=True)
+    return parts
+
+
+def _render(
+    response: InferResponse,
+    request: InferRequest,
+    parameters: Mapping[str, Parameter] | None,
+    regions: SharedMemoryRegistry | None,
+    **form: bool,
+) -> Any:
     outputs = response.outputs
     wanted = request.outputs
     refs = {one.name: one.shared_memory for one in wanted if one.shared_memory} if wanted else None
@@ -375,7 +412,7 @@ def render_infer(
                 (tensor.name, tensor.datatype, tensor.shape, tensor.parameters, _payload(tensor))
                 for tensor in outputs
             ],
-            stream=stream,
+            **form,
         )
     except (ValueError, TypeError, OverflowError, BufferError) as error:
         raise HandlerFailed(f"the answer cannot be sent over gRPC: {error}") from error

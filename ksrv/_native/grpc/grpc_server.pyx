@@ -361,13 +361,17 @@ cdef class Call:
         """Send the only message of an answer, and end the call well.
 
         Args:
-            message: Contiguous bytes.
+            message: Contiguous bytes, or a list of such parts, which are held until they were sent.
             metadata: Trailing metadata as pairs of text.
 
         Returns:
             False where the budget has no room for the answer; the call is open still.
         """
-        cdef Payload *payload = self._payload(message)
+        cdef Payload *payload
+        if isinstance(message, list):
+            payload = self._parts(message)
+        else:
+            payload = self._payload(message)
         if payload == NULL:
             return False
         self.finished = True
@@ -401,6 +405,30 @@ cdef class Call:
         with nogil:
             self.native.finish(code, words, pairs, payload)
         return 0
+
+    cdef Payload *_parts(self, list parts) except? NULL:
+        """The same for a message in parts."""
+        cdef list views = [memoryview(part) for part in parts]
+        cdef uint64_t total = 0
+        cdef Py_buffer view
+        cdef Payload *payload = Payload.make(self.server.server, <int>len(views), 0)
+        if payload == NULL:
+            raise MemoryError()
+        for part in views:
+            PyObject_GetBuffer(part, &view, PyBUF_SIMPLE)
+            payload.add(view.buf, <size_t>view.len)
+            total += <uint64_t>view.len
+            PyBuffer_Release(&view)  # the memoryview holds the bytes
+        payload.room = self.server.server.budget.reserve_answer(total)
+        if payload.room == AnswerRoom.none:
+            payload.destroy()
+            return NULL
+        payload.budget = self.server.server.budget
+        payload.counted = total
+        payload.owner = <void *>views
+        Py_INCREF(views)
+        payload.close()
+        return payload
 
     cdef Payload *_payload(self, message) except? NULL:
         """A message to be sent; NULL where the budget has no room for it."""

@@ -21,4 +21,5 @@ def render(
     ],
     *,
     stream: bool = False,
-) -> bytes: ...
+    apart: bool = False,
+) -> Any: ...

@@ -1,9 +1,10 @@
 # Locals.
 # cython: freethreading_compatible = True
-"""ModelInferResponse messages, written with one copy of their tensors.
+"""ModelInferResponse messages, written with one copy of their tensors, or with none.
 
 The small fields are encoded first; then the message is allocated once, at its size, and every
-tensor is copied into its place in raw_output_contents. The wire format lives in wire_format.hpp.
+tensor is copied into its place in raw_output_contents. Where the message may come in parts, large
+tensors stay where they are. The wire format lives in wire_format.hpp.
 """
 
 cimport cython
@@ -40,6 +41,7 @@ MAX_MESSAGE = 2147483647
 
 cdef enum:
     RELEASE_FROM = 65536  # bytes from which a copy is worth leaving the GIL for
+    APART_FROM = 65536    # bytes of a tensor that is not copied where the message is in parts
     # Fields of InferParameter.
     BOOL_PARAM = 1
     INT64_PARAM = 2
@@ -126,9 +128,11 @@ cdef class _Payload:
     cdef Py_ssize_t count
     cdef bint elements
     cdef size_t size
+    cdef object data
 
     def __cinit__(self, data):
         cdef object item
+        self.data = data
         self.elements = isinstance(data, list)
         cdef Py_ssize_t expected = len(data) if self.elements else 1
         self.exports = <Py_buffer *>PyMem_Malloc(<size_t>expected * sizeof(Py_buffer))
@@ -153,6 +157,10 @@ cdef class _Payload:
                 PyBuffer_Release(&self.exports[i])
             PyMem_Free(self.exports)
 
+    cdef bint stays(self):
+        """Whether the bytes are a part of their own in a message in parts."""
+        return not self.elements and self.size >= APART_FROM
+
     cdef unsigned char *copy(self, unsigned char *out) noexcept nogil:
         cdef Py_ssize_t i
         cdef uint32_t length
@@ -167,6 +175,39 @@ cdef class _Payload:
         return out
 
 
+cdef list _parts(Writer &head, list payloads):
+    """A message in parts: bytes, and the tensors that stay. None where none does."""
+    cdef list parts = []
+    cdef _Payload payload
+    cdef bint any_stays = False
+    cdef unsigned char *out
+    cdef bytes small
+    for payload in payloads:
+        any_stays = any_stays or payload.stays()
+    if not any_stays:
+        return None
+    for payload in payloads:
+        head.tag(6, WIRE_BYTES)
+        head.varint(payload.size)
+        if payload.stays():
+            parts.append(PyBytes_FromStringAndSize(<const char *>head.data(), <Py_ssize_t>head.size()))
+            parts.append(payload.data)
+        elif payload.elements:
+            parts.append(PyBytes_FromStringAndSize(<const char *>head.data(), <Py_ssize_t>head.size()))
+            small = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>payload.size)
+            payload.copy(<unsigned char *>PyBytes_AS_STRING(small))
+            parts.append(small)
+        else:
+            head.raw(payload.exports[0].buf, payload.size)
+            continue
+        head.clear()
+    if head.failed():
+        raise MemoryError("no memory for a response's small fields")
+    if head.size():
+        parts.append(PyBytes_FromStringAndSize(<const char *>head.data(), <Py_ssize_t>head.size()))
+    return parts
+
+
 def render(
     str model_name not None,
     str model_version not None,
@@ -175,7 +216,8 @@ def render(
     outputs not None,
     *,
     bint stream=False,
-) -> bytes:
+    bint apart=False,
+):
     """Serialize a ModelInferResponse with its tensors in raw_output_contents.
 
     Args:
@@ -186,9 +228,10 @@ def render(
         outputs: For each output its name, datatype, shape, parameters and data: a C-contiguous
             little-endian buffer, or the list of elements of a BYTES tensor.
         stream: Whether the answer is wrapped into a ModelStreamInferResponse.
+        apart: Whether the message may come in parts, of which large tensors are the caller's memory.
 
     Returns:
-        The message. Tensors are copied once, into it.
+        The message, into which tensors are copied once, or the list of its parts.
 
     Raises:
         ValueError: The message would be longer than protobuf allows.
@@ -206,6 +249,7 @@ def render(
     cdef uint64_t wrapped = 0
     cdef bytes message
     cdef unsigned char *out
+    cdef list parts = None
     _write_text(head, 1, model_name)
     _write_text(head, 2, model_version)
     _write_text(head, 3, id)
@@ -226,6 +270,10 @@ def render(
         raise ValueError(
             f"the answer has {total} bytes, and a gRPC message holds at most {0x7FFFFFFF}"
         )
+    if apart and not stream:
+        parts = _parts(head, payloads)
+        if parts is not None:
+            return parts
     message = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
     out = <unsigned char *>PyBytes_AS_STRING(message)
     if stream:

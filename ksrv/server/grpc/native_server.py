@@ -325,13 +325,15 @@ class NativeGrpcServer:
     def _respond(self, call: Call, request: InferRequest, response: InferResponse) -> None:
         metadata = trailing(response.headers) if response.headers else None
         regions = self._services.regions_of(call)
-        self._send(call, protocol.render_infer(response, request, regions=regions), metadata)
+        message = protocol.render_infer_parts(response, request, regions=regions)
+        self._send(call, message, metadata)
 
     def _send(
-        self, call: Call, message: bytes, metadata: list[tuple[str, str]] | None = None
+        self, call: Call, message: bytes | list[Any], metadata: list[tuple[str, str]] | None = None
     ) -> None:
         if not call.answer(message, metadata):
-            raise no_room_for_answer(len(message))
+            parts = message if isinstance(message, list) else [message]
+            raise no_room_for_answer(sum(memoryview(part).nbytes for part in parts))
 
     def _opened(
         self, call: Call, message: Message, compressed: bool, limits: Limits

@@ -1,0 +1,84 @@
+"""gRPC of a whole server, on its own address and on the HTTP address: what handlers see, and how answers are sent."""
+
+import numpy as np
+import pytest
+
+from ksrv.testing import Server
+from tests.support.models import write_model
+from tests.support.wire.grpc_calls import connect, infer_request, stub_infer
+
+HEADERS_SEEN = """
+from ksrv import BaseHandler
+
+
+class Seen(BaseHandler):
+    def handle(self, batch, context):
+        names = [name for request in batch.requests for name in request.headers]
+        return {"y": [" ".join(names).encode()]}
+"""
+
+SIZES = """
+import numpy as np
+from ksrv import BaseHandler
+
+
+class Sizes(BaseHandler):
+    def handle(self, batch, context):
+        return {
+            "small": np.arange(3, dtype=np.float32)[None],
+            "text": np.array([[b"first", b"second"]], object),
+            "large": np.arange(int(batch["x"][0, 0]), dtype=np.float32)[None],
+            "last": np.arange(100, dtype=np.int8)[None],
+        }
+"""
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+@pytest.mark.parametrize("one_port", [False, True])
+def test_handlers_do_not_see_the_token(tmp_path, executor, one_port):
+    write_model(
+        tmp_path,
+        "seen",
+        HEADERS_SEEN,
+        "inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]\n"
+        "outputs: [{name: y, datatype: BYTES, shape: [-1]}]\n"
+        f"executor: {executor}\nwarmup: false\n",
+    )
+    (tmp_path / "token").write_text("sesame\n")
+    (tmp_path / "token").chmod(0o600)
+    token = (("authorization", "Bearer sesame"), ("shown", "1"))
+    request = infer_request("seen", ("x", "FP32", [1, 4]), raw=[bytes(16)])
+    with (
+        Server(tmp_path / "seen", token_file=str(tmp_path / "token")) as server,
+        connect(server.http if one_port else server.grpc) as channel,
+    ):
+        for _ in range(3):  # the first has Python look at the caller
+            answer = stub_infer(channel)(request, timeout=60, metadata=token)
+            names = answer.raw_output_contents[0][4:].decode().split()
+            assert "shown" in names
+            assert "authorization" not in names
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+def test_answers_of_any_size_come_whole(tmp_path, executor):
+    """Large tensors are sent from where they lie; small ones and texts beside them are copied."""
+    write_model(
+        tmp_path,
+        "sizes",
+        SIZES,
+        "inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]\n"
+        "outputs: [{name: small, datatype: FP32, shape: [-1, -1]}, "
+        "{name: text, datatype: BYTES, shape: [-1, 2]}, "
+        "{name: large, datatype: FP32, shape: [-1, -1]}, {name: last, datatype: INT8, shape: [-1, 100]}]\n"
+        f"executor: {executor}\nwarmup: false\n",
+    )
+    with Server(tmp_path / "sizes") as server, connect(server.grpc) as channel:
+        for size in (1, 16_383, 16_384, 100_000, 5_000_000):
+            value = np.array([[size, 0, 0, 0]], np.float32)
+            request = infer_request("sizes", ("x", "FP32", [1, 4]), raw=[value.tobytes()])
+            answer = stub_infer(channel)(request, timeout=60)
+            small, text, large, last = answer.raw_output_contents
+            assert np.frombuffer(small, np.float32).tolist() == [0, 1, 2]
+            assert text == b"\x05\0\0\0first" + b"\x06\0\0\0second"
+            assert large == np.arange(size, dtype=np.float32).tobytes()
+            assert last == bytes(range(100))
