@@ -105,6 +105,16 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "Serve HTTP/2 on the HTTP address too, for REST and gRPC, where libnghttp2 is there."
         ),
     ] = True
+    max_connection_age: Annotated[
+        float,
+        msgspec.Meta(
+            ge=0,
+            description=(
+                "Seconds after which a connection of HTTP/2 is told to end, so that clients spread over "
+                "new servers; calls that run are finished. 0: never."
+            ),
+        ),
+    ] = 0.0
     workers: Annotated[
         int, msgspec.Meta(ge=1, description="Worker processes; each holds its own models.")
     ] = 1

@@ -20,6 +20,7 @@ constexpr size_t TURN_BYTES = 4u << 20;     // read before other connections hav
 constexpr size_t DIRECT_BYTES = 16384;      // of a message that is read into its block
 constexpr size_t RECORD = 16384;            // the most bytes of a TLS record
 constexpr size_t SENT_AHEAD = 1u << 20;     // bytes that are made before the socket takes them
+constexpr uint64_t LINGER_NS = 2000000000u;  // for the peer to take what was said last
 constexpr size_t UNREAD_FRAMES = 256;       // that a peer may leave behind them before nothing more is read
 
 unsigned char *read_buffer() noexcept {
@@ -131,12 +132,11 @@ void Connection::run_owned(uint32_t events) noexcept {
     if (events & EVENT_READABLE) readable_ = true;
     if (events & EVENT_HUNG_UP) hung_up_ = true;
     drain_mailbox();
-    if (events & EVENT_GOODBYE && !said_goodbye_) {
-        said_goodbye_ = true;
-        goodbye_ns_ = now_;
-        session_.say_goodbye();
-        session_.ping();
+    if (lingers_until_ns_) {
+        events & EVENT_CLOSE || now_ >= lingers_until_ns_ ? close_now() : drain_lingering();
+        return;
     }
+    if (events & EVENT_GOODBYE) say_goodbye();
     if (events & EVENT_MAKE_ROOM) make_room();
     if (events & EVENT_TICK) tick(now_);
     if (closed_) return;
@@ -149,7 +149,52 @@ void Connection::run_owned(uint32_t events) noexcept {
     if (readable_ && may_read()) read_some();
     flush();
     if (!closed_ && readable_ && may_read()) server_->read_again(this);
-    if (!closed_ && (events & EVENT_CLOSE || ((broken_ || session_.over()) && out_.empty()))) close_now();
+    if (closed_) return;
+    if (events & EVENT_CLOSE) {
+        close_now();
+    } else if ((broken_ || session_.over()) && out_.empty()) {
+        linger();
+    }
+}
+
+void Connection::say_goodbye() noexcept {
+    if (said_goodbye_) return;
+    said_goodbye_ = true;
+    goodbye_ns_ = now_;
+    session_.say_goodbye();
+    session_.ping();
+}
+
+// All is said. Closing while the peer still sends would reset the connection, and could take GOAWAY with it.
+void Connection::linger() noexcept {
+    if (hung_up_ || ended_) {
+        close_now();
+        return;
+    }
+    if (tls_) {
+        tls_.say_farewell();
+        tls_.end();
+    }
+    shutdown(fd_, SHUT_WR);
+    while (calls_) closed(calls_, http2::CANCEL);
+    lingers_until_ns_ = now_ + LINGER_NS;
+    due_ns.store(lingers_until_ns_, std::memory_order_relaxed);
+    drain_lingering();
+}
+
+// The peer may send no end of it, but only until the time is up.
+void Connection::drain_lingering() noexcept {
+    unsigned char *buffer = read_buffer();
+    for (int turns = 0; buffer && turns < 16; ++turns) {
+        const ssize_t got = recv(fd_, buffer, READ_BYTES, MSG_DONTWAIT);
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+        if (got <= 0) {
+            close_now();
+            return;
+        }
+    }
+    readable_ = true;
+    server_->read_again(this);
 }
 
 // A peer that does not take what answers its frames (resets, acknowledgements, refusals) is not read from.
@@ -204,6 +249,7 @@ bool Connection::read_once(bool *more) noexcept {
     if (got <= 0) {
         server_->count(GRPC_DISCONNECTED);
         out_.clear();
+        ended_ = true;
         return false;
     }
     received_ns_ = now_;

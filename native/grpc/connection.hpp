@@ -81,6 +81,9 @@ class Connection final : public http2::SessionEvents {
     void flush() noexcept;
     void drain_mailbox() noexcept;
     void make_room() noexcept;
+    void say_goodbye() noexcept;
+    void linger() noexcept;
+    void drain_lingering() noexcept;
     void close_now() noexcept;
 
     // receive_call.cpp
@@ -99,6 +102,7 @@ class Connection final : public http2::SessionEvents {
     bool submit_fast(Call *call) noexcept;
     void open_window(Call *call) noexcept;
     void refuse(Call *call, int status, const char *text) noexcept;
+    void refuse_second(Call *call) noexcept;
     void refuse_http(Call *call, const char *http_status) noexcept;
     void stop_receiving(Call *call) noexcept;
     void note_first(Call *call) noexcept;
@@ -137,7 +141,9 @@ class Connection final : public http2::SessionEvents {
     http2::Session session_;
     Call *calls_ = nullptr;
     bool hung_up_ = false;
+    bool ended_ = false;  // the peer has sent its last byte, or is gone
     bool closed_ = false, broken_ = false, readable_ = false, said_goodbye_ = false, went_away_ = false;
+    uint64_t lingers_until_ns_ = 0;  // what the peer still sends is thrown away until then
     uint64_t opened_ns_, received_ns_, ping_sent_ns_ = 0, blocked_ns_ = 0, blocked_sent_ = 0, goodbye_ns_ = 0;
     uint64_t now_ = 0, received_bytes_ = 0, sent_bytes_ = 0;
     bool spoke_ = false;  // whether a complete call has come

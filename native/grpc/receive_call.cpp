@@ -188,6 +188,7 @@ void Connection::data(void *stream, const unsigned char *data, size_t length) no
     }
     call->unconsumed += length;
     call->progress_ns = now_;
+    if (length && call->held) refuse_second(call);
     while (length && !call->discards) {
         if (call->prefix_got < PREFIX) {
             if (call->prefix_got == 0 && call->method->streams) call->message_ns = now_;
@@ -212,7 +213,12 @@ void Connection::data(void *stream, const unsigned char *data, size_t length) no
             data += some;
             length -= some;
         }
-        if (call->got == message.length) end_message(call);
+        if (call->got < message.length) break;
+        if (length && !call->method->streams) {
+            refuse_second(call);
+            break;
+        }
+        end_message(call);
     }
     if (call->stream > 0) open_window(call);
 }
@@ -411,6 +417,12 @@ void Connection::peer_over(void *stream) noexcept {
         server_->count(GRPC_INVALID);
         refuse(call, INVALID_ARGUMENT, "the call requires exactly one request message");
     }
+}
+
+// A unary call has sent more than its message.
+void Connection::refuse_second(Call *call) noexcept {
+    server_->count(GRPC_INVALID);
+    refuse(call, UNIMPLEMENTED, "the call requires exactly one request message, and further bytes came");
 }
 
 void Connection::stop_receiving(Call *call) noexcept {

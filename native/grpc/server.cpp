@@ -58,16 +58,43 @@ bool Server::listen_on(const int *listeners, size_t count) noexcept {
 
 // ---- connections ----------------------------------------------------------------------------
 
-// Once `accept_enabled(false)` has returned, no thread uses the listeners' descriptors.
+// Once `accept_enabled(false)` has returned, no thread uses the listeners' descriptors. What the kernel has
+// told only this process of is accepted first: no other process would hear of it.
 void Server::accept_enabled(bool enabled) noexcept {
-    if (accepts_.exchange(enabled) == enabled) return;
+    if (accepts_.load() == enabled) return;
+    if (enabled) accepts_.store(true);
+    watch_listeners(enabled);
+    if (enabled) return;
+    for (size_t i = 0; i < listeners_.size(); ++i) accept_some(i);
+    accepts_.store(false);
+    watch_listeners(false);  // the sweep may have gone on with them
+    while (accepting_.load() != 0) sched_yield();  // accepting never waits
+}
+
+void Server::watch_listeners(bool on) noexcept {
+    std::lock_guard<std::mutex> guard(accept_mutex_);
+    if (watches_listeners_ == on || (on && !accepts_.load())) return;
+    watches_listeners_ = on;
     for (size_t i = 0; i < listeners_.size(); ++i) {
         epoll_event event{};
         event.events = EPOLLIN | EPOLLEXCLUSIVE;
         event.data.u64 = LISTENER_TAG | i;
-        epoll_ctl(epoll_, enabled ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listeners_[i], &event);
+        epoll_ctl(epoll_, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listeners_[i], &event);
     }
-    while (!enabled && accepting_.load() != 0) sched_yield();  // accepting never waits
+}
+
+// There are no descriptors: the listeners would be reported without end.
+void Server::pause_accept() noexcept {
+    paused_until_ns_.store(unsigned_now_ns() + DESCRIPTOR_PAUSE_NS);
+    watch_listeners(false);
+}
+
+// Several processes may watch a listener, and the kernel tells one of them of a connection. Where that one
+// accepts nothing after that (it was killed), nobody would until the next client comes.
+void Server::accept_forgotten(uint64_t now) noexcept {
+    if (!accepts_.load(std::memory_order_relaxed) || now < paused_until_ns_.load()) return;
+    for (size_t i = 0; i < listeners_.size(); ++i) accept_some(i);
+    if (now >= paused_until_ns_.load()) watch_listeners(true);
 }
 
 void Server::accept_some(size_t listener) noexcept {
@@ -79,6 +106,7 @@ void Server::accept_some(size_t listener) noexcept {
                                SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
             if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) pause_accept();
             break;
         }
         if (!adopt(fd, &address, length)) {
@@ -223,6 +251,7 @@ void Server::post_all(uint32_t events) noexcept {
 }
 
 void Server::sweep(uint64_t now) noexcept {
+    accept_forgotten(now);
     each([now](Connection *connection) {
         if (now >= connection->due_ns.load(std::memory_order_relaxed)) connection->post(EVENT_TICK);
     });

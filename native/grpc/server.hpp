@@ -40,6 +40,7 @@ struct ServerConfig {
     uint64_t rate = 4096;             // bytes a second that a message or an answer must make
     uint64_t stream_begin_ns = 600000000000u;  // a stream may wait so long for its next message
     uint64_t idle_ns = 300000000000u;
+    uint64_t age_ns = 0;  // after which a connection is told to end; 0: never
     uint64_t ping_ns = 60000000000u;
     uint64_t ping_timeout_ns = 20000000000u;
     bool checks_callers = false;
@@ -141,10 +142,14 @@ class Server {
     static constexpr int EVENTS = 32, ACCEPTS = 64, NOBODY = -1;
     static constexpr uint64_t SWEEP_NS = 100000000u, REQUEST_NS = 500000u, VISIT_NS = 2000000u;
     static constexpr uint64_t STUCK_NS = 20000000u, WATCHED_NS = 20000000u, DEFER_NS = 200000u;
+    static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
     static constexpr uint64_t DECREF_BYTES = 1u << 20;
     static constexpr uint64_t LISTENER_TAG = uint64_t(1) << 63, WAKE_TAG = ~uint64_t(0);
 
     void accept_some(size_t listener) noexcept;
+    void watch_listeners(bool on) noexcept;
+    void pause_accept() noexcept;
+    void accept_forgotten(uint64_t now) noexcept;
     void sweep(uint64_t now) noexcept;
     void serve(int index) noexcept;
     void follow(int index) noexcept;
@@ -170,6 +175,9 @@ class Server {
     std::vector<int> listeners_;
     std::unordered_map<std::string, Method> methods_;
     std::atomic<bool> stopping_{false}, accepts_{false};
+    std::mutex accept_mutex_;
+    bool watches_listeners_ = false;                  // the listeners
+    std::atomic<uint64_t> paused_until_ns_{0};  // without descriptors
     std::atomic<int> accepting_{0};
     std::atomic<uint64_t> next_sweep_{0};
 

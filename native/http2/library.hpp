@@ -65,6 +65,7 @@ constexpr uint8_t FIELD_NO_COPY = 2 | 4;  // of the name and of the value
 constexpr uint32_t DATA_EOF = 1, DATA_NO_END_STREAM = 2, DATA_NO_COPY = 4;
 constexpr int SETTING_MAX_STREAMS = 3, SETTING_WINDOW = 4, SETTING_FRAME_SIZE = 5, SETTING_HEADER_LIST = 6;
 constexpr int RESULT_DEFERRED = -508, RESULT_STREAM_FAILURE = -521, RESULT_FAILURE = -902;
+constexpr int RESULT_NO_MEMORY = -901, RESULT_BAD_PREFACE = -903;
 
 enum ErrorCode : uint32_t {
     NO_ERROR = 0,

@@ -72,6 +72,10 @@ bool Session::receive(const unsigned char *data, size_t length, uint64_t now) no
         go_away(ENHANCE_YOUR_CALM, "too many frames that ask for nothing");
         return false;
     }
+    if (taken < 0 && taken != RESULT_NO_MEMORY && taken != RESULT_BAD_PREFACE && taken != RESULT_FAILURE) {
+        flooded_ = true;  // one of the library's own limits
+        go_away(ENHANCE_YOUR_CALM, "too many frames that ask for nothing");
+    }
     return taken == static_cast<ssize_t>(length) && !failed_;
 }
 

@@ -138,6 +138,7 @@ cdef extern from "grpc/server.hpp" namespace "ksrv::grpc" nogil:
         uint64_t rate
         uint64_t stream_begin_ns
         uint64_t idle_ns
+        uint64_t age_ns
         cbool checks_callers
         cbool decompress
         cbool log

@@ -509,6 +509,7 @@ cdef class GrpcServer:
         config.rate = settings["rate"]
         config.log = settings["log"]
         config.idle_ns = <uint64_t>(<double>settings["idle"] * 1e9)
+        config.age_ns = <uint64_t>(<double>settings["age"] * 1e9)
         config.checks_callers = settings["checks_callers"]
         config.decompress = settings["decompress"]
         self.handler = handler

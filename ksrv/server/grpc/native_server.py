@@ -180,6 +180,7 @@ class NativeGrpcServer:
             "rate": settings.min_transfer_rate,
             "log": settings.access_log,
             "idle": bounds.IDLE_CONNECTION_SECONDS,
+            "age": settings.max_connection_age,
             "checks_callers": self._services.access.needs_token,
             "decompress": settings.decompress_requests,
         }

@@ -30,6 +30,7 @@ from tests.support.wire.http2_wire import (
 pytestmark = pytest.mark.carrier("native")
 
 CONTINUATION = 9
+ENHANCE_YOUR_CALM = 11
 INFER = f"/{INFERENCE}/ModelInfer"
 LIVE = f"/{INFERENCE}/ServerLive"
 NAMES = {
@@ -48,7 +49,7 @@ def block(**changes):
 
 
 def flood(address, make, most=200_000):
-    """Send frames until the server hangs up; returns whether it did."""
+    """Send frames until the server hangs up; returns the code of its GOAWAY, or None."""
     with Wire(address) as wire:
         wire.socket.settimeout(20)
         try:
@@ -56,10 +57,10 @@ def flood(address, make, most=200_000):
                 wire.socket.sendall(b"".join(make(number + one) for one in range(100)))
                 wire.look()
                 if wire.over:
-                    return True
+                    break
         except OSError:
-            return True
-    return False
+            wire.look()
+    return wire.goodbye
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def flood(address, make, most=200_000):
 )
 def test_floods_end_their_connection_and_others_are_served(make):
     with running(StandInEngine()) as address, connect(address) as channel:
-        assert flood(address, make)
+        assert flood(address, make) == ENHANCE_YOUR_CALM
         assert call(channel, "ServerLive").live
 
 
@@ -146,6 +147,44 @@ def test_bad_messages_are_told_so(data, told):
         stream = wire.call(LIVE)
         wire.socket.sendall(frame(DATA, END_STREAM, stream, data))
         assert told in wire.until_ended(stream) or b"65536" in wire.ended[stream]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_unary_call_has_one_message(apart):
+    engine = StandInEngine()
+    engine.release.clear()  # nothing is answered before the second message is there
+    message = infer_request("slow", ("x", "FP32", [1, 4]), raw=[bytes(16)]).SerializeToString()
+    whole = b"\x00" + len(message).to_bytes(4, "big") + message
+    with running(engine) as address, Wire(address) as wire:
+        stream = wire.call(INFER)
+        if apart:
+            wire.send(stream, whole)
+            time.sleep(0.05)
+            wire.send(stream, whole, last=True)
+        else:
+            wire.send(stream, whole + whole, last=True)
+        assert b"grpc-status: 12" in wire.until_ended(stream)
+        assert b"exactly one request message" in wire.ended[stream]
+        engine.release.set()
+        with connect(address) as channel:
+            assert call(channel, "ServerLive").live
+
+
+def test_a_connection_ends_at_its_age_and_its_calls_are_finished():
+    with running(StandInEngine(), max_connection_age=0.3) as address, Wire(address) as wire:
+        began = time.monotonic()
+        while not wire.over:
+            stream = wire.call(LIVE, message=b"")
+            while stream not in wire.ended and not wire.over:
+                wire.read()
+            if stream in wire.ended:
+                assert b"grpc-status: 0" in wire.ended[stream]
+        assert wire.goodbye == 0
+        assert time.monotonic() - began >= 0.25
+        with connect(address) as channel:
+            for _ in range(20):  # grpcio opens connections as it is told to
+                assert call(channel, "ServerLive").live
+                time.sleep(0.05)
 
 
 def test_an_answer_that_nobody_takes_ends_its_call_and_its_memory_comes_back():
@@ -251,7 +290,7 @@ def test_streams_above_the_limit_are_a_flood_where_they_never_end():
         return frame(HEADERS, END_HEADERS, 2 * number + 1, block())
 
     with running(StandInEngine()) as address, connect(address) as channel:
-        assert flood(address, make)
+        assert flood(address, make) is not None
         assert call(channel, "ServerLive").live
 
 

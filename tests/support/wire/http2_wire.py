@@ -36,6 +36,7 @@ class Wire:
     Attributes:
         ended: The last fields of every call that the server ended, as text by its stream.
         over: Whether the server closed the connection, or said that it will.
+        goodbye: The error code of GOAWAY, or None.
     """
 
     def __init__(self, address: str) -> None:
@@ -44,6 +45,7 @@ class Wire:
         self.socket.sendall(PREFACE)
         self.ended: dict[int, Any] = {}
         self.over = False
+        self.goodbye: int | None = None
         self._buffer = b""
         self._decoder = Decoder()
         self._next = 1
@@ -152,6 +154,7 @@ class Wire:
             self._windows[stream] = self._windows.get(stream, 0) + int.from_bytes(payload, "big")
         elif kind == GOAWAY:
             self.over = True
+            self.goodbye = int.from_bytes(payload[4:8], "big")
         elif kind == HEADERS:
             fields = self._decoder.decode(payload, raw=True)
             if flags & END_STREAM:
