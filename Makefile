@@ -12,7 +12,7 @@ JOBS ?= 2
 # Many tests wait rather than compute: twice as many processes as cores.
 TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 
-.PHONY: demo demo-once serve test test-slow test-page docs test-kserve check format protos bench bench-load bench-grpc fuzz asan coverage dist wheels locks sbom licences clean help
+.PHONY: demo demo-once serve test test-slow test-ways test-page docs test-kserve check format protos bench bench-load bench-grpc fuzz asan coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -62,6 +62,15 @@ test-slow: $(VENV)/.built ## the soak tests, minutes each, and properties with a
 	$(BIN)/python -m pytest -m slow --timeout 1800
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m 'not slow' --timeout 1800 tests/property \
 		tests/integration/clients/test_random_requests.py tests/integration/clients/test_mutated_requests.py
+
+WAYS := tls chunked process
+BEHAVIOUR := tests/integration/access tests/integration/engine tests/integration/grpc tests/integration/http \
+	tests/integration/images tests/integration/native_server tests/integration/streams
+
+test-ways: $(VENV)/.built ## the tests of behaviour over TLS, with bodies in chunks, and with handlers in processes
+	set -e; for way in $(WAYS); do \
+		$(BIN)/python -m pytest --way $$way -m 'not slow' -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder \
+			$(BEHAVIOUR); done
 
 # Playwright is large and needs a browser, so `make test` skips what needs them where they are missing.
 $(VENV)/.page: $(VENV)/.built
@@ -137,11 +146,13 @@ NATIVE_TESTS := tests/unit/native tests/unit/protocol tests/property tests/sanit
 
 # The sanitizer's own handler turns a signal that a test sends on purpose into an abort: -k.
 asan: $(VENV)/.built ## run the native parts' tests under the address and UB sanitizers
+	rm -rf $(ASAN)/lib
 	KSRV_SANITIZE=1 $(BIN)/python setup.py -q build -j $(JOBS) --build-lib $(ASAN)/lib
 	$(SANITIZED) $(BIN)/python -c 'from ksrv._native.v2 import infer_body; assert "$(ASAN)" in infer_body.__file__'
 	$(SANITIZED) $(BIN)/pytest --timeout 900 -m 'not slow' -k 'not SIGSEGV' $(NATIVE_TESTS)
 
 coverage: $(VENV)/.built ## line coverage of ksrv/ and of the native core
+	rm -rf $(TRACE)/lib
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt coverage
 	KSRV_TRACE=1 $(BIN)/python setup.py -q build -j $(JOBS) --build-lib $(TRACE)/lib
 	find build/native/trace -name '*.gcda' -delete

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.examples import load_profile
+from tests.support.ways import WAYS, servers_by_way
 
 load_profile()
 
@@ -50,8 +51,25 @@ missing = [name for name in LONG_FILES if not (Path(__file__).parent / name).exi
 assert not missing, f"LONG_FILES in tests/conftest.py names files that are not there: {missing}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long files first; the order within a file stays."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the way that tests of behaviour take."""
+    parser.addoption("--way", choices=WAYS, default="plain", help="see tests/support/ways.py")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Have the servers of all tests serve by the way that the run asks for."""
+    name: str = request.config.getoption("--way")
+    with servers_by_way(name):
+        yield name
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the long files first, the order within a file stays; leave out what is plain by its nature."""
+    if config.getoption("--way") != "plain":
+        for item in items:
+            if marker := item.get_closest_marker("only_plain"):
+                item.add_marker(pytest.mark.skip(reason=str(marker.args[0])))
 
     def place(item: pytest.Item) -> int:
         path = item.path.as_posix()
