@@ -78,6 +78,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=place)
 
 
+def pytest_sessionstart() -> None:
+    """End a run that was to test another build of the native core than the one that is imported."""
+    import ksrv
+
+    wanted, found = os.environ.get("TESTED_BUILD", ""), str(ksrv.__file__)
+    if not found.startswith(wanted):
+        pytest.exit(f"the tests import {found}, which is not below {wanted}", returncode=4)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def imports_frozen() -> None:
     """Leave what is there before a file out of collections: some tests collect after every step."""
