@@ -38,7 +38,7 @@ class Moods(BaseHandler):
             scores[row] = sum((word in self.good) - (word in self.bad) for word in words)
         for request in batch.requests:
             self.context.metrics.histogram("moods_texts_per_request", request.rows)
-        return {"mood": [self.name(score) for score in scores], "score": scores}
+        return {"mood": [self.name(float(score)) for score in scores], "score": scores}
 
     def name(self, score: float) -> str:
         return "good" if score > 0 else "bad" if score < 0 else "neutral"

@@ -1,19 +1,24 @@
-"""docs/models.md shows every key of model.yaml, and what it shows can be loaded."""
+"""docs/models.md shows every key of model.yaml, and what it and docs/handlers.md show can be loaded."""
 
 import re
 
 import msgspec
 
+import ksrv
+from ksrv.handlers.batch import Batch
+from ksrv.handlers.context import Context
 from ksrv.handlers.runner import Runner
 from ksrv.repository.model_keys import ModelKeys, UnpackedKeys
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.source import ModelSource
 from ksrv.spec import ImageSpec
+from ksrv.testing import load
 from tests.support.paths import ROOT
 
 TEXT = (ROOT / "docs/models.md").read_text()
 [SETTINGS] = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
-[HANDLER] = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/handlers.md").read_text(), re.DOTALL)
+[HANDLER] = [one for one in BLOCKS if "def initialize" in one]
 
 
 def keys_of(struct):
@@ -50,3 +55,24 @@ def test_the_documented_handler_can_be_loaded(tmp_path):
     runner.load()
     assert runner.handler.least == 0.5
     runner.close()
+
+
+def test_the_handlers_and_tests_that_are_shown_are_the_examples_or_load(tmp_path):
+    examples = ROOT / "examples" / "one_file"
+    shown = [one for one in BLOCKS if one != HANDLER]
+    files = {path.read_text() for path in examples.glob("*bright.py")}
+    assert files < set(shown)
+    [words] = set(shown) - files
+    (tmp_path / "words.py").write_text(words)
+    with load(f"{tmp_path / 'words.py'}:Words") as model:
+        assert model.infer({"text": "a"})["output"].tolist() == [b"A"]
+
+
+def test_every_public_name_of_batch_and_context_is_documented():
+    text = (ROOT / "docs/handlers.md").read_text()
+    batch = {name for name in vars(Batch) if not name.startswith("_")} | {"names", "rows"}
+    context = {name for name in vars(Context) if not name.startswith("_")}
+    words = set(re.findall(r"\w+", text))
+    assert batch - words == set()
+    assert context - {"system_properties"} - words == set()
+    assert set(ksrv.__all__) - {"__version__"} - words == {"Uint16", "Uint32", "Int16", "Int32"}
