@@ -79,6 +79,21 @@ BROKEN = """
 raise RuntimeError('<img src=x onerror="alert(1)"> is not there')
 """
 
+WORDS = """
+from ksrv import BaseHandler, InferenceError
+
+
+class Words(BaseHandler):
+    def inference(self, text):
+        return [self.tell(bytes(one).decode()) for one in text]
+
+    def tell(self, text):
+        for word in text.split():
+            if word == "fail":
+                raise InferenceError('<b onclick="alert(1)">no more</b>')
+            yield word + " <i>"
+"""
+
 MODEL_FREE = """
 def handle(batch, context):
     return [len(one) for one in batch[next(iter(batch))].reshape(-1)]
@@ -127,6 +142,11 @@ def models(tmp_path_factory):
         root, "shout", SHOUT,
         "inputs: [{name: text, datatype: BYTES, shape: [-1]}]\n"
         "outputs: [{name: loud, datatype: BYTES, shape: [-1]}]\n",
+    )  # fmt: skip
+    write_model(
+        root, "words", WORDS,
+        "inputs: [{name: text, datatype: BYTES, shape: [-1]}]\n"
+        "outputs: [{name: said, datatype: BYTES, shape: [-1]}]\n",
     )  # fmt: skip
     write_model(root, "broken", BROKEN, VECTOR)
     (root / "lengths").mkdir()

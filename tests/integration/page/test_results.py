@@ -103,7 +103,7 @@ def test_a_mask_lies_over_the_part_of_the_picture_that_the_model_saw(page, photo
     page.get_by_label("Opacity of the mask").fill("0")
     assert pixel(canvas, 40, 10) == (20, 20, 20)
     screenshot(page, tmp_path, "mask")
-    page.get_by_label("Show").select_option("probability as heat map")
+    page.get_by_label("Show", exact=True).select_option("probability as heat map")
     expect(page.get_by_role("img", name=re.compile("Heat map of 32 by 32"))).to_be_visible()
     screenshot(page, tmp_path, "heat")
 
@@ -230,3 +230,21 @@ def test_a_model_without_declared_inputs_takes_what_its_user_names(page, photogr
         ]
     assert "(1,)" in run_python(python, photograph.parent)
     screenshot(page, tmp_path, "undeclared")
+
+
+def test_the_pieces_of_an_answer_are_shown_as_they_come(page, tmp_path):
+    open_model(page, "words")
+    page.get_by_label("Text", exact=True).fill("one two three")
+    page.get_by_label("show the pieces of the answer as they come").check()
+    send(page)
+    assert page.get_by_role("log").inner_text().split("<i>") == ["one ", "two ", "three ", ""]
+    expect(page.locator("form .status")).to_contain_text("the first piece came after")
+    screenshot(page, tmp_path, "pieces")
+    page.get_by_label("Text", exact=True).fill("one fail")
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator("form .status")).to_contain_text('<b onclick="alert(1)">no more</b>')
+    assert "one" in page.get_by_role("log").inner_text()
+    page.get_by_label("show the pieces of the answer as they come").uncheck()
+    page.get_by_label("Text", exact=True).fill("one two")
+    send(page)
+    assert page.locator(".view pre").inner_text() == "one <i>two <i>"

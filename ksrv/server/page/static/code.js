@@ -37,29 +37,46 @@ function header(parts, sizeOf) {
   return ascii(`"inputs":[${inputs.join(",")}]`);
 }
 
+const EVENTS = "text/event-stream";
+
 /**
  * @param {Object[]} parts - of the form
+ * @param {boolean} streamed - whether the answer shall come piece by piece
  * @returns {{body: Blob|string, headers: Object}} the request as the page sends it: answers are binary
  */
-export function requestOf(parts) {
+export function requestOf(parts, streamed) {
   const inputs = header(parts, (size) => size.bytes);
-  const text = `{${inputs},"parameters":{"binary_data_output":true}}`;
+  const text = streamed ? `{${inputs}}` : `{${inputs},"parameters":{"binary_data_output":true}}`;
+  const accepted = streamed ? { Accept: EVENTS } : {};
   const blobs = parts.flatMap((part) => part.blobs ?? []);
-  if (!blobs.length) return { body: text, headers: { "Content-Type": "application/json" } };
+  if (!blobs.length) return { body: text, headers: { ...accepted, "Content-Type": "application/json" } };
   const json = new TextEncoder().encode(text);
   return {
     body: new Blob([json, ...blobs]),
     headers: {
+      ...accepted,
       "Content-Type": "application/octet-stream",
       "Inference-Header-Content-Length": String(json.length),
     },
   };
 }
 
+/** A field of a form that holds a file. */
+function formField(name, file) {
+  const field = /^[\w.-]+$/.test(name) ? name : "image";
+  const path = /^[\w.-]+$/.test(file) ? file : `"${file.replace(/["\\]/g, "\\$&")}"`;
+  return `-F ${shellWord(`${field}=@${path}`)}`;
+}
+
 /** A shell command that sends the request, and prints the answer as JSON. */
-export function curlCode(name, version, parts) {
+export function curlCode(name, version, parts, streamed) {
   const options = [shellWord(inferUrl(name, version))];
+  if (streamed) options.push(`-N -H 'Accept: ${EVENTS}'`);
   if (hasToken()) options.push('-H "Authorization: Bearer $KSRV_TOKEN"');
+  if (parts.length === 1 && parts[0].pictured) {
+    const fields = parts[0].blobs.map((file) => formField(parts[0].name, file.name));
+    return ["curl -s", ...options, ...fields].join(" ");
+  }
   const commands = parts.flatMap((part) => part.commands ?? []);
   if (!commands.length) {
     const body = `{${header(parts, () => "")}}`;

@@ -2,10 +2,11 @@
 
 import * as api from "./api.js";
 import { curlCode, pythonCode, requestOf } from "./code.js";
-import { element } from "./dom.js";
+import { element, freshId } from "./dom.js";
 import { FieldError, formOf } from "./form.js";
 import { fromHash, listModels, modelHead, statisticsList, tensorsTable } from "./models.js";
 import { results, timing } from "./results.js";
+import { showPieces } from "./streamed.js";
 import { readAnswer } from "./tensors.js";
 
 const REFRESH_MS = 5000;
@@ -77,6 +78,8 @@ function trial(entry, metadata, refresh) {
   const code = element("div");
   const send = element("button", { type: "submit", class: "primary" }, "Send");
   const cancel = element("button", { type: "button", hidden: true }, "Cancel");
+  const pieces = element("input", { type: "checkbox", id: freshId("pieces") });
+  const mayStream = !metadata.outputs.length || metadata.outputs.some(({ datatype }) => datatype === "BYTES");
   let running = null;
   cancel.addEventListener("click", () => running?.abort());
 
@@ -85,14 +88,24 @@ function trial(entry, metadata, refresh) {
     answer.replaceChildren();
     status.className = "status";
     status.textContent = "";
+    const streamed = pieces.checked;
     const parts = await form.collect();
-    code.replaceChildren(codeBlock("curl", curlCode(name, version, parts)),
+    code.replaceChildren(codeBlock("curl", curlCode(name, version, parts, streamed)),
       codeBlock("Python", pythonCode(name, version, parts)));
     status.textContent = "waiting for the answer";
     const started = performance.now();
     const response = await api.call(`${api.modelPath(name, version)}/infer`, {
-      method: "POST", signal: running.signal, ...requestOf(parts),
+      method: "POST", signal: running.signal, ...requestOf(parts, streamed),
     });
+    if (response.headers.get("Content-Type")?.startsWith("text/event-stream")) {
+      let told = "";
+      await showPieces(response, answer, (count) => {
+        if (count === 1) told = `the first piece came after ${(performance.now() - started).toFixed(1)} ms`;
+        status.textContent = told;
+      });
+      status.textContent = `answered in ${(performance.now() - started).toFixed(1)} ms; ${told}`;
+      return;
+    }
     const buffer = await response.arrayBuffer();
     const total = performance.now() - started;
     const read = readAnswer(buffer, response.headers.get("Inference-Header-Content-Length"));
@@ -102,7 +115,10 @@ function trial(entry, metadata, refresh) {
     status.textContent = `answered in ${total.toFixed(1)} ms`;
   }
 
-  const node = element("form", {}, form.node, element("p", { class: "buttons" }, send, cancel),
+  const node = element("form", {}, form.node,
+    element("p", { class: "check", hidden: !mayStream }, pieces,
+      element("label", { for: pieces.id }, "show the pieces of the answer as they come")),
+    element("p", { class: "buttons" }, send, cancel),
     status, answer, code);
   node.addEventListener("submit", async (event) => {
     event.preventDefault();

@@ -1,0 +1,63 @@
+"""Code in the documents that no other test runs: commands have the options that they show, Python and YAML are such."""
+
+import re
+import shlex
+
+import click
+import pytest
+import yaml
+
+from ksrv.cli.main import main
+from tests.support.paths import ROOT
+
+PAGES = [ROOT / "README.md", ROOT / "deploy/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^(?:\$ |[A-Z_]+=\S+ )*(ksrv [a-z].*)$")
+INLINE = re.compile(r"`(ksrv [a-z]+(?: [^`]*)?)`")
+
+
+def commands_of(text):
+    """Return every command of ksrv in blocks, and in the text."""
+    found = INLINE.findall(BLOCK.sub("", text).replace("\n", " "))
+    for language, code in BLOCK.findall(text):
+        if language in ("", "sh", "console", "shell"):
+            lines = re.sub(r"\\\n\s*", "", code).splitlines()
+            found += [match[1] for match in map(COMMAND.match, lines) if match]
+    return found
+
+
+def check(words):
+    """Parse a command's arguments as the command line does, without running it."""
+    name, *arguments = words
+    command = main.get_command(click.Context(main), name)
+    assert command is not None, f"there is no command {name}"
+    context = click.Context(command, info_name=name)
+    parser = command.make_parser(context)
+    parser.parse_args(args=list(arguments))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_have_the_options_that_they_show(page):
+    for line in commands_of(page.read_text()):
+        words = shlex.split(
+            line.partition(" | ")[0].partition(" > ")[0].replace("…", "x"), comments=True
+        )[1:]
+        try:
+            check(words)
+        except (click.UsageError, AssertionError) as error:
+            pytest.fail(f"{line}: {error}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_and_yaml_are_such(page):
+    for language, code in BLOCK.findall(page.read_text()):
+        if language == "python":
+            compile(code, str(page), "exec")
+        elif language == "yaml":
+            list(yaml.safe_load_all(code))
+
+
+def test_commands_are_found():
+    assert len(commands_of("`ksrv serve x` and\n```\n$ ksrv check y \\\n  --json\nls\n```\n")) == 2
+    with pytest.raises(click.UsageError):
+        check(["serve", "--no-such"])
