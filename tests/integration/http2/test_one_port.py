@@ -229,8 +229,24 @@ def test_reloads_under_load_lose_nothing(models, tmp_path, encrypted):
         except Exception as error:
             failed.append(error)
 
+    def call(address):
+        try:
+            with (
+                grpc.secure_channel(address, grpc.ssl_channel_credentials(trusted.read_bytes()))
+                if trusted
+                else grpc.insecure_channel(address)
+            ) as channel:
+                while not done.is_set():
+                    assert doubled(channel) == [0, 2, 4, 6]
+                    next(rounds)
+        except Exception as error:
+            failed.append(error)
+
     with Server(models, grpc="http", **settings) as server:
-        threads = [threading.Thread(target=work, args=(server.http,)) for _ in range(4)]
+        threads = [
+            threading.Thread(target=target, args=(server.http,))
+            for target in (work, work, work, call, call)
+        ]
         for thread in threads:
             thread.start()
         try:

@@ -78,8 +78,8 @@ class Http2Client:
             normalize_outbound_headers=False,
         )
         self.h2 = h2.connection.H2Connection(config)
-        self.h2.local_settings[h2.settings.SettingCodes.INITIAL_WINDOW_SIZE] = window
         self.h2.initiate_connection()
+        self.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
         if reads:
             self.h2.increment_flow_control_window(1 << 24)
         self.answers: dict[int, Answer] = {}

@@ -35,6 +35,7 @@ class Wire:
 
     Attributes:
         ended: The last fields of every call that the server ended, as text by its stream.
+        begun: The status of every answer that has begun, by its stream.
         over: Whether the server closed the connection, or said that it will.
         goodbye: The error code of GOAWAY, or None.
     """
@@ -44,6 +45,7 @@ class Wire:
         self.socket = socket.create_connection((host, int(port)), timeout=60)
         self.socket.sendall(PREFACE)
         self.ended: dict[int, Any] = {}
+        self.begun: dict[int, int] = {}
         self.over = False
         self.goodbye: int | None = None
         self._buffer = b""
@@ -157,6 +159,7 @@ class Wire:
             self.goodbye = int.from_bytes(payload[4:8], "big")
         elif kind == HEADERS:
             fields = self._decoder.decode(payload, raw=True)
+            self.begun.setdefault(stream, int(dict(fields).get(b":status", 0)))
             if flags & END_STREAM:
                 lines = (name + b": " + unquote_to_bytes(value) for name, value in fields)
                 self.ended[stream] = b"\n".join(lines)

@@ -1,0 +1,278 @@
+"""Clients of REST over HTTP/2 that are slow, leave, or send what is no request: nobody else notices."""
+
+import contextlib
+import json
+import time
+
+import pytest
+import requests
+
+from ksrv.testing import Server
+from tests.support.models import write_all, write_model
+from tests.support.wait_until import wait_until
+from tests.support.wire.http2_client import Http2Client
+from tests.support.wire.http2_wire import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    RST_STREAM,
+    Wire,
+    field,
+    frame,
+)
+
+BODY = json.dumps(
+    {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+).encode()
+INFER = "/v2/models/double/infer"
+JSON = "application/json"
+
+HELD = """
+import time
+from pathlib import Path
+from ksrv import BaseHandler
+
+
+class Held(BaseHandler):
+    def handle(self, batch, context):
+        folder = Path(__file__).parent
+        with (folder / "seen").open("a") as file:
+            file.write(f"{batch['x'][0, 0]:g} ")
+        while batch["x"][0, 0] == 1 and not (folder / "go").exists():
+            time.sleep(0.005)
+        return {"y": batch["x"]}
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return write_all(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def server(models):
+    settings = {"head_timeout": 2, "transfer_grace": 1, "min_transfer_rate": 65_536}
+    limits = {"body": 8 << 20, "in_flight": 32 << 20}
+    with Server(models, limits=limits, **settings) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def serves_afterwards(server):
+    """Whatever a test does, the server answers others, and holds nothing any more."""
+    yield
+    with Http2Client(server.http) as client:
+        assert client.request("POST", INFER, BODY).status == 200
+
+    def held():
+        page = requests.get(f"{server.url}/metrics", timeout=60).text
+        return [line for line in page.splitlines() if line.startswith("ksrv_bytes_in_flight ")]
+
+    wait_until(lambda: held() == ["ksrv_bytes_in_flight 0.0"], tell=lambda: str(held()))
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_body_that_stops_is_answered_408(server, counted):
+    with Http2Client(server.http) as client:
+        fields = [("content-length", "5000")] if counted else []
+        stream = client.begin("POST", INFER, fields)
+        client.send(stream, BODY)
+        answer = client.wait(stream)
+        assert answer.status == 408
+        assert b"min_transfer_rate" in answer.body or b"in time" in answer.body or answer.body
+
+
+def test_a_body_above_the_limit_is_answered_413_before_it_comes(server):
+    with Http2Client(server.http) as client:
+        stream = client.begin("POST", INFER, [("content-length", str(9 << 20))])
+        assert client.wait(stream).status == 413
+        stream = client.begin("POST", INFER)
+        assert client.send(stream, bytes(9 << 20), end=True) < 9 << 20
+        assert client.wait(stream).status == 413
+        assert client.request("GET", "/v2/health/live").status == 200  # on the same connection
+
+
+@pytest.mark.parametrize("length", ["1", "999", "-1", "x", "", "18446744073709551616"])
+def test_a_length_that_does_not_fit_the_body_is_refused(server, length):
+    with Http2Client(server.http) as client:
+        stream = client.begin("POST", INFER, [("content-length", length)])
+        with contextlib.suppress(Exception):
+            client.send(stream, BODY, end=True)
+        answer = client.wait(stream)
+        assert answer.error is not None or answer.status >= 400 or client.over
+
+
+def heads():
+    common = {":method": "POST", ":scheme": "http", ":path": INFER, ":authority": "x"}
+    yield "upper case", {**common, "X-A": "1"}
+    yield "connection", {**common, "connection": "close"}
+    yield "chunked", {**common, "transfer-encoding": "chunked"}
+    yield "upgrade", {**common, "upgrade": "h2c"}
+    yield "te", {**common, "te": "gzip"}
+    yield "line end", {**common, "a": "b\r\nc: d"}
+    yield "line end in name", {**common, "a\r\nb": "c"}
+    yield "colon in name", {**common, "a:b": "c"}
+    yield "NUL", {**common, "a": "b\0c"}
+    yield "no path", {name: text for name, text in common.items() if name != ":path"}
+    yield "no method", {name: text for name, text in common.items() if name != ":method"}
+    yield "no scheme", {name: text for name, text in common.items() if name != ":scheme"}
+    yield "unknown pseudo", {**common, ":x": "1"}
+    yield "pseudo behind", {"a": "b", **common}
+    yield "blank in path", {**common, ":path": "/v2 HTTP/1.1\r\nx: y"}
+    yield "blank", {**common, ":path": "/v2/ models"}
+    yield "line end in path", {**common, ":path": "/v2\r\n\r\nGET /x HTTP/1.1"}
+    yield "empty path", {**common, ":path": ""}
+    yield "relative path", {**common, ":path": "v2"}
+    yield "line end in method", {**common, ":method": "GET /\r\n\r\nPOST"}
+    yield "CONNECT", {":method": "CONNECT", ":authority": "x:1"}
+    yield "line end in authority", {**common, ":authority": "x\r\ny: z"}
+    yield "two lengths", {**common, "content-length": f"{len(BODY)}\r\ncontent-length: 1"}
+
+
+@pytest.mark.parametrize(("name", "fields"), list(heads()), ids=[name for name, _ in heads()])
+def test_what_is_no_request_of_http_is_refused(server, name, fields):
+    """And nothing of it passes for another request: a stream is one message, whatever its fields say."""
+    with Wire(server.http) as wire:
+        block = b"".join(field(*pair) for pair in fields.items())
+        wire.socket.sendall(
+            frame(HEADERS, END_HEADERS, 1, block) + frame(DATA, END_STREAM, 1, BODY)
+        )
+        wire.socket.settimeout(30)
+        while not wire.over and 1 not in wire.ended and 1 not in wire.begun:
+            wire.read()
+        status = wire.begun.get(1, 0)
+        assert status == 0 or status >= 400, status
+
+
+def test_trailers_of_a_request_mean_nothing(server):
+    with Wire(server.http) as wire:
+        fields = {":method": "POST", ":scheme": "http", ":path": INFER, ":authority": "x"}
+        block = b"".join(field(*pair) for pair in fields.items())
+        wire.socket.sendall(
+            frame(HEADERS, END_HEADERS, 1, block)
+            + frame(DATA, 0, 1, BODY)
+            + frame(HEADERS, END_HEADERS | END_STREAM, 1, field("authorization", "x"))
+        )
+        while 1 not in wire.begun:
+            wire.read()
+        assert wire.begun[1] == 200
+
+
+def test_an_answer_that_nobody_takes_is_cut_off(server):
+    body = json.dumps(
+        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 200_000],
+                     "data": list(range(200_000))}]}
+    ).encode()  # fmt: skip
+    with Http2Client(server.http, window=0, reads=False) as client:
+        streams = [client.begin("POST", "/v2/models/echo/infer") for _ in range(8)]
+        for stream in streams:
+            client.send(stream, body, end=True)
+        small = client.begin("GET", "/v2/models/double", end=True)
+        for stream in (*streams, small):
+            answer = client.wait(stream)
+            assert answer.error is not None
+            assert answer.status == 200
+
+
+def test_clients_that_leave_at_any_point_leave_nothing(server):
+    for point in range(6):
+        with Http2Client(server.http) as client:
+            for _ in range(10):
+                stream = client.begin("POST", "/v2/models/slow/infer", end=False)
+                if point > 1:
+                    client.send(stream, BODY[: 10 * point])
+                if point > 3:
+                    client.send(stream, BODY[10 * point :], end=True)
+                if point % 2:
+                    client.reset(stream)
+
+
+def test_a_request_whose_client_left_is_not_run(tmp_path):
+    write_model(
+        tmp_path,
+        "held",
+        HELD,
+        "inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]\n"
+        "outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]\nwarmup: false\n",
+    )
+    folder = tmp_path / "held"
+    with Server(folder) as server, Http2Client(server.http) as client:
+        path = "/v2/models/held/infer"
+        first = client.begin("POST", path)
+        client.send(first, BODY, end=True)
+        wait_until((folder / "seen").exists)
+        left = client.begin("POST", path)
+        client.send(left, BODY.replace(b"[1, 2", b"[7, 2"), end=True)
+        time.sleep(0.2)
+        client.reset(left)
+        time.sleep(0.5)  # the look at clients comes ten times a second
+        (folder / "go").touch()
+        assert client.wait(first).status == 200
+        assert client.request("POST", path, BODY.replace(b"[1, 2", b"[8, 2")).status == 200
+        assert (folder / "seen").read_text().split() == ["1", "8"]
+
+
+def test_streams_of_stalled_bodies_leave_room_for_others(server):
+    with contextlib.ExitStack() as stack:
+        for _ in range(5):
+            client = stack.enter_context(Http2Client(server.http))
+            for _ in range(100):
+                client.send(client.begin("POST", INFER, [("content-length", "60000")]), BODY)
+        with Http2Client(server.http) as good:
+            for _ in range(20):
+                assert good.request("POST", INFER, BODY).status == 200
+        assert requests.get(f"{server.url}/v2/models/double", timeout=60).status_code == 200
+
+
+def test_resets_in_a_row_are_a_flood(server):
+    with Wire(server.http) as wire:
+        wire.socket.settimeout(20)
+        fields = {":method": "GET", ":scheme": "http", ":path": "/v2", ":authority": "x"}
+        block = b"".join(field(*pair) for pair in fields.items())
+        with contextlib.suppress(OSError):
+            for number in range(20_000):
+                stream = 2 * number + 1
+                wire.socket.sendall(
+                    frame(HEADERS, END_HEADERS | END_STREAM, stream, block)
+                    + frame(RST_STREAM, 0, stream, b"\0\0\0\x08")
+                )
+                if number % 50 == 0:
+                    wire.look()
+                if wire.over:
+                    break
+        wire.look()
+        assert wire.goodbye == 11
+
+
+def test_more_streams_than_places_are_refused_and_may_come_again(models):
+    with Server(models, max_connections=8) as server, Http2Client(server.http) as client:
+        streams = [client.begin("POST", INFER, [("content-length", "500")]) for _ in range(20)]
+        for stream in streams[8:]:
+            client.wait(stream)
+        refused = [stream for stream in streams if client.answers[stream].error == 7]
+        assert len(refused) >= 12
+        for stream in streams:
+            if stream not in refused:
+                client.reset(stream)
+
+        def again():
+            answer = client.request("POST", INFER, BODY)
+            assert answer.status == 200 or answer.error == 7
+            return answer.status == 200
+
+        wait_until(again)
+
+
+def test_expect_is_answered_before_the_body_comes(server):
+    with Http2Client(server.http) as client:
+        told = [("content-length", str(len(BODY))), ("expect", "100-continue")]
+        stream = client.begin("POST", INFER, told)
+        while not client.answers[stream].interim:
+            client.read()
+        client.send(stream, BODY, end=True)
+        answer = client.wait(stream)
+        assert (answer.interim, answer.status) == ([100], 200)
+        stream = client.begin("POST", "/v2/models/none/infer", told)
+        answer = client.wait(stream)
+        assert (answer.interim, answer.status) == ([], 404)
