@@ -39,7 +39,7 @@ def choose_device(wanted: str, instance: int = 0) -> str:
         return _name(kind, instance % count(torch, kind))
     kind, _, number = wanted.partition(":")
     if torch is None:
-        raise DeviceError(f"device {wanted} needs torch; pip install ksrv[torch]")
+        raise DeviceError(f"device {wanted} needs torch: pip install torch")
     there = count(torch, kind)
     if not there:
         raise DeviceError(f"device {wanted} is not available on this machine")

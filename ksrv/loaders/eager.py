@@ -31,7 +31,7 @@ def load(request: LoadRequest) -> LoadedModel:
     try:
         import torch
     except ModuleNotFoundError:
-        raise missing_dependency("torch", "torch", "a state_dict") from None
+        raise missing_dependency("torch", "a state_dict") from None
     if request.model_class is None:
         raise ModelLoadError(
             f"{request.path} is a state_dict; class: names the module that it fills"
@@ -90,7 +90,7 @@ def _read_safetensors(path: Path) -> Mapping[str, Any]:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
     except ModuleNotFoundError:
-        raise missing_dependency("safetensors", "torch", f"the model {path}") from None
+        raise missing_dependency("safetensors", f"the model {path}") from None
     try:
         state: dict[str, Any] = load_file(path)
     except (SafetensorError, OSError) as error:

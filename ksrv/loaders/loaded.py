@@ -69,16 +69,15 @@ def torch_file(request: LoadRequest, kind: str) -> Path:
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError:
-        raise missing_dependency("torch", "torch", f"the model {request.path}") from None
+        raise missing_dependency("torch", f"the model {request.path}") from None
     return request.path
 
 
-def missing_dependency(module: str, extra: str, purpose: str) -> ModelLoadError:
+def missing_dependency(module: str, purpose: str) -> ModelLoadError:
     """Return the error of a framework that is not installed.
 
     Args:
         module: The module that could not be imported.
-        extra: ksrv's extra that brings it.
         purpose: The use that the framework was needed for.
     """
-    return ModelLoadError(f"{purpose} needs {module}; pip install ksrv[{extra}]")
+    return ModelLoadError(f"{purpose} needs {module}: pip install {module}")

@@ -102,7 +102,7 @@ def load(request: LoadRequest) -> LoadedModel:
     try:
         import onnxruntime
     except ModuleNotFoundError:
-        raise missing_dependency("onnxruntime", "onnx", f"the model {path}") from None
+        raise missing_dependency("onnxruntime", f"the model {path}") from None
     check_external_data(path, request.root)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3

@@ -169,9 +169,11 @@ def value_of(item, datatype):
             item = dict(item)
             need(set(item) == {"b64"} and isinstance(item["b64"], str))
             try:
-                return base64.b64decode(item["b64"].encode(), validate=True)
+                decoded = base64.b64decode(item["b64"].encode(), validate=True)
             except ValueError:
                 raise Refused from None
+            need(base64.b64encode(decoded).decode() == item["b64"])  # no bits behind the last byte
+            return decoded
         need(isinstance(item, str))
         return item.encode()
     if datatype == "BOOL":

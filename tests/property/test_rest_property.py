@@ -1,5 +1,6 @@
 """REST infer requests against a plain-Python reader and an independent encoder, and mutated at random."""
 
+import base64
 import json
 import math
 import random
@@ -96,6 +97,36 @@ def same(got, datatype, values):
         got.dtype.kind == "f"
         and np.array_equal(got.ravel(), np.array(values, got.dtype), equal_nan=True)
     )
+
+
+BASE64 = st.binary(max_size=9).map(lambda content: base64.b64encode(content).decode())
+OBJECTS = st.one_of(
+    st.fixed_dictionaries({"b64": BASE64}),
+    st.fixed_dictionaries({"b64": st.one_of(st.text("aA+/=é", max_size=6), st.integers())}),
+    st.dictionaries(st.sampled_from(["b64", "B64", ""]), st.one_of(BASE64, st.none()), max_size=2),
+)
+ELEMENTS = st.recursive(
+    st.one_of(OBJECTS, NAMES, st.integers(-3, 3)), lambda inner: st.lists(inner, max_size=3)
+)
+
+
+@given(st.sampled_from(["BYTES", "FP32", "INT8"]), st.lists(ELEMENTS, max_size=4), st.data())
+def test_objects_in_data_are_base64_of_bytes_and_nothing_else(datatype, elements, data):
+    count = sum(1 for _ in header_oracle.flat(elements))
+    shape = [data.draw(st.sampled_from([count, count + 1]))]
+    entry = {"name": "x", "datatype": datatype, "shape": shape, "data": elements}
+    text = json.dumps({"inputs": [entry]}, ensure_ascii=data.draw(st.booleans())).encode()
+    try:
+        ((*_, expected),) = header_oracle.read(text)[3]
+    except header_oracle.Refused:
+        with pytest.raises(KsrvError):
+            parse_infer(text, None, SPEC, LIMITS)
+        return
+    (tensor,) = parse_infer(text, None, SPEC, LIMITS).inputs
+    if datatype == "BYTES":
+        assert [bytes(element) for element in tensor.data] == expected
+    else:
+        assert tensor.data.ravel().tolist() == expected
 
 
 @given(st.lists(tensors(), max_size=4, unique_by=lambda tensor: tensor[0]), st.data())

@@ -74,7 +74,7 @@ def test_without_torch_there_is_the_cpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert choose_device("auto") == "cpu"
     assert choose_device("cpu") == "cpu"
-    with pytest.raises(DeviceError, match=r"pip install ksrv\[torch\]"):
+    with pytest.raises(DeviceError, match=r"pip install torch"):
         choose_device("cuda")
 
 

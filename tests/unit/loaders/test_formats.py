@@ -171,7 +171,7 @@ def test_a_missing_extra_is_named(folder, reference, monkeypatch):
 
     write_onnx(reference[0], folder / "net.onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(HandlerLoadError, match=r"pip install ksrv\[onnx\]"):
+    with pytest.raises(HandlerLoadError, match=r"pip install onnxruntime"):
         serve(folder, "model: net.onnx\ndevice: cpu", reference[1])
 
 
@@ -329,7 +329,7 @@ def test_torch_is_named_where_it_is_missing(folder, reference, monkeypatch, name
     config = f"model: {name}\ndevice: cpu" + ("\nclass: net.py:Net" if name == "net.pth" else "")
     if name == "net.pth":
         (folder / "net.py").write_text("def Net():\n    return None\n")
-    with pytest.raises(HandlerLoadError, match=r"pip install ksrv\[torch\]"):
+    with pytest.raises(HandlerLoadError, match=r"pip install (torch|safetensors)"):
         serve(folder, config, reference[1])
 
 
