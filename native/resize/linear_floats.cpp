@@ -162,7 +162,8 @@ void LinearFloats::resize_width(const std::uint8_t *pixels, float *out) const no
 
 void LinearFloats::emit(std::size_t row, const float *upper, const float *lower, float weight) noexcept {
     unsigned char *const place = target_.data + static_cast<std::ptrdiff_t>(row) * target_.row_bytes;
-    const RowArithmetic with{constants_, constants_ + values_, static_cast<float>(coefficients_.scale)};
+    const float *const second = constants_ == nullptr ? nullptr : constants_ + values_;
+    const RowArithmetic with{constants_, second, static_cast<float>(coefficients_.scale)};
     float *const out = direct_ ? reinterpret_cast<float *>(place) : made_;
     mix_rows(upper, lower, weight, arithmetic_, with, values_, out);
     if (direct_) return;

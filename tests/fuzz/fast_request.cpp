@@ -2,7 +2,8 @@
 //
 // The first two bytes choose how much of the body is header, and the signature. What is accepted must lie
 // within the body, or as numbers in the memory behind it, aligned and of just the size that its rows have; it
-// must ask for outputs that there are, and be a request that the reader of every route accepts as well.
+// must ask for outputs that there are, and be a request that the reader of every route accepts as well. Images use
+// up the bytes of their input, one after the other.
 
 #include <cstdlib>
 #include <cstring>
@@ -41,6 +42,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     if (data[1] & 1) signature.inputs.push_back(input("y", ksrv::DT_INT64, {}));
     if (data[1] & 2) signature.outputs = {"a", "b"};
     signature.max_rows = data[1] & 4 ? 3 : 0;
+    if (data[1] & 32) {
+        ksrv::ImageRules &rules = signature.inputs[0].images;
+        rules.accepted = true;
+        rules.strict = (data[1] & 64) != 0;
+        rules.image_pixels = 1u << 20;
+        rules.request_pixels = 1u << 21;
+        rules.scans = rules.scans_per_component = 4;
+    }
     signature.json_limit = 4096;
     // The JSON ends on a border of 64 bytes, as the HTTP server receives it, unless bit 3 says otherwise.
     const std::size_t lead = data[1] & 8 ? 1 : (0 - json_length) & 63;
@@ -62,6 +71,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
             const std::size_t place = signature.inputs[0].name == std::string(name.data, name.length) ? 0 : 1;
             const ksrv::InputSignature &declared = signature.inputs[place];
             const std::size_t bytes = declared.row_bytes * layout.rows, offset = layout.offsets[place];
+            if (layout.images[place]) {
+                require(header.inputs[i].datatype == ksrv::DT_BYTES && declared.images.accepted);
+                for (std::size_t row = 0; row < layout.rows; ++row) {
+                    const ksrv::EncodedImage &one = layout.images[place][row];
+                    require(one.offset >= sent && one.offset <= sent + 4 && one.length <= length - one.offset);
+                    require(std::uint64_t{one.width} * one.height <= declared.images.image_pixels);
+                    sent = one.offset + one.length;
+                }
+                continue;
+            }
             const bool binary = layout.numbers[place].begin == layout.numbers[place].end;
             require(binary != header.inputs[i].has_data);
             require(reinterpret_cast<std::uintptr_t>(body + offset) % ksrv::item_size_of(declared.datatype) == 0);
