@@ -14,6 +14,17 @@ SCANS_PER_COMPONENT = 10
 """Scans of a JPEG that each of its components adds to the limit: what progressive files really have."""
 
 
+UNBOUNDED_BRANDS = {
+    b"ftypavif": "avif",
+    b"ftypavis": "avif",
+    b"ftypheic": "heic",
+    b"ftypheix": "heic",
+    b"ftypmif1": "heif",
+}
+"""What files begin with, behind 4 bytes, whose decoders follow the coded picture and not the header: one that says
+16x16 makes cv2 and Pillow decode 36 megapixels, and neither can be given a limit."""
+
+
 class ImageRefused(ValueError):
     """An image that is not decoded; the text goes behind a name for it: "is gif, and ..."."""
 
@@ -58,12 +69,18 @@ def checked_header(element: Element, limits: Limits, formats: Collection[str] = 
             a format that is not accepted, no pixels.
         LimitPassed: Too many pixels or scans.
     """
+    accepted = ", ".join(formats)
     try:
         header = probe(element)
     except ImageError as error:
+        unbounded = UNBOUNDED_BRANDS.get(bytes(element[4:12]))
+        if unbounded is not None:
+            raise ImageRefused(
+                f"is {unbounded}, which is not decoded because its decoders take no limit on pixels;"
+                f" the accepted formats are {accepted}"
+            ) from None
         raise ImageRefused(f"cannot be read: {error}") from None
     if header.format not in formats:
-        accepted = ", ".join(formats)
         raise ImageRefused(f"is {header.format}, and the accepted formats are {accepted}")
     if header.width == 0 or header.height == 0:
         raise ImageRefused(f"has no pixels: it is {header.width}x{header.height}")
