@@ -163,6 +163,24 @@ class Overloaded(KsrvError):
         self.reason = reason
 
 
+class TooManyRequests(KsrvError):
+    """A model or a client has used up its limit on rate or concurrency.
+
+    Args:
+        message: The text for the client.
+        reason: The limit, for the counter of refusals.
+        retry_after: Seconds after which there may be room.
+    """
+
+    http_status = HTTPStatus.TOO_MANY_REQUESTS
+    grpc_code = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, message: str, reason: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retry_after = retry_after
+
+
 class NotReady(KsrvError):
     """The model exists but is not serving, or the server is draining."""
 

@@ -56,6 +56,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         Count, _says("How many times its size a compressed body may hold.")
     ] = 100
     chunks: Annotated[Count, _says("Chunks of a chunked body.")] = 65_536
+    client_rate: Annotated[
+        float, _says("Inference requests a second of each token; 0 for any number.", 0, 1 << 40)
+    ] = 0
+    client_concurrency: Annotated[
+        int, _says("Inference requests at a time of each token; 0 for any number.", 0, 1 << 40)
+    ] = 0
     regions: Annotated[Count, _says("Shared memory regions that are registered at a time.")] = 256
 
 
@@ -68,11 +74,15 @@ _UNITS = {
     "image_scans": "scans",
     "regions": "regions",
     "queue_size": "requests",
+    "client_rate": "requests a second",
+    "client_concurrency": "requests at a time",
+    "rate_limit": "requests a second",
+    "max_concurrency": "requests at a time",
     "max_batch_size": "rows",
 }
 
 
-def show_limit(name: str, value: int) -> str:
+def show_limit(name: str, value: float) -> str:
     """Return a limit as every refusal names it: "limit 'body' (1073741824 bytes)".
 
     Args:

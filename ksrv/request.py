@@ -112,6 +112,7 @@ class InferRequest:
             stream are not joined.
         callers: The models whose handlers wait for this request, first the one that a client called.
         images: The checked images of its inputs by name, once it is validated; None without any.
+        client: What tells clients with limits of their own apart; "" for a client without any.
         target: The model version that `Engine.find` returned for it; None leaves that to the engine.
     """
 
@@ -132,6 +133,7 @@ class InferRequest:
     stream: "AnswerSink | None" = None
     callers: tuple[str, ...] = ()
     images: dict[str, CheckedImages] | None = None
+    client: str = ""
     target: Any = None
 
 

@@ -65,6 +65,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             long as its requests may take. A batch that takes longer ends the handler's process.
         start_timeout_s: How long a handler's process may take to get ready.
         queue_size: How many requests may wait.
+        rate_limit: How many requests may come in a second; 0 for any number.
+        max_concurrency: How many requests may be under way; 0 for any number.
         warmup: Whether to warm up with generated data, or the sample files to do it with.
         version_policy: Which version folders are served.
         parameters: The handler's `context.parameters`.
@@ -92,6 +94,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     run_timeout_ms: int = 0
     start_timeout_s: float = 120.0
     queue_size: int = 100
+    rate_limit: float = 0.0
+    max_concurrency: int = 0
     warmup: bool | tuple[str, ...] = True
     version_policy: VersionPolicy = VersionPolicy()
     parameters: dict[str, Any] = {}

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ksrv._native.memory import buffer_pool, pymalloc
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue.request_handle import wait_completions, wake_completions
+from ksrv.engine.call_limits import CallLimits, Permit
 from ksrv.engine.composition import ModelCalls
 from ksrv.engine.executors import Executor
 from ksrv.engine.executors.inline import InlineExecutor
@@ -88,6 +89,10 @@ class Engine:
             self.settings.drain_seconds,
             self.settings.parallel_loads,
             changed=lambda: self.on_table_change(),
+        )
+        limits = self.settings.limits
+        self._client_limits = CallLimits(
+            limits.client_rate, "client_rate", limits.client_concurrency, "client_concurrency"
         )
         self._loaded = threading.Event()
         self._draining = False
@@ -236,13 +241,38 @@ class Engine:
         """
         while True:
             model = request.target or self.find(request.model_name, request.model_version)
+            permits = self._admit(model, request) if model.limits_calls else ()
             try:
-                return model.submit(
+                handle = model.submit(
                     request, callback, allow_inline=allow_inline, caller_blocks=caller_blocks
                 )
+                for permit in permits:
+                    handle.add_done_callback(permit.release)
+                return handle
             except Retired:
+                _release(permits)
                 self._check_successor(model, request)
                 request.target = None
+            except BaseException:
+                _release(permits)
+                raise
+
+    def _admit(self, model: ModelVersion, request: InferRequest) -> list[Permit]:
+        """Return the permits of a request.
+
+        Raises:
+            TooManyRequests: Its client or its model has used up a limit.
+        """
+        permits = []
+        if request.client and self._client_limits.limited:
+            permits.append(self._client_limits.admit(request.client, "the client"))
+        try:
+            if model.call_limits.limited:
+                permits.append(model.call_limits.admit("", f"the model {model.spec.name}"))
+        except BaseException:
+            _release(permits)
+            raise
+        return permits
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Check a request, run it and wait for its answer.
@@ -258,11 +288,14 @@ class Engine:
         """
         while True:
             model = request.target or self.find(request.model_name, request.model_version)
+            permits = self._admit(model, request) if model.limits_calls else ()
             try:
                 return model.infer(request)
             except Retired:
                 self._check_successor(model, request)
                 request.target = None
+            finally:
+                _release(permits)
 
     def _check_successor(self, model: ModelVersion, request: InferRequest) -> None:
         """Raise NotReady unless another version has taken the retired one's place."""
@@ -469,6 +502,11 @@ class Engine:
         if changed and self.on_change is not None:
             self.on_change(change, name)
         return changed
+
+
+def _release(permits: Sequence[Permit]) -> None:
+    for permit in permits:
+        permit.release()
 
 
 def executor_for(

@@ -18,6 +18,7 @@ from ksrv.engine import warmup
 from ksrv.engine.batches.batch import GrowingBatch, PendingBatch
 from ksrv.engine.batches.prefetch import BatchPrefetcher
 from ksrv.engine.batches.split import join
+from ksrv.engine.call_limits import CallLimits
 from ksrv.engine.decode_thread import DecodeThread
 from ksrv.engine.executors import Executor
 from ksrv.engine.instance import Instance
@@ -96,6 +97,12 @@ class ModelVersion:
         self._settings = settings
         self.images: dict[str, ImagePreparer] = {}
         self._validator = RequestValidator(self.spec)
+        self.call_limits = CallLimits(
+            config.rate_limit, "rate_limit", config.max_concurrency, "max_concurrency"
+        )
+        limits = settings.limits
+        clients = limits.client_rate > 0 or limits.client_concurrency > 0
+        self.limits_calls = clients or self.call_limits.limited
         self._ready: deque[GrowingBatch] = deque()
         self._lost: list[str] = []
         self._closing = threading.Lock()

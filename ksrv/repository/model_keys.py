@@ -245,6 +245,16 @@ class SharedKeys(Section):
     queue_size: (
         Annotated[int, Meta(ge=1, le=1_000_000), _means("How many requests may wait")] | None
     ) = None
+    rate_limit: (
+        Annotated[
+            float, Meta(ge=0, le=1_000_000_000), _means("Requests a second; 0 for any number")
+        ]
+        | None
+    ) = None
+    max_concurrency: (
+        Annotated[int, Meta(ge=0, le=1_000_000), _means("Requests at a time; 0 for any number")]
+        | None
+    ) = None
     envelope: Annotated[Text, _means("The request envelope of TorchServe's routes")] | None = None
     env: (
         Annotated[

@@ -209,6 +209,8 @@ _COPIED = (
     "timeout_ms",
     "run_timeout_ms",
     "queue_size",
+    "rate_limit",
+    "max_concurrency",
     "envelope",
 )
 

@@ -226,9 +226,7 @@ def make_app(
     if shared_memory is not None:
         add_routes(app, shared_memory, read_document)
     if settings.torchserve_api:
-        torchserve = TorchServeRoutes(
-            engine, settings, budget, hides_credentials=access.needs_token, waiter=waiter
-        )
+        torchserve = TorchServeRoutes(engine, settings, budget, access=access, waiter=waiter)
         torchserve.add_routes(app)
         torchserve.add_error_handlers(
             app, {KsrvError: _on_ksrv_error, falcon.HTTPError: _on_falcon_error}

@@ -41,6 +41,22 @@ def _matches(authorization: str | None, accepted: tuple[bytes, ...]) -> bool:
     return found and scheme.lower() == "bearer"
 
 
+def check_client_limits(settings: ServerSettings) -> None:
+    """Refuse limits for each client where clients cannot be told apart.
+
+    Args:
+        settings: The server's settings.
+
+    Raises:
+        SettingsError: There is such a limit, and no token file.
+    """
+    for name in ("client_rate", "client_concurrency"):
+        if getattr(settings.limits, name) > 0 and settings.token_file is None:
+            raise SettingsError(
+                f"setting 'limits.{name}': clients are told apart by their tokens; give --token-file"
+            )
+
+
 class Access:
     """The checks of one server.
 
@@ -55,11 +71,23 @@ class Access:
         self._tokens = _read_tokens(settings.token_file, "token_file")
         self._control = _read_tokens(settings.control_token_file, "control_token_file")
         self._origins = frozenset(settings.allowed_origins)
+        limits = settings.limits
+        self._limits_clients = limits.client_rate > 0 or limits.client_concurrency > 0
 
     @property
     def needs_token(self) -> bool:
         """Whether an ordinary call needs a token."""
         return bool(self._tokens)
+
+    def client_of(self, authorization: str | None) -> str:
+        """Return what tells a caller apart whose requests are limited; "" where no client's are.
+
+        Args:
+            authorization: The `Authorization` header or metadata entry of a call that was let pass.
+        """
+        if not self._limits_clients:
+            return ""
+        return _digest((authorization or "").partition(" ")[2].strip()).hex()
 
     def check(self, authorization: str | None) -> None:
         """Let an ordinary call pass, or say that it needs a token.

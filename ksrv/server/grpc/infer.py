@@ -25,6 +25,7 @@ class InferCalls:
         limits: Bounds for the parser.
         hides_credentials: Whether the `authorization` entry is kept from handlers.
         regions_of: Gives the shared memory that a call may name; None where that is off.
+        client_of: Tells callers apart whose requests are limited.
 
     Attributes:
         submit: `Engine.submit`.
@@ -37,12 +38,14 @@ class InferCalls:
         *,
         hides_credentials: bool,
         regions_of: Callable[[Call], SharedMemoryRegistry | None] = lambda call: None,
+        client_of: Callable[[str | None], str] = lambda authorization: "",
     ) -> None:
         self._engine = engine
         self.submit = engine.submit
         self._limits = limits
         self._hides_credentials = hides_credentials
         self._regions_of = regions_of
+        self._client_of = client_of
 
     def read(self, message: Message, call: Call) -> InferRequest:
         """Read a request of a caller who may call.
@@ -72,6 +75,7 @@ class InferCalls:
             regions=self._regions_of(call),
         )
         request.target = target
+        request.client = self._client_of(call.authorization)
         if target is not None:
             call.note_model(target.spec.name, target.spec.version)
         request.deadline_ns = earlier(request.deadline_ns, call.deadline_ns)

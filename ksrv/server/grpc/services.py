@@ -127,6 +127,7 @@ class Services:
             settings.limits,
             hides_credentials=self.access.needs_token,
             regions_of=self.regions_of,
+            client_of=self.access.client_of,
         )
         self._streams = StreamCalls(self.calls, self.pool("read", bounds.MAX_STREAMS))
         self.methods: dict[str, Method] = {

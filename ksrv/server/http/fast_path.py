@@ -149,7 +149,7 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
         limits: Bounds for the parser.
     """
     late = late_answer(model)
-    if late is None or model.spec.accepts_any_inputs:
+    if model.limits_calls or late is None or model.spec.accepts_any_inputs:
         return None
     try:
         return ModelEndpoint(
@@ -254,6 +254,7 @@ class FastPath:
             request.model_name = exchange.model
             request.model_version = exchange.version
             request.target = target
+            request.client = self._access.client_of(exchange.headers.get("authorization"))
             exchange.give_back_bytes()
             handle = self._engine.submit(
                 request, partial(self._done, exchange, request, regions), allow_inline=True

@@ -53,6 +53,7 @@ class GenerateResource:
         """Answer with the whole text."""
         with Reservation(self._budget) as reservation:
             request = self._read(req, reservation, name, version)
+            request.client = self._access.client_of(req.get_header("Authorization"))
             spec = request.target.spec
             reservation.close()  # from here on the queue counts the request
             client = self._waiter.client_of(req.env)
@@ -70,6 +71,7 @@ class GenerateResource:
         """Answer with an event for each piece."""
         with Reservation(self._budget) as reservation:
             request = self._read(req, reservation, name, version)
+            request.client = self._access.client_of(req.get_header("Authorization"))
             spec = request.target.spec
             reservation.close()
 

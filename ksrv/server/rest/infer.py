@@ -233,6 +233,7 @@ class InferResource:
             )
 
             def run(request: InferRequest) -> InferResponse:
+                request.client = self._access.client_of(req.get_header("Authorization"))
                 reservation.close()  # from here on the queue counts the request
                 return self._waiter.infer(self._engine, request, self._waiter.client_of(req.env))
 
@@ -251,6 +252,7 @@ class InferResource:
                 request.model_name = name
                 request.model_version = version
                 request.explain = explain
+                request.client = self._access.client_of(req.get_header("Authorization"))
                 reservation.close()  # from here on the queue counts the request
                 self._stream(req, resp, request, content_type, regions)
                 return

@@ -16,6 +16,7 @@ import falcon
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.errors import KsrvError, NotFound, Overloaded
 from ksrv.request import InferRequest, Tensor, TorchServeCall
+from ksrv.server.credentials import Access
 from ksrv.server.http.body import Environ, read_body
 from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.client_watch import ThreadWaiter
@@ -48,7 +49,7 @@ class TorchServeRoutes:
         engine: Where requests run.
         settings: Limits.
         budget: The bytes in flight.
-        hides_credentials: Whether `Authorization` is kept from handlers.
+        access: Whether `Authorization` is kept from handlers, and whose requests are limited.
         waiter: Waits for chunks and responses.
     """
 
@@ -58,13 +59,14 @@ class TorchServeRoutes:
         settings: ServerSettings,
         budget: MemoryBudget,
         *,
-        hides_credentials: bool,
+        access: Access,
         waiter: ThreadWaiter,
     ) -> None:
         self.engine = engine
         self._settings = settings
         self._budget = budget
-        self._with_credentials = not hides_credentials
+        self._access = access
+        self._with_credentials = not access.needs_token
         self._waiter = waiter
 
     def add_routes(self, app: "falcon.App[Any, Any]") -> None:
@@ -192,6 +194,7 @@ class TorchServeRoutes:
                     torchserve=replace(
                         call, content_types={part.name: part.content_type for part in parts}
                     ),
+                    client=self._access.client_of(req.get_header("Authorization")),
                     target=target,
                 )
                 reservation.close()  # from here on the queue counts the request

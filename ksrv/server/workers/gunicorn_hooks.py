@@ -23,7 +23,7 @@ from ksrv.server.addresses import (
     parse_address,
     unusable,
 )
-from ksrv.server.credentials import Access
+from ksrv.server.credentials import Access, check_client_limits
 from ksrv.server.grpc.choice import describe, is_native
 from ksrv.server.grpc.port import listen, reserve
 from ksrv.server.http.expect_continue import defer_continue
@@ -87,6 +87,7 @@ class Master:
         self.table = WorkerTable()
         self.service = Service(settings, self.table)
         check_model_control(settings)
+        check_client_limits(settings)
         if settings.trace == "otlp":
             check_tracing()
         Access(settings)  # a token file that cannot be read is told before anything starts

@@ -1,0 +1,135 @@
+"""Limits on how often, and how many at a time, requests may come: to a model, or from a client.
+
+A rate is a token bucket that holds one second's requests. A refusal says after how many seconds there
+will be room. Each worker counts the requests that it takes itself.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from ksrv.errors import TooManyRequests
+from ksrv.limits import show_limit
+
+KEYS = 4096
+"""Clients that are told apart; the one that came longest ago makes room for another."""
+
+
+class _Calls:
+    """What one model or client has used."""
+
+    __slots__ = ("filled_ns", "open", "tokens")
+
+    def __init__(self, burst: float, now_ns: int) -> None:
+        self.tokens = burst
+        self.filled_ns = now_ns
+        self.open = 0
+
+
+class Permit:
+    """The right to one request, until it is released.
+
+    Args:
+        give_back: Called once.
+    """
+
+    __slots__ = ("_give_back",)
+
+    def __init__(self, give_back: Callable[[], None]) -> None:
+        self._give_back: Callable[[], None] | None = give_back
+
+    def release(self, _handle: object = None) -> None:
+        """Give it back; further calls do nothing."""
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
+
+
+class CallLimits:
+    """The limits of a model, or those of every client.
+
+    Args:
+        rate: Requests a second; 0 for any number.
+        rate_name: The setting that says so.
+        concurrency: Requests at a time; 0 for any number.
+        concurrency_name: The setting that says so.
+        clock: The monotonic clock in nanoseconds.
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        rate_name: str,
+        concurrency: int,
+        concurrency_name: str,
+        *,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._rate = rate
+        self._rate_name = rate_name
+        self._concurrency = concurrency
+        self._concurrency_name = concurrency_name
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._calls: dict[str, _Calls] = {}
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit at all."""
+        return self._rate > 0 or self._concurrency > 0
+
+    def admit(self, key: str, shown: str) -> Permit:
+        """Return the permit of a request.
+
+        Args:
+            key: The model or client.
+            shown: The same, for the refusal.
+
+        Raises:
+            TooManyRequests: There is no room.
+        """
+        now = self._clock()
+        with self._lock:
+            calls = self._calls.pop(key, None) or _Calls(max(1.0, self._rate), now)
+            self._calls[key] = calls  # the last one now
+            if len(self._calls) > KEYS:
+                self._forget_idle()
+            self._check(calls, shown, now)
+            calls.open += 1
+
+        def give_back() -> None:
+            with self._lock:
+                calls.open -= 1
+
+        return Permit(give_back)
+
+    def _check(self, calls: _Calls, shown: str, now: int) -> None:
+        if self._concurrency and calls.open >= self._concurrency:
+            limit = show_limit(self._concurrency_name, self._concurrency)
+            raise TooManyRequests(
+                f"{shown} has {calls.open} requests under way: {limit}; try again when one has ended",
+                self._concurrency_name,
+                1,
+            )
+        if not self._rate:
+            return
+        passed = (now - calls.filled_ns) / 1e9
+        calls.tokens = min(max(1.0, self._rate), calls.tokens + passed * self._rate)
+        calls.filled_ns = now
+        if calls.tokens < 1:
+            wait = math.ceil((1 - calls.tokens) / self._rate)
+            raise TooManyRequests(
+                f"{shown} has sent as many requests as it may: "
+                f"{show_limit(self._rate_name, self._rate)}; try again in {wait} s",
+                self._rate_name,
+                wait,
+            )
+        calls.tokens -= 1
+
+    def _forget_idle(self) -> None:
+        """Drop the key that came longest ago and has no request under way."""
+        for key, calls in self._calls.items():
+            if calls.open == 0:
+                del self._calls[key]
+                return

@@ -1,0 +1,129 @@
+"""Limits on rate and concurrency, for a model and for each token: refused with 429 and Retry-After."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+import requests
+
+from ksrv.testing import Server
+from tests.support.models import ECHO, SLOW, VECTOR, write_model
+from tests.support.wait_until import wait_until
+from tests.support.wire.grpc_calls import infer_request, stub_infer
+
+RARE = 0.001  # requests a second: one, and no other in this test's time
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    write_model(folder, "free", ECHO, VECTOR)
+    for executor in ("inline", "process"):
+        more = f"{VECTOR}executor: {executor}\n"
+        write_model(folder, f"rare-{executor}", ECHO, f"{more}rate_limit: {RARE}\n")
+        slow = f"{more}parameters: {{seconds: 2}}\ninstances: 3\nmax_concurrency: 2\n"
+        write_model(folder, f"narrow-{executor}", SLOW, slow + "warmup: false\n")
+    return folder
+
+
+def body():
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+    return json.dumps({"inputs": [entry]})
+
+
+def over_http(server, model, token="", **headers):
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    url = f"{server.url}/v2/models/{model}/infer"
+    return requests.post(url, data=body(), headers=headers, timeout=60)
+
+
+def over_grpc(server, model, token=""):
+    request = infer_request(model, ("x", "FP32", [1, 4]), raw=[bytes(16)])
+    metadata = [("authorization", f"Bearer {token}")] if token else None
+    with grpc.insecure_channel(server.grpc) as channel:
+        return stub_infer(channel)(request, timeout=60, metadata=metadata)
+
+
+def at_once(server, model, token=""):
+    """The statuses of six requests that are sent at once."""
+    with ThreadPoolExecutor(6) as pool:
+        return list(pool.map(lambda _: over_http(server, model, token).status_code, range(6)))
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+def test_the_rate_of_a_model(models, executor):
+    with Server(models) as server:
+        name = f"rare-{executor}"
+        assert over_http(server, name).status_code == 200
+        for way in ({}, {"Accept-Encoding": "gzip;q=0.5"}):
+            refused = over_http(server, name, **way)
+            assert refused.status_code == 429
+            assert 900 < int(refused.headers["Retry-After"]) <= 1000
+            assert "limit 'rate_limit' (0.001 requests a second)" in refused.json()["error"]
+        with pytest.raises(grpc.RpcError) as told:
+            over_grpc(server, name)
+        assert told.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert int(dict(told.value.trailing_metadata())["retry-after"]) > 900
+        assert over_http(server, "free").status_code == 200
+        page = requests.get(server.url + "/metrics", timeout=30).text
+        assert 'ksrv_refused_requests_total{protocol="http",reason="rate_limit"} 2.0' in page
+        assert 'ksrv_refused_requests_total{protocol="grpc",reason="rate_limit"} 1.0' in page
+
+
+@pytest.mark.parametrize("executor", ["inline", "process"])
+def test_the_concurrency_of_a_model(models, executor):
+    with Server(models) as server:
+        name = f"narrow-{executor}"
+        wait_until(lambda: set(at_once(server, name)) == {200, 429})
+        assert over_http(server, name).status_code == 200  # all permits have been given back
+
+
+@pytest.mark.parametrize("carrier", ["native", "grpcio"])
+def test_each_token_has_a_rate_of_its_own(models, tmp_path, carrier):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("one\ntwo\nthree\n")
+    settings = {"token_file": str(tokens), "limits": {"client_rate": RARE}, "grpc_server": carrier}
+    with Server(models, **settings) as server:
+        assert over_http(server, "free", "one").status_code == 200
+        for _ in range(3):
+            refused = over_http(server, "free", "one")
+            assert refused.status_code == 429
+            assert "limit 'client_rate' (0.001 requests a second)" in refused.json()["error"]
+            assert "one" not in refused.headers.values()
+        with pytest.raises(grpc.RpcError):
+            over_grpc(server, "free", "one")  # the same client, over whichever protocol
+        assert over_http(server, "free", "two").status_code == 200
+        over_grpc(server, "free", "three")
+        assert over_http(server, "free", "nobody").status_code == 401
+        health = requests.get(server.url + "/v2/health/ready", timeout=30)
+        assert health.status_code == 200
+        headers = {"Authorization": "Bearer one"}
+        for _ in range(3):  # only inference is counted
+            metadata = requests.get(server.url + "/v2/models/free", headers=headers, timeout=30)
+            assert metadata.status_code == 200
+
+
+def test_each_token_has_a_concurrency_of_its_own(models, tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("one\ntwo\n")
+    write_model(
+        tmp_path / "models",
+        "slow",
+        SLOW,
+        VECTOR + "parameters: {seconds: 2}\ninstances: 3\nwarmup: false\n",
+    )
+    settings = {"token_file": str(tokens), "limits": {"client_concurrency": 1}}
+    with Server(tmp_path / "models", **settings) as server:
+        wait_until(lambda: set(at_once(server, "slow", "one")) == {200, 429})
+        assert over_http(server, "slow", "two").status_code == 200
+        assert over_http(server, "slow", "one").status_code == 200
+
+
+def test_clients_that_cannot_be_told_apart(models):
+    for limits in ({"client_rate": 1}, {"client_concurrency": 1}):
+        with pytest.raises(
+            AssertionError, match="clients are told apart by their tokens; give --token-file"
+        ):
+            Server(models, limits=limits).start()

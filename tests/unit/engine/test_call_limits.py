@@ -1,0 +1,72 @@
+"""The token bucket and the count of requests under way, beside a plain model of both."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksrv.engine.call_limits import KEYS, CallLimits
+from ksrv.errors import TooManyRequests
+
+
+class Clock:
+    """A clock that a test turns."""
+
+    def __init__(self):
+        self.now = 0
+
+    def __call__(self):
+        return self.now
+
+
+def admitted(limits):
+    """Send a request: 0, or after how many seconds there is room for it."""
+    try:
+        limits.admit("m", "the model m").release()
+    except TooManyRequests as error:
+        return error.retry_after
+    return 0
+
+
+@given(st.integers(1, 50), st.lists(st.integers(0, 300), max_size=60))
+def test_a_rate_is_kept_over_any_second(rate, pauses_ms):
+    clock = Clock()
+    limits = CallLimits(rate, "rate_limit", 0, "max_concurrency", clock=clock)
+    tokens, taken = float(rate), []
+    for pause in pauses_ms:
+        clock.now += pause * 1_000_000
+        tokens = min(float(rate), tokens + pause / 1000 * rate)
+        wait = admitted(limits)
+        if wait:
+            assert tokens < 1 + 1e-6
+            assert tokens + wait * rate >= 1 - 1e-6
+        else:
+            assert tokens >= 1 - 1e-6
+            tokens -= 1
+            taken.append(clock.now)
+    for at in taken:
+        assert sum(at <= other < at + 10**9 for other in taken) <= 2 * rate
+
+
+def test_permits_are_given_back_once():
+    limits = CallLimits(0, "rate_limit", 2, "max_concurrency")
+    first, second = limits.admit("a", "a"), limits.admit("a", "a")
+    with pytest.raises(TooManyRequests, match=r"limit 'max_concurrency' \(2 requests at a time\)"):
+        limits.admit("a", "a")
+    limits.admit("b", "b")  # another client
+    first.release()
+    first.release()
+    limits.admit("a", "a")
+    with pytest.raises(TooManyRequests):
+        limits.admit("a", "a")
+    second.release()
+
+
+def test_clients_that_come_and_go_take_no_memory():
+    limits = CallLimits(1, "client_rate", 0, "client_concurrency")
+    for number in range(KEYS + 100):
+        limits.admit(str(number), "the client").release()
+    assert len(limits._calls) == KEYS
+
+
+def test_without_limits():
+    assert not CallLimits(0, "rate_limit", 0, "max_concurrency").limited
