@@ -29,8 +29,11 @@ BESIDE = {
 
 API = {
     "Handlers": ["ksrv.handlers.base.BaseHandler", "ksrv.handlers.context.Context", "ksrv.handlers.batch.Batch",
-                 "ksrv.errors.InferenceError", "ksrv.handlers.timing.timed"],
-    "Testing": ["ksrv.testing.server.Server"],
+                 "ksrv.handlers.metrics.Metrics", "ksrv.errors.InferenceError", "ksrv.handlers.timing.timed"],
+    "One file": ["ksrv.server.script.serve", "ksrv.handlers.settings.settings",
+                 "ksrv.handlers.tensor_types.TensorType"],
+    "Testing": ["ksrv.testing.models.load", "ksrv.testing.models.Model", "ksrv.testing.stages.batch",
+                "ksrv.testing.stages.context", "ksrv.testing.server.Server"],
     "The client": ["ksrv.client.blocking.Client", "ksrv.client.asynchronous.AsyncClient"],
 }  # fmt: skip
 """The classes and functions of the API page, by heading."""
