@@ -94,6 +94,24 @@ class Words(BaseHandler):
             yield word + " <i>"
 """
 
+ODD = """
+import numpy as np
+from ksrv import BaseHandler
+
+
+class Odd(BaseHandler):
+    def inference(self, image):
+        rows = len(image)
+        nan = np.full((rows, 4), np.nan, np.float32)
+        nan[:, 1], nan[:, 2] = np.inf, -np.inf
+        return {
+            "boxes": np.zeros((rows, 0, 4), np.float32), "score": np.zeros((rows, 0), np.float32),
+            "nothing": np.zeros((rows, 3, 0), np.float32), "weird": nan,
+            "plane": np.full((rows, 8, 8), np.nan, np.float32),
+            "bytes": [bytes([255, 254]) for _ in range(rows)],
+        }
+"""
+
 MODEL_FREE = """
 def handle(batch, context):
     return [len(one) for one in batch[next(iter(batch))].reshape(-1)]
@@ -148,6 +166,7 @@ def models(tmp_path_factory):
         "inputs: [{name: text, datatype: BYTES, shape: [-1]}]\n"
         "outputs: [{name: said, datatype: BYTES, shape: [-1]}]\n",
     )  # fmt: skip
+    write_model(root, "odd", ODD, IMAGE % "")
     write_model(root, "broken", BROKEN, VECTOR)
     (root / "lengths").mkdir()
     (root / "lengths/handler.py").write_text(MODEL_FREE)

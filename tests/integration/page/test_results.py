@@ -248,3 +248,20 @@ def test_the_pieces_of_an_answer_are_shown_as_they_come(page, tmp_path):
     page.get_by_label("Text", exact=True).fill("one two")
     send(page)
     assert page.locator(".view pre").inner_text() == "one <i>two <i>"
+
+
+def test_odd_answers_are_shown_in_every_view(page, photograph, tmp_path):
+    open_model(page, "odd")
+    send_file(page, photograph)
+    expect(page.get_by_role("img", name="0 boxes: ")).to_be_visible()
+    choice = page.get_by_label("Show", exact=True)
+    titles = choice.locator("option").all_inner_texts()
+    assert {"boxes", "plane as heat map", "weird as numbers", "bytes as text"} <= set(titles)
+    for title in titles:
+        choice.select_option(title)
+        assert page.locator(".view .trouble").count() == 0, title
+        if title == "weird as numbers":
+            assert page.locator(".view pre").inner_text() == "NaN  Infinity  -Infinity  NaN"
+        if title == "bytes as text":
+            assert page.locator(".view pre").inner_text() == "2 bytes that are no text"
+    screenshot(page, tmp_path, "odd")

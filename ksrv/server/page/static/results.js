@@ -164,7 +164,13 @@ export function viewsOf(tensors, labels, picture) {
 function rowResult(title, tensors, labels, picture) {
   const views = viewsOf(tensors, labels, picture);
   const box = element("div", { class: "view" });
-  const draw = (place) => box.replaceChildren(views[place].make());
+  const draw = (place) => {
+    try {
+      box.replaceChildren(views[place].make());
+    } catch (error) {
+      box.replaceChildren(element("p", { class: "trouble" }, `this view cannot be drawn: ${error.message}`));
+    }
+  };
   const node = element("article", { class: "result" }, element("h4", {}, title));
   if (views.length > 1) {
     const id = freshId("view");
@@ -194,6 +200,7 @@ export function results(answer, labels, pictures) {
       const title = pictures[row]?.name ?? (rows === 1 ? "Answer" : `Row ${row + 1}`);
       node.append(rowResult(title, outputs.map((output) => rowOf(output, row)), labels, pictures[row] ?? null));
     }
+    if (rows === 0) node.append(element("p", { class: "note" }, "the answer has no rows"));
     if (rows > SHOWN_ROWS) node.append(element("p", { class: "note" }, `and ${rows - SHOWN_ROWS} rows more`));
   } else {
     node.append(rowResult("Answer", outputs, labels, pictures[0] ?? null));

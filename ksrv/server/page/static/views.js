@@ -172,7 +172,7 @@ export function heat(tensor, picture) {
 
 /** Boxes over the picture; each has x1, y1, x2, y2 in the model's pixels or from 0 to 1. */
 export function boxes(found, picture) {
-  const most = Math.max(1, ...found.flatMap(({ box }) => box));
+  const most = found.reduce((far, { box }) => Math.max(far, ...box), 1);
   const size = Math.ceil(most);
   const base = ground(picture, size, size);
   const clean = copyOf(base.canvas);
