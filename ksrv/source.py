@@ -157,6 +157,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
         root: The model's own folder, which holds `model.yaml` and may hold shared files.
         config: Its settings, or None where they could not be read.
         error: Why it cannot be served, or None.
+        first_device: The number that the instances count their devices from, where several are there.
         debug: Whether errors hold the end of the traceback, and requests may ask for a profile.
         files: Every file of a model that is one handler file; empty where the folder is the model's.
     """
@@ -169,6 +170,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     files: tuple[str, ...] = ()
     debug: bool = False
+    first_device: int = 0
 
     def to_json(self) -> bytes:
         """Return the source as JSON, for a process of its own."""

@@ -13,6 +13,7 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue.request_handle import wait_completions, wake_completions
 from ksrv.engine.call_limits import CallLimits, Permit
 from ksrv.engine.composition import ModelCalls
+from ksrv.engine.device_spread import DeviceSpread
 from ksrv.engine.executors import Executor
 from ksrv.engine.executors.inline import InlineExecutor
 from ksrv.engine.model import ExecutorFactory, ModelVersion, Retired
@@ -80,8 +81,10 @@ class Engine:
             debug=self.settings.debug,
         )
 
+        spread = DeviceSpread()
+
         def make_model(source: ModelSource) -> ModelVersion:
-            return ModelVersion(source, self.settings, make)
+            return ModelVersion(spread.place(source), self.settings, make)
 
         self._models = ModelRegistry(
             repository,

@@ -21,7 +21,8 @@ def choose_device(wanted: str, instance: int = 0) -> str:
 
     Args:
         wanted: "auto", or a device's name, with or without a number.
-        instance: The instance; several instances spread over several devices of one kind.
+        instance: The number of the instance among those of all models, which spread over several
+            devices of one kind.
 
     Returns:
         "cuda:N", "xpu:N", "mps", "xla" or "cpu".

@@ -73,7 +73,7 @@ class HandlerContext(RunningBatch, Context):
     def device(self) -> str:
         """See `Context.device`."""
         choose = choose_onnx_device if self._is_onnx else choose_device
-        return choose(self.config.device, self.instance)
+        return choose(self.config.device, self.source.first_device + self.instance)
 
     @property
     def _is_onnx(self) -> bool:

@@ -121,7 +121,7 @@ class TorchServeRunner:
         return self._spec()
 
     def _make_context(self, wanted: str) -> Context:
-        device = choose_device(wanted, self._instance)
+        device = choose_device(wanted, self.source.first_device + self._instance)
         kind, _, index = device.partition(":")
         gpu = int(index or 0) if kind != "cpu" else None
         if gpu is not None and (ids := self._archive.get("device_ids")):
