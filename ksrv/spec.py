@@ -114,6 +114,7 @@ class ModelSpec:
         accepts_any_inputs: Whether the inputs are an example only and any tensors reach the handler, as
             with a TorchServe archive.
         calls_models: Whether the handler calls other models of the server.
+        concurrency: Batches that one instance runs at a time: several where its handler has coroutines.
     """
 
     name: str
@@ -127,6 +128,7 @@ class ModelSpec:
     parameters: Mapping[str, object] = field(default_factory=dict)
     accepts_any_inputs: bool = False
     calls_models: bool = False
+    concurrency: int = 1
 
     def input(self, name: str) -> TensorSpec | None:
         """Return the declared input called `name`, or None."""

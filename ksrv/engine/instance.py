@@ -29,6 +29,7 @@ from ksrv._native.queue.stats import Stats
 from ksrv._native.server.batch_runner import APART, MAX_INLINE_CREDIT, QUICK_NS, BatchRunner
 from ksrv.engine.batches.batch import GrowingBatch, PendingBatch, RunnableBatch, finish
 from ksrv.engine.batches.fast_batch import fast_batches
+from ksrv.engine.concurrent_instance import ConcurrentExecutor, ConcurrentInstance
 from ksrv.engine.executors import Executor, ExecutorDied
 from ksrv.engine.executors.restarts import ExecutorRestarts
 from ksrv.engine.host import InstanceHost
@@ -181,7 +182,11 @@ class Instance(BatchRunner):
     def _live(self) -> None:
         try:
             if self._load():
-                self._serve()
+                most = self._host.spec.concurrency
+                if most > 1 and isinstance(self.executor, ConcurrentExecutor):
+                    ConcurrentInstance(self, self._host, self.executor, most).serve()
+                else:
+                    self._serve()
         except BaseException as error:
             name = self._host.spec.name
             log.error("the model %s, instance %d has ended", name, self.number, exc_info=error)

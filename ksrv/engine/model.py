@@ -137,6 +137,7 @@ class ModelVersion:
                 instance.start()
             specs = [instance.started.result() for instance in self._instances]
             self.spec = specs[0]
+            self.runs_inline = self.runs_inline and self.spec.concurrency == 1
             self.images = image_preparers(self)
             split = bool(self.config.batching and self.config.batching.split)
             self._validator = RequestValidator(self.spec, self.images, split=split)

@@ -120,6 +120,24 @@ class ResponseStream:
             callback()
         return response
 
+    def take_all(self, timeout: float | None = None) -> list[InferResponse]:
+        """Take every answer that waits, waiting for the first; see `take`.
+
+        Args:
+            timeout: Seconds to wait at most; None for as long as the request takes.
+        """
+        with self._changed:
+            if not self._waiting and not self.ended:
+                self._changed.wait(timeout)
+            taken = list(self._waiting)
+            self._waiting.clear()
+            self._nbytes = 0
+            self._changed.notify_all()
+            callbacks, self._on_room = self._on_room, []
+        for callback in callbacks:
+            callback()
+        return taken
+
     @property
     def waiting(self) -> bool:
         """Whether an answer waits to be taken."""

@@ -58,7 +58,7 @@ class HandlerContext(RunningBatch, Context):
     ) -> None:
         RunningBatch.__init__(self, make_batch)
         Context.__init__(self, source, config, instance=instance, threads=threads, metrics=metrics)
-        self._submit = submit
+        self.submit = submit
         self.source = source
         self.modules = ModelImporter(
             source.name, (source.folder, source.root), version=source.version, instance=instance
@@ -67,7 +67,7 @@ class HandlerContext(RunningBatch, Context):
     @cached_property
     def models(self) -> Models:
         """See `Context.models`."""
-        return Models(self._submit, self.running_inputs)
+        return Models(self.submit, self.running_inputs)
 
     @cached_property
     def device(self) -> str:

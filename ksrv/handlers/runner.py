@@ -5,13 +5,14 @@ Both executors use it: the inline one on a thread of the server, the process one
 
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from time import perf_counter_ns
 from types import CoroutineType
-from typing import Any
+from typing import Any, cast
 
 from ksrv._native.batch.stages import StageRunner
 from ksrv.compile_plan import CompileError
@@ -19,6 +20,7 @@ from ksrv.errors import HandlerFailed, InferenceError, KsrvError, ModelFailed, q
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.batch_argument import pass_batch
+from ksrv.handlers.concurrent import ConcurrentBatches, CurrentContext, Done, is_asynchronous
 from ksrv.handlers.context import Context
 from ksrv.handlers.debugging import add_traceback, profiled
 from ksrv.handlers.declarations import declared_tensors
@@ -101,6 +103,7 @@ class Runner(StageRunner):
         self._nchw_inputs: frozenset[str] = frozenset()
         self._loop = HandlerLoop()
         self.submit: Submit = refuse_calls
+        self._concurrent: ConcurrentBatches | None = None
 
     def load(self) -> ModelSpec:
         """Import the handler and let it initialize.
@@ -120,7 +123,7 @@ class Runner(StageRunner):
             instance=self._instance,
             threads=self._threads,
             metrics=self._metrics,
-            make_batch=self._batch_of,
+            make_batch=self.make_batch,
             submit=self.submit,
         )
         try:
@@ -132,9 +135,13 @@ class Runner(StageRunner):
             if hasattr(handler, "initialize"):
                 handler.initialize(context)
             context.spec = replace(
-                complete_spec(handler, context), calls_models=calls_models(handler)
+                complete_spec(handler, context),
+                calls_models=calls_models(handler),
+                concurrency=config.concurrency if is_asynchronous(handler) else 1,
             )
             if isinstance(handler, BaseHandler):
+                if context.spec.concurrency > 1:
+                    handler.context = cast(Context, CurrentContext(context))
                 pass_batch(handler)
         except BaseException as error:  # a script that is imported may end with sys.exit
             context.modules.close()
@@ -164,6 +171,20 @@ class Runner(StageRunner):
     def _make_handler(self, config: ModelConfig, context: HandlerContext) -> Any:
         return make_handler(config.handler, context.modules)
 
+    def begin(self, inputs: BatchInputs, done: Done) -> Callable[[], None]:
+        """Run a batch beside others, on the event loop of a handler with coroutines.
+
+        Args:
+            inputs: The batch.
+            done: Called once with its answer.
+
+        Returns:
+            A function that cancels it.
+        """
+        if self._concurrent is None:
+            self._concurrent = ConcurrentBatches(self)
+        return self._concurrent.begin(inputs, done)
+
     def close(self) -> None:
         """Let the handler go, with its modules."""
         handler, context = self.handler, self.context
@@ -177,6 +198,8 @@ class Runner(StageRunner):
         except BaseException:
             log.exception("%s: the handler's close failed", self._shown())
         finally:
+            if self._concurrent is not None:
+                self._concurrent.close()
             self._loop.close()
             context.modules.close()
 
@@ -190,7 +213,12 @@ class Runner(StageRunner):
         for index in range(len(inputs.requests)):
             batch.failures.setdefault(index, failure)
 
-    def _batch_of(self, inputs: BatchInputs) -> Batch:
+    def make_batch(self, inputs: BatchInputs) -> Batch:
+        """Return a batch as handlers see it.
+
+        Args:
+            inputs: The batch as the engine made it.
+        """
         return Batch(inputs, self._nchw_inputs, self._device, self._send)
 
     def _device(self) -> Any:
@@ -200,7 +228,7 @@ class Runner(StageRunner):
     def _send(self, inputs: BatchInputs, result: Any) -> bool:
         if inputs.emit is None:
             return False
-        inputs.emit(BatchOutputs(self._read(result, inputs)))
+        inputs.emit(BatchOutputs(self.read_outputs(result, inputs)))
         return True
 
     def _drain(self, result: Any, inputs: BatchInputs) -> list[Tensor]:
@@ -213,10 +241,10 @@ class Runner(StageRunner):
                 if type(result) is CoroutineType:
                     result = self._loop.run(result)
                 if not is_stream(result):
-                    return self._read(result, inputs)
+                    return self.read_outputs(result, inputs)
                 stream = BatchStream(
                     inputs,
-                    partial(self._read, inputs=inputs),
+                    partial(self.read_outputs, inputs=inputs),
                     context.made_batch,
                     partial(self._fail_row, inputs=inputs),
                 )
@@ -225,9 +253,32 @@ class Runner(StageRunner):
         finally:
             context.add_time("inference", perf_counter_ns() - began)
 
-    def _read(self, result: Any, inputs: BatchInputs) -> list[Tensor]:
+    def read_outputs(self, result: Any, inputs: BatchInputs) -> list[Tensor]:
+        """Return the tensors of a handler's result.
+
+        Args:
+            result: What the handler returned, or yielded.
+            inputs: The batch.
+
+        Raises:
+            KsrvError: It does not fit the batch.
+        """
         made: list[Tensor] = self.outputs.read(result, inputs.rows, inputs.explain, inputs.tensors)
         return made
+
+    def inference_mode(self) -> AbstractContextManager[Any]:
+        """Return torch's inference mode where torch is there."""
+        return inference_mode()
+
+    def failure_of(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
+        """Return what clients are told of an error of the handler; the log has its traceback.
+
+        Args:
+            error: The error.
+            stage: The stage that raised it.
+            inputs: The batch.
+        """
+        return self._failed(error, stage, inputs)
 
     def _fail_row(self, row: int, error: BaseException, *, inputs: BatchInputs) -> None:
         assert self.context is not None, "a batch runs on a loaded handler"

@@ -56,6 +56,7 @@ class BatchStream:
         read: Makes tensors of a chunk.
         batch: Returns the batch as the handler has seen it, whose requests may have failed; or None.
         fail: Fails the request of a row.
+        emit: Takes the chunks; the batch's own emitter if left out.
     """
 
     def __init__(
@@ -64,10 +65,11 @@ class BatchStream:
         read: Read,
         batch: Callable[[], "Batch | None"],
         fail: Callable[[int, BaseException], None],
+        emit: Any = None,
     ) -> None:
         self._fail = fail
         self._inputs = inputs
-        self._emit = inputs.emit
+        self._emit = emit or inputs.emit
         self._read = read
         self._batch = batch
         self._joined = JoinedChunks()

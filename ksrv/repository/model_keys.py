@@ -297,6 +297,14 @@ class ModelKeys(SharedKeys):
         ]
         | None
     ) = None
+    concurrency: (
+        Annotated[
+            int,
+            Meta(ge=1, le=65_536),
+            _means("Batches an instance runs at a time, where its handler has coroutines"),
+        ]
+        | None
+    ) = None
     version_policy: VersionPolicyKey | None = None
     parameters: Annotated[dict[Any, Any], _means("The handler's context.parameters")] | None = None
     pt2: (

@@ -12,6 +12,7 @@ from ksrv.testing import Server
 from tests.support.models import write_model
 
 WORDS = '''
+import itertools
 import time
 from pathlib import Path
 
@@ -33,10 +34,13 @@ class Words(BaseHandler):
         ]
 
     def words(self, text, parameters):
-        closed = parameters.get("closed")
+        closed, pause = parameters.get("closed"), float(parameters.get("pause", 0))
         try:
-            for word in text.split() * int(parameters.get("times", 1)):
-                time.sleep(float(parameters.get("pause", 0)))
+            words = itertools.cycle(text.split())
+            count = len(text.split()) * int(parameters.get("times", 1))
+            for word in itertools.islice(words, count):
+                if pause:
+                    time.sleep(pause)
                 if word == "refuse":
                     raise InferenceError("this word is refused", 422)
                 if word == "panic":

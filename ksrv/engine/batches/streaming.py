@@ -8,7 +8,7 @@ requests that it is for, while the others of the batch go on.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv.engine.batches.split import split
@@ -94,6 +94,15 @@ class ChunkSender:
             and not handle.request.stream.has_room()
             and not handle.done()
         ]
+
+    def call_with_room(self, index: int, callback: Callable[[], object]) -> None:
+        """Have a function called once the client of a request keeps up, or has gone.
+
+        Args:
+            index: The request's.
+            callback: Called on the thread that makes room; it must not block.
+        """
+        self._handles[index].request.stream.call_with_room(callback)
 
     def _wait_for(self, index: int) -> None:
         stream = self._handles[index].request.stream

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import HandlerFailed, KsrvError
+from ksrv.handlers.concurrent import Done
 from ksrv.handlers.metrics import Emit, discard
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
@@ -89,6 +90,23 @@ class InlineExecutor:
             raise
         except MemoryError as error:
             raise HandlerFailed("the server ran out of memory while the handler ran") from error
+
+    def begin(self, batch: BatchInputs, done: Done) -> Callable[[], None]:
+        """Run a batch beside others, where the handler has coroutines; see `Runner.begin`.
+
+        Args:
+            batch: The assembled batch.
+            done: Called once with its answer.
+
+        Returns:
+            A function that cancels it.
+
+        Raises:
+            HandlerFailed: The model is not loaded.
+        """
+        if self._runner is None:
+            raise HandlerFailed(f"the model {self._source.name} is not loaded")
+        return self._runner.begin(batch, done)
 
     def on_death(self, callback: Callable[[str], None]) -> None:
         """See `Executor.on_death`; there is no process that could die."""

@@ -149,7 +149,8 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
         limits: Bounds for the parser.
     """
     late = late_answer(model)
-    if model.limits_calls or late is None or model.spec.accepts_any_inputs:
+    no_route = model.limits_calls or model.spec.concurrency > 1
+    if no_route or late is None or model.spec.accepts_any_inputs:
         return None
     try:
         return ModelEndpoint(

@@ -33,6 +33,11 @@ _TYPES = {
 KEEP_ALIVE_SECONDS = 15.0
 """After so long without an event a comment is sent, so that proxies keep the connection."""
 
+FAST_SECONDS = 0.02
+TOGETHER_SECONDS = 0.005
+"""Where answers follow each other fast, those of so much time are sent together: to wake a thread costs more
+than an answer."""
+
 _QUALITY = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
 
 Render = Callable[[InferResponse], bytes]
@@ -120,9 +125,10 @@ class StreamedAnswer:
     def _make_pieces(self) -> Iterator[bytes]:
         begun = False
         try:
-            for response in self._responses():
-                if response is not None:
-                    yield self._framed(self._render(response))
+            for responses in self._responses():
+                framed = [self._framed(self._render(response)) for response in responses]
+                if framed:
+                    yield b"".join(framed)
                     begun = True
                 elif begun:
                     yield self._silence()
@@ -132,17 +138,22 @@ class StreamedAnswer:
             count_refusal("http", error.reason)
             yield self._framed_error(error)
 
-    def _responses(self) -> Iterator[InferResponse | None]:
-        """Yield the answers, and None now and then where none comes."""
+    def _responses(self) -> Iterator[list[InferResponse]]:
+        """Yield the answers that are there, none of them now and then where none comes."""
         answers = self._answers
         sent = False
+        came_at = 0.0
         while not answers.finished:
-            answer = self._waiter.call(lambda: answers.take(LOOK_NS / 1e9))
-            sent = sent or answer is not None
-            yield answer
+            found = self._waiter.call(lambda: answers.take_all(LOOK_NS / 1e9))
+            sent = sent or bool(found)
+            yield found
+            now = time.monotonic()
+            if found and now - came_at < FAST_SECONDS:
+                time.sleep(TOGETHER_SECONDS)
+            came_at = now
         last = self._handle.wait()
         if last.outputs or not sent:  # a generator's last answer holds nothing
-            yield last
+            yield [last]
 
     def _silence(self) -> bytes:
         now = time.monotonic()

@@ -1,0 +1,333 @@
+"""Handlers with coroutines: many batches under way at a time, on an event loop of the handler's own.
+
+The loop runs on one thread. Each batch is a task with a context of its own: `self.context` is that of the
+batch whose task runs. A batch that no client waits for has its task cancelled.
+"""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, suppress
+from contextvars import ContextVar
+from functools import partial
+from time import perf_counter_ns
+from types import AsyncGeneratorType, CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from ksrv.errors import Cancelled, KsrvError
+from ksrv.handlers.base import BaseHandler
+from ksrv.handlers.batch import Batch
+from ksrv.handlers.models import Models
+from ksrv.handlers.streams import ENDED, BatchStream, is_stream, postprocessed
+from ksrv.request import BatchInputs, BatchOutputs
+
+if TYPE_CHECKING:
+    from ksrv.handlers.handler_context import HandlerContext
+    from ksrv.handlers.runner import Runner
+
+STAGES = ("handle", "preprocess", "inference", "postprocess", "explain")
+STALL_SECONDS = 10.0
+"""A client that takes no answer for so long, with a full stream, is given up: the batch waits for it."""
+
+Done = Callable[[BatchOutputs | KsrvError], None]
+
+_RUNNING: ContextVar["BatchContext"] = ContextVar("running")
+
+
+def is_asynchronous(handler: Any) -> bool:
+    """Tell whether a stage of a handler is a coroutine or an asynchronous generator.
+
+    Args:
+        handler: The handler.
+    """
+    stages = [getattr(handler, name, None) for name in STAGES]
+    model = getattr(handler, "model", None)
+    return any(
+        inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one)
+        for one in (*stages, model)
+    )
+
+
+class BatchContext:
+    """The context of one batch among many; all but the batch is the handler's.
+
+    Args:
+        shared: The handler's context.
+        inputs: The batch.
+        make_batch: Makes the batch as handlers see it.
+    """
+
+    def __init__(
+        self,
+        shared: "HandlerContext",
+        inputs: BatchInputs,
+        make_batch: Callable[[BatchInputs], Batch],
+    ) -> None:
+        self._shared = shared
+        self._inputs = inputs
+        self._make_batch = make_batch
+        self.made: Batch | None = None
+        self.stage = "handle"
+        self.timings: dict[str, int] = {}
+        self.models = Models(shared.submit, lambda: inputs)
+
+    @property
+    def batch(self) -> Batch:
+        """See `Context.batch`."""
+        if self.made is None:
+            self.made = self._make_batch(self._inputs)
+        return self.made
+
+    def made_batch(self) -> Batch | None:
+        """Return the batch if a stage has asked for it, else None."""
+        return self.made
+
+    def add_time(self, name: str, nanoseconds: int) -> None:
+        """Add to the time of a stage in this batch."""
+        self.timings[name] = self.timings.get(name, 0) + nanoseconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shared, name)
+
+
+class CurrentContext:
+    """`self.context` of a handler with coroutines: the context of the batch whose task runs.
+
+    Args:
+        shared: The handler's own context, for all that runs outside of tasks.
+    """
+
+    def __init__(self, shared: "HandlerContext") -> None:
+        object.__setattr__(self, "_shared", shared)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_RUNNING.get(self._shared), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_RUNNING.get(self._shared), name, value)
+
+
+class ConcurrentBatches:
+    """The event loop of one handler.
+
+    Args:
+        runner: The runner of the handler, loaded.
+    """
+
+    def __init__(self, runner: "Runner") -> None:
+        self._runner = runner
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        name = f"ksrv-{runner.source.name}-loop"
+        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        self._thread.start()
+
+    def _live(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        with self._runner.inference_mode():
+            self._loop.run_forever()
+
+    def begin(self, inputs: BatchInputs, done: Done) -> Callable[[], None]:
+        """Run a batch.
+
+        Args:
+            inputs: The batch.
+            done: Called once with its answer, on the loop's thread.
+
+        Returns:
+            A function that any thread may call to cancel the batch's task.
+        """
+        started: list[asyncio.Task[None]] = []
+
+        def start() -> None:
+            task = self._loop.create_task(self._run(inputs, done))
+            started.append(task)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        def cancel() -> None:
+            for task in started:
+                task.cancel()
+
+        self._loop.call_soon_threadsafe(start)
+        return partial(self._call, cancel)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and its tasks with it
+            self._loop.call_soon_threadsafe(function)
+
+    def close(self) -> None:
+        """Cancel what runs and end the thread."""
+
+        async def cancel_all() -> None:
+            tasks = [task for task in self._tasks if not task.done()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._loop.shutdown_asyncgens()
+            self._loop.stop()
+
+        stopping = cancel_all()
+        self._loop.call_soon_threadsafe(lambda: self._loop.create_task(stopping))
+        self._thread.join(5.0)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    # ---- one batch --------------------------------------------------------------------------
+
+    async def _run(self, inputs: BatchInputs, done: Done) -> None:
+        runner = self._runner
+        context = BatchContext(runner.context, inputs, runner.make_batch)
+        _RUNNING.set(context)
+        failure: KsrvError | None = None
+        tensors: list[Any] = []
+        began = perf_counter_ns()
+        try:
+            result = await self._stages(context)
+            if is_stream(result):
+                tensors = await self._drain(result, inputs, context)
+            else:
+                context.stage = "outputs"
+                tensors = runner.read_outputs(result, inputs)
+        except asyncio.CancelledError:
+            failure = Cancelled("no client waits for the batch any more")
+        except BaseException as error:  # noqa: BLE001  a handler may raise anything
+            failure = runner.failure_of(error, context.stage, inputs)
+        context.timings.setdefault("inference", perf_counter_ns() - began)
+        batch = context.made
+        if batch is None:
+            done(failure or BatchOutputs(tensors, timings=context.timings))
+            return
+        if failure is not None and not batch.failures:
+            done(failure)
+            return
+        if failure is not None:
+            for index in range(len(inputs.requests)):
+                batch.failures.setdefault(index, failure)
+        done(
+            BatchOutputs(tensors, batch.failures, context.timings, batch.headers, batch.parameters)
+        )
+
+    async def _stages(self, context: BatchContext) -> Any:
+        handler = self._runner.handler
+        batch = context.batch
+        if type(handler).handle is not BaseHandler.handle:
+            return await _settled(handler.handle(batch, context))
+        context.stage = "preprocess"
+        inputs = await _settled(handler.preprocess(batch))
+        if batch.explain:
+            context.stage = "explain"
+            return await _settled(handler.explain(batch, inputs))
+        context.stage = "inference"
+        if isinstance(inputs, Mapping) and inputs is not batch:
+            outputs = await _settled(handler.inference(**inputs))
+        else:
+            outputs = await _settled(handler.inference(inputs))
+        if is_stream(outputs):
+            return postprocessed(outputs, handler.postprocess)
+        context.stage = "postprocess"
+        return await _settled(handler.postprocess(outputs))
+
+    async def _drain(self, chunks: Any, inputs: BatchInputs, context: BatchContext) -> list[Any]:
+        runner, sender = self._runner, inputs.emit
+        context.stage = "inference"
+        stream = BatchStream(
+            inputs,
+            partial(runner.read_outputs, inputs=inputs),
+            context.made_batch,
+            partial(self._fail_row, inputs=inputs, context=context),
+            sender and Offering(sender),
+        )
+        iterated: Any = _iterated(chunks, stream)
+        async with aclosing(iterated) as running:
+            async for chunk in running:
+                if not stream.take(chunk):
+                    break
+                if sender is not None:
+                    await self._wait_for_clients(sender)
+        return stream.result()
+
+    def _fail_row(
+        self, row: int, error: BaseException, *, inputs: BatchInputs, context: BatchContext
+    ) -> None:
+        batch = context.batch
+        failure = self._runner.failure_of(error, "inference", inputs)
+        batch.failures.setdefault(batch.request_of(row), failure)
+
+    async def _wait_for_clients(self, sender: Any) -> None:
+        """Wait until no client reads more slowly than the handler sends; others go on meanwhile."""
+        await asyncio.sleep(0)
+        for index in sender.without_room():
+            room = asyncio.Event()
+            sender.call_with_room(index, partial(self._call, room.set))
+            try:
+                await asyncio.wait_for(room.wait(), STALL_SECONDS)
+            except TimeoutError:
+                sender.give_up(index)
+
+
+class Offering:
+    """An emitter that never waits.
+
+    Args:
+        sender: The batch's own emitter.
+    """
+
+    def __init__(self, sender: Any) -> None:
+        self._sender = sender
+
+    def __call__(self, outputs: BatchOutputs) -> None:
+        """Hand one chunk on without waiting for slow clients."""
+        self._sender.offer(outputs)
+
+    def listening(self) -> frozenset[int]:
+        """See `ksrv.request.Emitter.listening`."""
+        found: frozenset[int] = self._sender.listening()
+        return found
+
+
+async def _settled(result: Any) -> Any:
+    return await result if type(result) is CoroutineType or inspect.isawaitable(result) else result
+
+
+async def _iterated(chunks: Any, stream: BatchStream) -> AsyncIterator[Any]:
+    if type(chunks) is list:
+        rows = [_iterated(one, stream) for one in chunks]
+        try:
+            while True:
+                values = await asyncio.gather(
+                    *(_next(row, one, stream) for row, one in enumerate(rows))
+                )
+                yield values
+                if all(value is ENDED for value in values):
+                    return
+        finally:
+            for one in rows:
+                await one.aclose()  # type: ignore[attr-defined]
+    elif type(chunks) is AsyncGeneratorType:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
+    else:
+        try:
+            for chunk in chunks:
+                yield chunk
+        finally:
+            chunks.close()
+
+
+async def _next(row: int, chunks: Any, stream: BatchStream) -> Any:
+    """Return the next chunk of a row, or ENDED; what its generator raises fails its request alone."""
+    if not stream.wants(row):
+        await chunks.aclose()
+        return ENDED
+    try:
+        return await anext(chunks)
+    except StopAsyncIteration:
+        stream.row_ended(row)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001  a handler may raise anything
+        stream.row_failed(row, error)
+    return ENDED
