@@ -67,7 +67,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         queue_size: How many requests may wait.
         rate_limit: How many requests may come in a second; 0 for any number.
         max_concurrency: How many requests may be under way; 0 for any number.
-        concurrency: Batches that an instance runs at a time, where its handler has coroutines.
+        concurrent_batches: Batches that an instance runs at a time, where its handler has coroutines.
         warmup: Whether to warm up with generated data, or the sample files to do it with.
         version_policy: Which version folders are served.
         parameters: The handler's `context.parameters`.
@@ -97,7 +97,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     queue_size: int = 100
     rate_limit: float = 0.0
     max_concurrency: int = 0
-    concurrency: int = 64
+    concurrent_batches: int = 64
     warmup: bool | tuple[str, ...] = True
     version_policy: VersionPolicy = VersionPolicy()
     parameters: dict[str, Any] = {}

@@ -137,7 +137,7 @@ class Runner(StageRunner):
             context.spec = replace(
                 complete_spec(handler, context),
                 calls_models=calls_models(handler),
-                concurrency=config.concurrency if is_asynchronous(handler) else 1,
+                concurrency=config.concurrent_batches if is_asynchronous(handler) else 1,
             )
             if isinstance(handler, BaseHandler):
                 if context.spec.concurrency > 1:

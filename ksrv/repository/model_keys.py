@@ -297,7 +297,7 @@ class ModelKeys(SharedKeys):
         ]
         | None
     ) = None
-    concurrency: (
+    concurrent_batches: (
         Annotated[
             int,
             Meta(ge=1, le=65_536),

@@ -258,7 +258,7 @@ def _read(document: Document, keys: ModelKeys, files: _Files) -> ModelConfig:
         settings["warmup"] = tuple(str(files.find("warmup", name)) for name in keys.warmup)
     elif keys.warmup is not None:
         settings["warmup"] = keys.warmup
-    for name in ("executor", "matmul_precision", "concurrency"):
+    for name in ("executor", "matmul_precision", "concurrent_batches"):
         if getattr(keys, name) is not None:
             settings[name] = getattr(keys, name)
     for name in ("parameters", "pt2"):

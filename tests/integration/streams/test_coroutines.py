@@ -67,11 +67,11 @@ class Rows(BaseHandler):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    write_model(root, "meeting", MEETING, VECTOR + "warmup: false\nconcurrency: 40\n")
-    write_model(root, "narrow", MEETING, VECTOR + "warmup: false\nconcurrency: 2\n")
+    write_model(root, "meeting", MEETING, VECTOR + "warmup: false\nconcurrent_batches: 40\n")
+    write_model(root, "narrow", MEETING, VECTOR + "warmup: false\nconcurrent_batches: 2\n")
     write_model(root, "handle", HANDLE, VECTOR)
     write_model(root, "rows", ROWS, TEXT + "batching: {max_batch_size: 4, max_delay_ms: 300}\n")
-    write_later(root, "later", "concurrency: 40\n")
+    write_later(root, "later", "concurrent_batches: 40\n")
     with Server(root) as made:
         yield made
 
