@@ -3,16 +3,14 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+from ksrv._native.queue.stats import Stats
 from ksrv._native.server.batch_runner import APART
 from ksrv.engine.batches.batch import RunnableBatch
 from ksrv.engine.host import InstanceHost
 from ksrv.errors import KsrvError
 from ksrv.request import BatchInputs, BatchOutputs
-
-if TYPE_CHECKING:
-    from ksrv.engine.instance import Instance
 
 MOST_JOINED = 1024
 
@@ -32,6 +30,25 @@ class ConcurrentExecutor(Protocol):
         """
 
 
+class BatchAnswerer(Protocol):
+    """What an instance does with batches, however they are run; see `ksrv.engine.instance.Instance`."""
+
+    stats: Stats
+
+    @property
+    def slot(self) -> int:
+        """The instance's slot of the queue."""
+
+    def _batch_of(self, handles: list[Any]) -> RunnableBatch | None:
+        """Return the batch of some requests; None if none of them could be added."""
+
+    def _answer_failed(self, batch: RunnableBatch, failure: KsrvError, later: bool) -> None:
+        """Answer the requests of a batch with an error."""
+
+    def _fail(self, handles: list[Any], error: BaseException) -> None:
+        """Answer the requests of a batch that are still open."""
+
+
 class ConcurrentInstance:
     """The work of an instance's thread.
 
@@ -43,7 +60,7 @@ class ConcurrentInstance:
     """
 
     def __init__(
-        self, instance: "Instance", host: InstanceHost, executor: ConcurrentExecutor, most: int
+        self, instance: BatchAnswerer, host: InstanceHost, executor: ConcurrentExecutor, most: int
     ) -> None:
         self._instance = instance
         self._host = host

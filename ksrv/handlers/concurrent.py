@@ -8,23 +8,23 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import AbstractContextManager, aclosing, suppress
 from contextvars import ContextVar
 from functools import partial
 from time import perf_counter_ns
 from types import AsyncGeneratorType, CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ksrv.errors import Cancelled, KsrvError
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.models import Models
 from ksrv.handlers.streams import ENDED, BatchStream, is_stream, postprocessed
-from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.request import BatchInputs, BatchOutputs, Tensor
+from ksrv.source import ModelSource
 
 if TYPE_CHECKING:
     from ksrv.handlers.handler_context import HandlerContext
-    from ksrv.handlers.runner import Runner
 
 STAGES = ("handle", "preprocess", "inference", "postprocess", "explain")
 STALL_SECONDS = 10.0
@@ -47,6 +47,26 @@ def is_asynchronous(handler: Any) -> bool:
         inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one)
         for one in (*stages, model)
     )
+
+
+class ConcurrentRunner(Protocol):
+    """A runner as the event loop of its handler sees it; see `ksrv.handlers.runner.Runner`."""
+
+    handler: Any
+    context: Any
+    source: ModelSource
+
+    def make_batch(self, inputs: BatchInputs) -> Batch:
+        """Return a batch as handlers see it."""
+
+    def read_outputs(self, result: Any, inputs: BatchInputs) -> list[Tensor]:
+        """Return the tensors of a handler's result."""
+
+    def failure_of(self, error: BaseException, stage: str, inputs: BatchInputs) -> KsrvError:
+        """Return what clients are told of an error of the handler."""
+
+    def inference_mode(self) -> AbstractContextManager[Any]:
+        """Return torch's inference mode where torch is there."""
 
 
 class BatchContext:
@@ -115,7 +135,7 @@ class ConcurrentBatches:
         runner: The runner of the handler, loaded.
     """
 
-    def __init__(self, runner: "Runner") -> None:
+    def __init__(self, runner: ConcurrentRunner) -> None:
         self._runner = runner
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
