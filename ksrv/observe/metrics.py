@@ -4,6 +4,7 @@ Names begin with `ksrv_` and use base units; labels are `model` and `version`, a
 only from loaded models. Nothing here is on a request's path.
 """
 
+import platform
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -16,7 +17,9 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from ksrv import __version__
 from ksrv._native.queue.stats import BOUNDS_NS
+from ksrv.observe import other_names
 from ksrv.observe.process import ProcessValues
 from ksrv.observe.traffic import Traffic
 from ksrv.statistics import ModelStatistics, StageTimes
@@ -41,12 +44,14 @@ class ServerValues(NamedTuple):
         last_reload_successful: Whether every worker of the last reload got ready; true before the
             first.
         certificate_expiry: When the served certificate ends; 0 without TLS.
+        started: When the server was started; 0 where that is not known.
     """
 
     restarts: int
     last_reload: int
     last_reload_successful: bool
     certificate_expiry: int
+    started: int = 0
 
 
 class Source(Protocol):
@@ -92,6 +97,7 @@ class StatisticsCollector(Collector):
         yield from _states(models, self._source.unserved())
         yield from _process(self._source.process_values())
         yield from _traffic(self._source.traffic())
+        yield _build()
         server_values = self._source.server_values()
         if server_values is not None:
             yield from _server(server_values)
@@ -254,7 +260,18 @@ def _traffic(traffic: Traffic) -> Iterator[Metric]:
     )
 
 
+def _build() -> Metric:
+    labels = {"version": __version__, "python": platform.python_version()}
+    family = GaugeMetricFamily("ksrv_build_info", "What serves.", labels=list(labels))
+    family.add_metric(list(labels.values()), 1)
+    return family
+
+
 def _server(values: ServerValues) -> Iterator[Metric]:
+    if values.started:
+        yield GaugeMetricFamily(
+            "ksrv_server_start_timestamp_seconds", "When the server was started.", values.started
+        )
     yield CounterMetricFamily(
         "ksrv_server_worker_restarts",
         "Worker processes that ended without having been told to.",
@@ -279,12 +296,14 @@ def _server(values: ServerValues) -> Iterator[Metric]:
         )
 
 
-def exposition(source: Source) -> bytes:
+def exposition(source: Source, names: Sequence[other_names.OtherNames] = ()) -> bytes:
     """Return the metrics page of a server, as text.
 
     Args:
         source: The server's statistics.
+        names: The servers under whose names the models' metrics are there as well.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(StatisticsCollector(source))
-    return generate_latest(registry) + source.handler_page()
+    others = other_names.exposition(source.models(), names) if names else b""
+    return generate_latest(registry) + others + source.handler_page()

@@ -213,7 +213,9 @@ def make_app(
     openapi = OpenApiResource(engine, needs_token=access.needs_token, metrics=settings.metrics)
     app.add_route("/openapi.json", openapi, needs=Needs.TOKEN)
     if settings.metrics:
-        app.add_route("/metrics", MetricsResource(statistics), needs=Needs.TOKEN)
+        app.add_route(
+            "/metrics", MetricsResource(statistics, settings.metrics_compat), needs=Needs.TOKEN
+        )
     if settings.ui:
         add_page(app)
     index = IndexResource(engine, read_document)

@@ -22,6 +22,7 @@ import msgspec
 import yaml
 
 from ksrv.limits import Limits
+from ksrv.observe.other_names import OtherNames
 from ksrv.server.config_properties import ConfigPropertiesError, translate
 
 DEFAULT_WORKER_CLASS = "ksrv.server.worker:KsrvWorker"
@@ -209,6 +210,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         bool, _says("Let clients on this machine pass tensors in /dev/shm.")
     ] = False
     metrics: Annotated[bool, _says("Serve /metrics.")] = True
+    metrics_compat: Annotated[
+        tuple[OtherNames, ...],
+        _says("Metrics once more under the names of triton (nv_inference_...) or kserve."),
+    ] = ()
     ui: Annotated[bool, _says("Serve the page at / that shows the models and tries them.")] = True
     torchserve_api: Annotated[bool, _says("Serve TorchServe's inference routes as well.")] = False
     torchserve_config: Annotated[

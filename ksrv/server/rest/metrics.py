@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import falcon
 
 from ksrv.observe.metrics import CONTENT_TYPE, exposition
+from ksrv.observe.other_names import OtherNames
 
 if TYPE_CHECKING:
     from ksrv.server.workers.shared_statistics import ServerStatistics
@@ -15,12 +16,14 @@ class MetricsResource:
 
     Args:
         statistics: The server's statistics.
+        names: The servers under whose names the models' metrics are there as well.
     """
 
-    def __init__(self, statistics: "ServerStatistics") -> None:
+    def __init__(self, statistics: "ServerStatistics", names: tuple[OtherNames, ...] = ()) -> None:
         self._statistics = statistics
+        self._names = names
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer the metrics as they are now."""
         resp.content_type = CONTENT_TYPE
-        resp.data = exposition(self._statistics)
+        resp.data = exposition(self._statistics, self._names)

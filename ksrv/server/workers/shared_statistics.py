@@ -226,6 +226,7 @@ class ServerStatistics:
             table.last_reload,
             table.last_reload_successful,
             table.certificate_expiry,
+            table.started,
         )
 
     def process_values(self) -> ProcessValues:

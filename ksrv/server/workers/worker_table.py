@@ -43,6 +43,7 @@ class WorkerTable:
     """The table. Every cell is written by one process at a time: the master or the slot's worker."""
 
     def __init__(self) -> None:
+        self.started = int(time.time())
         self._memory = mmap.mmap(-1, (_HEADER + CAPACITY * _COLUMNS) * _WORD)
         self._cells = memoryview(self._memory).cast("q")
         self._cells[1] = 1
