@@ -296,7 +296,9 @@ class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]
                 origins=bool(settings.allowed_origins),
             ),
             self._fast_path,
-            prepared_answers(limits, extensions_of(settings)),
+            prepared_answers(
+                limits, extensions_of(settings), to_pages=bool(settings.allowed_origins)
+            ),
             threads=settings.io_threads,
             connections=self.worker_connections,
             head=settings.head_timeout,

@@ -6,7 +6,7 @@ compares the bytes.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -73,9 +73,15 @@ def render_json(
     return status, status_line(status).encode("latin-1"), fields, body
 
 
-def render_error(error: KsrvError) -> PreparedAnswer:
-    """Return an error's answer as the HTTP server takes it."""
-    return render_json({"error": error.message}, error.http_status, error_headers(error))
+def render_error(error: KsrvError, headers: Sequence[tuple[str, str]] = ()) -> PreparedAnswer:
+    """Return an error's answer as the HTTP server takes it.
+
+    Args:
+        error: The error.
+        headers: Headers beside those that belong to the error.
+    """
+    fields = [*error_headers(error), *headers]
+    return render_json({"error": error.message}, error.http_status, fields)
 
 
 def render_unready(why: str) -> PreparedAnswer:
@@ -88,13 +94,18 @@ def render_unready(why: str) -> PreparedAnswer:
     return render_json(unready(why), HTTPStatus.SERVICE_UNAVAILABLE, retry)
 
 
-def prepared_answers(limits: Limits, extensions: tuple[str, ...]) -> dict[str, PreparedAnswer]:
+def prepared_answers(
+    limits: Limits, extensions: tuple[str, ...], *, to_pages: bool = False
+) -> dict[str, PreparedAnswer]:
     """Return the answers that the HTTP server gives without Python.
 
     Args:
         limits: The limits that the refusals name.
         extensions: The protocol's extensions that the server has.
+        to_pages: Whether web pages of other origins call this server. Refusals of a full or slow server are
+            then for every page to read: they say nothing else, and are sent before the origin is known.
     """
+    refused = [("access-control-allow-origin", "*")] if to_pages else []
     return {
         "live": render_json({"live": True}, HTTPStatus.OK),
         "not_live": render_json({"live": False}, HTTPStatus.SERVICE_UNAVAILABLE),
@@ -103,7 +114,8 @@ def prepared_answers(limits: Limits, extensions: tuple[str, ...]) -> dict[str, P
         "too_slow": render_error(
             RequestTooSlow(
                 "the request did not arrive in time; it is given up and may be sent again"
-            )
+            ),
+            refused,
         ),
         "bytes_in_flight": render_error(
             Overloaded(
@@ -113,10 +125,11 @@ def prepared_answers(limits: Limits, extensions: tuple[str, ...]) -> dict[str, P
                     if limits.in_flight
                     else "limit 'in_flight'"
                 )
-            )
+            ),
+            refused,
         ),
         "server": render_json(server_metadata(extensions), HTTPStatus.OK),
-        "failed": render_error(HandlerFailed("the server failed; see its log")),
+        "failed": render_error(HandlerFailed("the server failed; see its log"), refused),
         "not_tls": render_error(
             InvalidRequest("the request came without TLS, which this server expects; use https")
         ),

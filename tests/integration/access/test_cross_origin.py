@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import requests
 
+from ksrv.limits import Limits
+from ksrv.server.http.fast_path import prepared_answers
 from ksrv.testing import Server
 from tests.support.models import write_double
 
@@ -119,3 +121,11 @@ def test_without_the_setting_nothing_is_said(server):
     answer = requests.get(server.url + "/v2", headers={"Origin": PAGE}, timeout=30)
     assert not [name for name in answer.headers if name.startswith("Access-Control")]
     assert "Vary" not in answer.headers
+
+
+def test_refusals_before_the_origin_is_known_are_for_every_page():
+    field = b"access-control-allow-origin: *\r\n"
+    to_pages = prepared_answers(Limits(), (), to_pages=True)
+    open_to = {name for name, (_, _, fields, _) in to_pages.items() if field in fields}
+    assert open_to == {"too_slow", "bytes_in_flight", "failed"}
+    assert not any(field in fields for _, _, fields, _ in prepared_answers(Limits(), ()).values())
