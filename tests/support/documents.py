@@ -39,6 +39,11 @@ def blocks_of(page: Path) -> list[Block]:
     return [Block(*found) for found in _BLOCK.findall(page.read_text(encoding="utf-8"))]
 
 
+def blocks_of_any(page: Path) -> list[str]:
+    """Return the text of every fenced block of a page, also of those without a language."""
+    return re.findall(r"^```[^\n]*\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
 class Reader:
     """Somebody who follows a page in an empty folder.
 
