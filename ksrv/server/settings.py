@@ -392,8 +392,8 @@ def _convert(field: Field, given: _Given) -> Any:
         if field.key in SIZE_KEYS and isinstance(value, str):
             value = parse_size(value)
         elif isinstance(value, str) and isinstance(field.default, tuple):
-            separator = os.pathsep if field.key == "models" else ","
-            value = [part.strip() for part in value.split(separator) if part.strip()]
+            parts = _paths(value) if field.key == "models" else value.split(",")
+            value = [part.strip() for part in parts if part.strip()]
         elif isinstance(value, bool) and not isinstance(field.default, bool):
             value = "off" if value is False and isinstance(field.default, str) else value
         return msgspec.convert(value, field.type, strict=False)
@@ -402,6 +402,17 @@ def _convert(field: Field, given: _Given) -> Any:
         raise SettingsError(
             f"{given.source}: setting '{field.key}' cannot be {given.value!r}: {why}"
         ) from error
+
+
+def _paths(text: str) -> list[str]:
+    """Split a list of paths as `PATH` is split; the NAME of FILE.py:NAME stays with its file."""
+    parts: list[str] = []
+    for part in text.split(os.pathsep):
+        if parts and parts[-1].endswith(".py") and part.isidentifier():
+            parts[-1] += os.pathsep + part
+        else:
+            parts.append(part)
+    return parts
 
 
 def _either(words: Sequence[str]) -> str:

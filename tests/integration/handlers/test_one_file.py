@@ -3,11 +3,13 @@
 import json
 import urllib.request
 
+import cv2
 import numpy as np
 import pytest
 
 from ksrv.client import Client
 from ksrv.testing import Server
+from tests.support.certificates import self_signed
 from tests.support.script_server import ScriptServer
 from tests.support.wait_until import wait_until
 
@@ -145,3 +147,49 @@ def test_a_model_is_loaded_and_unloaded_while_it_is_one_file(script):
         assert client.ready("plus")
         x = np.zeros((1, 2), np.float32)
         assert client.infer("plus", {"x": x})["output"].tolist() == [[5, 5]]
+
+
+def test_images_and_hints_reach_a_handler_process_over_tls_with_a_token(script, tmp_path):
+    path = script(BRIGHT.replace("serve(Bright)", "serve(Bright, executor='process')"))
+    key, certificate = self_signed(tmp_path)
+    (tmp_path / "tokens").write_text("secret\n")
+    (tmp_path / "tokens").chmod(0o600)
+    settings = {
+        "tls_cert": str(certificate),
+        "tls_key": str(key),
+        "token_file": str(tmp_path / "tokens"),
+    }
+    picture = cv2.imencode(".jpg", np.full((30, 50, 3), 200, np.uint8))[1].tobytes()
+    with ScriptServer(path, **settings) as server:
+        for url in (server.url, f"grpcs://{server.grpc}"):
+            with Client(url, token="secret", ca=str(certificate)) as client:
+                found = client.infer("bright", picture)["output"]
+            assert np.allclose(found, 200, atol=1)
+
+
+def test_a_module_of_a_package_serves_its_handler(tmp_path):
+    package = tmp_path / "shop"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "shift.py").write_text("BY = 3\n")
+    text = "from ksrv import Float32, serve\nfrom .shift import BY\n"
+    text += "def plus(x: Float32[2]) -> Float32[2]:\n    return x + BY\n"
+    (package / "app.py").write_text(text + 'if __name__ == "__main__":\n    serve(plus)\n')
+    starter = tmp_path / "start.py"  # as `python -m shop.app` does
+    starter.write_text(
+        "import runpy\nrunpy.run_module('shop.app', run_name='__main__', alter_sys=True)\n"
+    )
+    with ScriptServer(starter) as server:
+        x = np.zeros((1, 2), np.float32)
+        assert infer(server, "plus", x=x)["output"].tolist() == [[3, 3]]
+
+
+def test_a_script_that_ends_when_it_is_imported_is_the_models_error(script):
+    path = script(
+        BRIGHT.replace(
+            "class Bright",
+            "import sys\nif __name__ != '__main__':\n    sys.exit(3)\n\nclass Bright",
+        )
+    )
+    with ScriptServer(path, wait_ready=False) as server:
+        wait_until(lambda: "SystemExit: 3 (app.py, line 5)" in server.log, tell=lambda: server.log)

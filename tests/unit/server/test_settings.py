@@ -119,3 +119,8 @@ def test_every_setting_says_what_it_is_and_has_a_flag_and_a_variable():
     assert known["limits.json_depth"].flag == "--limits-json-depth"
     assert known["limits.json_depth"].variable == "KSRV_LIMITS__JSON_DEPTH"
     assert all(field.description.endswith(".") for field in known.values())
+
+
+def test_handlers_in_files_are_paths_of_a_variable():
+    found = resolve({}, {"KSRV_MODELS": "models:/x/app.py:Cats:b.py:other/c:d.py"})
+    assert found.settings.models == ("models", "/x/app.py:Cats", "b.py", "other/c", "d.py")
