@@ -20,7 +20,7 @@ from ksrv.testing import Server
 from tests.support.models import write_double
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-PUBLIC = {"/v2/health/live", "/v2/health/ready", "/ping"}
+PUBLIC = re.compile(r"/v2/health/live$|/v2/health/ready$|/ping$|/$|/ui/")
 CONTROL = re.compile(r"/v2/repository/models/|/v1/config/reload|/v2/systemsharedmemory/")
 VALUES = {"name": "double", "version": "1", "region": "r", "url_path:path": "a/b"}
 
@@ -61,7 +61,7 @@ def odd_forms(template):
         path + "#x",
     )
     yield from (f"{head}//{tail}", f"{head}/./{tail}", f"{head}/y/../{tail}", f"{head}%2F{tail}")
-    if template.startswith(f"/{first}"):  # a name may be escaped, what the route spells out not
+    if first and template.startswith(f"/{first}"):  # a name may be escaped, what the route spells out not
         yield path.replace(f"/{first}", f"/%{ord(first[0]):02x}{first[1:]}", 1)
     yield f"http://ksrv/{path}"
 
@@ -136,7 +136,7 @@ def test_who_may_call_is_decided_by_the_route(kind, request):
                 for path in (written(template), written(template) + "/"):
                     status = caller.status(method, path, headers)
                     needs_token = kind == "token_server" and who != "user"
-                    refused = CONTROL.match(template) or (needs_token and template not in PUBLIC)
+                    refused = CONTROL.match(template) or (needs_token and not PUBLIC.match(template))
                     if refused:
                         assert status == refusal, (who, method, path)
                     else:
