@@ -61,7 +61,9 @@ def odd_forms(template):
         path + "#x",
     )
     yield from (f"{head}//{tail}", f"{head}/./{tail}", f"{head}/y/../{tail}", f"{head}%2F{tail}")
-    if first and template.startswith(f"/{first}"):  # a name may be escaped, what the route spells out not
+    if first and template.startswith(
+        f"/{first}"
+    ):  # a name may be escaped, what the route spells out not
         yield path.replace(f"/{first}", f"/%{ord(first[0]):02x}{first[1:]}", 1)
     yield f"http://ksrv/{path}"
 
@@ -136,7 +138,9 @@ def test_who_may_call_is_decided_by_the_route(kind, request):
                 for path in (written(template), written(template) + "/"):
                     status = caller.status(method, path, headers)
                     needs_token = kind == "token_server" and who != "user"
-                    refused = CONTROL.match(template) or (needs_token and not PUBLIC.match(template))
+                    refused = CONTROL.match(template) or (
+                        needs_token and not PUBLIC.match(template)
+                    )
                     if refused:
                         assert status == refusal, (who, method, path)
                     else:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import struct
 import subprocess
@@ -223,20 +224,22 @@ def test_what_the_page_of_2022_calls_wrong(server, files):
 # ---- curl --------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="the README's lines are for a shell")
+@pytest.mark.only_plain("the README's lines name no authority")
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_readmes_curl_lines(server, files, tmp_path):
-    """The block of the README as it stands, but for the address and the model's name."""
-    readme = (ROOT / "README.md").read_text()
-    (block,) = [
-        one for one in re.findall(r"```\w*\n(.*?)```", readme, re.DOTALL) if "cat.jpg" in one
-    ]
+    """As they stand, but for the address and the model's name."""
+    lines = re.findall(r"^curl .*cat\.jpg.*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(lines) == 3
     (tmp_path / "cat.jpg").write_bytes(files[0])
-    script = block.replace("127.0.0.1:8080", server.http).replace("models/cats", "models/mean")
-    done = subprocess.run(
-        ["bash", "-euc", script], cwd=tmp_path, capture_output=True, timeout=60, check=True
-    )
-    answer = json.loads(done.stdout)
-    assert answer["outputs"][0]["data"] == means(server, files[:1])
+    (tmp_path / "dog.png").write_bytes(files[1])
+    for line in lines:
+        line = line.replace("127.0.0.1:8080", server.http).replace("models/cats", "models/mean")
+        done = subprocess.run(
+            shlex.split(line), cwd=tmp_path, capture_output=True, timeout=60, check=True
+        )
+        (output,) = json.loads(done.stdout)["outputs"]
+        pictures = files[: line.count("image=@") or 1]
+        assert output["data"] == means(server, pictures), line
 
 
 def test_a_bare_file_with_curl(server, files, tmp_path):
