@@ -49,7 +49,10 @@ void Connection::put_rest(Call *call, const unsigned char *data, size_t length) 
 }
 
 // Lets the peer send as much more as the HTTP server has read.
-void Connection::read_rest(Call *call) noexcept { session_.consume(call->stream, call->rest->take_read()); }
+void Connection::read_rest(Call *call) noexcept {
+    if (call->rest->takes_window()) session_.widen(call->stream, RestStream::WINDOW);
+    session_.consume(call->stream, call->rest->take_read());
+}
 
 void Connection::answer_rest(Call *call) noexcept {
     const RestStream::Answer found = call->rest->answer();

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t LONGEST_HEAD = 65536;  // of an answer
 constexpr size_t CREDIT = 16384;        // bytes that were read before the peer's window opens
+constexpr size_t WIDE_FROM = 32768;     // bytes of a message that was read before its window grows
 constexpr size_t LEAST_PIECE = 512;
 
 bool is_token(const std::string &text) noexcept {
@@ -72,6 +73,7 @@ struct RestStream::Piece final : http2::Keeper {
 };
 
 RestStream::~RestStream() {
+    if (wide_) process_budget().give_back(WINDOW);
     while (first_) {
         Piece *piece = first_;
         first_ = piece->next;
@@ -199,6 +201,13 @@ bool RestStream::take(size_t length, http2::OutgoingBytes *out) noexcept {
     return true;
 }
 
+bool RestStream::takes_window() noexcept {
+    std::lock_guard<std::mutex> guard(lock_);
+    const bool widens = widens_;
+    widens_ = false;
+    return widens;
+}
+
 size_t RestStream::take_read() noexcept {
     std::lock_guard<std::mutex> guard(lock_);
     const size_t read = in_read_;
@@ -249,7 +258,10 @@ ssize_t RestStream::receive(void *data, size_t room) noexcept {
         memcpy(data, in_.data() + in_at_, some);
         in_at_ += some;
         read_more(in_.size() - in_at_);
-        opens = in_read_ >= CREDIT && !in_over_;
+        in_total_ += some;
+        if (!wide_ && in_total_ >= WIDE_FROM && !in_over_)
+            wide_ = widens_ = process_budget().reserve(WINDOW, false);
+        opens = (widens_ || in_read_ >= CREDIT) && !in_over_;
     }
     if (opens) call_->connection->mail(call_);
     return static_cast<ssize_t>(some);
@@ -420,6 +432,8 @@ void RestStream::close() noexcept {
         std::lock_guard<std::mutex> guard(lock_);
         closed_ = true;
         wanted_ = 0;
+        if (wide_) process_budget().give_back(WINDOW);
+        wide_ = widens_ = false;
         in_.clear();
         in_at_ = 0;
         read_more(0);

@@ -25,6 +25,8 @@ struct Call;
 
 class RestStream final : public ByteStream {
   public:
+    // Bytes of a body that may be under way once its beginning was read; the budget has them by then.
+    static constexpr size_t WINDOW = 1u << 20;
     static constexpr size_t ROOM = 128u << 10;  // for bytes of an answer that the session has not taken
 
     explicit RestStream(Call *call) noexcept : call_(call) {}
@@ -50,6 +52,7 @@ class RestStream final : public ByteStream {
     const std::vector<std::pair<std::string, std::string>> &fields() const noexcept { return fields_; }
     size_t offer(size_t most, bool *over) noexcept;
     bool take(size_t length, http2::OutgoingBytes *out) noexcept;
+    bool takes_window() noexcept;  // whether the window of the peer is to grow, once
     size_t take_read() noexcept;  // bytes of DATA that the server has read since the last call
 
     // ---- the HTTP server's side ----
@@ -82,6 +85,8 @@ class RestStream final : public ByteStream {
     std::vector<unsigned char> in_;  // of the message, from `in_at_` on
     size_t in_at_ = 0;
     size_t in_data_ = 0, in_read_ = 0;  // bytes of DATA that lie there, and that were read
+    size_t in_total_ = 0;               // bytes that the server has read
+    bool wide_ = false, widens_ = false;
     bool in_chunks_ = false;            // DATA becomes chunks
     bool in_over_ = false, cut_ = false, closed_ = false;
     bool is_head_ = false;  // the answer has no body

@@ -165,9 +165,10 @@ def test_an_answer_that_nobody_takes_is_cut_off(server):
                      "data": list(range(200_000))}]}
     ).encode()  # fmt: skip
     with Http2Client(server.http, window=0, reads=False) as client:
-        streams = [client.begin("POST", "/v2/models/echo/infer") for _ in range(8)]
-        for stream in streams:
-            client.send(stream, body, end=True)
+        streams = []
+        for _ in range(8):
+            streams.append(client.begin("POST", "/v2/models/echo/infer"))
+            client.send(streams[-1], body, end=True)
         small = client.begin("GET", "/v2/models/double", end=True)
         for stream in (*streams, small):
             answer = client.wait(stream)
