@@ -32,6 +32,20 @@ class Batching(msgspec.Struct, frozen=True, kw_only=True):
     split: bool = False
 
 
+class Cache(msgspec.Struct, frozen=True, kw_only=True):
+    """The `cache:` section: answers that are given again.
+
+    Attributes:
+        entries: Answers that are kept.
+        bytes: Bytes of tensors that they may hold.
+        ttl_s: Seconds for which an answer is given again.
+    """
+
+    entries: int = 1000
+    bytes: int = 64 << 20
+    ttl_s: float = 60.0
+
+
 class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Which of a model's version folders are served.
 
@@ -68,6 +82,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         rate_limit: How many requests may come in a second; 0 for any number.
         max_concurrency: How many requests may be under way; 0 for any number.
         concurrent_batches: Batches that an instance runs at a time, where its handler has coroutines.
+        cache: Which answers are given again; None where every request is run.
         warmup: Whether to warm up with generated data, or the sample files to do it with.
         version_policy: Which version folders are served.
         parameters: The handler's `context.parameters`.
@@ -98,6 +113,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     rate_limit: float = 0.0
     max_concurrency: int = 0
     concurrent_batches: int = 64
+    cache: Cache | None = None
     warmup: bool | tuple[str, ...] = True
     version_policy: VersionPolicy = VersionPolicy()
     parameters: dict[str, Any] = {}

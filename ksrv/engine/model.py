@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -25,6 +26,7 @@ from ksrv.engine.instance import Instance
 from ksrv.engine.joined import run_joined
 from ksrv.engine.lifetime_counters import LifetimeCounters
 from ksrv.engine.request_handle import QueuedRequest, RequestHandle, SplitRequest, deadline_exceeded
+from ksrv.engine.response_cache import CachedAnswer, ResponseCache
 from ksrv.engine.settings import EngineSettings
 from ksrv.engine.validation import RequestValidator
 from ksrv.errors import (
@@ -95,6 +97,7 @@ class ModelVersion:
         batching = config.batching
         self.delay_ns = int(batching.max_delay_ms * MILLISECOND) if batching else 0
         self._settings = settings
+        self.cache = ResponseCache(config.cache) if config.cache else None
         self.images: dict[str, ImagePreparer] = {}
         self._validator = RequestValidator(self.spec)
         self.call_limits = CallLimits(
@@ -253,7 +256,14 @@ class ModelVersion:
             Retired: Another version has taken over; submit it there.
             KsrvError: It is refused.
         """
+        known, key = self._known_answer(request)
+        if known is not None:
+            if callback is not None:
+                callback(known)
+            return known
         handle = self._validated(request)
+        if key is not None:
+            handle.add_done_callback(partial(self._remember, key))
         if callback is not None:
             handle.add_done_callback(callback)
         if isinstance(handle, SplitRequest):
@@ -279,6 +289,8 @@ class ModelVersion:
             Retired: Another version has taken over; submit it there.
             KsrvError: Why there is no answer.
         """
+        if self.cache is not None:
+            return self.submit(request).wait()
         handle = self._validated(request)
         if isinstance(handle, SplitRequest):
             return handle.wait()
@@ -297,6 +309,22 @@ class ModelVersion:
             requests: The requests; nothing else may run on the model meanwhile.
         """
         return run_joined(self.spec, self._validator, self._instances[0], requests)
+
+    def _known_answer(self, request: InferRequest) -> tuple[CachedAnswer | None, bytes | None]:
+        """Return the answer to a request where it is cached, and the key under which it may be."""
+        if self.cache is None or self.queue.closed:
+            return None, None
+        key = self.cache.key(request)
+        return (None if key is None else self.cache.find(key, request)), key
+
+    def _remember(self, key: bytes, handle: RequestHandle) -> None:
+        """Cache the answer of a request that has ended with one."""
+        assert self.cache is not None, "answers are remembered where there is a cache"
+        try:
+            response = handle.wait()
+        except KsrvError:
+            return  # failures are not remembered
+        self.cache.keep(key, response)
 
     def _may_keep(self, handle: QueuedRequest) -> bool:
         """Whether a thread that waits for a handle may run it.

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from ksrv._native.tensor import datatype
 from ksrv.repository.yaml_document import Custom, Number, Numbers, describe, near
-from ksrv.source import Batching, ExecutorName, ModelConfig, Precision
+from ksrv.source import Batching, Cache, ExecutorName, ModelConfig, Precision
 from ksrv.spec import LARGEST_SIZE, Color, ImageSpec, OutputImageSpec, read_dimension
 
 BUILT_IN_HANDLERS = ("image_classifier", "image_segmenter", "object_detector", "text_classifier")
@@ -186,6 +186,24 @@ class BatchingSection(Section):
     ) = None
 
 
+class Seconds(Number):
+    """Seconds for which an answer is given again."""
+
+    low, high = 0.001, 31_536_000.0
+
+
+class CacheSection(Section):
+    """Answers that are given again to the same request; `{}` has all defaults."""
+
+    entries: Annotated[int, Meta(ge=1, le=10_000_000), _means("Answers that are kept")] | None = (
+        None
+    )
+    bytes: (
+        Annotated[int, Meta(ge=1, le=2**40), _means("Bytes of tensors that they may hold")] | None
+    ) = None
+    ttl_s: Annotated[Seconds, _means("Seconds for which an answer is given again")] | None = None
+
+
 class VersionSection(Section):
     """Which versions are served, by number; one of the two keys."""
 
@@ -297,6 +315,7 @@ class ModelKeys(SharedKeys):
         ]
         | None
     ) = None
+    cache: Annotated[CacheSection, _means("Give the same request the same answer")] | None = None
     concurrent_batches: (
         Annotated[
             int,
@@ -337,6 +356,7 @@ def json_schema() -> dict[str, Any]:
     defaults = {
         "ModelKeys": dict(_defaults(ModelConfig)),
         "BatchingSection": dict(_defaults(Batching)),
+        "CacheSection": dict(_defaults(Cache)),
         "ImageSection": {one.name: one.default for one in fields_of(ImageSpec)},
         "OutputImageSection": {one.name: one.default for one in fields_of(OutputImageSpec)},
     }

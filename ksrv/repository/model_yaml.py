@@ -30,7 +30,7 @@ from ksrv.repository.model_keys import (
 from ksrv.repository.torchserve.detection import as_torchserve
 from ksrv.repository.torchserve.unpacked import read_unpacked
 from ksrv.repository.yaml_document import ConfigError, Document, describe
-from ksrv.source import Batching, ModelConfig, VersionPolicy
+from ksrv.source import Batching, Cache, ModelConfig, VersionPolicy
 from ksrv.spec import TensorSpec
 
 __all__ = [
@@ -258,6 +258,12 @@ def _read(document: Document, keys: ModelKeys, files: _Files) -> ModelConfig:
         settings["warmup"] = tuple(str(files.find("warmup", name)) for name in keys.warmup)
     elif keys.warmup is not None:
         settings["warmup"] = keys.warmup
+    if keys.cache is not None:
+        given = {name: getattr(keys.cache, name) for name in ("entries", "bytes", "ttl_s")}
+        known = {name: value for name, value in given.items() if value is not None}
+        if "ttl_s" in known:
+            known["ttl_s"] = float(known["ttl_s"])
+        settings["cache"] = Cache(**known)
     for name in ("executor", "matmul_precision", "concurrent_batches"):
         if getattr(keys, name) is not None:
             settings[name] = getattr(keys, name)

@@ -162,7 +162,7 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
         limits: Bounds for the parser.
     """
     late = late_answer(model)
-    no_route = model.limits_calls or model.spec.concurrency > 1
+    no_route = model.limits_calls or model.cache is not None or model.spec.concurrency > 1
     if no_route or late is None or model.spec.accepts_any_inputs:
         return None
     try:

@@ -1,0 +1,159 @@
+"""Answers that were given before: a bounded cache of one model version, keyed by what was asked.
+
+Two requests are the same where their inputs (names, datatypes, shapes and bytes), their parameters, and the
+outputs that they want are. Ids and headers do not count.
+"""
+
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from ksrv.engine.request_handle import RequestHandle
+from ksrv.request import Element, InferRequest, InferResponse, Tensor
+from ksrv.source import Cache
+
+
+class CachedAnswer:
+    """A request that was answered when it came; see `RequestHandle`.
+
+    Args:
+        response: Its answer.
+    """
+
+    def __init__(self, response: InferResponse) -> None:
+        self._response = response
+
+    def wait(self) -> InferResponse:
+        """Return the answer."""
+        return self._response
+
+    def join(self, until_ns: int | None = None) -> bool:
+        """Return True: it has ended."""
+        return True
+
+    def cancel(self) -> bool:
+        """Return False: it has ended."""
+        return False
+
+    def done(self) -> bool:
+        """Return True."""
+        return True
+
+    def add_done_callback(self, callback: Callable[[RequestHandle], None]) -> None:
+        """Call the function at once."""
+        callback(self)
+
+
+class ResponseCache:
+    """The answers of one model version.
+
+    Args:
+        bounds: How many answers and bytes it holds, and for how long.
+
+    Attributes:
+        hits: Requests that were answered from it.
+        misses: Requests that were not.
+        nbytes: The bytes of the tensors that it holds.
+    """
+
+    def __init__(self, bounds: Cache) -> None:
+        self._bounds = bounds
+        self._lock = threading.Lock()
+        self._known: OrderedDict[bytes, tuple[float, int, InferResponse]] = OrderedDict()
+        self.hits = 0
+        self.misses = 0
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def key(self, request: InferRequest) -> bytes | None:
+        """Return what a request is known by; None for one that is always run.
+
+        Requests that stream or name a sequence are, and those whose outputs go to shared memory.
+
+        Args:
+            request: The request.
+        """
+        if request.stream is not None or request.torchserve is not None:
+            return None
+        if "sequence_id" in request.parameters:
+            return None
+        if any(output.shared_memory is not None for output in request.outputs):
+            return None
+        digest = hashlib.blake2b(digest_size=32)
+        outputs = [
+            (one.name, one.classification, sorted(one.parameters.items()))
+            for one in request.outputs
+        ]
+        asked = (request.explain, sorted(request.parameters.items()), outputs, len(request.inputs))
+        digest.update(repr(asked).encode("utf-8", "surrogatepass"))
+        for tensor in request.inputs:
+            facts = (tensor.name, tensor.datatype, tensor.shape, sorted(tensor.parameters.items()))
+            digest.update(repr(facts).encode("utf-8", "surrogatepass"))
+            if isinstance(tensor.data, np.ndarray):
+                digest.update(np.ascontiguousarray(tensor.data).view(np.uint8).data)
+                continue
+            for element in tensor.data:
+                digest.update(len(element).to_bytes(8, "little"))
+                digest.update(element)
+        return digest.digest()
+
+    def find(self, key: bytes, request: InferRequest) -> CachedAnswer | None:
+        """Return the answer to a request if it is known and fresh.
+
+        Args:
+            key: What the request is known by.
+            request: The request, whose id the answer gets.
+        """
+        now = time.monotonic()
+        with self._lock:
+            found = self._known.get(key)
+            if found is not None and found[0] <= now:
+                self._drop(key)
+                found = None
+            if found is None:
+                self.misses += 1
+                return None
+            self.hits += 1
+            self._known.move_to_end(key)
+        return CachedAnswer(replace(found[2], id=request.id, timings={}))
+
+    def keep(self, key: bytes, response: InferResponse) -> None:
+        """Remember an answer; the oldest ones make room.
+
+        Args:
+            key: What its request is known by.
+            response: The answer; its tensors are copied.
+        """
+        nbytes = sum(tensor.nbytes for tensor in response.outputs)
+        bounds = self._bounds
+        if nbytes > bounds.bytes:
+            return
+        kept = replace(response, outputs=[_copied(tensor) for tensor in response.outputs])
+        until = time.monotonic() + bounds.ttl_s
+        with self._lock:
+            if key in self._known:
+                self._drop(key)
+            self._known[key] = (until, nbytes, kept)
+            self.nbytes += nbytes
+            while len(self._known) > bounds.entries or self.nbytes > bounds.bytes:
+                self._drop(next(iter(self._known)))
+
+    def _drop(self, key: bytes) -> None:
+        self.nbytes -= self._known.pop(key)[1]
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """Return a tensor whose memory is the cache's own, and cannot be written to."""
+    if isinstance(tensor.data, np.ndarray):
+        data = tensor.data.copy()
+        data.flags.writeable = False
+        return Tensor(tensor.name, tensor.datatype, tensor.shape, data, tensor.parameters)
+    elements: list[Element] = [bytes(element) for element in tensor.data]
+    return Tensor(tensor.name, tensor.datatype, tensor.shape, elements, tensor.parameters)
