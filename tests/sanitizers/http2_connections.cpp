@@ -1,0 +1,215 @@
+// Connections of HTTP/2 under the thread sanitizer: gRPC's server beside the HTTP server, as in a worker, with calls,
+// requests of REST, resets and breaks from several clients at once. Prints how many streams were left unanswered.
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "grpc/server.hpp"
+#include "http2/library.hpp"
+
+using namespace ksrv;
+
+namespace {
+
+constexpr int CLIENTS = 4, STREAMS = 40;
+
+std::string frame(int type, int flags, uint32_t stream, const std::string &payload) {
+    std::string made;
+    const size_t length = payload.size();
+    for (int shift : {16, 8, 0}) made.push_back(static_cast<char>(length >> shift));
+    made.push_back(static_cast<char>(type));
+    made.push_back(static_cast<char>(flags));
+    for (int shift : {24, 16, 8, 0}) made.push_back(static_cast<char>(stream >> shift));
+    return made + payload;
+}
+
+std::string field(const std::string &name, const std::string &value) {
+    std::string made(1, '\0');
+    made.push_back(static_cast<char>(name.size()));
+    made += name;
+    made.push_back(static_cast<char>(value.size()));
+    return made + value;
+}
+
+std::string head(const char *method, const char *path, const char *type) {
+    std::string made = field(":method", method) + field(":scheme", "http") + field(":path", path) +
+                       field(":authority", "x");
+    return type ? made + field("content-type", type) : made;
+}
+
+// The streams whose answers have come to their end.
+size_t count_ended(int fd, std::string *buffer, bool *over) {
+    char some[65536];
+    pollfd asked{fd, POLLIN, 0};
+    if (poll(&asked, 1, 20) <= 0) return 0;
+    const ssize_t got = recv(fd, some, sizeof some, MSG_DONTWAIT);
+    if (got <= 0) {
+        *over = true;
+        return 0;
+    }
+    buffer->append(some, static_cast<size_t>(got));
+    size_t ended = 0;
+    while (buffer->size() >= 9) {
+        const auto byte = [&](size_t at) { return static_cast<unsigned char>((*buffer)[at]); };
+        const size_t length = byte(0) << 16 | byte(1) << 8 | byte(2);
+        if (buffer->size() < 9 + length) break;
+        const int type = byte(3), flags = byte(4);
+        if (type == http2::FRAME_RST_STREAM || (type <= http2::FRAME_HEADERS && flags & http2::FLAG_END_STREAM))
+            ++ended;
+        buffer->erase(0, 9 + length);
+    }
+    return ended;
+}
+
+struct Worker {
+    HttpServer http{config(), [](void *) {}, nullptr};
+    grpc::Server server{grpc_config(), &process_budget(), serve_calls, this};
+    std::atomic<bool> stops{false};
+
+    static HttpServerConfig config() {
+        HttpServerConfig made;
+        made.connections = 200;
+        made.limits.body = 1 << 20;
+        return made;
+    }
+    static grpc::ServerConfig grpc_config() {
+        grpc::ServerConfig made;
+        made.threads = 3;
+        return made;
+    }
+    static void serve_calls(void *owner) {
+        grpc::Server &server = static_cast<Worker *>(owner)->server;
+        int reasons = 0;
+        while (grpc::Call *call = server.next_to_run(&reasons)) {
+            grpc::Message message;
+            if (reasons & grpc::RUN_READY && call->take_message(&message)) {
+                grpc::free_message(&message, server.budget);
+                std::string words;
+                std::vector<std::pair<std::string, std::string>> none;
+                grpc::Payload *payload = grpc::Payload::make(&server, 1, 3);
+                std::memcpy(payload->bytes(), "abc", 3);
+                payload->add(payload->bytes(), 3);
+                payload->close();
+                call->finish(grpc::OK, words, none, payload);
+            }
+            call->release();
+        }
+    }
+    void answer_messages(int which) {
+        static constexpr char fields[] = "content-type: text/plain\r\ncontent-length: 5\r\n";
+        while (Connection *connection = http.next_app_message(which)) {
+            connection = http.take_turn(http.turn_of(connection));
+            if (!connection) continue;
+            if (http.put_answer(connection, 200, "200 OK", 6, fields, sizeof fields - 1, "hello", 5)) {
+                http.answer(connection, nullptr);
+            } else {
+                http.drop(connection);
+            }
+        }
+    }
+};
+
+// A client that waits for its answers, or breaks off. Returns the streams that got none.
+size_t run_client(Worker &worker, unsigned seed, bool breaks) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) std::abort();
+    const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(http2::FRAME_SETTINGS, 0, 0, "");
+    AcceptedHttp2 accepted{};
+    accepted.fd = ends[1];
+    accepted.bytes = reinterpret_cast<const unsigned char *>(preface.data());
+    accepted.length = preface.size();
+    if (!worker.http.adopt_http2(worker.http.http2_owner, accepted)) std::abort();
+    size_t ended = 0;
+    std::string buffer;
+    bool over = false;
+    for (uint32_t i = 0; i < STREAMS; ++i) {
+        const uint32_t stream = 2 * i + 1;
+        std::string sent;
+        switch ((seed + i) % 5) {
+        case 0:
+            sent = frame(http2::FRAME_HEADERS, 4, stream, head("POST", "/s/unary", "application/grpc")) +
+                   frame(http2::FRAME_DATA, 1, stream, std::string("\0\0\0\0\3abc", 8));
+            break;
+        case 1:
+            sent = frame(http2::FRAME_HEADERS, 5, stream, head("GET", "/v2/health/live", nullptr));
+            break;
+        case 2:
+            sent = frame(http2::FRAME_HEADERS, 4, stream, head("POST", "/x", "text/plain")) +
+                   frame(http2::FRAME_DATA, 0, stream, std::string(5000, 'a')) +
+                   frame(http2::FRAME_DATA, 1, stream, std::string(5000, 'b'));
+            break;
+        case 3:
+            sent = frame(http2::FRAME_HEADERS, 5, stream, head("GET", "/x", nullptr));
+            break;
+        default:
+            sent = frame(http2::FRAME_HEADERS, 4, stream, head("POST", "/x", "text/plain")) +
+                   frame(http2::FRAME_RST_STREAM, 0, stream, std::string("\0\0\0\x08", 4));
+            ++ended;  // it wants no answer
+        }
+        for (size_t at = 0; at < sent.size() && !over;) {
+            const ssize_t some = send(ends[0], sent.data() + at, sent.size() - at, MSG_NOSIGNAL);
+            if (some > 0) at += static_cast<size_t>(some);
+            if (some < 0) ended += count_ended(ends[0], &buffer, &over);
+        }
+    }
+    for (int turns = 0; !breaks && !over && ended < STREAMS && turns < 2000; ++turns)
+        ended += count_ended(ends[0], &buffer, &over);
+    close(ends[0]);
+    return breaks || ended >= STREAMS ? 0 : STREAMS - ended;
+}
+
+}  // namespace
+
+int main(int count, char **arguments) {
+    const int rounds = count > 1 ? std::atoi(arguments[1]) : 5;
+    if (!http2::library()) {
+        std::printf("0 left: there is no libnghttp2\n");
+        return 0;
+    }
+    process_budget().set_bound(64u << 20);
+    auto *worker = new Worker;
+    for (PreparedAnswer &made : worker->http.prepared_answers)
+        made = {200, "200 OK", "content-length: 4\r\n", "good"};
+    worker->server.add_method({"/s/unary", false, false, false, true, false});
+    worker->server.serve_with(&worker->http);
+    if (!worker->http.listen_on(nullptr, 0) || !worker->server.listen_on(nullptr, 0)) std::abort();
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 2; ++i) threads.emplace_back([=] { worker->http.run(i); });
+    for (int i = 0; i < 3; ++i) threads.emplace_back([=] { worker->server.run(i); });
+    for (int which : {HttpServer::QUESTIONS, HttpServer::OTHERS, HttpServer::OTHERS})
+        threads.emplace_back([=] { worker->answer_messages(which); });
+    std::atomic<size_t> left{0};
+    for (int round = 0; round < rounds; ++round) {
+        std::vector<std::thread> clients;
+        for (unsigned i = 0; i < CLIENTS; ++i)
+            clients.emplace_back([&, i] { left += run_client(*worker, i, (round + static_cast<int>(i)) % 4 == 3); });
+        for (std::thread &client : clients) client.join();
+    }
+    worker->server.drain();
+    worker->http.drain();
+    for (int turns = 0; turns < 500 && (worker->server.open_connections || worker->http.connections.open()); ++turns)
+        usleep(10000);
+    if (worker->server.open_connections || worker->http.connections.open()) {
+        std::printf("%u connections and %u streams are open still\n", worker->server.open_connections.load(),
+                    worker->http.connections.open());
+        return 1;
+    }
+    worker->server.stop();
+    worker->http.stop();
+    for (std::thread &thread : threads) thread.join();
+    if (process_budget().held()) {
+        std::printf("%llu bytes are held still\n", static_cast<unsigned long long>(process_budget().held()));
+        return 1;
+    }
+    std::printf("%zu left\n", left.load());
+    return left.load() ? 1 : 0;
+}
