@@ -45,7 +45,10 @@ def choose_waiter() -> ThreadWaiter:
 
 
 def exclude_threads() -> None:
-    """Have gevent patch everything but threads, when a gevent worker patches this process."""
+    """Have gevent patch neither threads nor subprocess, when a gevent worker patches this process.
+
+    Threads start and watch the handler processes, which gevent's subprocess leaves to its own loop's thread.
+    """
     from gevent import monkey
 
-    monkey.patch_all = partial(monkey.patch_all, thread=False)
+    monkey.patch_all = partial(monkey.patch_all, thread=False, subprocess=False)

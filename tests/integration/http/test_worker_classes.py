@@ -61,8 +61,9 @@ class Held(BaseHandler):
 """
 
 
-def test_a_gevent_worker_answers_others_while_a_handler_runs(tmp_path):
-    more = "instances: 4\nwarmup: false\ntimeout_ms: 60000\n"
+@pytest.mark.parametrize("executor", ["inline", "process"])
+def test_a_gevent_worker_answers_others_while_a_handler_runs(tmp_path, executor):
+    more = f"instances: 4\nwarmup: false\ntimeout_ms: 60000\nexecutor: {executor}\n"
     folder = write_model(tmp_path, "held", HELD, VECTOR + more)
     with (
         Server(tmp_path, worker_class="gevent", grpc="off", stop_timeout=1) as server,
