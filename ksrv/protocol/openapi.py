@@ -129,6 +129,10 @@ def _model_paths(spec: ModelSpec) -> Document:
         f"{base}/config": {"get": _operation("Configuration", name, _json(_OBJECT))},
         f"{base}/stats": {"get": _operation("What the model has done", name, _json(_OBJECT))},
         f"{base}/infer": {"post": _infer(spec)},
+        f"{base}/generate": {"post": _generate(spec, _json(_OBJECT))},
+        f"{base}/generate_stream": {
+            "post": _generate(spec, {"text/event-stream": {"schema": _TEXT}})
+        },
         f"/v1/models/{name}": {"get": _operation("Whether the model serves", name, _json(_OBJECT))},
         f"/v1/models/{name}:predict": {"post": _predict(spec)},
     }
@@ -171,6 +175,11 @@ def _infer(spec: ModelSpec) -> Document:
         parameters=parameters,
         requestBody={"required": True, "content": content},
     )
+
+
+def _generate(spec: ModelSpec, answer: Document) -> Document:
+    body = {"required": True, "content": _json(_OBJECT)}
+    return _operation(f"Generate with {spec.name}", spec.name, answer, requestBody=body)
 
 
 def _predict(spec: ModelSpec) -> Document:
