@@ -126,11 +126,13 @@ class StreamedAnswer:
         begun = False
         try:
             for responses in self._responses():
-                framed = [self._framed(self._render(response)) for response in responses]
+                framed, error = self._rendered(responses)
                 if framed:
-                    yield b"".join(framed)
+                    yield framed
                     begun = True
-                elif begun:
+                if error is not None:
+                    raise error
+                if begun and not framed:
                     yield self._silence()
         except KsrvError as error:
             if not begun:
@@ -154,6 +156,16 @@ class StreamedAnswer:
         last = self._handle.wait()
         if last.outputs or not sent:  # a generator's last answer holds nothing
             yield [last]
+
+    def _rendered(self, responses: list[InferResponse]) -> tuple[bytes, KsrvError | None]:
+        """Return the answers as bytes, up to one that cannot be written as JSON, and why it cannot."""
+        framed = []
+        for response in responses:
+            try:
+                framed.append(self._framed(self._render(response)))
+            except KsrvError as error:
+                return b"".join(framed), error
+        return b"".join(framed), None
 
     def _silence(self) -> bytes:
         now = time.monotonic()

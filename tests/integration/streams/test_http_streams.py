@@ -280,3 +280,24 @@ def test_a_client_that_closes_its_sending_side_reads_on(server):
         answer = b"".join(iter(lambda: sock.recv(65536), b""))
     assert answer.count(b"data: ") == 3
     assert answer.endswith(b"0\r\n\r\n")
+
+
+def test_a_piece_that_json_cannot_carry_ends_the_stream_behind_the_others(tmp_path):
+    """What came before the piece is sent, also where all of it came at once."""
+    from tests.support.models import write_model
+    from tests.support.streams import TEXT
+
+    handler = """
+from ksrv import BaseHandler
+
+
+class Bytes(BaseHandler):
+    def inference(self, text):
+        for piece in (b"a", b"b", b"\\xff", b"c"):
+            yield [piece]
+"""
+    write_model(tmp_path, "bytes", handler, TEXT)
+    with Server(tmp_path) as server, infer(server, "bytes", text_request("x")) as found:
+        *events, (name, error) = found.events()
+    assert pieces(document for _, document in events) == ["a", "b"]
+    assert (name, "UTF-8" in error["error"]) == ("error", True)

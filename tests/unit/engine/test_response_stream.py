@@ -1,0 +1,77 @@
+"""The bounded queue between a handler and the client of its stream."""
+
+import threading
+import time
+
+from ksrv.engine.response_stream import MOST_WAITING, MOST_WAITING_BYTES, ResponseStream
+from ksrv.request import InferResponse, Tensor
+from tests.support.wait_until import wait_until
+
+
+def response(nbytes=1):
+    return InferResponse("m", "", "", [Tensor("y", "BYTES", (1,), [b"x" * nbytes])])
+
+
+def test_it_is_bounded_by_answers_and_by_bytes():
+    stream = ResponseStream()
+    for _ in range(MOST_WAITING):
+        assert stream.has_room()
+        stream.put(response())
+    assert not stream.has_room()
+    assert not stream.wait_room(time.monotonic_ns())
+    stream.take()
+    assert stream.has_room()
+    large = ResponseStream()
+    large.put(response(MOST_WAITING_BYTES))  # one answer may be larger than the bound
+    assert not large.has_room()
+    assert len(large.take_all(0)) == 1
+    assert large.has_room()
+
+
+def test_what_comes_after_the_end_is_dropped_and_what_came_before_is_taken():
+    stream = ResponseStream()
+    stream.put(response())
+    stream.end()
+    stream.put(response())
+    assert not stream.finished
+    assert stream.take() is not None
+    assert stream.finished
+    assert stream.take() is None
+    assert stream.has_room()
+
+
+def test_the_end_releases_who_waits_for_room():
+    stream = ResponseStream()
+    for _ in range(MOST_WAITING):
+        stream.put(response())
+    released = []
+    waiting = threading.Thread(
+        target=lambda: released.append(stream.wait_room(time.monotonic_ns() + 60 * 10**9))
+    )
+    waiting.start()
+    stream.call_with_room(lambda: released.append("called"))
+    assert not released
+    stream.end()
+    waiting.join(60)
+    wait_until(lambda: sorted(map(str, released)) == ["True", "called"])
+
+
+def test_who_waits_for_room_is_called_once_when_it_comes():
+    stream = ResponseStream()
+    for _ in range(MOST_WAITING):
+        stream.put(response())
+    called = []
+    stream.call_with_room(lambda: called.append(1))
+    stream.take()
+    stream.take()
+    assert called == [1]
+    stream.call_with_room(lambda: called.append(2))
+    assert called == [1, 2]
+
+
+def test_the_reader_is_told_of_answers_and_of_the_end():
+    told = []
+    stream = ResponseStream(lambda: told.append(1))
+    stream.put(response())
+    stream.end()
+    assert len(told) == 2
