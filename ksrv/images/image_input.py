@@ -1,0 +1,164 @@
+"""What one input of a model wants of its images, and how an image is refused that is not that."""
+
+import functools
+
+import numpy as np
+
+from ksrv._native.image.convert_pixels import Conversion
+from ksrv._native.image.image_header import FORMATS, Header
+from ksrv.errors import InvalidRequest
+from ksrv.images.decode_limits import ImageRefused, checked_header
+from ksrv.images.geometry import Geometry, Size
+from ksrv.limits import Limits
+from ksrv.request import Element
+from ksrv.spec import ImageSpec, TensorSpec
+
+# The type in which `linear` resizes; None where it is the file's own.
+LINEAR_TYPES: dict[str, np.dtype[np.generic] | None] = {
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+    "FP16": np.dtype(np.float32),
+    "BF16": np.dtype(np.float32),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "INT16": np.dtype(np.int16),
+    "INT8": None,
+    "INT32": None,
+}
+
+
+class ImageInput:
+    """The `image:` section of one input, worked out.
+
+    Args:
+        spec: The input; 4 dimensions, in NHWC order.
+        limits: Bounds on pixels.
+        name: The input's name in error texts; the spec's own unless given.
+
+    Attributes:
+        image: The section; its defaults where the input has none.
+        height: The declared height; `width` and `channels` likewise.
+        resizable: Whether images of other sizes are resized.
+        geometry: Where the pixels of an image go.
+        linear: The type in which `linear` resizes; None for the file's own, or another resize.
+        bfloat16: Whether the input's uint16 hold the bit patterns of BF16.
+        finish: The conversion to the input's numbers, by whether the colours are still in cv2's order and by
+            channels.
+        swap: The conversion that only swaps the colours, by channels.
+
+    Raises:
+        ValueError: The input cannot hold images, or its keys contradict each other.
+    """
+
+    def __init__(self, spec: TensorSpec, limits: Limits, name: str = "") -> None:
+        image = spec.image or ImageSpec()
+        if len(spec.shape) != 4:
+            raise ValueError(f"an image input has 4 dimensions, not {len(spec.shape)}")
+        if spec.datatype not in LINEAR_TYPES:
+            raise ValueError(f"images cannot become {spec.datatype}")
+        unknown = set(image.formats) - set(FORMATS)
+        if unknown:
+            raise ValueError(f"there is no image format {sorted(unknown)[0]!r}")
+        self.spec = spec
+        self.image = image
+        self.limits = limits
+        self.name = name or spec.name
+        self.height, self.width, self.channels = spec.shape[1:]
+        if image.shorter_side is not None:
+            self._check_shorter_side(image.shorter_side)
+        self.resizable = image.resize != "none" and -1 not in (self.height, self.width)
+        self.geometry = Geometry(image)
+        self.linear = LINEAR_TYPES[spec.datatype] if image.resize == "linear" else None
+        self.bfloat16 = spec.datatype == "BF16"
+        arithmetic = functools.partial(
+            Conversion,
+            scale=image.scale,
+            mean=image.mean,
+            std=image.std,
+            exact=image.arithmetic == "exact",
+        )
+        # By whether the colours are still in cv2's order, and by channels.
+        self.finish = {(False, count): arithmetic() for count in (1, 3, 4)}
+        self.swap: dict[int, Conversion] = {}
+        for order in ((2, 1, 0), (2, 1, 0, 3)):
+            if len(image.mean) in (0, 1, len(order)) and len(image.std) in (0, 1, len(order)):
+                self.finish[True, len(order)] = arithmetic(channels=order)
+            self.swap[len(order)] = Conversion(channels=order)
+
+    def _check_shorter_side(self, side: int) -> None:
+        if not isinstance(self.height, int) or not isinstance(self.width, int):
+            raise ValueError("shorter_side needs a fixed height and width")
+        if min(self.height, self.width) < 1 or side < max(self.height, self.width):
+            raise ValueError(
+                f"shorter_side is {side} and cannot hold a crop of {self.height}x{self.width}"
+            )
+        if self.image.resize in ("letterbox", "none"):
+            raise ValueError(f"shorter_side does not go with resize: {self.image.resize}")
+
+    def header(self, element: Element, index: int) -> Header:
+        """Read and check the header of one image.
+
+        Args:
+            element: The whole file.
+            index: Its number among the images of its request.
+
+        Raises:
+            InvalidRequest: It is not accepted.
+        """
+        try:
+            return checked_header(element, self.limits, self.image.formats)
+        except ImageRefused as error:
+            raise self.refusal(index, str(error)) from None
+
+    def size(self, header: Header) -> Size:
+        """Return height and width of an image as it stands in the batch.
+
+        Args:
+            header: The image's header.
+        """
+        if self.image.exif == "apply" and header.orientation >= 5:
+            return header.width, header.height
+        return header.height, header.width
+
+    def check_channels(self, found: int, wanted: int, index: int) -> None:
+        """Raise where an image has other channels than the input takes.
+
+        Args:
+            found: The image's; 0 where its header does not tell.
+            wanted: The input's.
+            index: The image's number among those of its request.
+        """
+        if self.image.channels == "strict" and found not in (0, wanted):
+            raise self.refusal(
+                index,
+                f"has {found} channels, and {wanted} are expected; 'channels: convert' in the input's "
+                "'image:' section has the model take both",
+            )
+
+    def check_size(self, size: Size, target: Size, index: int) -> None:
+        """Raise where an image that is not resized has another size.
+
+        Args:
+            size: The image's height and width.
+            target: The input's.
+            index: The image's number among those of its request.
+        """
+        if not self.resizable and size != target:
+            raise self.refusal(
+                index,
+                f"is {size[1]}x{size[0]}, and {target[1]}x{target[0]} is expected, since the images"
+                " of this input are not resized",
+            )
+
+    def refusal(self, index: int, problem: str) -> InvalidRequest:
+        """Return the error of an image; see `about`."""
+        return InvalidRequest(self.about(index, problem))
+
+    def about(self, index: int, problem: str) -> str:
+        """Return a sentence about an image.
+
+        Args:
+            index: Its number among those of its request.
+            problem: What stands behind its name.
+        """
+        return f"image {index} of the input '{self.name}' {problem}"

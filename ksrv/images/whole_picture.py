@@ -1,0 +1,243 @@
+"""Pictures that are decoded as a whole: then turned, resized and converted into their rows."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ksrv._native.image.convert_pixels import Conversion
+from ksrv._native.image.image_header import Header
+from ksrv._native.queue.request_handle import NativeHandle
+from ksrv._native.resize.row_resize import resize_rows
+from ksrv.errors import BodyTooLarge, DeadlineExceeded, Overloaded
+from ksrv.images import jpeg, opencv
+from ksrv.images.decode_limits import decoder_bytes
+from ksrv.images.decode_memory import NoRoom, TooLarge, decoding
+from ksrv.images.geometry import Size, scratch
+from ksrv.images.image_input import ImageInput
+from ksrv.images.row_plans import jpeg_order, reduced_size
+from ksrv.request import Array, Element
+
+_KEEP = Conversion()
+
+
+class Picture(NamedTuple):
+    """One picture that is about to be decoded."""
+
+    place: int  # among the images that are prepared together
+    row: int
+    position: int  # among the images of its request
+    element: Element
+    header: Header
+    request: NativeHandle | None = None
+
+    def ended(self) -> bool:
+        """Whether the image's request has ended."""
+        return self.request is not None and self.request.done()
+
+
+class WholePictures:
+    """Decodes pictures of one input.
+
+    Args:
+        wanted: The input.
+    """
+
+    def __init__(self, wanted: ImageInput) -> None:
+        self._input = wanted
+
+    def channels(self, element: Element, header: Header) -> int:
+        """Return the channels of a picture whose header does not tell them.
+
+        Args:
+            element: The whole file.
+            header: Its header.
+
+        Raises:
+            KsrvError: It cannot be decoded.
+        """
+        picture = Picture(0, 0, 0, element, header)
+        with self._reserved(picture, self._picture_bytes(header)):
+            return int(self._decoded(picture, 1, 0).shape[2])
+
+    def _picture_bytes(self, header: Header) -> int:
+        """Return the bytes that a picture needs while it is decoded as a whole."""
+        nbytes = decoder_bytes(header)
+        # `linear` casts the decoded pixels before it resizes them.
+        if self._input.linear is not None:
+            sample = header.bit_depth // 8 + self._input.linear.itemsize
+            cast = header.width * header.height * (header.channels or 4) * sample
+            nbytes = max(nbytes, cast)
+        return nbytes
+
+    @contextlib.contextmanager
+    def _reserved(self, picture: Picture, nbytes: int) -> Iterator[None]:
+        """Count the bytes that a picture needs among those in flight."""
+        try:
+            taken = decoding.take(nbytes, picture.ended)
+        except TooLarge as error:
+            raise BodyTooLarge(self._input.about(picture.position, f"{error}")) from None
+        except NoRoom as error:
+            raise Overloaded(
+                self._input.about(picture.position, f"{error}"), "bytes_in_flight"
+            ) from None
+        if not taken:
+            raise ended_error()
+        try:
+            yield
+        finally:
+            decoding.give_back(nbytes)
+
+    def fill(self, picture: Picture, slot: Array) -> None:
+        """Decode, resize and convert one picture into its row, unless its request has ended.
+
+        Args:
+            picture: The picture.
+            slot: Its row, [height, width, channels].
+
+        Raises:
+            KsrvError: It cannot be decoded, or its request has ended.
+        """
+        if picture.ended():
+            raise ended_error()
+        header = picture.header
+        target: Size = (slot.shape[0], slot.shape[1])
+        size = self._input.size(header)
+        self._input.check_channels(header.channels, slot.shape[2], picture.position)
+        self._input.check_size(size, target, picture.position)
+        reduction = self._input.geometry.reduction(size, target) if header.format == "jpeg" else 1
+        with self._reserved(picture, self._picture_bytes(header)):
+            self._fill_whole(picture, reduction, slot)
+
+    def _fill_whole(self, picture: Picture, reduction: int, slot: Array) -> None:
+        """Decode a picture as a whole, then resize and convert it."""
+        header, channels = picture.header, slot.shape[2]
+        pixels = self._decoded(picture, reduction, channels)
+        if pixels.shape[2] != channels:
+            self._input.check_channels(pixels.shape[2], channels, picture.position)
+            raise self._input.refusal(
+                picture.position, f"decodes to {pixels.shape[2]} channels, not {channels}"
+            )
+        if self._input.image.exif == "apply" and header.orientation != 1:
+            pixels = _with_channels(opencv.upright(pixels, header.orientation))
+        swap = (
+            self._input.image.color == "RGB"
+            and channels >= 3
+            and not self._decodes_rgb(picture.header)
+        )
+        self._place(picture, pixels, swap, slot)
+
+    def _place(self, picture: Picture, pixels: Array, swap: bool, slot: Array) -> None:
+        """Bring decoded pixels to the slot's size, colour order, values and datatype."""
+        channels = pixels.shape[2]
+        if self._input.image.resize == "pillow" and pixels.dtype != np.uint8:
+            raise self._input.refusal(
+                picture.position, "has 16 bits a sample, and `pillow` resizes 8"
+            )
+        size: Size = (pixels.shape[0], pixels.shape[1])
+        target: Size = (slot.shape[0], slot.shape[1])
+        if not (self._input.geometry.fits(size, target) and size == target):
+            if self._input.linear == np.float32:
+                whole, offset = self._input.geometry.window(size, target)
+                finish = self._input.finish[swap, channels]
+                resize_rows(
+                    pixels, slot, finish, whole, offset,
+                    kind="linear floats", bfloat16=self._input.bfloat16,
+                )  # fmt: skip
+                return
+            if self._input.linear is not None and pixels.dtype != self._input.linear:
+                cast = scratch(self._input.linear, pixels.shape)
+                (self._input.swap[channels] if swap else _KEEP)(pixels, cast)
+                pixels, swap = cast, False
+            direct = pixels.dtype == slot.dtype and not self._input.bfloat16
+            placed = slot if direct else scratch(pixels.dtype, slot.shape)
+            self._input.geometry.place(pixels, placed)
+            pixels = placed
+        finish = self._input.finish[swap, channels]
+        if pixels is not slot or swap or not finish.keeps_values:
+            finish(pixels, slot, bfloat16=self._input.bfloat16)
+
+    def _decodes_rgb(self, header: Header) -> bool:
+        """Whether the decoder itself puts red first: for all but files that are kept unchanged."""
+        return self._input.image.channels == "convert" or (
+            header.format == "jpeg" and header.channels == 3 and header.bit_depth == 8
+        )
+
+    def _decoded(self, picture: Picture, reduction: int, channels: int) -> Array:
+        """Decode to [height, width, channels]; `channels` 0 keeps the file's own."""
+        header = picture.header
+        height, width = reduced_size((header.height, header.width), reduction)
+        if jpeg.decodes(header) and (
+            order := jpeg_order(self._input.image, header.channels, channels)
+        ):
+            picture_memory = scratch(
+                np.dtype(np.uint8), (height, width, 1 if order == "GRAY" else 3)
+            )
+            if jpeg.decode_into(picture.element, picture_memory, order, reduction):
+                return picture_memory
+        pixels = opencv.decode(picture.element, self._flags(header, reduction, channels))
+        if pixels is None:
+            raise self._input.refusal(
+                picture.position, f"is not a whole {header.format.upper()}: it cannot be decoded"
+            )
+        pixels = _with_channels(pixels)
+        # A decoder that sees another size than the header check did is not to be trusted.
+        if pixels.shape[:2] != (height, width):
+            raise self._input.refusal(
+                picture.position,
+                f"decodes to {pixels.shape[1]}x{pixels.shape[0]}, and its header says"
+                f" {width}x{height}",
+            )
+        if self._input.image.channels == "convert" and channels == 4:
+            pixels = _with_alpha(pixels, self._input.image.color == "RGB")
+        return pixels
+
+    def _flags(self, header: Header, reduction: int, channels: int) -> int:
+        cv2 = opencv.load()
+        upright: int = cv2.IMREAD_IGNORE_ORIENTATION
+        convert = self._input.image.channels == "convert"
+        if convert and channels == 4:
+            return int(cv2.IMREAD_UNCHANGED)
+        colour = channels >= 3 if convert else header.channels != 1
+        rgb = colour and self._input.image.color == "RGB" and self._decodes_rgb(header)
+        if reduction > 1:
+            flags = int(getattr(cv2, f"IMREAD_REDUCED_GRAYSCALE_{reduction}"))
+            if not colour:
+                return flags | upright
+            return flags | upright | int(cv2.IMREAD_COLOR_RGB if rgb else cv2.IMREAD_COLOR)
+        if rgb:
+            flags = int(cv2.IMREAD_COLOR_RGB)
+        elif convert:
+            flags = int(cv2.IMREAD_COLOR if colour else cv2.IMREAD_GRAYSCALE)
+        else:
+            return int(cv2.IMREAD_UNCHANGED)
+        keeps_depth = (
+            convert
+            and self._input.spec.datatype == "UINT16"
+            and self._input.image.resize != "pillow"
+        )
+        return flags | upright | (int(cv2.IMREAD_ANYDEPTH) if keeps_depth else 0)
+
+
+def ended_error() -> DeadlineExceeded:
+    """Return the error of an image whose request has ended."""
+    return DeadlineExceeded("the request ended before all of its images were decoded")
+
+
+def _with_channels(pixels: Array) -> Array:
+    return pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
+
+
+def _with_alpha(pixels: Array, rgb: bool) -> Array:
+    """Return 8-bit pixels of one, three or four channels with four, opaque where alpha is missing."""
+    cv2 = opencv.load()
+    if pixels.dtype == np.uint16:
+        pixels = (pixels >> 8).astype(np.uint8)
+    channels = pixels.shape[2]
+    if channels == 1:
+        return cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGRA)  # type: ignore[no-any-return]
+    if channels == 3:
+        flag = cv2.COLOR_BGR2RGBA if rgb else cv2.COLOR_BGR2BGRA
+        return cv2.cvtColor(pixels, flag)  # type: ignore[no-any-return]
+    return cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGBA) if rgb else pixels
