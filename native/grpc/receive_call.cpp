@@ -367,7 +367,7 @@ bool Connection::submit_fast(Call *call) noexcept {
     if (!request) return false;
     server_->count(GRPC_FAST_PATH);
     Queue *queue = request->signature->queue;
-    if (queue->inline_for_all.load()) {
+    if (queue->inline_for_all.load() && request->layout.decodes_quickly()) {
         call->fast = request;
         server_->run_later(call, RUN_READY);
         return true;

@@ -174,7 +174,7 @@ bool HttpServer::submit_fast_request(Connection *connection, const ModelRoute &r
     count(SERVER_FAST_PATH);
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->phase.store(Phase::run, std::memory_order_relaxed);
-    if (route.queue->inline_for_all.load()) {
+    if (route.queue->inline_for_all.load() && request->layout.decodes_quickly()) {
         connection->fast_request = request;
         queue_to_run(connection);
         return true;

@@ -52,6 +52,9 @@ struct FastRequestLayout {
         return false;
     }
 
+    // Whether a thread that owns sockets may decode its images.
+    bool decodes_quickly() const noexcept { return decode_ns <= 1000000; }
+
     // The place of an answer's output among the outputs of the handler.
     int place_of(int output) const noexcept { return wanted_count ? wanted[output] : output; }
 };
