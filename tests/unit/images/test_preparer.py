@@ -26,7 +26,7 @@ def preparer(shape, datatype_name="FP32", limits=None, **keys):
 
 def rows_for(prepare, elements, dirt=0xA5):
     shape = prepare.check(elements, len(elements)).shape
-    dtype = np.dtype(datatype.dtype_string(prepare.spec.datatype))
+    dtype = np.dtype(datatype.dtype_string(prepare.input.spec.datatype))
     out = buffer_pool.array(buffer_pool.lease(int(np.prod(shape)) * dtype.itemsize), dtype, shape)
     out.view(np.uint8)[...] = dirt
     return out

@@ -12,7 +12,7 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine import validation
 from ksrv.engine.decode_thread import DecodeThread
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded
-from ksrv.images import opencv, preparer
+from ksrv.images import image_input, opencv
 from ksrv.images.decode_limits import checked_header
 from ksrv.request import InferRequest, Tensor
 from ksrv.spec import ImageSpec, TensorSpec
@@ -92,7 +92,7 @@ def test_images_of_several_requests_are_joined_and_a_bad_one_fails_alone(ahead):
 def test_the_header_of_an_image_is_read_once(monkeypatch):
     read = []
     monkeypatch.setattr(
-        preparer, "checked_header", lambda *args: read.append(args) or checked_header(*args)
+        image_input, "checked_header", lambda *args: read.append(args) or checked_header(*args)
     )
     gate = Gate()
     served = serve(gate, batch=8, split=True)
