@@ -6,6 +6,7 @@ while the body is being read belongs to the server in front and goes through unc
 """
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import falcon
@@ -29,6 +30,7 @@ from ksrv.server.rest.generate import GenerateResource
 from ksrv.server.rest.health import LiveResource, ModelReadyResource, ReadyResource
 from ksrv.server.rest.infer import V1, InferResource
 from ksrv.server.rest.kserve_v1 import V1ModelResource
+from ksrv.server.rest.logging import LoggingResource, set_level
 from ksrv.server.rest.metadata import (
     ConfigResource,
     ModelListResource,
@@ -137,6 +139,7 @@ def make_app(
     budget: MemoryBudget | None = None,
     shared_memory: SharedMemory | None = None,
     statistics: ServerStatistics | None = None,
+    change_level: Callable[[str], None] = set_level,
 ) -> falcon.App[Any, Any]:
     """Return the WSGI app for an engine.
 
@@ -147,6 +150,7 @@ def make_app(
         budget: The bytes in flight to share with another front end.
         shared_memory: The clients' regions to share with another front end.
         statistics: The statistics of all workers; those of the engine if left out.
+        change_level: Begins the log at another level, in every worker.
     """
     statistics = statistics or ServerStatistics(engine)
     access = access or Access(settings)
@@ -218,6 +222,7 @@ def make_app(
         )
     if settings.ui:
         add_page(app)
+    app.add_route("/v2/logging", LoggingResource(read_document, change_level), needs=Needs.CONTROL)
     index = IndexResource(engine, read_document)
     app.add_route("/v2/repository/index", index, needs=Needs.TOKEN)
     load, unload = LoadResource(engine, read_document), UnloadResource(engine, read_document)

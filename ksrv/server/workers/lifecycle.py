@@ -179,6 +179,7 @@ class Service:
             budget=budget,
             shared_memory=self.shared_memory,
             statistics=statistics,
+            change_level=replicator.change_level,
         )
         threading.Thread(target=self._load, name="ksrv-load", daemon=True).start()
         accepts = self._table.accepting(self._slot)

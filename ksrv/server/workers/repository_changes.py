@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ksrv.errors import KsrvError, quote
+from ksrv.server.rest.logging import set_level
 from ksrv.server.workers.worker_table import WorkerTable
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ LOOK_SECONDS = 0.1
 LONE_LOOK_SECONDS = 1.0
 WAIT_SECONDS = 0.02
 
-Kind = Literal["load", "unload", "reload"]
+Kind = Literal["load", "unload", "reload", "level"]
 
 
 class RepositoryChange(msgspec.Struct):
@@ -36,7 +37,7 @@ class RepositoryChange(msgspec.Struct):
     Attributes:
         slot: The slot of the worker that made it.
         kind: The kind of the change.
-        name: The model's name; "" for all of the repository.
+        name: The model's name; "" for all of the repository. The level, for the log's.
     """
 
     slot: int
@@ -101,6 +102,8 @@ class ChangeReplicator:
             elif change.kind == "load":
                 self.unloaded.discard(change.name)
                 self.loaded.add(change.name)
+            elif change.kind == "level":
+                set_level(change.name)
         table.acknowledge(slot, self._position)
 
     def publish(self, kind: Kind, name: str) -> None:
@@ -113,6 +116,15 @@ class ChangeReplicator:
         end = self._file.append(RepositoryChange(self._slot, kind, name))
         while not self._table.acknowledged(end, besides=self._slot):
             time.sleep(WAIT_SECONDS)
+
+    def change_level(self, level: str) -> None:
+        """Begin the log at another level, in every worker.
+
+        Args:
+            level: The level's name.
+        """
+        set_level(level)
+        self.publish("level", level)
 
     def run(self, engine: "Engine", ended: threading.Event) -> None:
         """Apply the changes of the others until the worker leaves.
@@ -131,6 +143,9 @@ class ChangeReplicator:
 
 
 def _apply(engine: "Engine", change: RepositoryChange) -> None:
+    if change.kind == "level":
+        set_level(change.name)
+        return
     try:
         engine.follow(change.kind, change.name)
     except KsrvError as error:

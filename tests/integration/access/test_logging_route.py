@@ -1,0 +1,100 @@
+"""GET and POST /v2/logging: levels change in every worker, files never."""
+
+import pytest
+import requests
+
+from ksrv.testing import Server
+from tests.support.models import VECTOR, write_model
+from tests.support.wait_until import wait_until
+
+SAYS = """
+import logging
+
+from ksrv import BaseHandler
+
+class Says(BaseHandler):
+    def inference(self, x):
+        logging.getLogger("ksrv.mine").debug("said %d", int(x[0, 0]))
+        return {"y": x}
+"""
+AT_START = {
+    "log_file": "", "log_info": True, "log_warning": True, "log_error": True,
+    "log_verbose_level": 0, "log_format": "default",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    write_model(folder, "m", SAYS, VECTOR)
+    with Server(folder, workers=2, grpc="off") as running:
+        wait_until(lambda: running.log.count("ready: True") == 2)
+        yield running
+
+
+def change(server, **settings):
+    return requests.post(server.url + "/v2/logging", json=settings, timeout=30)
+
+
+def shown(server):
+    return requests.get(server.url + "/v2/logging", timeout=30).json()
+
+
+def say(server, number):
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [number, 2, 3, 4]}
+    answer = requests.post(f"{server.url}/v2/models/m/infer", json={"inputs": [entry]}, timeout=30)
+    assert answer.status_code == 200
+
+
+def test_a_level_changes_in_every_worker_and_back(server):
+    assert shown(server) == AT_START
+    say(server, 1)
+    assert change(server, log_verbose_level=1).json() == AT_START | {"log_verbose_level": 1}
+    for _ in range(20):  # whichever worker answers
+        assert shown(server)["log_verbose_level"] == 1
+    for number in range(100, 120):
+        say(server, number)
+    wait_until(lambda: all(f"said {number}" in server.log for number in range(100, 120)))
+    assert change(server, log_verbose_level=0).json() == AT_START
+    say(server, 2)
+    quiet = change(server, log_info=False, log_warning=False).json()
+    assert quiet == AT_START | {"log_info": False, "log_warning": False}
+    assert change(server, log_info=True).json() == AT_START
+    assert "said 1\n" not in server.log
+    assert "said 2\n" not in server.log
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"log_file": "/tmp/x"}, "cannot be changed by a call"),
+        ({"log_format": "ISO8601"}, "cannot be changed by a call"),
+        ({"log_info": 1}, "must be true or false"),
+        ({"log_verbose_level": -1}, "a number of at least 0"),
+        ({"log_verbose_level": True}, "a number of at least 0"),
+        ({"log_verbose_level": 10**30}, ""),
+        ({"log_all": True}, "there is no log setting 'log_all'"),
+        ({"log_info": False, "log_warning": False, "log_error": False}, "errors are always logged"),
+    ],
+)
+def test_what_cannot_be(server, settings, said):
+    before = shown(server)
+    answer = change(server, **settings)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+    assert shown(server) == before
+
+
+def test_who_may(tmp_path):
+    write_model(tmp_path / "models", "m", SAYS, VECTOR)
+    tokens = tmp_path / "control"
+    tokens.write_text("control\n")
+    with Server(tmp_path / "models", control_token_file=str(tokens)) as server:
+        assert change(server, log_verbose_level=1).status_code == 401
+        assert requests.get(server.url + "/v2/logging", timeout=30).status_code == 401
+        headers = {"Authorization": "Bearer control"}
+        answer = requests.post(
+            server.url + "/v2/logging", json={"log_verbose_level": 1}, headers=headers, timeout=30
+        )
+        assert answer.status_code == 200
+        wait_until(lambda: "logging by 127.0.0.1 with the token" in server.log)
