@@ -9,16 +9,17 @@ import click
 from ksrv.server.settings import SIZE_KEYS, Field, SettingsError, fields, resolve
 
 SECTIONS = {
-    "Models": ("model_name", "model_settings", "reload", "debug", "poll_interval", "ready_when"),
-    "Addresses": ("http", "grpc", "grpc_server", "insecure"),
+    "Models": ("model_name", "model_settings", "reload", "debug", "poll_interval", "model_control",
+               "load_model", "ready_when"),
+    "Addresses": ("http", "grpc", "grpc_server", "http2", "insecure"),
     "Access": ("token_file", "control_token_file", "allowed_origins", "tls_cert", "tls_key", "tls_client_ca"),
     "Processes and threads": ("workers", "threads", "io_threads", "worker_class", "worker_timeout"),
     "Connections": ("max_connections", "backlog", "keepalive", "head_timeout", "transfer_grace",
-                    "min_transfer_rate", "transfer_timeout", "drain_delay", "stop_timeout"),
+                    "min_transfer_rate", "transfer_timeout", "max_connection_age", "drain_delay", "stop_timeout"),
     "Requests and answers": ("decompress_requests", "compress_responses", "nan_literals",
                              "allow_shared_memory", "jpeg_decoder", "retain_freed_memory"),
     "TorchServe": ("torchserve_api", "torchserve_config"),
-    "Logs, metrics and page": ("log_format", "log_level", "access_log", "metrics", "ui"),
+    "Logs, metrics and page": ("log_format", "log_level", "access_log", "metrics", "metrics_compat", "trace", "ui"),
 }  # fmt: skip
 """The settings of each section of the help; those that begin with limits. are a section, and so is the rest."""
 
