@@ -6,6 +6,7 @@ for that batch any more.
 """
 
 import asyncio
+import dis
 from collections.abc import Callable, Generator, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any, Protocol
@@ -211,7 +212,7 @@ def _array(tensor: Tensor) -> Array:
 
 
 def calls_models(handler: Any) -> bool:
-    """Tell whether the code of a handler's modules mentions `models`, as one that calls others does.
+    """Tell whether the code of a handler's modules reads `context.models`.
 
     Args:
         handler: The handler.
@@ -240,5 +241,14 @@ def _functions(kind: type) -> Iterator[Any]:
 
 
 def _mentions(code: CodeType) -> bool:
+    """Whether a function reads `context.models`; other things are called models too."""
+    if "models" in code.co_names:
+        before = ""
+        for instruction in dis.get_instructions(code):
+            is_read = instruction.opname == "LOAD_ATTR" and instruction.argval == "models"
+            if is_read and before in ("context", "ctx"):
+                return True
+            if instruction.opname != "CACHE":
+                before = str(instruction.argval)
     inner = (one for one in code.co_consts if isinstance(one, CodeType))
-    return "models" in code.co_names or any(map(_mentions, inner))
+    return any(map(_mentions, inner))
