@@ -175,12 +175,15 @@ cdef class _Payload:
         return out
 
 
+cdef bytes _written(Writer &out):
+    return PyBytes_FromStringAndSize(<const char *>out.data(), <Py_ssize_t>out.size())
+
+
 cdef list _parts(Writer &head, list payloads):
     """A message in parts: bytes, and the tensors that stay. None where none does."""
     cdef list parts = []
     cdef _Payload payload
     cdef bint any_stays = False
-    cdef unsigned char *out
     cdef bytes small
     for payload in payloads:
         any_stays = any_stays or payload.stays()
@@ -190,10 +193,10 @@ cdef list _parts(Writer &head, list payloads):
         head.tag(6, WIRE_BYTES)
         head.varint(payload.size)
         if payload.stays():
-            parts.append(PyBytes_FromStringAndSize(<const char *>head.data(), <Py_ssize_t>head.size()))
+            parts.append(_written(head))
             parts.append(payload.data)
         elif payload.elements:
-            parts.append(PyBytes_FromStringAndSize(<const char *>head.data(), <Py_ssize_t>head.size()))
+            parts.append(_written(head))
             small = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>payload.size)
             payload.copy(<unsigned char *>PyBytes_AS_STRING(small))
             parts.append(small)
@@ -204,7 +207,7 @@ cdef list _parts(Writer &head, list payloads):
     if head.failed():
         raise MemoryError("no memory for a response's small fields")
     if head.size():
-        parts.append(PyBytes_FromStringAndSize(<const char *>head.data(), <Py_ssize_t>head.size()))
+        parts.append(_written(head))
     return parts
 
 
@@ -228,7 +231,8 @@ def render(
         outputs: For each output its name, datatype, shape, parameters and data: a C-contiguous
             little-endian buffer, or the list of elements of a BYTES tensor.
         stream: Whether the answer is wrapped into a ModelStreamInferResponse.
-        apart: Whether the message may come in parts, of which large tensors are the caller's memory.
+        apart: Whether the message may come in parts, of which large tensors are the caller's
+            memory.
 
     Returns:
         The message, into which tensors are copied once, or the list of its parts.
