@@ -123,7 +123,8 @@ class ThreadWaiter:
         """
         if client is None:
             return engine.infer(request)
-        handle = engine.submit(request, caller_blocks=True)
+        # A thread that ran the request itself could not have its client watched meanwhile.
+        handle = engine.submit(request)
         if not client.watch(handle) and isinstance(handle, (NativeHandle, SplitRequest)):
             while not handle.join(time.monotonic_ns() + LOOK_NS):
                 if client.disconnected():

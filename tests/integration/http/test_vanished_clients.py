@@ -128,10 +128,10 @@ class Held:
             assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
 
 
-@pytest.fixture(scope="module")
-def held(tmp_path_factory):
+@pytest.fixture(scope="module", params=["inline", "process"])
+def held(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("vanished")
-    folder = write_model(root, "m", HANDLER, TENSORS)
+    folder = write_model(root, "m", HANDLER, f"{TENSORS}executor: {request.param}\n")
     with Server(root) as server:
         yield Held(server, folder)
 
