@@ -206,6 +206,7 @@ int main(int count, char **arguments) {
     worker->server.stop();
     worker->http.stop();
     for (std::thread &thread : threads) thread.join();
+    delete worker;
     if (process_budget().held()) {
         std::printf("%llu bytes are held still\n", static_cast<unsigned long long>(process_budget().held()));
         return 1;
