@@ -65,11 +65,11 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the long files first, the order within a file stays; leave out what is plain by its nature."""
-    if config.getoption("--way") != "plain":
-        for item in items:
-            if marker := item.get_closest_marker("only_plain"):
-                item.add_marker(pytest.mark.skip(reason=str(marker.args[0])))
+    """Put the long files first, the order within a file stays; leave out what a way changes by its nature."""
+    for item in items:
+        for marker in item.iter_markers("differs_by"):
+            if config.getoption("--way") in marker.args:
+                item.add_marker(pytest.mark.skip(reason=str(marker.kwargs["why"])))
 
     def place(item: pytest.Item) -> int:
         path = item.path.as_posix()

@@ -5,8 +5,7 @@ speak plainly to, so that every test sends what it always sends. `--way chunked`
 sends bodies of a known length in chunks. `--way process` has the models of a server that name no executor
 run in processes of their own.
 
-Tests of what a way changes by its nature (an encrypted port that is the subject, a `Content-Length` beyond
-the limit) have the marker `only_plain`, with the reason.
+Tests of what a way changes by its nature, as a `Content-Length` beyond the limit, have the marker `differs_by`.
 """
 
 import contextlib
@@ -309,7 +308,7 @@ def servers_by_way(way: str) -> Iterator[None]:
                 del self._settings["tls_cert"], self._settings["tls_key"]
                 self.http = _relayed(self, self.http, tls_context(cert, "http/1.1"))
                 self.grpc = _relayed(self, self.grpc, tls_context(cert, "h2"))
-            elif way == "chunked" and "tls_cert" not in self._settings:
+            elif way == "chunked" and not own_tls and not on_paths:
                 self.http = _relayed(self, self.http, None, Reframer)
 
         def end_by_way(self: Any, *how: Any) -> None:

@@ -74,7 +74,7 @@ def test_the_token_opens_what_does_not_change_things(guarded):
     assert requests.post(load, headers=CONTROL).status_code == 200
 
 
-@pytest.mark.only_plain("a server with TLS of its own is behind no proxy")
+@pytest.mark.differs_by("tls", why="a server with TLS of its own is behind no proxy")
 def test_who_a_proxy_on_this_machine_speaks_for_is_told_at_the_start(repository, guarded, tmp_path):
     note = "a proxy on this machine that sets no X-Forwarded-For"
     assert note not in guarded.log  # it has a control token

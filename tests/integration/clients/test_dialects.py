@@ -224,7 +224,7 @@ def test_what_the_page_of_2022_calls_wrong(server, files):
 # ---- curl --------------------------------------------------------------------------------------
 
 
-@pytest.mark.only_plain("the README's lines name no authority")
+@pytest.mark.differs_by("tls", why="the README's lines name no authority")
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_readmes_curl_lines(server, files, tmp_path):
     """As they stand, but for the address and the model's name."""
