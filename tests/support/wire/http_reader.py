@@ -51,7 +51,7 @@ def parse_answers(received: bytes) -> list[Answer]:
 def read_message(
     connection: socket.socket, rest: bytes = b"", head_piece: int = 65536
 ) -> tuple[bytes, bytes, bytes]:
-    """One answer that announces its length.
+    """One answer that announces its length, or an interim one, which has no body.
 
     Args:
         connection: Where it is read from.
@@ -69,6 +69,8 @@ def read_message(
     while b"\r\n\r\n" not in data:
         data += _piece(connection, head_piece, data)
     head, _, data = data.partition(b"\r\n\r\n")
+    if re.match(rb"HTTP/1\.1 1\d\d ", head):
+        return head, b"", data
     announced = re.search(rb"(?i)\r\ncontent-length: (\d+)", head)
     assert announced, f"no length in {head!r}"
     length = int(announced[1])
