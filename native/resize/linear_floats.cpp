@@ -59,7 +59,7 @@ KSRV_AVX2 void resize_width_rgb(const std::uint8_t *row, const std::uint32_t *of
         const __m256 left = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
         const __m256 right =
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes)));
-        const __m128 pair = _mm_castpd_ps(_mm_load_sd(reinterpret_cast<const double *>(weights + x)));
+        const __m128 pair = _mm_castsi128_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(weights + x)));
         const __m256 b = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(pair), spread);
         const __m256 a = _mm256_sub_ps(one, b);
         const __m256 sum = _mm256_add_ps(_mm256_mul_ps(left, a), _mm256_mul_ps(right, b));
