@@ -7,10 +7,14 @@ from typing import Any
 from ksrv._native.queue.request_handle import NO_DEADLINE, NativeHandle
 from ksrv.engine.request_handle import QueuedRequest, RequestHandle, SplitRequest
 from ksrv.errors import Cancelled, InferenceError
+from ksrv.handlers.debugging import came_through_a_proxy
+from ksrv.observe.tracing import TRACEPARENT
 from ksrv.request import BatchInputs, InferRequest, InferResponse
 
 LOOK_NS = 50_000_000
 """Between two looks whether a client still waits for the batch that called."""
+VIA = "ksrv"
+"""The header `via` of a call for a batch with a request that came through a proxy."""
 
 
 class CallFromBatch:
@@ -80,6 +84,8 @@ class ModelCalls:
         """
         callers: list[NativeHandle] = [] if caller is None else list(caller.handles or ())
         request.callers = self._chain(callers)
+        if caller is not None:
+            request.headers = inherited_headers(caller)
         if request.model_name in request.callers:
             chain = " -> ".join([*request.callers, request.model_name])
             raise InferenceError(f"models call each other in a circle: {chain}", 500)
@@ -97,3 +103,19 @@ class ModelCalls:
                 found |= dict.fromkeys(caller.request.callers)
         found[self._name] = None
         return tuple(found)
+
+
+def inherited_headers(caller: BatchInputs) -> dict[str, str]:
+    """Return a call's headers: the ids that a batch's requests share, and that one came by proxy.
+
+    Args:
+        caller: The batch that calls.
+    """
+    found: dict[str, str] = {}
+    for name in ("x-request-id", TRACEPARENT):
+        values = {request.headers.get(name, "") for request in caller.requests}
+        if len(values) == 1 and (value := values.pop()):
+            found[name] = value
+    if came_through_a_proxy(caller):
+        found["via"] = VIA
+    return found

@@ -82,8 +82,14 @@ def profiled(
         if not asking or came_through_a_proxy(inputs):
             return run(inputs)
         kind = next(iter(asking.values()))
-        with _profiling:  # a process has one profiler
-            outputs, text = (_torch if kind == "torch" else _python)(run, inputs)
+        # A process has one profiler. Nothing waits for it: a profiled handler may call this model.
+        if _profiling.acquire(blocking=False):
+            try:
+                outputs, text = (_torch if kind == "torch" else _python)(run, inputs)
+            finally:
+                _profiling.release()
+        else:
+            outputs, text = run(inputs), "another request is being profiled"
         for index in asking:
             outputs.parameters.setdefault(index, {})[PARAMETER] = text
         return outputs

@@ -4,12 +4,14 @@ import http.client
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from ksrv.client import Client, StatusError
 from ksrv.testing import Server
+from tests.support.wait_until import wait_until
 
 HANDLER = """
 from ksrv import BaseHandler, Float32, InferenceError
@@ -37,13 +39,22 @@ class Old(BaseHandler):
     def handle(self, data, context):
         raise LookupError("no such word")
 """
+OUTER = """
+from ksrv import BaseHandler, Float32
+
+class Outer(BaseHandler):
+    def inference(self, x: Float32[2]) -> Float32[2]:
+        parameters = self.context.batch.requests[0].parameters
+        called = self.context.models["faulty"].submit({"x": x}, parameters=parameters)
+        return called.result()["output"]
+"""
 LINE = "handler.py, line 17, in divide: return x / undefined\nNameError: name 'undefined' is not defined"
 
 
 @pytest.fixture(scope="module", params=["inline", "process"])
 def repository(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    for name, text in (("faulty", HANDLER), ("old", OLD)):
+    for name, text in (("faulty", HANDLER), ("old", OLD), ("outer", OUTER)):
         (root / name).mkdir()
         (root / name / "handler.py").write_text(text)
         yaml = f"handler: handler.py\nexecutor: {request.param}\nwarmup: false\n"
@@ -81,10 +92,10 @@ def test_a_handler_written_for_torchserve_tells_its_lines_too(server):
     assert text.endswith("LookupError: no such word")
 
 
-def post(server, document, **headers):
+def post(server, document, model="faulty", **headers):
     host, _, port = server.http.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
-    connection.request("POST", "/v2/models/faulty/infer", json.dumps(document), headers)
+    connection.request("POST", f"/v2/models/{model}/infer", json.dumps(document), headers)
     response = connection.getresponse()
     answer = json.loads(response.read())
     connection.close()
@@ -96,14 +107,15 @@ def request(value, **parameters):
     return {"inputs": [tensor], "parameters": parameters}
 
 
+@pytest.mark.parametrize("model", ["faulty", "outer"])
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via"])
-def test_clients_behind_a_proxy_are_told_nothing_more(server, header):
-    status, answer = post(server, request(1), **{header: "192.0.2.7"})
+def test_clients_behind_a_proxy_are_told_nothing_more(server, header, model):
+    status, answer = post(server, request(1), model, **{header: "192.0.2.7"})
     assert (status, answer["error"]) == (
         500,
         "the stage inference of the model faulty failed with NameError",
     )
-    status, answer = post(server, request(0, profile="python"), **{header: "192.0.2.7"})
+    status, answer = post(server, request(0, profile="python"), model, **{header: "192.0.2.7"})
     assert (status, answer.get("parameters")) == (200, None)
 
 
@@ -117,6 +129,24 @@ def test_a_request_may_ask_for_a_profile(server):
     status, answer = post(server, request(1, profile="python"))
     assert status == 500
     assert LINE in answer["error"]
+
+
+def test_the_failure_of_a_called_model_names_its_lines_and_the_callers_request(server):
+    status, answer = post(server, request(1), "outer", **{"X-Request-ID": "the-callers"})
+    assert status == 500
+    assert LINE in answer["error"]
+    failed = "the model faulty failed in inference; requests: the-callers"
+    wait_until(lambda: failed in server.log)
+
+
+def test_a_model_that_a_profiled_handler_calls_may_be_asked_for_a_profile_too(server):
+    for _ in range(2):
+        status, answer = post(server, request(0, profile="python"), "outer")
+        assert status == 200
+        assert "(inference)" in answer["parameters"]["profile"]
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(post, server, request(0, profile="python"), "outer") for _ in "1234"]
+        assert {one.result()[0] for one in asked} == {200}
 
 
 def test_a_profile_of_torch(server):
