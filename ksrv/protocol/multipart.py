@@ -8,8 +8,6 @@ and boundaries are bounded before they cost anything.
 import re
 from dataclasses import dataclass
 
-from falcon import parse_header
-
 from ksrv.errors import InvalidRequest, quote
 from ksrv.request import Element
 
@@ -19,9 +17,19 @@ PART_HEAD = 8 * 1024
 BOUNDARY = 70
 """The longest boundary that MIME allows."""
 
+FIELD = 1024
+"""Bytes of a part's disposition, or of its content type."""
+
 _VIEWED = 64 * 1024
 _AFTER_DELIMITER = re.compile(rb"(--)?[ \t]*(\r\n|\Z)")
 _END_OF_HEAD = re.compile(rb"\r\n\r\n")
+# Possessive, so that no text is looked at twice, whatever it holds.
+_OPTION = re.compile(
+    r"\s*+;\s*+"
+    r'(?:([^\s;="]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"|([^;"]*+)))?+',
+    re.DOTALL,
+)
+_ESCAPED = re.compile(r'\\(["\\])')
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,41 @@ def read_multipart(body: memoryview, boundary: str) -> list[FormPart]:
     return parts
 
 
+def media_type(content_type: str) -> str:
+    """Return a content type without its options, in lower case.
+
+    Args:
+        content_type: As sent, or "".
+    """
+    return content_type.partition(";")[0].strip().lower()
+
+
+def header_options(value: str) -> dict[str, str]:
+    """Return the options of a header's value, names in lower case: `form-data; name="a"`.
+
+    Args:
+        value: The value; what stands before its first semicolon is not looked at.
+
+    Raises:
+        InvalidRequest: An option is not written as `name=token` or `name="text"`.
+    """
+    options: dict[str, str] = {}
+    value = value.rstrip()
+    at = value.find(";")
+    while 0 <= at < len(value):
+        found = _OPTION.match(value, at)
+        if found is None:
+            raise InvalidRequest(
+                f"the header value {quote(value)} is malformed at character {at}; each option is "
+                f'written as ; name=token or ; name="text"'
+            )
+        name, text, token = found.groups()
+        if name is not None:
+            options[name.lower()] = token.strip() if text is None else _ESCAPED.sub(r"\1", text)
+        at = found.end()
+    return options
+
+
 def as_element(view: memoryview) -> Element:
     """Return bytes of a body as an element: a view where a copy would cost."""
     return view if len(view) >= _VIEWED else bytes(view)
@@ -112,10 +155,18 @@ def _head(body: memoryview, start: int, number: int) -> tuple[str, str, bool, in
     name, kind, is_file = None, "", False
     for line in bytes(body[start : found.start()]).split(b"\r\n"):
         field, _, value = line.partition(b":")
+        field = field.strip().lower()
+        if field not in (b"content-disposition", b"content-type"):
+            continue
+        if len(value) > FIELD:
+            raise InvalidRequest(
+                f"part {number} of the multipart body has a {field.decode()} of {len(value)} bytes; "
+                f"at most {FIELD} are read"
+            )
         text = value.strip().decode("utf-8", "replace")
-        match field.strip().lower():
+        match field:
             case b"content-disposition":
-                options = parse_header(text)[1]
+                options = header_options(text)
                 name = options.get("name")
                 is_file = not options.keys().isdisjoint(("filename", "filename*"))
             case b"content-type":

@@ -10,12 +10,16 @@ part of a form may be JSON, and is then the v2 request with all the rest.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from falcon import parse_header
-
 from ksrv._native.tensor.bytes_tensor import signature
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits
-from ksrv.protocol.multipart import MULTIPART, FormPart, read_multipart
+from ksrv.protocol.multipart import (
+    MULTIPART,
+    FormPart,
+    header_options,
+    media_type,
+    read_multipart,
+)
 from ksrv.request import Element, Tensor
 from ksrv.spec import ModelSpec, TensorSpec
 
@@ -65,12 +69,13 @@ def read_upload(
     """
     lowered = content_type.lower()
     if lowered.startswith(_FORM):
-        kind, options = parse_header(content_type)
-        if kind.lower() != MULTIPART:
+        kind = media_type(content_type)
+        if kind != MULTIPART:
             raise InvalidRequest(
                 f"the body has the content type {quote(kind)}; a form with files has {MULTIPART}"
             )
-        return _form(read_multipart(body, options.get("boundary", "")), spec, limits, input_name)
+        boundary = header_options(content_type).get("boundary", "")
+        return _form(read_multipart(body, boundary), spec, limits, input_name)
     if lowered.startswith(_IMAGE) or signature(body) is not None:
         name = input_name or image_input(spec)
         return Upload([_tensor(name, [body], spec)])
@@ -109,7 +114,7 @@ def _form(
     document: memoryview | None = None
     elements: dict[str, list[Element]] = {}
     for part in parts:
-        if parse_header(part.content_type)[0].lower() == JSON_TYPE:
+        if media_type(part.content_type) == JSON_TYPE:
             if document is not None:
                 raise InvalidRequest(f"the form has two parts of the type {JSON_TYPE}; one may be")
             document = memoryview(part.value)

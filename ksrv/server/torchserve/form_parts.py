@@ -4,10 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
-from falcon import parse_header
-
 from ksrv.errors import InvalidRequest
-from ksrv.protocol.multipart import MULTIPART, PARTS, as_element, read_multipart
+from ksrv.protocol.multipart import (
+    MULTIPART,
+    PARTS,
+    as_element,
+    header_options,
+    media_type,
+    read_multipart,
+)
 from ksrv.request import Element
 
 FORM_BYTES = 64 * 1024 * 1024
@@ -42,14 +47,14 @@ def read_parts(
     Raises:
         InvalidRequest: The body is no form of the announced kind, or beyond a bound.
     """
-    kind, options = parse_header(content_type or "")
+    kind = media_type(content_type or "")
     parts = [Part(name, value.encode("utf-8", "replace")) for name, value in query]
-    kind = kind.lower()
     if kind == MULTIPART:
+        boundary = header_options(content_type or "").get("boundary", "")
         # To TorchServe a part without a file name is a field of a form, which has no content type.
         parts += [
             Part(part.name, part.value, part.content_type if part.is_file else "")
-            for part in read_multipart(body, options.get("boundary", ""))
+            for part in read_multipart(body, boundary)
         ]
     elif kind == "application/x-www-form-urlencoded" and body:
         parts += _form(body)

@@ -302,6 +302,12 @@ def test_a_model_of_planes_says_how_it_would_take_images(client):
             "multipart/form-data; boundary=b",
             "no head that ends",
         ),
+        (
+            b'--b\r\nContent-Disposition: form-data; name="' + b";" * 500 + b"\r\n\r\n",
+            "multipart/form-data; boundary=b",
+            "is malformed at character",
+        ),
+        (b"--b--\r\n", 'multipart/form-data; boundary="' + ";" * 5000, "is malformed at"),
     ],
 )
 def test_malformed_uploads_are_refused(client, body, kind, text):
