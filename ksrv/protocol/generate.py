@@ -13,10 +13,13 @@ import numpy as np
 import orjson
 
 from ksrv.errors import InvalidRequest, quote
-from ksrv.limits import Limits
+from ksrv.limits import Limits, show_limit
 from ksrv.protocol import rest
 from ksrv.request import InferRequest, InferResponse, Tensor
 from ksrv.spec import ModelSpec, TensorSpec
+
+MOST_BYTES = 1024 * 1024
+"""Bytes of a request: it is read as objects of Python, which take up to thirty times as many."""
 
 TEXT_INPUT = "text_input"
 TEXT_OUTPUT = "text_output"
@@ -56,6 +59,8 @@ def parse_generate(
         parameters = {}
     if not isinstance(parameters, dict):
         raise InvalidRequest("'parameters' of a generate request must be a JSON object")
+    for key, value in parameters.items():
+        _check_parameter(key, value)
     parameters = dict(parameters)
     inputs: dict[str, Any] = {}
     text_name = _text_name(spec)
@@ -65,6 +70,7 @@ def parse_generate(
         if declared is None:
             if key in parameters:
                 raise InvalidRequest(f"the parameter {quote(key)} is given twice")
+            _check_parameter(key, value)
             parameters[key] = value
         elif target in inputs:
             raise InvalidRequest(f"the input {quote(target)} is given twice")
@@ -73,7 +79,22 @@ def parse_generate(
     if parameters:
         made["parameters"] = parameters
     made["inputs"] = list(inputs.values())
-    return rest.parse_infer(orjson.dumps(made), None, spec, limits, headers=headers)
+    try:
+        text = orjson.dumps(made)
+    except orjson.JSONEncodeError:  # it writes fewer levels than it reads
+        raise InvalidRequest(
+            f"the inputs are nested above the {show_limit('json_depth', limits.json_depth)}"
+        ) from None
+    return rest.parse_infer(text, None, spec, limits, headers=headers)
+
+
+def _check_parameter(key: str, value: Any) -> None:
+    if isinstance(value, list | dict):
+        found = "an array" if isinstance(value, list) else "an object"
+        raise InvalidRequest(
+            f"{quote(key)} is no input of the model, and as a parameter it is {found}; expected a "
+            f"string, a number or a boolean"
+        )
 
 
 def _text_name(spec: ModelSpec) -> str | None:

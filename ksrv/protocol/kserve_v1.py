@@ -19,7 +19,7 @@ from ksrv._native.json.number_array import NumbersError
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
 from ksrv.protocol.error_texts import json_too_large, numbers_fault
-from ksrv.protocol.json_data import B64, leaves, to_element
+from ksrv.protocol.json_data import B64, to_element
 from ksrv.protocol.rest import JSON_TYPE, RenderedBody, json_values
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
 from ksrv.request import InferRequest, InferResponse, Tensor
@@ -28,8 +28,8 @@ from ksrv.spec import ModelSpec, TensorSpec
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-MOST_BYTES = 16 * 1024 * 1024
-"""Bytes of a request: it is read as objects of Python, which take several times as many."""
+MOST_BYTES = 4 * 1024 * 1024
+"""Bytes of a request: it is read as objects of Python, which take up to thirty times as many."""
 
 
 def parse_predict(
@@ -115,48 +115,72 @@ def _only_input(spec: ModelSpec) -> str:
 def _tensor(name: str, rows: list[Any], index: int, spec: ModelSpec, limits: Limits) -> Tensor:
     declared = spec.input(name)
     subject = f"input {quote(name)} (index {index})"
-    leaf = next(leaves(rows), None)
-    if isinstance(leaf, str | dict):
-        is_image = declared is not None and declared.image is not None
+    values, own = _flat(rows, subject, limits)
+    is_image = declared is not None and declared.image is not None
+    if values and isinstance(values[0], str | dict):
+        tail = _checked((), own, subject) if is_image else _tail(declared, own, subject)
+        shape = (len(rows), *tail)
         elements = [
-            to_element(value, is_image, subject, place) for place, value in enumerate(leaves(rows))
+            to_element(value, is_image, subject, place) for place, value in enumerate(values)
         ]
-        tail = () if is_image else _tail(rows, declared, limits)
-        if len(elements) != len(rows) * prod(tail):
-            raise InvalidRequest(f"{subject}: the rows are not of one shape")
-        return Tensor(name, "BYTES", (len(rows), *tail), elements)
-    shape = (len(rows), *_tail(rows, declared, limits))
+        return Tensor(name, "BYTES", shape, elements)
+    shape = (len(rows), *_tail(declared, own, subject))
     datatype = "FP64" if declared is None else declared.datatype
     widened = {"FP16": "FP32", "BF16": "FP32", "BYTES": "FP64"}.get(datatype, datatype)
-    text = memoryview(orjson.dumps(rows))
+    try:
+        text = memoryview(orjson.dumps(values))
+    except orjson.JSONEncodeError:  # it writes fewer levels than it reads
+        raise InvalidRequest(
+            f"{subject}: an object among the numbers is nested above the "
+            f"{show_limit('json_depth', limits.json_depth)}"
+        ) from None
     count = prod(shape)
     try:
-        values = number_array.read(text, 0, len(text), widened, count)
+        numbers = number_array.read(text, 0, len(text), widened, count)
     except NumbersError as error:
         raise numbers_fault(error, text, 0, name, index, widened, count) from None
     if datatype == "FP16":
-        values = values.astype(np.float16)
+        numbers = numbers.astype(np.float16)
     elif widened != datatype:
         datatype = widened  # refused by the model's validator, which says what it expects
-    return Tensor(name, datatype, shape, values.reshape(shape))
+    return Tensor(name, datatype, shape, numbers.reshape(shape))
 
 
-def _tail(rows: list[Any], declared: TensorSpec | None, limits: Limits) -> tuple[int, ...]:
-    """Return the shape of a row: the declared one where it is fixed, else that of the first row."""
-    if declared is not None:
-        fixed = [size for size in declared.shape[1:] if isinstance(size, int) and size >= 0]
-        if len(fixed) == len(declared.shape[1:]):
-            return tuple(fixed)
+def _flat(rows: list[Any], subject: str, limits: Limits) -> tuple[list[Any], tuple[int, ...]]:
+    """Return the values of all rows one after the other, and the shape of each row."""
+    most = min(limits.rank, limits.json_depth)
     shape: list[int] = []
-    row = rows[0]
-    while isinstance(row, list):
-        shape.append(len(row))
-        if len(shape) >= limits.rank:
-            raise InvalidRequest(
-                f"a row has more dimensions than the {show_limit('rank', limits.rank)}"
-            )
-        row = row[0] if row else None
-    return tuple(shape)
+    values = rows
+    while any(isinstance(value, list) for value in values):
+        shape.append(len(values[0]) if isinstance(values[0], list) else 0)
+        if len(shape) >= most:
+            name = "rank" if most == limits.rank else "json_depth"
+            raise InvalidRequest(f"a row has more dimensions than the {show_limit(name, most)}")
+        if any(not isinstance(value, list) or len(value) != shape[-1] for value in values):
+            raise InvalidRequest(f"{subject}: the rows are not of one shape")
+        values = [inner for value in values for inner in value]
+    return values, tuple(shape)
+
+
+def _tail(declared: TensorSpec | None, own: tuple[int, ...], subject: str) -> tuple[int, ...]:
+    """Return the shape of a row: the declared one where it is fixed, else its own.
+
+    A row may have fewer dimensions than the declared ones where it holds as many values.
+    """
+    if declared is None:
+        return own
+    fixed = tuple(size for size in declared.shape[1:] if isinstance(size, int) and size >= 0)
+    if len(fixed) != len(declared.shape[1:]):
+        return own
+    return _checked(fixed, own, subject)
+
+
+def _checked(tail: tuple[int, ...], own: tuple[int, ...], subject: str) -> tuple[int, ...]:
+    if own != tail and (len(own) >= len(tail) or prod(own) != prod(tail)):
+        raise InvalidRequest(
+            f"{subject}: each row has the shape {list(own)}, but the model expects {list(tail)}"
+        )
+    return tail
 
 
 def render_predict(

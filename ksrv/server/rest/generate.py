@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING
 
 import falcon
+import msgspec
 
 from ksrv._native.memory.memory_budget import MemoryBudget
-from ksrv.protocol.generate import parse_generate, render_generate
+from ksrv.protocol.generate import MOST_BYTES, parse_generate, render_generate
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import content_length, read_body
@@ -46,6 +47,8 @@ class GenerateResource:
         self._budget = budget
         self._access = access
         self._waiter = waiter
+        most = min(settings.limits.json, MOST_BYTES)
+        self._body_limits = msgspec.structs.replace(settings.limits, json=most)
 
     def on_post(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""
@@ -91,20 +94,19 @@ class GenerateResource:
     def _read(
         self, req: falcon.Request, reservation: Reservation, name: str, version: str
     ) -> InferRequest:
-        limits = self._settings.limits
         target = self._engine.find(
             name, version
         )  # an unknown model is told before the body is read
         body = read_body(
             req.env,
-            limits,
+            self._body_limits,
             reservation,
-            bound=json_bound(None, content_length(req.env), limits),
+            bound=json_bound(None, content_length(req.env), self._body_limits),
             decompress=self._settings.decompress_requests,
             on_read=req.context.mark_reading,
         )
         headers = request_headers(req.env, with_credentials=not self._access.needs_token)
-        request = parse_generate(body, target.spec, limits, headers=headers)
+        request = parse_generate(body, target.spec, self._settings.limits, headers=headers)
         request.target = target
         request.model_name = name
         request.model_version = version

@@ -116,7 +116,7 @@ def test_images(served):
         ("echo", {"instances": []}, "'instances'"),
         ("echo", {"instances": {"x": 1}}, "'instances'"),
         ("echo", {"instances": [["a"]]}, "datatype 'BYTES'"),
-        ("echo", {"instances": [[1, 2], [3]]}, "asks for 4 values"),
+        ("echo", {"instances": [[1, 2], [3]]}, "not of one shape"),
         ("echo", {"instances": [[None]]}, "is null"),
         ("echo", {"instances": [1]}, "expects [-1, -1]"),
         ("echo", {"instances": [{"z": [1]}]}, "no input 'z'"),
@@ -130,6 +130,16 @@ def test_images(served):
         ("mean", {"instances": [{"b64": "!"}]}, "not base64"),
         ("mean", {"instances": [{"b64": 3}]}, "not a string"),
         ("half", {"instances": [[1, 2]]}, "JSON does not carry"),
+        ("echo", {"instances": [[1, [2]]]}, "not of one shape"),
+        ("two", {"instances": [{"a": [1, [2]], "b": [1, 2]}]}, "not of one shape"),
+        ("two", {"instances": [{"a": [[1], [2]], "b": [1, 2]}]}, "each row has the shape [2, 1]"),
+        ("two", {"instances": [{"a": [1, 2, 3], "b": [1, 2]}]}, "each row has the shape [3]"),
+        ("text", {"instances": [[[["a"]]]]}, "each row has the shape [1, 1, 1]"),
+        ("mean", {"instances": [["AAAA"]]}, "each row has the shape [1]"),
+        ("echo", b'{"instances": %s1%s}' % (b"[" * 900, b"]" * 900), "limit 'rank'"),
+        ("text", b'{"instances": %s"a"%s}' % (b"[" * 300, b"]" * 300), "limit 'rank'"),
+        ("echo", b'{"instances": [[1, %s1%s]]}' % (b'{"a":' * 900, b"}" * 900), "'json_depth'"),
+        ("text", b'{"instances": ["a", %s1%s]}' % (b'{"a":' * 900, b"}" * 900), "not a string"),
     ],
 )
 def test_what_is_no_predict_request_is_refused(served, model, document, text):
@@ -144,9 +154,9 @@ def test_binary_data_is_not_v1(served):
 
 
 def test_a_request_above_the_limit_of_v1_is_413(served):
-    text = b'{"instances": ["' + b"x" * (16 * 1024 * 1024) + b'"]}'
+    text = b'{"instances": ["' + b"x" * (4 * 1024 * 1024) + b'"]}'
     answer = predict(served, "text", text)
-    assert (answer.status_code, "16777216" in answer.text) == (413, True)
+    assert (answer.status_code, "4194304" in answer.text) == (413, True)
 
 
 def test_states(served):

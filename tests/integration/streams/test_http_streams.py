@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from ksrv.protocol.generate import MOST_BYTES
 from ksrv.testing import Server
 from tests.support.streams import (
     StreamedResponse,
@@ -97,6 +98,13 @@ def test_generate_routes_take_flat_json(server, behind):
     assert texts == ["a ", "b ", "a ", "b "]
 
 
+def nested(depth):
+    value = "a"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
@@ -115,6 +123,12 @@ def test_generate_routes_take_flat_json(server, behind):
         ({"text_input": [["a", "b"]]}, "shape"),
         ({"text_input": "a", "id": 5}, "id"),
         ({"text_input": "a", "priority": -1}, "priority"),
+        ({"text_input": nested(300)}, "json_depth"),
+        ({"text_input": nested(100)}, "32 dimensions"),
+        ({"text_input": ["a", nested(100)]}, "json_depth"),
+        ({"text_input": "a", "odd": nested(300)}, "'odd' is no input"),
+        ({"text_input": "a", "odd": {"b": [{}]}}, "'odd' is no input"),
+        ({"text_input": "a", "parameters": {"odd": nested(300)}}, "'odd' is no input"),
     ],
 )
 @pytest.mark.parametrize("route", ["generate", "generate_stream"])
@@ -122,6 +136,14 @@ def test_bad_generate_requests_are_told_what_is_wrong(server, asked, named, rout
     with StreamedResponse(server, f"/v2/models/words/{route}", asked) as found:
         assert found.status == 400
         assert named in next(found.lines())["error"]
+
+
+@pytest.mark.parametrize("route", ["generate", "generate_stream"])
+def test_a_generate_request_has_at_most_a_mebibyte(server, route):
+    refused = {"text_input": "a", "odd": "x" * MOST_BYTES}
+    with StreamedResponse(server, f"/v2/models/words/{route}", refused) as found:
+        assert found.status == 413
+        assert f"limit 'json' ({MOST_BYTES} bytes)" in next(found.lines())["error"]
 
 
 def test_routes_of_unknown_models_and_methods(server):
