@@ -61,7 +61,7 @@ def test_models_are_listed_and_described(server):
 
 @pytest.mark.parametrize(
     "path", ["/v2/models/nope", "/v2/models/double/versions/9", "/v2/models/nope/ready",
-             "/v2/models/nope/config", "/v2/models/nope/stats", "/v2/zzz", "/", "/v3",
+             "/v2/models/nope/config", "/v2/models/nope/stats", "/v2/zzz", "/ui/", "/v3",
              "/v2/models/double/nope", "/v2/models/a/b/c", "/v2/models/..%2f..%2fetc"],
 )  # fmt: skip
 def test_what_does_not_exist_is_404_with_a_json_error(server, path):

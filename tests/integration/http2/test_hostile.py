@@ -88,7 +88,7 @@ def test_a_body_above_the_limit_is_answered_413_before_it_comes(server):
         stream = client.begin("POST", INFER, [("content-length", str(9 << 20))])
         assert client.wait(stream).status == 413
         stream = client.begin("POST", INFER)
-        assert client.send(stream, bytes(9 << 20), end=True) < 9 << 20
+        assert client.send(stream, bytes(32 << 20), end=True) < 32 << 20
         assert client.wait(stream).status == 413
         assert client.request("GET", "/v2/health/live").status == 200  # on the same connection
 

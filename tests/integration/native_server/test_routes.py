@@ -139,9 +139,11 @@ def test_headers_reach_the_handler_on_both_routes(http_server):
         with http_server.connect() as client:
             client.sendall(infer(4, *fields, *more, headers=True))
             answers.append(read_message(client)[1])
-    names = b"content-length,content-type,host,inference-header-content-length,x-one,x-two"
+    names = (
+        b"content-length,content-type,host,inference-header-content-length,x-one,x-request-id,x-two"
+    )
     assert names in answers[0]
-    assert b"x-one,x-two" in answers[1]
+    assert b"x-one,x-request-id,x-two" in answers[1]
 
 
 def status_of(answer):

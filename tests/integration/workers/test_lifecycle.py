@@ -15,6 +15,7 @@ import pytest
 import requests
 
 from ksrv.testing import Server, ServerFailed
+from tests.support import image_files
 from tests.support.models import (
     write_all,
     write_broken,
@@ -325,13 +326,20 @@ def test_a_model_that_fails_is_in_the_table_and_the_log_and_the_others_serve(tmp
 def test_the_curl_line_works_as_it_stands(tmp_path):
     write_all(tmp_path)
     write_mean(tmp_path)
+    (tmp_path / "image.jpg").write_bytes(image_files.jpeg(20, 30))
     for name in ("double", "mean", "echo"):
         with Server(tmp_path / name) as server:
             while not (lines := re.findall(r"^.*curl -s.*\n", server.log, re.M)):
                 time.sleep(0.02)
             (line,) = lines
             done = subprocess.run(
-                line, shell=True, capture_output=True, text=True, check=True, timeout=30
+                line,
+                shell=True,
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=30,
             )
             assert '"outputs"' in done.stdout, (line, done.stdout)
 

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from ksrv.handlers import context
+from ksrv.handlers import handler_context
 from ksrv.handlers.runner import HandlerLoadError, Runner
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchInputs, BatchRequest, Tensor
@@ -79,7 +79,7 @@ assert "torch" not in sys.modules
 
 def test_auto_goes_to_the_cpu_where_the_gpu_does_not_work(tmp_path, monkeypatch, caplog):
     write_relu(tmp_path / "relu.onnx")
-    monkeypatch.setattr(context, "choose_onnx_device", lambda wanted, instance: "cuda:0")
+    monkeypatch.setattr(handler_context, "choose_onnx_device", lambda wanted, instance: "cuda:0")
     _, answer = run(tmp_path / "relu.onnx", np.array([[-1, 0, 2]], np.float32))
     assert answer.tensors[0].data.tolist() == [[0, 0, 2]]
     assert "on the CPU" in caplog.text
