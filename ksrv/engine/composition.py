@@ -38,7 +38,7 @@ class CallFromBatch:
             Cancelled: No client waits for the batch any more.
         """
         while not self._handle.join(time.monotonic_ns() + LOOK_NS):
-            if self._callers and all(caller.done() for caller in self._callers):
+            if self._is_abandoned():
                 self._handle.cancel()
                 raise Cancelled("no client waits for the batch that called this model any more")
         return self._handle.wait()
@@ -48,8 +48,8 @@ class CallFromBatch:
         return self._handle.cancel()
 
     def done(self) -> bool:
-        """See `RequestHandle.done`."""
-        return self._handle.done()
+        """See `PendingResponse.done`; a call that no client waits for any more has ended."""
+        return self._handle.done() or self._is_abandoned()
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """See `RequestHandle.add_done_callback`."""
@@ -58,6 +58,9 @@ class CallFromBatch:
             callback(self)
 
         self._handle.add_done_callback(ended)
+
+    def _is_abandoned(self) -> bool:
+        return bool(self._callers) and all(caller.done() for caller in self._callers)
 
 
 class ModelCalls:

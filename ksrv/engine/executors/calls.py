@@ -1,24 +1,30 @@
-"""Calls to other models from a handler in a process of its own: both ends of CALL, WAIT and RESULT.
+"""Calls to other models from a handler in a process of its own: CALL, WAIT and LOOK at both ends.
 
 A call is submitted when it comes, and its result is sent when the handler waits for it. So several calls
-are under way at a time, and the handler's thread alone receives from the link.
+are under way at a time. Whoever holds the process's lock receives the answer to what it sent. A coroutine
+that waits for a call leaves that to a thread, which looks which calls have ended and never waits long.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ksrv._native.ipc import tensor_descriptors
-from ksrv._native.ipc.channel import ChannelError, Frame, Link
+from ksrv._native.ipc.channel import ChannelClosed, ChannelError, Frame, Link
 from ksrv.engine.executors import messages
-from ksrv.engine.executors.messages import MessageType, WaitMessage
+from ksrv.engine.executors.messages import MessageType, NumbersMessage, WaitMessage
 from ksrv.errors import HandlerFailed, KsrvError, Overloaded
 from ksrv.handlers.models import PendingResponse, Submit
 from ksrv.request import BatchInputs, BatchOutputs, InferRequest, InferResponse
 
 MOST_CALLS = 1024
 """Calls of one batch whose results were not waited for."""
+LOOK_SECONDS = 0.005
+"""A look waits for so long for a call to end; others of the process wait for the link meanwhile."""
+PAUSE_SECONDS = 0.0005
+"""Between two looks, for others that wait for the link."""
 
 
 class HandlerCalls:
@@ -32,6 +38,8 @@ class HandlerCalls:
         self._submit = submit
         self._batch: BatchInputs | None = None
         self._pending: dict[int, PendingResponse | KsrvError] = {}
+        self._looked_at: set[int] = set()
+        self._one_ended = threading.Event()
 
     @contextmanager
     def of_batch(self, batch: BatchInputs) -> Iterator[None]:
@@ -46,12 +54,13 @@ class HandlerCalls:
         finally:
             self._batch = None
             pending, self._pending = self._pending, {}
+            self._looked_at.clear()
             for one in pending.values():
                 if not isinstance(one, KsrvError):
                     one.cancel()
 
     def take(self, link: Link, frame: Frame) -> None:
-        """Take a CALL or WAIT message.
+        """Take a CALL, WAIT or LOOK message.
 
         Args:
             link: The process's link.
@@ -62,6 +71,9 @@ class HandlerCalls:
         """
         if frame.kind == MessageType.CALL:
             self._begin(link, frame)
+            return
+        if frame.kind == MessageType.LOOK:
+            self._look(link, frame)
             return
         note = messages.load(WaitMessage, frame.payload, frame.lenient)
         pending = self._pending.pop(note.number, None)
@@ -82,6 +94,27 @@ class HandlerCalls:
             self._pending[number] = self._submit(request, self._batch)
         except KsrvError as error:
             self._pending[number] = error
+
+    def _look(self, link: Link, frame: Frame) -> None:
+        """Say which of some calls have ended; wait a little for the first."""
+        numbers = messages.load(NumbersMessage, frame.payload, frame.lenient).numbers
+        if not self._pending.keys() >= set(numbers):
+            raise ChannelError(f"it looked for calls {numbers}, not all of which it made")
+        self._one_ended.clear()
+        for number in set(numbers) - self._looked_at:
+            self._looked_at.add(number)
+            pending = self._pending[number]
+            if not isinstance(pending, KsrvError):
+                pending.add_done_callback(lambda _: self._one_ended.set())
+        ended = self._ended(numbers)
+        if not ended and self._one_ended.wait(LOOK_SECONDS):
+            ended = self._ended(numbers)
+        payload, lenient = messages.dump(NumbersMessage(ended))
+        link.send(MessageType.ENDED, payload, sequence=frame.sequence, lenient=lenient, wait=False)
+
+    def _ended(self, numbers: list[int]) -> list[int]:
+        found = ((number, self._pending[number]) for number in numbers)
+        return [number for number, one in found if isinstance(one, KsrvError) or one.done()]
 
     def _send_result(self, link: Link, sequence: int, pending: PendingResponse | KsrvError) -> None:
         outputs = BatchOutputs([])
@@ -121,6 +154,8 @@ class CallsHome:
         self._lock = lock
         self._sequence = 0
         self._number = 0
+        self._awaited: dict[int, CallHome] = {}
+        self._looks = False
 
     def begin(self, sequence: int) -> None:
         """Let a batch make calls.
@@ -176,6 +211,7 @@ class CallsHome:
         with self._lock:
             if sequence != self._sequence:
                 raise HandlerFailed("the batch that called another model is over")
+            self._awaited.pop(number, None)
             note, lenient = messages.dump(WaitMessage(number, cancel))
             self._link.send(MessageType.WAIT, note, sequence=sequence, lenient=lenient)
             if cancel:
@@ -184,6 +220,47 @@ class CallsHome:
             if frame.kind != MessageType.RESULT:
                 raise ChannelError(f"a message was {frame.kind}, not RESULT")
             return messages.unpack_answer(frame, self._link.imported, 1)
+
+    def look_for(self, call: "CallHome", number: int) -> None:
+        """Have a thread wait for a call once its result is there, or once its batch is over.
+
+        Args:
+            call: The call.
+            number: Its number.
+        """
+        with self._lock:
+            self._awaited[number] = call
+            starts, self._looks = not self._looks, True
+        if starts:
+            threading.Thread(target=self._look, name="ksrv-calls", daemon=True).start()
+
+    def _look(self) -> None:
+        while (ended := self._look_once()) is not None:
+            for call in ended:
+                with suppress(KsrvError, ChannelClosed):  # whoever asks for the result is told
+                    call.wait()
+            time.sleep(PAUSE_SECONDS)
+
+    def _look_once(self) -> "list[CallHome] | None":
+        """Return the awaited calls that need not be waited for any more; None where none is awaited."""
+        with self._lock:
+            awaited = self._awaited
+            over = [one for one, call in awaited.items() if call.sequence != self._sequence]
+            if over:
+                return [awaited.pop(number) for number in over]
+            if not awaited:
+                self._looks = False
+                return None
+            try:
+                note, lenient = messages.dump(NumbersMessage(list(awaited)))
+                self._link.send(MessageType.LOOK, note, sequence=self._sequence, lenient=lenient)
+                frame = self._link.receive()
+            except ChannelClosed:
+                return [awaited.pop(number) for number in list(awaited)]
+            if frame.kind != MessageType.ENDED:
+                raise ChannelError(f"a message was {frame.kind}, not ENDED")
+            ended = messages.load(NumbersMessage, frame.payload, frame.lenient).numbers
+            return [awaited.pop(number) for number in ended]
 
 
 class CallHome:
@@ -194,22 +271,32 @@ class CallHome:
         request: The request.
         sequence: The batch of the call.
         number: The call's number.
+
+    Attributes:
+        sequence: The batch of the call.
     """
 
     def __init__(self, calls: CallsHome, request: InferRequest, sequence: int, number: int) -> None:
         self._calls = calls
         self._request = request
-        self._sequence = sequence
+        self.sequence = sequence
         self._number = number
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[Any], object]] = []
         self._result: BatchOutputs | None = None
         self._cancelled = False
 
     def wait(self) -> InferResponse:
         """See `PendingResponse.wait`."""
-        if self._result is None:
-            if self._cancelled:
-                raise HandlerFailed(f"the call to {self._request.model_name} was given up")
-            self._result = self._calls.wait(self._sequence, self._number)
+        try:
+            with self._lock:
+                if self._result is None:
+                    if self._cancelled:
+                        text = f"the call to {self._request.model_name} was given up"
+                        raise HandlerFailed(text)
+                    self._result = self._calls.wait(self.sequence, self._number)
+        finally:
+            self._call_back()
         assert self._result is not None, "a call that is waited for has a result"
         if self._result.failures:
             raise self._result.failures[0]
@@ -218,10 +305,12 @@ class CallHome:
 
     def cancel(self) -> bool:
         """See `PendingResponse.cancel`."""
-        if self._result is not None or self._cancelled:
-            return False
-        self._cancelled = True
-        self._calls.wait(self._sequence, self._number, cancel=True)
+        with self._lock:
+            if self.done():
+                return False
+            self._cancelled = True
+            self._calls.wait(self.sequence, self._number, cancel=True)
+        self._call_back()
         return True
 
     def done(self) -> bool:
@@ -230,12 +319,14 @@ class CallHome:
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """See `PendingResponse.add_done_callback`."""
-        if not self.done():
-            self._wait_quietly()
-        callback(self)
+        with self._lock:
+            self._callbacks.append(callback)
+            if not self.done():
+                self._calls.look_for(self, self._number)
+                return
+        self._call_back()
 
-    def _wait_quietly(self) -> None:
-        try:
-            self.wait()
-        except KsrvError:
-            return  # `wait` raises it again
+    def _call_back(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)

@@ -59,6 +59,7 @@ class MessageType(IntEnum):
     CLOSE = 3
     LISTENING = 4
     RESULT = 5
+    ENDED = 6
     LOADED = 16
     ANSWER = 17
     FAILED = 18
@@ -66,6 +67,7 @@ class MessageType(IntEnum):
     ASK = 20
     CALL = 21
     WAIT = 22
+    LOOK = 23
     LOG = 32
     METRICS = 33
 
@@ -109,6 +111,12 @@ class RunMessage(msgspec.Struct, omit_defaults=True):
     tensor_parameters: dict[int, dict[str, Parameter]] = {}
     streamed: bool = False
     traceparent: str = ""
+
+
+class NumbersMessage(msgspec.Struct):
+    """Of LOOK, which of the handler's calls are asked about; of ENDED, those whose result is there."""
+
+    numbers: list[int]
 
 
 class ErrorMessage(msgspec.Struct, omit_defaults=True):
@@ -196,6 +204,7 @@ _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
         ListeningMessage,
         CallMessage,
         WaitMessage,
+        NumbersMessage,
         LogMessage,
         SpecMessage,
         MetricsMessage,

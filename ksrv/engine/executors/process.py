@@ -333,7 +333,7 @@ class ProcessExecutor:
             if frame.kind == MessageType.ASK:
                 self._tell_listening(link, batch, sequence)
                 continue
-            if frame.kind in (MessageType.CALL, MessageType.WAIT):
+            if frame.kind in (MessageType.CALL, MessageType.WAIT, MessageType.LOOK):
                 self._calls.take(link, frame)
                 continue
             if frame.kind != MessageType.CHUNK:

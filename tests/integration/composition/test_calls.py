@@ -52,6 +52,36 @@ class Later(BaseHandler):
         return {"y": one["y"] + two["y"]}
 """
 
+IMPATIENT = """
+import asyncio
+
+from ksrv import BaseHandler
+from ksrv.errors import KsrvError
+
+
+class Impatient(BaseHandler):
+    async def inference(self, x):
+        models = self.context.models
+        slow = models["sleepy"].submit({"x": x})
+        try:
+            await asyncio.wait_for(slow, 0.2)
+        except (TimeoutError, asyncio.TimeoutError):
+            if slow.done() and not slow.cancel():
+                return {"y": await self.others(models["double"], slow, x)}
+        return {"y": x}
+
+    async def others(self, double, slow, x):
+        again = double.submit({"x": x})
+        one, two, three = await asyncio.gather(again, again, double.submit({"x": x}))
+        assert (one["y"] == two["y"]).all() and (one["y"] == again.result()["y"]).all()
+        assert not again.cancel()
+        try:
+            slow.result()
+        except KsrvError:
+            return one["y"] + three["y"]
+        return x
+"""
+
 CIRCLE = """
 from ksrv import BaseHandler
 
@@ -114,6 +144,7 @@ def server(tmp_path_factory):
         write_model(root, "nobody" + behind, TWICE, VECTOR + own + "parameters: {calls: none}\n")
         write_model(root, "waits" + behind, TWICE, VECTOR + own + "parameters: {calls: sleepy}\n")
         write_model(root, "later" + behind, LATER, VECTOR + own)
+        write_model(root, "impatient" + behind, IMPATIENT, VECTOR + own)
         write_model(root, "texts" + behind, TEXTS, BYTES + own)
         circle = {"a": "b", "b": "c", "c": "a", "self": "self"}
         for name, called in circle.items():
@@ -180,6 +211,11 @@ def test_texts_are_passed_on(server, behind):
 
 def test_coroutines_wait_for_several_calls(server, behind):
     assert ask(server, "later" + behind, [1, 2, 3, 4]) == (200, [6, 10, 14, 18])
+
+
+def test_a_coroutine_need_not_wait_for_the_end_of_a_call(server, behind):
+    for _ in range(2):
+        assert ask(server, "impatient" + behind, [2, 0, 1, 3]) == (200, [8, 0, 4, 12])
 
 
 def test_what_the_called_model_refuses_is_told(server, behind):
