@@ -5,7 +5,7 @@ executor, which answers with `BatchOutputs`; the engine splits those into one `I
 each request. None of these classes knows a socket, a queue or a model.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -22,6 +22,17 @@ Array: TypeAlias = npt.NDArray[Any]
 Slice: TypeAlias = slice
 Element: TypeAlias = bytes | memoryview
 """One BYTES element; large ones (images) are views into the received block."""
+FORWARDED = ("x-forwarded-for", "x-forwarded-host", "forwarded", "x-real-ip", "via")
+"""The headers by which a proxy shows itself: who calls through it may be on any machine."""
+
+
+def is_forwarded(headers: Container[str]) -> bool:
+    """Tell whether a request came through a proxy.
+
+    Args:
+        headers: Its headers or metadata, names in lower case.
+    """
+    return any(name in headers for name in FORWARDED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ksrv.errors import TEXT_BYTES, KsrvError, without_paths
-from ksrv.request import BatchInputs, BatchOutputs
+from ksrv.request import BatchInputs, BatchOutputs, is_forwarded
 
 PARAMETER = "profile"
 """The request parameter that asks for a profile: `python` or `torch`."""
 
 PROFILE_LINES = 20
 FRAMES = 4
-FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip", "via")
 
 _profiling = threading.Lock()
 
@@ -30,7 +29,7 @@ def came_through_a_proxy(inputs: BatchInputs) -> bool:
     Args:
         inputs: The batch.
     """
-    return any(name in request.headers for request in inputs.requests for name in FORWARDED)
+    return any(is_forwarded(request.headers) for request in inputs.requests)
 
 
 def add_traceback(

@@ -70,7 +70,7 @@ class Access:
     def __init__(self, settings: ServerSettings) -> None:
         self._tokens = _read_tokens(settings.token_file, "token_file")
         self._control = _read_tokens(settings.control_token_file, "control_token_file")
-        self._origins = frozenset(settings.allowed_origins)
+        self._origins = frozenset(settings.allowed_origins) - {"*"}  # which names no page
         limits = settings.limits
         self._limits_clients = limits.client_rate > 0 or limits.client_concurrency > 0
 

@@ -8,6 +8,7 @@ from ksrv._native.grpc.grpc_server import CODE_OF
 from ksrv._native.grpc.grpc_server import Call as NativeCall
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError
 from ksrv.observe.traffic import count_error
+from ksrv.request import is_forwarded
 from ksrv.server.credentials import Access
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ def needs_control(authorizer: Access) -> Check:
         authorizer.check_control(
             authorization,
             peer=call.peer_address(),
-            forwarded="x-forwarded-for" in metadata or "forwarded" in metadata,
+            forwarded=is_forwarded(metadata),
             origin=metadata.get("origin"),
         )
         authorizer.check(authorization)

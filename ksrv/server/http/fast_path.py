@@ -25,7 +25,7 @@ from ksrv.observe.traffic import count_refusal
 from ksrv.protocol import grpc, rest
 from ksrv.protocol.metadata import server_metadata
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
-from ksrv.request import InferRequest, InferResponse
+from ksrv.request import InferRequest, InferResponse, is_forwarded
 from ksrv.server.credentials import Access
 from ksrv.server.http.received_body import ended_early
 from ksrv.server.memory_regions import AuthorizedRegistry
@@ -292,7 +292,7 @@ class FastPath:
             self._access.check_control(
                 headers.get("authorization"),
                 peer="",
-                forwarded="x-forwarded-for" in headers or "forwarded" in headers,
+                forwarded=is_forwarded(headers),
                 origin=headers.get("origin"),
             )
 

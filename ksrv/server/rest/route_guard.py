@@ -16,12 +16,14 @@ from falcon.routing import CompiledRouter
 
 from ksrv.errors import HeadTooLarge, InvalidRequest, NotFound, quote
 from ksrv.limits import show_limit
+from ksrv.request import FORWARDED
 from ksrv.server.audit import CONTROL_CALL
 from ksrv.server.credentials import Access
 from ksrv.server.http.body import Environ
 from ksrv.server.http.chunk_framing import check_transfer_coding
 
 _AUTHORITY = re.compile(r"\A[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+_FORWARDED = tuple("HTTP_" + name.upper().replace("-", "_") for name in FORWARDED)
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -52,7 +54,7 @@ def check_control(access: Access, environ: Environ) -> None:
     access.check_control(
         environ.get("HTTP_AUTHORIZATION"),
         peer=environ.get("REMOTE_ADDR", ""),
-        forwarded="HTTP_X_FORWARDED_FOR" in environ or "HTTP_FORWARDED" in environ,
+        forwarded=any(name in environ for name in _FORWARDED),
         origin=environ.get("HTTP_ORIGIN"),
     )
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 import requests
 
+from ksrv.request import FORWARDED
 from ksrv.testing import Server
 from tests.support.certificates import self_signed
 from tests.support.wire.http_reader import double_body
@@ -82,8 +83,9 @@ def test_who_a_proxy_on_this_machine_speaks_for_is_told_at_the_start(repository,
         assert note in running.log
         load = f"{running.url}/v2/repository/models/double/load"
         assert requests.post(load).status_code == 200
-        forwarded = {"X-Forwarded-For": "198.51.100.7"}
-        assert requests.post(load, headers=forwarded).status_code == 403
+        for name in FORWARDED:
+            forwarded = {name: "198.51.100.7"}
+            assert requests.post(load, headers=forwarded).status_code == 403, name
     key, cert = self_signed(tmp_path)
     with Server(repository, grpc="off", tls_cert=str(cert), tls_key=str(key)) as running:
         assert note not in running.log

@@ -18,6 +18,7 @@ from ksrv.protocol.protobuf import (
     message_class,
     methods,
 )
+from ksrv.request import FORWARDED
 from ksrv.server.grpc import limits as bounds
 from ksrv.server.grpc.servicer import REFUSED
 from ksrv.server.settings import ServerSettings
@@ -282,9 +283,11 @@ def test_access_is_checked_before_everything_but_health(engine):
             "PERMISSION_DENIED",
             lambda: call(channel, "RepositoryModelLoad", model_name="add", metadata=good),
         )
-        control = (("authorization", "Bearer control"), ("x-forwarded-for", "10.0.0.1"))
-        call(channel, "RepositoryModelLoad", model_name="add", metadata=control)
-        assert engine.loaded == ["add"]
+        for name in FORWARDED:
+            control = (("authorization", "Bearer control"), (name, "10.0.0.1"))
+            call(channel, "RepositoryModelLoad", model_name="add", metadata=control)
+            assert authorizer.peers[-1] == ("127.0.0.1", True, None), name
+        assert engine.loaded == ["add"] * len(FORWARDED)
         # A call whose message has not come yet is looked at once more when it is there.
         asked = list(dict.fromkeys(authorizer.peers))
         assert asked == [("127.0.0.1", False, None), ("127.0.0.1", True, None)]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ksrv.client import Client, StatusError
+from ksrv.request import FORWARDED
 from ksrv.testing import Server
 from tests.support.wait_until import wait_until
 
@@ -108,7 +109,7 @@ def request(value, **parameters):
 
 
 @pytest.mark.parametrize("model", ["faulty", "outer"])
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via"])
+@pytest.mark.parametrize("header", FORWARDED)
 def test_clients_behind_a_proxy_are_told_nothing_more(server, header, model):
     status, answer = post(server, request(1), model, **{header: "192.0.2.7"})
     assert (status, answer["error"]) == (

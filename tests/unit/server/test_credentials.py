@@ -77,6 +77,13 @@ def test_web_pages_may_not_change_the_repository_unless_allowed():
             access.check_control(None, **HERE | {"origin": origin})
 
 
+def test_an_origin_of_an_asterisk_is_no_allowed_page():
+    access = Access(ServerSettings(allowed_origins=("*", "http://localhost:3000")))
+    access.check_control(None, **HERE | {"origin": "http://localhost:3000"})
+    with pytest.raises(Forbidden, match="web pages"):
+        access.check_control(None, **HERE | {"origin": "*"})
+
+
 def test_a_token_file_that_is_missing_or_empty_is_an_error(tmp_path):
     with pytest.raises(SettingsError, match=r"'token_file'.*cannot be read"):
         Access(ServerSettings(token_file=str(tmp_path / "none")))
