@@ -114,6 +114,8 @@ def _write_call(name: str, subject: str, outcome: str, call: Call) -> None:
 def audited_check(name: str, check: Check) -> Check:
     """Return a check of a control call that writes a record where it refuses the caller.
 
+    The record names no model: nothing of a caller's message is read before he may call.
+
     Args:
         name: The method's name.
         check: The check.
