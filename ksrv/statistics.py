@@ -66,6 +66,7 @@ class ModelStatistics:
         cancelled: Requests that were cancelled.
         pending: Requests that wait now.
         restarts: How often executors were started anew.
+        cached: Requests that asked its response cache, by "hit" and "miss"; empty without a cache.
         ready: Whether the version serves.
         stages: The times of each stage, and of whole requests as "request".
     """
@@ -89,6 +90,7 @@ class ModelStatistics:
     cancelled: int = 0
     pending: int = 0
     restarts: int = 0
+    cached: dict[str, int] = field(default_factory=dict)
     ready: bool = False
     stages: dict[str, StageTimes] = field(default_factory=dict)
 
@@ -185,6 +187,8 @@ def add_counts(mine: ModelStatistics, other: ModelStatistics) -> None:
         setattr(mine, name, _sum(getattr(mine, name), getattr(other, name)))
     for reason, count in other.rejected.items():
         mine.rejected[reason] = mine.rejected.get(reason, 0) + count
+    for result, count in other.cached.items():
+        mine.cached[result] = mine.cached.get(result, 0) + count
     sizes = {batch.batch_size: batch for batch in mine.batches}
     for batch in other.batches:
         seen = sizes.get(batch.batch_size)

@@ -505,6 +505,8 @@ class ModelVersion:
         result = self.lifetime.statistics(self.spec.name, self.spec.version)
         result.pending = self.queue.waiting
         result.restarts = sum(instance.restarts for instance in self._instances)
+        if self.cache is not None:
+            result.cached = {"hit": self.cache.hits, "miss": self.cache.misses}
         result.ready = self.ready
         return result
 
@@ -514,6 +516,8 @@ class ModelVersion:
         Args:
             old: The replaced load.
         """
+        if self.cache is not None and old.cache is not None:
+            self.cache.hits, self.cache.misses = old.cache.hits, old.cache.misses
         self.lifetime = old.lifetime
         self.lifetime.begin(self)
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from ksrv.engine.request_handle import RequestHandle
+from ksrv.handlers.debugging import PARAMETER as PROFILE
 from ksrv.request import Element, InferRequest, InferResponse, Tensor
 from ksrv.source import Cache
 
@@ -75,14 +76,15 @@ class ResponseCache:
     def key(self, request: InferRequest) -> bytes | None:
         """Return what a request is known by; None for one that is always run.
 
-        Requests that stream or name a sequence are, and those whose outputs go to shared memory.
+        Requests that stream or name a sequence are, those whose outputs go to shared memory, and those that
+        ask for a profile, which is not for everybody.
 
         Args:
             request: The request.
         """
         if request.stream is not None or request.torchserve is not None:
             return None
-        if "sequence_id" in request.parameters:
+        if "sequence_id" in request.parameters or PROFILE in request.parameters:
             return None
         if any(output.shared_memory is not None for output in request.outputs):
             return None

@@ -189,14 +189,21 @@ def _states(
     restarts = CounterMetricFamily(
         "ksrv_instance_restarts", "Instances whose handler was started anew.", labels=MODEL_LABELS
     )
+    cached = CounterMetricFamily(
+        "ksrv_response_cache_requests",
+        "Requests that the response cache answered (hit) or not (miss).",
+        labels=[*MODEL_LABELS, "result"],
+    )
     for one in models:
         labels = [one.name, one.version]
+        for result, count in one.cached.items():
+            cached.add_metric([*labels, result], count)
         ready.add_metric(labels, int(one.ready))
         pending.add_metric(labels, one.pending)
         restarts.add_metric(labels, one.restarts)
     for name, version in unserved:
         ready.add_metric([name, version], 0)
-    return iter((ready, pending, restarts))
+    return iter((ready, pending, restarts, cached))
 
 
 def _process(held: ProcessValues) -> Iterator[Metric]:

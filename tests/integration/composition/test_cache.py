@@ -1,6 +1,8 @@
 """The response cache: what is answered again, what is not, and its bounds."""
 
+import re
 import time
+import urllib.request
 
 import pytest
 
@@ -47,10 +49,16 @@ def server(request, tmp_path_factory):
     write_model(root, "small", COUNTS, VECTOR + own + "cache: {entries: 2}\n")
     write_model(root, "tiny", COUNTS, VECTOR + own + "cache: {bytes: 20}\n")
     write_model(root, "short", COUNTS, VECTOR + own + "cache: {ttl_s: 0.2}\n")
+    write_model(root, "counted", COUNTS, VECTOR + own + "cache: {}\n")
     write_model(root, "plain", COUNTS, VECTOR + own)
     write_model(root, "names", NAMES, TEXT + f"executor: {request.param}\ncache: {{entries: 10}}\n")
     with Server(root) as made:
         yield made
+
+
+def fetch(server, path):
+    with urllib.request.urlopen(f"http://{server.http}{path}", timeout=60) as response:
+        return response.read().decode()
 
 
 def ask(server, model, first, id="", **parameters):
@@ -70,6 +78,29 @@ def test_the_same_request_is_answered_again(server):
     assert ask(server, "cached", 1, extra="a") == 3  # parameters count
     assert ask(server, "cached", 1, extra="a") == 3
     assert [ask(server, "plain", 1) for _ in range(2)] == [1, 2]
+
+
+def test_hits_and_misses_are_on_the_page_of_metrics(server):
+    def counted(model):
+        found = re.findall(
+            rf'^ksrv_response_cache_requests_total{{model="{model}",result="(\w+)",version="[^"]*"}} (\S+)',
+            fetch(server, "/metrics"),
+            re.M,
+        )
+        return {result: float(count) for result, count in found}
+
+    before = counted("counted")
+    for _ in range(3):
+        ask(server, "counted", 77)
+    after = counted("counted")
+    assert after["hit"] - before["hit"] == 2
+    assert after["miss"] - before["miss"] == 1
+    assert counted("plain") == {}
+
+
+def test_profiles_are_not_remembered(server):
+    first, second = (ask(server, "counted", 5, profile="python") for _ in "12")
+    assert first != second
 
 
 def test_failures_are_not_remembered(server):
