@@ -164,6 +164,7 @@ void Connection::say_goodbye() noexcept {
     session_.say_goodbye();
     session_.ping();
 }
+    due_ns.store(std::min(due_ns.load(std::memory_order_relaxed), now_ + GOODBYE_NS), std::memory_order_relaxed);
 
 // All is said. Closing while the peer still sends would reset the connection, and could take GOAWAY with it.
 void Connection::linger() noexcept {

@@ -69,6 +69,8 @@ class Connection final : public http2::SessionEvents {
   private:
     ~Connection();
 
+    static constexpr uint64_t GOODBYE_NS = 100000000u;  // between the word that the end comes and the end
+
     // connection.cpp
     void run_owned(uint32_t events) noexcept;
     bool shake_hands() noexcept;

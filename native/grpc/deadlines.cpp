@@ -11,7 +11,6 @@ namespace ksrv::grpc {
 namespace {
 
 constexpr uint64_t LATE_NS = 1000000000u;  // that the engine has to answer a request past its deadline
-constexpr uint64_t GOODBYE_NS = 100000000u;
 constexpr uint64_t SECOND = 1000000000u;
 
 }  // namespace
@@ -32,6 +31,10 @@ void Connection::tick(uint64_t now) noexcept {
     if (age && !said_goodbye_ && now - opened_ns_ >= age) say_goodbye();
     if (said_goodbye_ && !went_away_ && now - goodbye_ns_ >= GOODBYE_NS) {
         went_away_ = true;
+        if (!agreed_) {
+            close_now();
+            return;
+        }
         session_.go_away(http2::NO_ERROR);
     }
     const bool idle = open_calls.load(std::memory_order_relaxed) == 0;

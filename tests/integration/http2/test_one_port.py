@@ -232,6 +232,26 @@ def test_reloads_under_load_lose_nothing(models, tmp_path, encrypted):
     def call(address):
         try:
             with (
+@pytest.mark.parametrize("address", ["http", "grpc"])
+def test_a_stop_does_not_wait_for_the_first_look_at_a_young_connection(models, address):
+    patient = {"head_timeout": 300, "stop_timeout": 300}
+    with (
+        Server(models, **patient) as server,
+        Http2Client(getattr(server, address)) as silent,
+        Http2Client(getattr(server, address)) as idle,
+    ):
+        path = "/inference.GRPCInferenceService/ServerLive"
+        fields = [("content-type", "application/grpc"), ("te", "trailers")]
+        stream = idle.begin("POST", path, fields)
+        idle.send(stream, bytes(5), end=True)
+        assert idle.wait(stream).status == 200
+        server.process.send_signal(signal.SIGTERM)
+        for client in (idle, silent):
+            client.until_over()
+            assert client.goodbye.error_code == h2.errors.ErrorCodes.NO_ERROR
+        assert server.process.wait(60) == 0
+
+
                 grpc.secure_channel(address, grpc.ssl_channel_credentials(trusted.read_bytes()))
                 if trusted
                 else grpc.insecure_channel(address)
