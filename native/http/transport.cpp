@@ -86,12 +86,17 @@ uint64_t unacknowledged(Transport *transport) noexcept {
     return ioctl(transport->fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? static_cast<uint64_t>(bytes) : 0;
 }
 
-bool is_peer_gone(Transport *transport, bool *probed) noexcept {
-    if (transport->byte_stream) return transport->byte_stream->is_cut();
+Peer look_at_peer(Transport *transport) noexcept {
+    if (transport->byte_stream) return transport->byte_stream->is_cut() ? Peer::gone : Peer::open;
     pollfd asked{transport->fd, POLLRDHUP, 0};
-    if (poll(&asked, 1, 0) <= 0) return false;
-    if (asked.revents & (POLLERR | POLLHUP | POLLNVAL)) return true;
-    if (!(asked.revents & POLLRDHUP) || *probed) return false;
+    if (poll(&asked, 1, 0) <= 0) return Peer::open;
+    if (asked.revents & (POLLERR | POLLHUP | POLLNVAL)) return Peer::gone;
+    return asked.revents & POLLRDHUP ? Peer::half_closed : Peer::open;
+}
+
+bool is_peer_gone(Transport *transport, bool *probed) noexcept {
+    const Peer peer = look_at_peer(transport);
+    if (peer != Peer::half_closed || *probed) return peer == Peer::gone;
     *probed = true;
     return !send_continue(transport);
 }

@@ -49,6 +49,11 @@ uint64_t unacknowledged(Transport *transport) noexcept;
 // `*probed` says was sent.
 bool is_peer_gone(Transport *transport, bool *probed) noexcept;
 
+// What the peer of an answer in pieces does, as far as can be told without sending: `half_closed` sends nothing
+// more, and may read on.
+enum class Peer : uint8_t { open, half_closed, gone };
+Peer look_at_peer(Transport *transport) noexcept;
+
 // Sends as much of a message as the socket takes now.
 Sent send_now(Transport *transport, Outgoing *out) noexcept;
 

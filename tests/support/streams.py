@@ -83,13 +83,13 @@ from ksrv import BaseHandler
 
 
 class Later(BaseHandler):
-    """Answers a text letter by letter, from an event loop."""
+    """Answers a text letter by letter, from an event loop; at a full stop it is silent for a minute."""
 
     async def inference(self, text):
         parameters = self.context.batch.requests[0].parameters
         try:
             for letter in bytes(text[0]).decode():
-                await asyncio.sleep(float(parameters.get("pause", 0)))
+                await asyncio.sleep(60 if letter == "." else float(parameters.get("pause", 0)))
                 if letter == "!":
                     raise RuntimeError("secret")
                 yield [letter] * len(text)

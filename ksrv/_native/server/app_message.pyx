@@ -16,22 +16,19 @@ from ksrv._native.server.server cimport (
     forget_outgoing, is_request_id, put_head, reserve_parts, sockaddr_storage,
 )
 
-cdef extern from "poll.h" nogil:
-    struct pollfd:
-        int fd
-        short events
-        short revents
+cdef extern from "http/transport.hpp" namespace "ksrv" nogil:
+    cdef enum class Peer:
+        open
+        half_closed
+        gone
 
-    int poll(pollfd *asked, unsigned long count, int timeout) noexcept
-    const short POLLRDHUP
-    const short POLLERR
-    const short POLLHUP
-    const short POLLNVAL
+    Peer look_at_peer(Connection *transport) noexcept
 
 
 log = logging.getLogger(__name__)
 
 BODY_STATES = ("none", "whole", "unread", "cut short", "too long", "malformed")
+PEERS = ("open", "half-closed", "gone")
 FAULTS = ("none", "size", "size bits", "end", "count", "length", "trailer")
 
 
@@ -237,20 +234,14 @@ cdef class AppMessage(Exchange):
         return sent
 
     def peer_state(self):
-        """Return what the peer of a streamed answer does, as far as the kernel knows.
+        """Return what the peer of a streamed answer does, as far as can be told.
 
         Returns:
             `open`; `half-closed` where it sends nothing more and may read on; or `gone`.
         """
-        cdef pollfd asked
         if self.streaming == NULL:
             return "gone"
-        asked.fd = self.streaming.fd
-        asked.events = POLLRDHUP
-        asked.revents = 0
-        if poll(&asked, 1, 0) <= 0:
-            return "open"
-        return "gone" if asked.revents & (POLLERR | POLLHUP | POLLNVAL) else "half-closed"
+        return PEERS[<Py_ssize_t>look_at_peer(self.streaming)]
 
     def end_stream(self, *, bint chunked):
         """Send the end of a streamed answer; the connection goes on, or closes.

@@ -103,6 +103,24 @@ def test_a_silent_handler_is_cancelled_when_its_client_leaves(server, context, t
     wait_until((tmp_path / "other").exists, 15)
 
 
+@pytest.mark.parametrize("leaves", ["stream", "connection"])
+def test_a_silent_handler_is_cancelled_when_its_client_leaves_a_stream_of_http_2(
+    server, context, tmp_path, leaves
+):
+    closed = tmp_path / "closed"
+    fields = [("authorization", "Bearer good"), ("accept", "text/event-stream")]
+    body = json.dumps(text_request("x.", closed=str(closed))).encode()
+    with Http2Client(server.http, context) as client:
+        stream = client.begin("POST", "/v2/models/later/infer", fields)
+        client.send(stream, body, end=True)
+        while b"data: " not in bytes(client.answers[stream].body):
+            client.read()
+        if leaves == "stream":
+            client.reset(stream)
+            wait_until(closed.exists, 15)
+    wait_until(closed.exists, 15)
+
+
 def test_streams_over_http_2(server, context, model):
     fields = [("authorization", "Bearer good"), ("accept", "text/event-stream")]
     with Http2Client(server.http, context) as client:
