@@ -25,6 +25,7 @@ constexpr size_t PREFACE_LENGTH = sizeof PREFACE - 1;
 HttpServer::Preface HttpServer::look_for_preface(Connection *connection) noexcept {
     if (!adopt_http2 || !connection->filled || connection->buffer[0] != PREFACE[0]) return Preface::none;
     if (connection->byte_stream || connection->out.sent != 0) return Preface::none;  // it is no beginning
+    if (connection->tls) return Preface::none;  // which has agreed on another protocol, or on none
     const size_t length = std::min(connection->filled, PREFACE_LENGTH);
     if (memcmp(connection->buffer, PREFACE, length) != 0) {
         if (connection->searched < PREFACE_LENGTH) connection->searched = 0;
