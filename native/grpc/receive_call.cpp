@@ -106,7 +106,11 @@ void Connection::field(void *stream, const char *name, size_t name_length, const
             return;
         }
         if (begins(name, name_length, "grpc-")) return;
-        if (is(name, name_length, "authorization")) call->authorization.assign(value, value_length);
+        if (is(name, name_length, "authorization")) {
+            call->has_second_authorization |= call->has_authorization;
+            call->has_authorization = true;
+            call->authorization.assign(value, value_length);
+        }
         const size_t at = call->text.size();
         call->text.append(name, name_length);
         call->text.append(value, value_length);
@@ -163,6 +167,11 @@ void Connection::fields_over(void *stream, bool alone) noexcept {
     const bool known = !checked || (!call->method->control &&
                                     server_->known_callers.knows(
                                         reinterpret_cast<const unsigned char *>(shown.data()), shown.size()));
+    if (call->has_second_authorization && (checked || call->method->control)) {
+        server_->count(GRPC_INVALID);
+        refuse(call, UNAUTHENTICATED, "the call's metadata has more than one 'authorization'; send one");
+        return;
+    }
     call->admitted.store(known, std::memory_order_relaxed);
     if (call->method->streams) {
         note_first(call);

@@ -18,6 +18,7 @@ enum Status : int {
     UNIMPLEMENTED = 12,
     INTERNAL = 13,
     UNAVAILABLE = 14,
+    UNAUTHENTICATED = 16,
 };
 
 // A text as `grpc-message` carries it.

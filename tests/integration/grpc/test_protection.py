@@ -132,6 +132,19 @@ def test_a_message_that_goes_on_is_waited_for(engine):
     assert [ticket.request.id for ticket in engine.tickets] == ["7"]
 
 
+@pytest.mark.carrier("native")
+@pytest.mark.parametrize("order", [("bad", "good"), ("good", "bad"), ("good", "good")])
+def test_a_second_authorization_is_refused(guarded, order):
+    twice = tuple(("authorization", f"Bearer {token}") for token in order)
+    assert_serves(guarded, TOKEN)
+    with connect(guarded) as channel:
+
+        def make():
+            stub_infer(channel)(ADD, timeout=60, metadata=twice)
+
+        assert "more than one 'authorization'" in refused("UNAUTHENTICATED", make)
+
+
 # ---- bytes in flight --------------------------------------------------------------------------
 
 
