@@ -125,6 +125,7 @@ struct Call {
     bool fields_done = false;
     bool waits_for_first = false;  // no message has come
     std::atomic<bool> admitted{false};  // whether more than the first window may come
+    bool waits_for_body = false;   // of REST: it has a body that is not whole
     size_t unconsumed = 0;      // of the window
     uint64_t opened_ns, message_ns = 0;  // since when the message is waited for
     uint64_t progress_ns = 0;

@@ -138,6 +138,7 @@ void Connection::run_owned(uint32_t events) noexcept {
     }
     if (events & EVENT_GOODBYE) say_goodbye();
     if (events & EVENT_MAKE_ROOM) make_room();
+    if (events & EVENT_FREE_STREAMS) free_streams();
     if (events & EVENT_TICK) tick(now_);
     if (closed_) return;
     if (!agreed_ && events & EVENT_CLOSE) {
@@ -163,8 +164,8 @@ void Connection::say_goodbye() noexcept {
     goodbye_ns_ = now_;
     session_.say_goodbye();
     session_.ping();
-}
     due_ns.store(std::min(due_ns.load(std::memory_order_relaxed), now_ + GOODBYE_NS), std::memory_order_relaxed);
+}
 
 // All is said. Closing while the peer still sends would reset the connection, and could take GOAWAY with it.
 void Connection::linger() noexcept {

@@ -30,6 +30,7 @@ enum ConnectionEvent : uint32_t {
     EVENT_CLOSE = 16,
     EVENT_MAKE_ROOM = 32,  // end calls whose message does not come
     EVENT_HUNG_UP = 64,  // the peer sends no more than what is there
+    EVENT_FREE_STREAMS = 128,  // end requests of REST whose body does not come
 };
 
 class Connection final : public http2::SessionEvents {
@@ -64,12 +65,13 @@ class Connection final : public http2::SessionEvents {
     std::atomic<uint64_t> due_ns{0};       // when the sweep is to look
     std::atomic<uint32_t> open_calls{0};
     std::atomic<uint32_t> unfinished{0};  // of these, calls whose message is not there
+    std::atomic<uint32_t> bodies{0};      // requests of REST whose body is not whole
     std::atomic<uint64_t> idle_since_ns{0};
 
   private:
-    ~Connection();
-
     static constexpr uint64_t GOODBYE_NS = 100000000u;  // between the word that the end comes and the end
+
+    ~Connection();
 
     // connection.cpp
     void run_owned(uint32_t events) noexcept;
@@ -83,6 +85,7 @@ class Connection final : public http2::SessionEvents {
     void flush() noexcept;
     void drain_mailbox() noexcept;
     void make_room() noexcept;
+    void free_streams() noexcept;
     void say_goodbye() noexcept;
     void linger() noexcept;
     void drain_lingering() noexcept;
@@ -121,6 +124,7 @@ class Connection final : public http2::SessionEvents {
     void put_rest(Call *call, const unsigned char *data, size_t length) noexcept;
     void answer_rest(Call *call) noexcept;
     void read_rest(Call *call) noexcept;
+    void note_body(Call *call) noexcept;
 
     // deadlines.cpp
     void tick(uint64_t now) noexcept;

@@ -412,6 +412,7 @@ void Connection::peer_over(void *stream) noexcept {
     const bool partial = call->prefix_got != 0;
     bool none;
     if (call->rest) call->rest->put_end();
+    note_body(call);
     {
         std::lock_guard<std::mutex> guard(call->lock);
         call->peer_over = true;
@@ -438,6 +439,7 @@ void Connection::stop_receiving(Call *call) noexcept {
     call->discards = true;
     free_message(&call->incoming, server_->budget);
     note_first(call);
+    note_body(call);
 }
 
 void Connection::refuse(Call *call, int status, const char *text) noexcept {

@@ -33,11 +33,42 @@ void Connection::begin_rest(Call *call, bool has_body) noexcept {
         session_.reset(call->stream, http2::REFUSED_STREAM);
         return;
     }
+    if (has_body) {
+        call->waits_for_body = true;
+        const uint32_t mine = bodies.fetch_add(1, std::memory_order_relaxed) + 1;
+        if (server_->http()->lacks_streams()) server_->free_streams(mine, now_);
+    }
     call->retain();  // until `RestStream::close`
     if (server_->http()->open_stream(call->rest.get(), address, address_length, listener_)) return;
     call->release();
     call->trailed = true;
     session_.reset(call->stream, http2::REFUSED_STREAM);
+}
+
+// The request waits for its body no more.
+void Connection::note_body(Call *call) noexcept {
+    if (!call->waits_for_body) return;
+    call->waits_for_body = false;
+    bodies.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// Ends requests whose bodies do not come, the oldest first. Nothing has looked at them yet, so that the client
+// may send them again.
+void Connection::free_streams() noexcept {
+    uint32_t most = (bodies.load(std::memory_order_relaxed) + 1) / 2;
+    Call *call = calls_;
+    while (call && call->next) call = call->next;
+    while (call && most) {
+        Call *following = call->previous;
+        if (call->waits_for_body && !call->trailed && call->rest->awaits_body()) {
+            server_->count(GRPC_TOO_MANY_CALLS);
+            note_body(call);
+            call->trailed = true;
+            session_.reset(call->stream, http2::REFUSED_STREAM);
+            --most;
+        }
+        call = following;
+    }
 }
 
 void Connection::put_rest(Call *call, const unsigned char *data, size_t length) noexcept {
@@ -68,6 +99,7 @@ void Connection::answer_rest(Call *call) noexcept {
     }
     if (found.interim) session_.interim(call->stream, &STATUS_100);
     if (!found.head) return;
+    note_body(call);
     call->answered = true;
     call->answer_ns = call->answer_looked = now_;
     call->trailed = found.alone;

@@ -201,6 +201,11 @@ bool RestStream::take(size_t length, http2::OutgoingBytes *out) noexcept {
     return true;
 }
 
+bool RestStream::awaits_body() noexcept {
+    std::lock_guard<std::mutex> guard(lock_);
+    return wanted_ & EPOLLIN && state_ == State::head && !closed_ && !cut_;
+}
+
 bool RestStream::takes_window() noexcept {
     std::lock_guard<std::mutex> guard(lock_);
     const bool widens = widens_;

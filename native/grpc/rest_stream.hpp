@@ -52,6 +52,7 @@ class RestStream final : public ByteStream {
     const std::vector<std::pair<std::string, std::string>> &fields() const noexcept { return fields_; }
     size_t offer(size_t most, bool *over) noexcept;
     bool take(size_t length, http2::OutgoingBytes *out) noexcept;
+    bool awaits_body() noexcept;   // whether the server has read all that came, and waits for more
     bool takes_window() noexcept;  // whether the window of the peer is to grow, once
     size_t take_read() noexcept;  // bytes of DATA that the server has read since the last call
 

@@ -223,19 +223,33 @@ void Server::take_records(std::vector<CallRecord> *out) {
     records_.clear();
 }
 
-void Server::make_room() noexcept {
+Connection *Server::with_most(std::atomic<uint32_t> Connection::*count, uint32_t above) noexcept {
     Connection *largest = nullptr;
-    uint32_t most = 0;
+    uint32_t most = above;
     each([&](Connection *connection) {
-        const uint32_t waiting = connection->unfinished.load(std::memory_order_relaxed);
-        if (waiting <= most) return;
-        most = waiting;
+        const uint32_t its = (connection->*count).load(std::memory_order_relaxed);
+        if (its <= most) return;
+        most = its;
         connection->retain();
         if (largest) largest->release();
         largest = connection;
     });
+    return largest;
+}
+
+void Server::make_room() noexcept {
+    Connection *largest = with_most(&Connection::unfinished, 0);
     if (!largest) return;
     largest->post(EVENT_MAKE_ROOM);
+    largest->release();
+}
+
+void Server::free_streams(uint32_t mine, uint64_t now) noexcept {
+    uint64_t due = next_free_streams_.load(std::memory_order_relaxed);
+    if (now < due || !next_free_streams_.compare_exchange_strong(due, now + FREE_STREAMS_NS)) return;
+    Connection *largest = with_most(&Connection::bodies, 2 * mine);
+    if (!largest) return;
+    largest->post(EVENT_FREE_STREAMS);
     largest->release();
 }
 

@@ -119,6 +119,9 @@ class Server {
     void record(Call *call, uint64_t now) noexcept;
     void take_records(std::vector<CallRecord> *out);
     void make_room() noexcept;  // too many calls wait for their messages
+    // Too many requests of REST wait for their bodies: those of another connection end, if it has far more of them
+    // than the one that asks.
+    void free_streams(uint32_t mine, uint64_t now) noexcept;
     void wake() noexcept;
     uint64_t least_rate(uint64_t whole) const noexcept {
         const uint64_t rate = whole / 300;
@@ -142,6 +145,7 @@ class Server {
     static constexpr int EVENTS = 32, ACCEPTS = 64, NOBODY = -1;
     static constexpr uint64_t SWEEP_NS = 100000000u, REQUEST_NS = 500000u, VISIT_NS = 2000000u;
     static constexpr uint64_t STUCK_NS = 20000000u, WATCHED_NS = 20000000u, DEFER_NS = 200000u;
+    static constexpr uint64_t FREE_STREAMS_NS = 1000000u;  // between two looks at all connections
     static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
     static constexpr uint64_t DECREF_BYTES = 1u << 20;
     static constexpr uint64_t LISTENER_TAG = uint64_t(1) << 63, WAKE_TAG = ~uint64_t(0);
@@ -163,6 +167,7 @@ class Server {
     }
     Connection *at(uint64_t tag) noexcept;
     template <typename Visit> void each(Visit visit) noexcept;
+    Connection *with_most(std::atomic<uint32_t> Connection::*count, uint32_t above) noexcept;  // held; or null
     static bool late(uint64_t since, uint64_t allowed) noexcept {
         const uint64_t now = unsigned_now_ns();
         return now > since && now - since >= allowed;
@@ -179,7 +184,7 @@ class Server {
     bool watches_listeners_ = false;                  // the listeners
     std::atomic<uint64_t> paused_until_ns_{0};  // without descriptors
     std::atomic<int> accepting_{0};
-    std::atomic<uint64_t> next_sweep_{0};
+    std::atomic<uint64_t> next_sweep_{0}, next_free_streams_{0};
 
     std::mutex connections_mutex_;
     std::vector<Connection *> connections_;

@@ -301,6 +301,7 @@ void HttpServer::drop(Connection *connection) noexcept {
     end_stream_of(connection);
     deadlines.set(connection->slot, Deadlines::NONE);
     connection->settle(MUTED);  // from here on no thread looks at its descriptor
+    if (connection->byte_stream) streams_.fetch_sub(1, std::memory_order_relaxed);
     close_transport(connection);
     connection->registered = false;
     connection->reported = 0;

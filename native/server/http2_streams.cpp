@@ -63,12 +63,19 @@ void HttpServer::hand_over(Connection *connection) noexcept {
 bool HttpServer::open_stream(ByteStream *stream, const sockaddr_storage &peer, socklen_t peer_length,
                              uint16_t listener) noexcept {
     if (stopping_.load(std::memory_order_acquire)) return false;
+    if (streams_.fetch_add(1, std::memory_order_relaxed) >= most_streams()) {
+        streams_.fetch_sub(1, std::memory_order_relaxed);
+        return false;
+    }
     Connection *connection = connections.take();
     if (!connection) {
         accepting_.fetch_add(1);
         if (wanted_.load() && recycle_idle(false)) connection = connections.take();
         accepting_.fetch_sub(1);
-        if (!connection) return false;
+        if (!connection) {
+            streams_.fetch_sub(1, std::memory_order_relaxed);
+            return false;
+        }
     }
     const uint64_t now = unsigned_now_ns();
     begin_connection(connection, -1, listener, now);

@@ -18,6 +18,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <memory>
@@ -175,6 +176,11 @@ class HttpServer {
     bool send_piece(Connection *connection) noexcept;  // stream.cpp
 
     // ---- HTTP/2 (http2_streams.cpp) ----
+    // Streams hold at most half of the connections' places, so that clients of HTTP/1.1 are accepted beside them.
+    uint32_t most_streams() const noexcept { return std::max(connections.most() / 2, 1u); }
+    bool lacks_streams() const noexcept {
+        return streams_.load(std::memory_order_relaxed) >= most_streams() - most_streams() / 4;
+    }
     bool open_stream(ByteStream *stream, const sockaddr_storage &peer, socklen_t peer_length,
                      uint16_t listener) noexcept;
 
@@ -371,6 +377,7 @@ class HttpServer {
     std::atomic<bool> paused_{false};
     uint64_t paused_until_ = 0;
 
+    std::atomic<uint32_t> streams_{0};  // places that streams hold
     std::mutex woken_mutex_;
     std::vector<uint64_t> woken_, taken_;  // streams with an event; the leader has taken the second ones
 

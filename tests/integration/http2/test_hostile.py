@@ -249,10 +249,10 @@ def test_resets_in_a_row_are_a_flood(server):
 def test_more_streams_than_places_are_refused_and_may_come_again(models):
     with Server(models, max_connections=8) as server, Http2Client(server.http) as client:
         streams = [client.begin("POST", INFER, [("content-length", "500")]) for _ in range(20)]
-        for stream in streams[8:]:
+        for stream in streams[4:]:
             client.wait(stream)
         refused = [stream for stream in streams if client.answers[stream].error == 7]
-        assert len(refused) >= 12
+        assert len(refused) == 16
         for stream in streams:
             if stream not in refused:
                 client.reset(stream)
@@ -263,6 +263,31 @@ def test_more_streams_than_places_are_refused_and_may_come_again(models):
             return answer.status == 200
 
         wait_until(again)
+
+
+def test_streams_without_bodies_leave_places_for_everybody_else(models):
+    patient = {"head_timeout": 300, "transfer_grace": 300}
+    with (
+        Server(models, max_connections=64, **patient) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        clients = [stack.enter_context(Http2Client(server.http)) for _ in range(10)]
+        for client in clients:
+            for _ in range(30):
+                client.begin("POST", INFER)
+        live = requests.get(f"{server.url}/v2/health/live", timeout=30)
+        assert live.status_code == 200
+
+        def is_answered():
+            with Http2Client(server.http) as client:
+                stream = client.begin("POST", INFER)
+                client.send(stream, BODY, end=True)
+                return client.wait(stream).status == 200
+
+        wait_until(is_answered)
+        assert all(client.request("POST", INFER, BODY).status in (0, 200) for client in clients)
+        errors = {answer.error for client in clients for answer in client.answers.values()}
+        assert errors == {None, 7}
 
 
 def test_expect_is_answered_before_the_body_comes(server):
