@@ -110,9 +110,10 @@ struct Call {
     enum class Encoding : uint8_t { identity, gzip, deflate, other } encoding = Encoding::identity;
     std::string verb, authority;
     std::unique_ptr<RestStream> rest;  // of a request that is not gRPC's; set with the fields
+    bool is_rest = false;  // and was given to the HTTP server, or refused for it
     bool is_grpc = false, is_other = false, head_too_large = false, bad_timeout = false;
-    uint64_t timeout_ns = 0;
     bool has_authorization = false, has_second_authorization = false;
+    uint64_t timeout_ns = 0;
     bool has_timeout = false;
     std::string path;
     uint64_t deadline_ns = 0;  // 0: none
@@ -124,8 +125,8 @@ struct Call {
     bool discards = false;      // what still comes is not wanted
     bool fields_done = false;
     bool waits_for_first = false;  // no message has come
-    std::atomic<bool> admitted{false};  // whether more than the first window may come
     bool waits_for_body = false;   // of REST: it has a body that is not whole
+    std::atomic<bool> admitted{false};  // whether more than the first window may come
     size_t unconsumed = 0;      // of the window
     uint64_t opened_ns, message_ns = 0;  // since when the message is waited for
     uint64_t progress_ns = 0;

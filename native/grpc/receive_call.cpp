@@ -468,7 +468,7 @@ void Connection::closed(void *stream, uint32_t) noexcept {
     stop_receiving(call);
     if (call->rest) {
         call->rest->cut();
-    } else if (server_->config.log && call->fields_done) {
+    } else if (server_->config.log && call->fields_done && !call->is_rest) {
         server_->record(call, now_);
     }
     (call->previous ? call->previous->next : calls_) = call->next;

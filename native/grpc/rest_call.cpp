@@ -16,16 +16,17 @@ const http2::Field STATUS_100 = http2::field_of(":status", 7, "100", 3, http2::F
 // The fields of a request are there.
 void Connection::begin_rest(Call *call, bool has_body) noexcept {
     note_first(call);
+    call->is_rest = true;
     call->admitted.store(true, std::memory_order_relaxed);  // the HTTP server looks at the caller
     if (call->head_too_large) {
         server_->count(GRPC_TOO_LARGE);
-        refuse_http(call, "431");
+        refuse_rest(call, 431);
         return;
     }
     try {
         auto made = std::make_unique<RestStream>(call);
         if (!made->begin(*call, has_body)) {
-            refuse_http(call, "400");
+            refuse_rest(call, 400);
             return;
         }
         call->rest = std::move(made);
@@ -43,6 +44,26 @@ void Connection::begin_rest(Call *call, bool has_body) noexcept {
     call->release();
     call->trailed = true;
     session_.reset(call->stream, http2::REFUSED_STREAM);
+}
+
+// Answers what the HTTP server does not get to see, and tells it for its access log and its counters.
+void Connection::refuse_rest(Call *call, uint16_t status) noexcept {
+    const char text[] = {static_cast<char>('0' + status / 100), static_cast<char>('0' + status / 10 % 10),
+                         static_cast<char>('0' + status % 10), 0};
+    call->identify();
+    try {
+        AccessRecord made{};
+        made.status = status;
+        made.listener = listener_;
+        made.head = RestStream::first_line(*call);
+        made.request_id.assign(call->request_id.text, call->request_id.length);
+        made.peer = address;
+        made.peer_length = address_length;
+        server_->http()->note_refused(&made);
+    } catch (const std::bad_alloc &) {
+        // A line of the access log is not worth a request.
+    }
+    refuse_http(call, text);
 }
 
 // The request waits for its body no more.

@@ -112,6 +112,11 @@ bool RestStream::begin(const Call &call, bool has_body) {
     return true;
 }
 
+std::string RestStream::first_line(const Call &call) {
+    return (is_token(call.verb) ? call.verb : "-") + " " + (is_target(call.path) ? call.path : "-") +
+           " HTTP/2.0\r\n\r\n";
+}
+
 void RestStream::append(const unsigned char *data, size_t length) {
     if (in_at_ && in_at_ == in_.size()) {
         in_.clear();

@@ -151,9 +151,7 @@ void HttpServer::answer_prepared(Connection *connection, PreparedAnswerIndex whi
 // the caller's, in Phase::idle with what had come behind the message.
 bool HttpServer::finish(Connection *connection, uint64_t now) noexcept {
     count(SERVER_ANSWERED);
-    const int status = connection->status;
-    if (status >= LEAST_ERROR && status < LEAST_ERROR + STATUSES)
-        errors[status - LEAST_ERROR].fetch_add(1, std::memory_order_relaxed);
+    count_error(connection->status);
     if (config.log) record(connection, now);
     release_buffers(connection);
     if (connection->close_after || connection->byte_stream) {
@@ -263,17 +261,33 @@ void HttpServer::record(Connection *connection, uint64_t now) noexcept {
         if (connection->byte_stream) tell_version(&made.head, "HTTP/2.0");
         made.peer = connection->peer;
         made.peer_length = connection->peer_length;
-        clock_gettime(CLOCK_REALTIME, &made.at);
-        std::lock_guard<std::mutex> guard(records_mutex_);
-        if (record_bytes_ + sizeof made + length <= RECORD_BYTES) {
-            records_.push_back(std::move(made));
-            record_bytes_ += sizeof made + length;
-            return;
-        }
+        keep_record(&made);
     } catch (const std::bad_alloc &) {
-        // A line of the access log is not worth a request.
+        count(SERVER_LOST_RECORDS);  // a line of the access log is not worth a request
     }
-    count(SERVER_LOST_RECORDS);
+}
+
+void HttpServer::note_refused(AccessRecord *made) noexcept {
+    count_error(made->status);
+    if (!config.log) return;
+    try {
+        keep_record(made);
+    } catch (const std::bad_alloc &) {
+        count(SERVER_LOST_RECORDS);
+    }
+}
+
+// May throw std::bad_alloc.
+void HttpServer::keep_record(AccessRecord *made) {
+    clock_gettime(CLOCK_REALTIME, &made->at);
+    const size_t bytes = sizeof *made + made->head.size();
+    std::lock_guard<std::mutex> guard(records_mutex_);
+    if (record_bytes_ + bytes > RECORD_BYTES) {
+        count(SERVER_LOST_RECORDS);
+        return;
+    }
+    records_.push_back(std::move(*made));
+    record_bytes_ += bytes;
 }
 
 void HttpServer::take_records(std::vector<AccessRecord> *out) {

@@ -181,6 +181,7 @@ class HttpServer {
     bool lacks_streams() const noexcept {
         return streams_.load(std::memory_order_relaxed) >= most_streams() - most_streams() / 4;
     }
+    void note_refused(AccessRecord *made) noexcept;  // of a stream that was answered before it was opened
     bool open_stream(ByteStream *stream, const sockaddr_storage &peer, socklen_t peer_length,
                      uint16_t listener) noexcept;
 
@@ -353,6 +354,11 @@ class HttpServer {
     void linger(Connection *connection, uint64_t now) noexcept;
     void drain_lingering(Connection *connection, uint64_t now) noexcept;
     void record(Connection *connection, uint64_t now) noexcept;
+    void keep_record(AccessRecord *made);
+    void count_error(int status) noexcept {
+        if (status >= LEAST_ERROR && status < LEAST_ERROR + STATUSES)
+            errors[status - LEAST_ERROR].fetch_add(1, std::memory_order_relaxed);
+    }
     // Bytes per second that are asked of a transfer of so many bytes.
     uint64_t least_rate(uint64_t whole) const noexcept {
         const uint64_t rate = whole / (config.transfer_s ? config.transfer_s : 1);

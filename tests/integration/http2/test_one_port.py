@@ -150,6 +150,30 @@ def test_the_access_log_and_the_metrics_know_of_requests_over_http2(server):
     wait_until(lambda: counted() == before + 1)
 
 
+def test_a_request_that_is_refused_at_its_head_is_logged_as_one_of_http(server):
+    fields = [("x-request-id", "much-told"), *((f"x-{at}", "y" * 4000) for at in range(6))]
+    with Http2Client(server.http) as client:
+        stream = client.begin("GET", "/much-told", fields, end=True)
+        assert client.wait(stream).status == 431
+    wait_until(lambda: '"GET /much-told HTTP/2.0" 431' in server.log, tell=lambda: server.log)
+    (line,) = (line for line in server.log.splitlines() if "/much-told" in line)
+    assert line.count("much-told") == 2
+
+
+@pytest.mark.parametrize("offered", [["http/1.1"], []])
+def test_http2_over_tls_needs_that_tls_agreed_on_it(models, tmp_path, offered):
+    key, cert = self_signed(tmp_path)
+    with Server(models, tls_cert=str(cert), tls_key=str(key)) as server:
+        context = ssl.create_default_context(cafile=cert)
+        if offered:
+            context.set_alpn_protocols(offered)
+        host, _, port = server.http.rpartition(":")
+        plain = socket.create_connection((host, int(port)), timeout=60)
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as client:
+            client.sendall(PREFACE)
+            assert re.match(rb"HTTP/1\.1 (400|505) ", read_message(client)[0])
+
+
 def test_a_server_without_http2_speaks_http_1_alone(models, tmp_path):
     key, cert = self_signed(tmp_path)
     for settings in ({"http2": False}, {"grpc_server": "grpcio"}):
@@ -200,6 +224,26 @@ def test_a_stop_answers_what_was_sent_and_says_goodbye(models, several):
             assert closed.goodbye.error_code == h2.errors.ErrorCodes.NO_ERROR
 
 
+@pytest.mark.parametrize("address", ["http", "grpc"])
+def test_a_stop_does_not_wait_for_the_first_look_at_a_young_connection(models, address):
+    patient = {"head_timeout": 300, "stop_timeout": 300}
+    with (
+        Server(models, **patient) as server,
+        Http2Client(getattr(server, address)) as silent,
+        Http2Client(getattr(server, address)) as idle,
+    ):
+        path = "/inference.GRPCInferenceService/ServerLive"
+        fields = [("content-type", "application/grpc"), ("te", "trailers")]
+        stream = idle.begin("POST", path, fields)
+        idle.send(stream, bytes(5), end=True)
+        assert idle.wait(stream).status == 200
+        server.process.send_signal(signal.SIGTERM)
+        for client in (idle, silent):
+            client.until_over()
+            assert client.goodbye.error_code == h2.errors.ErrorCodes.NO_ERROR
+        assert server.process.wait(60) == 0
+
+
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_reloads_under_load_lose_nothing(models, tmp_path, encrypted):
     """Clients open a new connection when they are told goodbye, as every client of HTTP/2 does."""
@@ -232,26 +276,6 @@ def test_reloads_under_load_lose_nothing(models, tmp_path, encrypted):
     def call(address):
         try:
             with (
-@pytest.mark.parametrize("address", ["http", "grpc"])
-def test_a_stop_does_not_wait_for_the_first_look_at_a_young_connection(models, address):
-    patient = {"head_timeout": 300, "stop_timeout": 300}
-    with (
-        Server(models, **patient) as server,
-        Http2Client(getattr(server, address)) as silent,
-        Http2Client(getattr(server, address)) as idle,
-    ):
-        path = "/inference.GRPCInferenceService/ServerLive"
-        fields = [("content-type", "application/grpc"), ("te", "trailers")]
-        stream = idle.begin("POST", path, fields)
-        idle.send(stream, bytes(5), end=True)
-        assert idle.wait(stream).status == 200
-        server.process.send_signal(signal.SIGTERM)
-        for client in (idle, silent):
-            client.until_over()
-            assert client.goodbye.error_code == h2.errors.ErrorCodes.NO_ERROR
-        assert server.process.wait(60) == 0
-
-
                 grpc.secure_channel(address, grpc.ssl_channel_credentials(trusted.read_bytes()))
                 if trusted
                 else grpc.insecure_channel(address)
