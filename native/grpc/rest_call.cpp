@@ -73,7 +73,7 @@ void Connection::note_body(Call *call) noexcept {
     bodies.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// Ends requests whose bodies do not come, the oldest first. Nothing has looked at them yet, so that the client
+// Ends requests whose bodies do not come, the oldest first. None has been run, so that the client
 // may send them again.
 void Connection::free_streams() noexcept {
     uint32_t most = (bodies.load(std::memory_order_relaxed) + 1) / 2;
