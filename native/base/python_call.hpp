@@ -12,7 +12,8 @@
 
 namespace ksrv {
 
-template <typename Call> void call_python(Call call) noexcept {
+// There is no object behind the reference when a thread is ended so, of which the sanitizer would tell.
+template <typename Call> __attribute__((no_sanitize_undefined)) void call_python(Call call) noexcept {
     try {
         call();
     } catch (abi::__forced_unwind &) {
