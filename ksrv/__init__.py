@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from ksrv.handlers.base import BaseHandler
     from ksrv.handlers.batch import Batch
     from ksrv.handlers.context import Context
-    from ksrv.handlers.settings import settings
-    from ksrv.handlers.tensor_types import (
+    from ksrv.handlers.declared.settings import settings
+    from ksrv.handlers.declared.tensor_types import (
         BFloat16,
         Bool,
         Bytes,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Uint32,
         Uint64,
     )
-    from ksrv.handlers.timing import timed
+    from ksrv.handlers.diagnostics.timing import timed
     from ksrv.server.script import serve
 
 __version__ = "0.1.0"
@@ -66,8 +66,8 @@ _HOME = {
     "Context": "ksrv.handlers.context",
     "InferenceError": "ksrv.errors",
     "serve": "ksrv.server.script",
-    "settings": "ksrv.handlers.settings",
-    "timed": "ksrv.handlers.timing",
+    "settings": "ksrv.handlers.declared.settings",
+    "timed": "ksrv.handlers.diagnostics.timing",
 }
 
 
@@ -76,4 +76,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'ksrv' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOME.get(name, "ksrv.handlers.tensor_types")), name)
+    return getattr(import_module(_HOME.get(name, "ksrv.handlers.declared.tensor_types")), name)

@@ -13,15 +13,15 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue.request_handle import wait_completions, wake_completions
 from ksrv.engine.call_limits import CallLimits, Permit
 from ksrv.engine.composition import ModelCalls
-from ksrv.engine.device_spread import DeviceSpread
 from ksrv.engine.executors import Executor
 from ksrv.engine.executors.inline import InlineExecutor
+from ksrv.engine.instances.device_spread import DeviceSpread
 from ksrv.engine.model import ExecutorFactory, ModelVersion, Retired
 from ksrv.engine.registry import ModelRegistry, ModelState, ModelVersions
 from ksrv.engine.request_handle import RequestHandle
 from ksrv.engine.settings import EngineSettings
 from ksrv.errors import Forbidden, NotFound, NotReady, cut
-from ksrv.handlers.metrics import Emit, discard
+from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.limits import Limits
 from ksrv.observe.handler_metrics import HandlerMetrics

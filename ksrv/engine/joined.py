@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from ksrv._native.tensor import aliasing_check
 from ksrv.engine.batches.batch import arrays_of
 from ksrv.engine.batches.split import split
-from ksrv.engine.instance import Instance
+from ksrv.engine.instances.instance import Instance
 from ksrv.engine.request_handle import QueuedRequest
 from ksrv.engine.validation import RequestValidator
 from ksrv.errors import KsrvError

@@ -3,7 +3,7 @@
 import threading
 
 from ksrv._native.queue.stats import Stats
-from ksrv.engine.host import InstanceHost
+from ksrv.engine.instances.host import InstanceHost
 from ksrv.statistics import ModelStatistics, total
 
 

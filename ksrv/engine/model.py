@@ -15,14 +15,14 @@ from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.request_handle import NO_DEADLINE
 from ksrv._native.queue.stats import Stats
-from ksrv.engine import warmup
 from ksrv.engine.batches.batch import GrowingBatch, PendingBatch
 from ksrv.engine.batches.prefetch import BatchPrefetcher
 from ksrv.engine.batches.split import join
 from ksrv.engine.call_limits import CallLimits
-from ksrv.engine.decode_thread import DecodeThread
 from ksrv.engine.executors import Executor
-from ksrv.engine.instance import Instance
+from ksrv.engine.instances import warmup
+from ksrv.engine.instances.decode_thread import DecodeThread
+from ksrv.engine.instances.instance import Instance
 from ksrv.engine.joined import run_joined
 from ksrv.engine.lifetime_counters import LifetimeCounters
 from ksrv.engine.request_handle import QueuedRequest, RequestHandle, SplitRequest, deadline_exceeded

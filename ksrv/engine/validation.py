@@ -7,7 +7,7 @@ the values that disagree.
 Requests of equal batch key can be joined: their inputs have the same names, datatypes and shapes past
 the first dimension, and they ask for the same mode. Batch keys are numbers that are given out here, so
 that no client can make two different shapes look equal. A request whose images take long to decode has
-a batch key to itself, so that no other request waits for it in a batch; see `ksrv.engine.decode_thread`.
+a batch key to itself, so that no other request waits for it in a batch; see `ksrv.engine.instances.decode_thread`.
 """
 
 import itertools

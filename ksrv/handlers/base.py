@@ -16,7 +16,7 @@ from ksrv.errors import InferenceError
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.compile import compile_model
 from ksrv.handlers.context import Context
-from ksrv.handlers.streams import postprocessed
+from ksrv.handlers.streaming.streams import postprocessed
 from ksrv.loaders.device import torch_device
 from ksrv.spec import ModelSpec
 

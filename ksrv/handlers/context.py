@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ksrv.handlers.metrics import Metrics
+from ksrv.handlers.diagnostics.metrics import Metrics
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ksrv._native.batch.stages import RunningBatch
 from ksrv.handlers.context import Context
 from ksrv.handlers.device import choose_device, choose_onnx_device
-from ksrv.handlers.metrics import Metrics
+from ksrv.handlers.diagnostics.metrics import Metrics
 from ksrv.handlers.model_imports import HandlerError, ModelImporter, resolve
 from ksrv.handlers.models import Models, Submit, refuse_calls
 from ksrv.source import ModelConfig, ModelSource

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from ksrv.handlers.loggers import disown, own
+from ksrv.handlers.diagnostics.loggers import disown, own
 
 PREFIX = "ksrv_models"
 

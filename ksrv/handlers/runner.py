@@ -20,18 +20,23 @@ from ksrv.errors import HandlerFailed, InferenceError, KsrvError, ModelFailed, q
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.batch_argument import pass_batch
-from ksrv.handlers.concurrent import ConcurrentBatches, CurrentContext, Done, is_asynchronous
 from ksrv.handlers.context import Context
-from ksrv.handlers.debugging import add_traceback, profiled
-from ksrv.handlers.declarations import declared_tensors
+from ksrv.handlers.declared.declarations import declared_tensors
 from ksrv.handlers.device import DeviceError
+from ksrv.handlers.diagnostics.debugging import add_traceback, profiled
+from ksrv.handlers.diagnostics.metrics import Emit, Metrics, discard
 from ksrv.handlers.handler_context import HandlerContext
 from ksrv.handlers.loading import make_handler
-from ksrv.handlers.metrics import Emit, Metrics, discard
 from ksrv.handlers.model_imports import HandlerError, error_location
 from ksrv.handlers.models import Submit, calls_models, refuse_calls
 from ksrv.handlers.outputs import OutputConverter
-from ksrv.handlers.streams import BatchStream, HandlerLoop, is_stream, run_generator
+from ksrv.handlers.streaming.concurrent import (
+    ConcurrentBatches,
+    CurrentContext,
+    Done,
+    is_asynchronous,
+)
+from ksrv.handlers.streaming.streams import BatchStream, HandlerLoop, is_stream, run_generator
 from ksrv.loaders.loaded import LoadedModel, ModelLoadError
 from ksrv.request import BatchInputs, BatchOutputs, BatchRequest, Tensor
 from ksrv.source import ModelConfig, ModelSource

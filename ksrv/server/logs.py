@@ -12,7 +12,7 @@ import orjson
 from gunicorn.glogging import Logger
 
 from ksrv.errors import quote
-from ksrv.handlers.loggers import fields_of, label_of
+from ksrv.handlers.diagnostics.loggers import fields_of, label_of
 from ksrv.observe.log_text import RecordFormatter
 from ksrv.server.settings import ServerSettings
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from ksrv.handlers.tensor_types import TensorType
+from ksrv.handlers.declared.tensor_types import TensorType
 
 TENSORS = ("inputs", "outputs")
 

@@ -22,10 +22,10 @@ from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.executors.inline import InlineExecutor
 from ksrv.engine.response_stream import ResponseStream
 from ksrv.errors import KsrvError
+from ksrv.handlers.declared.settings import settings_of
 from ksrv.handlers.handler_context import HandlerContext
 from ksrv.handlers.loading import handler_of
 from ksrv.handlers.runner import Runner, make_runner
-from ksrv.handlers.settings import settings_of
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.handler_file import model_name
 from ksrv.repository.layout import Repository

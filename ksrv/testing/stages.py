@@ -13,8 +13,8 @@ import numpy as np
 
 from ksrv.datatypes import NAME_BY_DTYPE
 from ksrv.handlers.batch import Batch
+from ksrv.handlers.diagnostics.metrics import Metrics
 from ksrv.handlers.handler_context import HandlerContext
-from ksrv.handlers.metrics import Metrics
 from ksrv.request import Array, BatchInputs, BatchRequest, Element, Parameter, Tensor
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.spec import ModelSpec

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from ksrv.request import Element
-from ksrv.torchserve.api.util import PredictionException
+from ksrv.torchserve.api.errors import PredictionException
 
 OUTPUT = "output"
 PREDICTION_FAILED = "Prediction failed"

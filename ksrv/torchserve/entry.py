@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ksrv.torchserve.api.util import list_classes_from_module
+from ksrv.torchserve.api.classes import list_classes_from_module
 
 Entry = Callable[[Any, Any], Any]
 

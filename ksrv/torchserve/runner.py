@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 from ksrv.errors import HandlerFailed, quote
-from ksrv.handlers.debugging import add_traceback
 from ksrv.handlers.device import choose_device
-from ksrv.handlers.metrics import Emit, discard
+from ksrv.handlers.diagnostics.debugging import add_traceback
+from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.model_imports import error_location
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError

@@ -1,5 +1,5 @@
 # It relies on the GIL: one thread at a time runs an instance.
-"""What an instance does with each batch, compiled: the base of `ksrv.engine.instance.Instance`."""
+"""What an instance does with each batch, compiled: the base of `ksrv.engine.instances.instance.Instance`."""
 
 from cpython.list cimport PyList_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
@@ -34,7 +34,7 @@ cdef class BatchRunner:
 
     Attributes:
         busy_since: The monotonic clock in nanoseconds when the running batch began, or 0.
-        inline_credit: What quick runs have earned: see `ksrv.engine.instance`.
+        inline_credit: What quick runs have earned: see `ksrv.engine.instances.instance`.
     """
 
     cdef public object stats

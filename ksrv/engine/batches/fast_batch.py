@@ -13,7 +13,7 @@ from ksrv._native.queue.stats import Stats
 from ksrv._native.server.fast_batch import FastBatch, FastBatches
 from ksrv.engine.batches.batch import fill, finish, leased
 from ksrv.engine.batches.split import split
-from ksrv.engine.host import InstanceHost
+from ksrv.engine.instances.host import InstanceHost
 from ksrv.engine.request_handle import QueuedRequest
 from ksrv.request import BatchOutputs, BatchRequest
 

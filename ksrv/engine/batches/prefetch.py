@@ -10,7 +10,7 @@ without Python as long as no other requests come between them: these end the ope
 import threading
 
 from ksrv.engine.batches.batch import PendingBatch
-from ksrv.engine.host import InstanceHost
+from ksrv.engine.instances.host import InstanceHost
 
 
 class BatchPrefetcher(threading.Thread):

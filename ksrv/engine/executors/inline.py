@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from ksrv._native.memory import buffer_pool
 from ksrv.errors import HandlerFailed, KsrvError
-from ksrv.handlers.concurrent import Done
-from ksrv.handlers.metrics import Emit, discard
+from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.handlers.runner import HandlerLoadError, Runner, make_runner
+from ksrv.handlers.streaming.concurrent import Done
 from ksrv.request import BatchInputs, BatchOutputs
 from ksrv.source import ModelSource
 from ksrv.spec import ModelSpec

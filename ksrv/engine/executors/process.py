@@ -27,7 +27,7 @@ from ksrv.engine.executors.messages import ErrorMessage, LoadMessage, LogMessage
 from ksrv.engine.executors.process_log import ProcessLog
 from ksrv.engine.executors.watcher import HandlerProcess, ProcessExit
 from ksrv.errors import DeadlineExceeded, HandlerFailed, KsrvError, NotReady, Overloaded, quote
-from ksrv.handlers.metrics import Emit, discard
+from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.handlers.models import Submit, refuse_calls
 from ksrv.limits import Limits
 from ksrv.request import BatchInputs, BatchOutputs

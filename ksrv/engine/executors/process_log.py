@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from ksrv.engine.executors.messages import LogMessage
-from ksrv.handlers.loggers import label_of
+from ksrv.handlers.diagnostics.loggers import label_of
 from ksrv.handlers.runner import SHOWN_IDS
 from ksrv.observe.log_text import TRACEBACK_INDENT
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from ksrv._native.queue.request_handle import wake_waiters
 from ksrv.engine.executors import Executor
-from ksrv.engine.host import InstanceHost
+from ksrv.engine.instances.host import InstanceHost
 from ksrv.errors import KsrvError
 
 log = logging.getLogger("ksrv.engine")

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 def leave_handlers_behind() -> None:
     """End this process at once where instances still run a handler, with the status it was to have."""
-    from ksrv.engine.instance import instances_left
+    from ksrv.engine.instances.instance import instances_left
 
     left = instances_left()
     if left == 0:

@@ -18,7 +18,7 @@ import numpy as np
 from ksrv.datatypes import NAME_BY_DTYPE
 from ksrv.source import KSERVE_V2
 from ksrv.torchserve.answers import checked_items
-from ksrv.torchserve.api.util import list_classes_from_module
+from ksrv.torchserve.api.classes import list_classes_from_module
 from ksrv.torchserve.base64_text import decoded
 
 HandleFunction = Callable[[Any, Any], Any]

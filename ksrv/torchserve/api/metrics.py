@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
-from ksrv.handlers.metrics import Emit, discard
+from ksrv.handlers.diagnostics.metrics import Emit, discard
 from ksrv.statistics import MetricRecord
 
 logger = logging.getLogger("ksrv.torchserve.api.metrics")

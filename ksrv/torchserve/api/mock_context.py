@@ -3,9 +3,9 @@
 import os
 from typing import Any
 
-from ksrv.handlers.metrics import discard
+from ksrv.handlers.diagnostics.metrics import discard
 from ksrv.torchserve.api.metrics import Metrics
-from ksrv.torchserve.api.util import get_yaml_config
+from ksrv.torchserve.api.model_config import get_yaml_config
 
 
 class MockContext:

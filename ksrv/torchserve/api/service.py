@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ksrv.handlers.metrics import discard
+from ksrv.handlers.diagnostics.metrics import discard
 from ksrv.torchserve.answers import (
     OUT_OF_RESOURCES,
     PREDICTION_FAILED,
@@ -20,9 +20,10 @@ from ksrv.torchserve.answers import (
 )
 from ksrv.torchserve.api.context import Context, RequestProcessor
 from ksrv.torchserve.api.envelopes import ENVELOPES
+from ksrv.torchserve.api.errors import PredictionException
 from ksrv.torchserve.api.frames import create_predict_response
 from ksrv.torchserve.api.metrics import Metrics
-from ksrv.torchserve.api.util import PredictionException, get_yaml_config
+from ksrv.torchserve.api.model_config import get_yaml_config
 from ksrv.torchserve.entry import Entry, find_entry
 from ksrv.torchserve.shims import ts
 

@@ -13,9 +13,19 @@ from ksrv.torchserve.shims import finder
 VERSION = "0.12.0"
 HERE = "ksrv.torchserve.api"
 
-_BASE = {"BaseHandler": "base_handler", "setup_ort_session": "base_handler"}
-_VISION = {"VisionHandler": "vision_handler", "ImageClassifier": "vision_handler"}
-_UTIL = dict.fromkeys(("PredictionException", "map_class_to_label", "load_label_mapping", "list_classes_from_module", "check_valid_pt2_backend", "get_yaml_config", "deprecated", "CLEANUP_REGEX", "PT2Backend"), "util")  # fmt: skip
+_BASE = {"BaseHandler": "handlers.base_handler", "setup_ort_session": "handlers.base_handler"}
+_VISION = {"VisionHandler": "handlers.vision_handler", "ImageClassifier": "handlers.vision_handler"}
+_UTIL = {
+    "PredictionException": "errors",
+    "deprecated": "errors",
+    "list_classes_from_module": "classes",
+    "load_label_mapping": "labels",
+    "map_class_to_label": "labels",
+    "check_valid_pt2_backend": "model_config",
+    "get_yaml_config": "model_config",
+    "PT2Backend": "model_config",
+    "CLEANUP_REGEX": "ksrv.handlers.builtin.tokenizer",
+}
 _STREAMING = {"send_intermediate_predict_response": "streaming"}
 
 TABLE: Mapping[str, Mapping[str, str]] = {
@@ -29,12 +39,12 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "ts.model_loader": {"ModelLoaderFactory": "service"},
     "ts.torch_handler": {},
     "ts.torch_handler.base_handler": _BASE,
-    "ts.torch_handler.vision_handler": {"VisionHandler": "vision_handler"},
+    "ts.torch_handler.vision_handler": {"VisionHandler": "handlers.vision_handler"},
     "ts.torch_handler.image_classifier": _VISION,
-    "ts.torch_handler.image_segmenter": {**_VISION, "ImageSegmenter": "vision_handler"},
-    "ts.torch_handler.object_detector": {**_VISION, "ObjectDetector": "vision_handler"},
-    "ts.torch_handler.text_handler": {"TextHandler": "text_handler"},
-    "ts.torch_handler.text_classifier": {"TextClassifier": "text_handler"},
+    "ts.torch_handler.image_segmenter": {**_VISION, "ImageSegmenter": "handlers.vision_handler"},
+    "ts.torch_handler.object_detector": {**_VISION, "ObjectDetector": "handlers.vision_handler"},
+    "ts.torch_handler.text_handler": {"TextHandler": "handlers.text_handler"},
+    "ts.torch_handler.text_classifier": {"TextClassifier": "handlers.text_handler"},
     "ts.torch_handler.contractions": {"CONTRACTION_MAP": "ksrv.handlers.builtin.contractions"},
     "ts.torch_handler.request_envelope": {},
     "ts.torch_handler.request_envelope.base": {"BaseEnvelope": "envelopes"},
@@ -46,20 +56,20 @@ TABLE: Mapping[str, Mapping[str, str]] = {
     "ts.torch_handler.unit_tests.test_utils": {},
     "ts.torch_handler.unit_tests.test_utils.mock_context": {"MockContext": "mock_context"},
     "ts.handler_utils": {},
-    "ts.handler_utils.timer": {"timed": "base_handler"},
-    "ts.handler_utils.utils": {**_STREAMING, "import_class": "util"},
+    "ts.handler_utils.timer": {"timed": "handlers.base_handler"},
+    "ts.handler_utils.utils": {**_STREAMING, "import_class": "classes"},
     "ts.handler_utils.micro_batching": {
-        "MicroBatching": "micro_batching",
-        "get_micro_batch_idx": "micro_batching",
+        "MicroBatching": "handlers.micro_batching",
+        "get_micro_batch_idx": "handlers.micro_batching",
     },
-    "ts.handler_utils.hf_batch_streamer": {"TextIteratorStreamerBatch": "batch_streamer"},
+    "ts.handler_utils.hf_batch_streamer": {"TextIteratorStreamerBatch": "handlers.batch_streamer"},
     "ts.handler_utils.text_utils": {
-        "get_tokenizer": "text_handler",
-        "ngrams_iterator": "util",
+        "get_tokenizer": "handlers.text_handler",
+        "ngrams_iterator": "handlers.text_handler",
     },
     "ts.utils": {},
     "ts.utils.util": _UTIL,
-    "ts.utils.timeit_decorator": {"timeit": "base_handler"},
+    "ts.utils.timeit_decorator": {"timeit": "handlers.base_handler"},
     "ts.metrics": {},
     "ts.metrics.dimension": {"Dimension": "metrics"},
     "ts.metrics.unit": {"Units": "metrics"},
@@ -87,7 +97,7 @@ class TsFinder(finder.StandInFinder):
     def fill(self, module: ModuleType) -> None:
         """Put the table's names into a module, each from where it is at home."""
         for name, home in TABLE[module.__name__].items():
-            path = home if "." in home else f"{HERE}.{home}"
+            path = home if home.startswith("ksrv.") else f"{HERE}.{home}"
             setattr(module, name, getattr(import_module(path), name))
         if module.__name__ == "ts":
             module.__version__ = VERSION  # type: ignore[attr-defined]

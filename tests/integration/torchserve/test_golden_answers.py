@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ksrv.testing import Server
-from ksrv.torchserve.api.vision_handler import ImageClassifier, decode_image
+from ksrv.torchserve.api.handlers.vision_handler import ImageClassifier, decode_image
 from tests.support.torchserve.archives import archive
 from tests.support.torchserve.golden_models import (
     RECORDED,

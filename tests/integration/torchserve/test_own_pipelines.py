@@ -13,7 +13,7 @@ import requests
 import torch
 
 from ksrv.testing import Server
-from ksrv.torchserve.api import vision_handler
+from ksrv.torchserve.api.handlers import vision_handler
 from tests.support import image_files as files
 
 SEEN = """

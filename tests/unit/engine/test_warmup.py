@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
-from ksrv.engine import warmup
 from ksrv.engine.engine import Engine, EngineSettings
+from ksrv.engine.instances import warmup
 from ksrv.errors import InferenceError
 from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
 from tests.support.engine.engine_models import FunctionExecutor, Models, request, source

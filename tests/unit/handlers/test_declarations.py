@@ -7,8 +7,8 @@ import textwrap
 import pytest
 
 from ksrv import Bytes, Float32, Image, Int64, Uint8
+from ksrv.handlers.declared.tensor_types import TensorTypeError
 from ksrv.handlers.runner import HandlerLoadError
-from ksrv.handlers.tensor_types import TensorTypeError
 from ksrv.repository.model_yaml import load_model_config
 from ksrv.spec import ImageSpec, TensorSpec
 

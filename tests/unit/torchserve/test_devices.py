@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ksrv.torchserve import runner as runner_module
-from ksrv.torchserve.api.base_handler import BaseHandler
+from ksrv.torchserve.api.handlers.base_handler import BaseHandler
 
 HANDLER = """
 from ts.torch_handler.base_handler import BaseHandler

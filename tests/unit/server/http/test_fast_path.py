@@ -17,7 +17,7 @@ import pytest
 
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.engine.instance import Instance
+from ksrv.engine.instances.instance import Instance
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, Tensor
 from ksrv.server.http.fast_path import FAST_PATH_JSON

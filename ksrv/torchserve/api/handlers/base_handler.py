@@ -17,11 +17,9 @@ from ksrv.loaders import package
 from ksrv.loaders.eager import read_state
 from ksrv.loaders.loaded import LoadRequest
 from ksrv.torchserve.api import profiling
-from ksrv.torchserve.api.util import (
-    check_valid_pt2_backend,
-    list_classes_from_module,
-    load_label_mapping,
-)
+from ksrv.torchserve.api.classes import list_classes_from_module
+from ksrv.torchserve.api.labels import load_label_mapping
+from ksrv.torchserve.api.model_config import check_valid_pt2_backend
 
 logger = logging.getLogger("ksrv.torchserve")
 

@@ -19,7 +19,7 @@ from ksrv.errors import Cancelled, KsrvError
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch import Batch
 from ksrv.handlers.models import Models
-from ksrv.handlers.streams import ENDED, BatchStream, is_stream, postprocessed
+from ksrv.handlers.streaming.streams import ENDED, BatchStream, is_stream, postprocessed
 from ksrv.request import BatchInputs, BatchOutputs, Tensor
 from ksrv.source import ModelSource
 

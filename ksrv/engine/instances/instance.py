@@ -29,10 +29,10 @@ from ksrv._native.queue.stats import Stats
 from ksrv._native.server.batch_runner import APART, MAX_INLINE_CREDIT, QUICK_NS, BatchRunner
 from ksrv.engine.batches.batch import GrowingBatch, PendingBatch, RunnableBatch, finish
 from ksrv.engine.batches.fast_batch import fast_batches
-from ksrv.engine.concurrent_instance import ConcurrentExecutor, ConcurrentInstance
 from ksrv.engine.executors import Executor, ExecutorDied
 from ksrv.engine.executors.restarts import ExecutorRestarts
-from ksrv.engine.host import InstanceHost
+from ksrv.engine.instances.concurrent_instance import ConcurrentExecutor, ConcurrentInstance
+from ksrv.engine.instances.host import InstanceHost
 from ksrv.engine.request_handle import QueuedRequest
 from ksrv.engine.traced import TracedExecutor, execute_traced
 from ksrv.errors import HandlerFailed, KsrvError

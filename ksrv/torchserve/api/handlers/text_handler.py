@@ -6,13 +6,13 @@ Every row of a batch is classified, where TorchServe's reads the first only. The
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ksrv.handlers.builtin import tokenizer
 from ksrv.handlers.builtin.tokenizer import UNKNOWN, basic_english
-from ksrv.torchserve.api.base_handler import BaseHandler
-from ksrv.torchserve.api.util import map_class_to_label, ngrams_iterator
+from ksrv.torchserve.api.handlers.base_handler import BaseHandler
+from ksrv.torchserve.api.labels import map_class_to_label
 
 
 def get_tokenizer(name: str | None, language: str = "en") -> Callable[[str], list[str]]:
@@ -28,6 +28,11 @@ def get_tokenizer(name: str | None, language: str = "en") -> Callable[[str], lis
     raise ValueError(
         f"the tokenizers here are basic_english and None, not {name!r} for {language!r}"
     )
+
+
+def ngrams_iterator(tokens: Sequence[str], ngrams: int) -> Any:
+    """Yield the tokens, then their n-grams up to the given length, joined by blanks."""
+    return tokenizer.ngrams(tokens, ngrams)
 
 
 class TextHandler(BaseHandler):

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections import deque
 
-from ksrv.engine.host import InstanceHost
+from ksrv.engine.instances.host import InstanceHost
 from ksrv.engine.request_handle import QueuedRequest
 
 log = logging.getLogger("ksrv.engine")

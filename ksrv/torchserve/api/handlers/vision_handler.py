@@ -21,9 +21,10 @@ from ksrv.images import opencv
 from ksrv.images.decode_limits import LimitPassed, checked_header, decoder_bytes, process_limits
 from ksrv.images.decode_memory import NoRoom, TooLarge, decoding
 from ksrv.limits import show_limit
-from ksrv.torchserve.api.base_handler import BaseHandler
-from ksrv.torchserve.api.micro_batching import MicroBatching
-from ksrv.torchserve.api.util import PredictionException, map_class_to_label
+from ksrv.torchserve.api.errors import PredictionException
+from ksrv.torchserve.api.handlers.base_handler import BaseHandler
+from ksrv.torchserve.api.handlers.micro_batching import MicroBatching
+from ksrv.torchserve.api.labels import map_class_to_label
 from ksrv.torchserve.base64_text import decoded
 from ksrv.torchserve.shims.transforms import (
     CenterCrop,

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from ksrv._native.queue.stats import Stats
 from ksrv._native.server.batch_runner import APART
 from ksrv.engine.batches.batch import RunnableBatch
-from ksrv.engine.host import InstanceHost
+from ksrv.engine.instances.host import InstanceHost
 from ksrv.errors import KsrvError
 from ksrv.request import BatchInputs, BatchOutputs
 
@@ -31,7 +31,7 @@ class ConcurrentExecutor(Protocol):
 
 
 class BatchAnswerer(Protocol):
-    """What an instance does with batches, however they are run; see `ksrv.engine.instance.Instance`."""
+    """What an instance does with batches, however they are run; see `ksrv.engine.instances.instance.Instance`."""
 
     stats: Stats
 

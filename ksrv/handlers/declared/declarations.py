@@ -12,11 +12,11 @@ from typing import Annotated, Any, get_args, get_origin
 
 from ksrv.handlers.base import BaseHandler
 from ksrv.handlers.batch_argument import ARGUMENT
+from ksrv.handlers.declared.settings import settings_of
+from ksrv.handlers.declared.tensor_types import TensorType
 from ksrv.handlers.loading import HandleFunctionHandler, InferenceFunctionHandler
 from ksrv.handlers.model_imports import HandlerError
 from ksrv.handlers.outputs import DEFAULT_NAME
-from ksrv.handlers.settings import settings_of
-from ksrv.handlers.tensor_types import TensorType
 from ksrv.spec import TensorSpec
 
 Specs = tuple[TensorSpec, ...]

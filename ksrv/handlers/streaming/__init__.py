@@ -1,0 +1,1 @@
+"""Handlers that answer piece by piece, and handlers with coroutines."""

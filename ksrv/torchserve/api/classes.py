@@ -1,0 +1,36 @@
+"""Classes that TorchServe's handlers find by their modules and names."""
+
+import inspect
+from importlib import import_module
+from types import ModuleType
+
+
+def list_classes_from_module(module: ModuleType, parent_class: type | None = None) -> list[type]:
+    """Return the classes that the module itself defines, in order of their names.
+
+    Args:
+        module: The module to look into.
+        parent_class: Only its subclasses, where given.
+    """
+    return [
+        member
+        for _, member in inspect.getmembers(module, inspect.isclass)
+        if member.__module__ == module.__name__
+        and (parent_class is None or issubclass(member, parent_class))
+    ]
+
+
+def import_class(class_name: str, module_prefix: str | None = None) -> type:
+    """Return the class of a dotted name.
+
+    Raises:
+        ImportError: There is no such module or class.
+    """
+    full = f"{module_prefix}.{class_name}" if module_prefix else class_name
+    module_name, _, name = full.rpartition(".")
+    try:
+        found = getattr(import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ImportError(f"there is no class {full!r}: {error}") from error
+    assert isinstance(found, type)
+    return found

@@ -1,0 +1,70 @@
+"""`index_to_name.json`, and answers with its labels."""
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def load_label_mapping(mapping_file_path: str) -> dict[str, Any] | None:
+    """Read `index_to_name.json`.
+
+    Returns:
+        Labels by index as a string; of a list value the last element counts. None, with a warning,
+        when the file is missing.
+
+    Raises:
+        Exception: The file is not an object of strings and lists.
+    """
+    path = Path(mapping_file_path)
+    if not path.is_file():
+        warnings.warn(
+            f"{path.name} is missing: answers will show class indices instead of labels",
+            stacklevel=2,
+        )
+        return None
+    mapping = json.loads(path.read_text())
+    if not isinstance(mapping, dict):
+        raise Exception(f"{path.name} must hold an object of labels by class index")
+    if "object_type_names" in mapping and isinstance(mapping["object_type_names"], (list, tuple)):
+        mapping = {str(index): name for index, name in enumerate(mapping["object_type_names"])}
+    for key, value in mapping.items():
+        label = value[-1] if isinstance(value, list) and value else value
+        if not isinstance(label, str):
+            raise Exception(
+                f"{path.name}: the label of {key!r} must be a string or a list, not {value!r}"
+            )
+        mapping[key] = label
+    return mapping
+
+
+def map_class_to_label(
+    probs: Sequence[Sequence[float]],
+    mapping: dict[str, Any] | None = None,
+    lbl_classes: Sequence[Sequence[int]] | None = None,
+) -> list[dict[str, float]]:
+    """Return one object {label: probability} for each row, in the order given.
+
+    Args:
+        probs: Probabilities, one list for each row.
+        mapping: Labels by class index as a string.
+        lbl_classes: The class of each probability; without them its position.
+
+    Raises:
+        Exception: `probs` is not a list, or `mapping` not a dict.
+    """
+    if not isinstance(probs, list):
+        raise Exception("probabilities must be a list of lists")
+    if mapping is not None and not isinstance(mapping, dict):
+        raise Exception("the mapping must be a dict of labels by class index")
+    if lbl_classes is None:
+        lbl_classes = [list(range(len(row))) for row in probs]
+    labels = mapping or {}
+    return [
+        {
+            str(labels.get(str(index), index)): value
+            for index, value in zip(classes, row, strict=False)
+        }
+        for classes, row in zip(lbl_classes, probs, strict=False)
+    ]
