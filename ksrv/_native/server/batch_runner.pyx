@@ -1,5 +1,5 @@
 # It relies on the GIL: one thread at a time runs an instance.
-"""What an instance does with each batch, compiled: the base of `ksrv.engine.instances.instance.Instance`."""
+"""What an instance does with each batch, compiled: the base of `instances.instance.Instance`."""
 
 from cpython.list cimport PyList_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from ksrv._native.grpc.grpc_server import CODE_OF
-from ksrv._native.grpc.grpc_server import Call as NativeCall
+from ksrv._native.grpc.grpc_call import CODE_OF
+from ksrv._native.grpc.grpc_call import Call as NativeCall
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError
 from ksrv.observe.traffic import count_error
 from ksrv.request import is_forwarded

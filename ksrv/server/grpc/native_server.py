@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ksrv._native.grpc.grpc_server import Call, GrpcServer
+from ksrv._native.grpc.grpc_call import Call
+from ksrv._native.grpc.grpc_server import GrpcServer
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv._native.protobuf.infer_response import MAX_MESSAGE
 from ksrv._native.queue.request_handle import NativeHandle

@@ -1,6 +1,6 @@
 """The methods of all services, for whichever library carries them: who may call, where they run, what they answer.
 
-A call is a `ksrv._native.grpc.grpc_server.Call`, or something with the same methods.
+A call is a `ksrv._native.grpc.grpc_call.Call`, or something with the same methods.
 """
 
 import functools

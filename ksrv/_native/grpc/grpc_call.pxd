@@ -1,0 +1,27 @@
+"""One gRPC call, for the server that hands it to Python."""
+
+from libc.stdint cimport uint64_t
+
+from ksrv._native.grpc.grpc_server cimport CCall, CServer, Message, Payload, sockaddr_storage
+
+
+cdef class Call:
+    cdef CCall *native
+    cdef CServer *server
+    cdef object owner  # whose server that is
+    cdef readonly str path
+    cdef uint64_t counted
+    cdef bint finished
+    cdef int code
+    cdef str details
+    cdef list trailing
+
+    cdef object _taken(self, Message *message)
+    cdef int _end(self, int code, bytes text, list metadata) except -1
+    cdef int _send(self, Payload *payload, int code, bytes text, list metadata) except -1
+    cdef Payload *_parts(self, list parts) except? NULL
+    cdef Payload *_payload(self, message) except? NULL
+
+
+cdef Call call_of(object owner, CServer *server, CCall *native)
+cdef str ip_address(const sockaddr_storage *address)

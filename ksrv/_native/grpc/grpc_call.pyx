@@ -1,0 +1,332 @@
+# It relies on the GIL: Python objects change hands between threads, and are freed in turn.
+"""One gRPC call of the native server as Python sees it: its metadata, messages and answers."""
+
+import socket
+import time
+
+cimport cython
+from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy
+from libcpp.string cimport string
+from libcpp.utility cimport pair
+from libcpp.vector cimport vector
+
+from ksrv._native.grpc.grpc_server cimport (
+    CCall, CServer, Encoding, Entry, Message, Next, Payload, sockaddr_storage,
+)
+from ksrv._native.memory.buffer_pool cimport ksrv_wrap
+from ksrv._native.memory.memory_budget cimport AnswerRoom
+from ksrv._native.queue.request_handle cimport NativeHandle
+
+CODES = (
+    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
+    "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED",
+    "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+)
+CODE_OF = {name: number for number, name in enumerate(CODES)}
+
+cdef enum:
+    COPIED = 16384          # a longer answer stays where it is
+    COUNTED = 65536         # a shorter answer is not counted
+    UNSENT = 1048576        # bytes of a stream's answers that wait for its client
+
+
+cdef str ip_address(const sockaddr_storage *address):
+    """Return an address without its port, or "" for a unix socket's."""
+    cdef const unsigned char *raw = <const unsigned char *>address
+    if address.ss_family == socket.AF_INET:
+        return socket.inet_ntop(socket.AF_INET, raw[4:8])
+    if address.ss_family == socket.AF_INET6:
+        return socket.inet_ntop(socket.AF_INET6, raw[8:24])
+    return ""
+
+
+cdef Call call_of(object owner, CServer *server, CCall *native):
+    """Return a call; its owner keeps the server."""
+    cdef Call call = Call.__new__(Call)
+    native.retain()
+    call.native = native
+    call.owner = owner
+    call.server = server
+    call.path = (<bytes>native.method.path).decode("ascii")
+    return call
+
+
+@cython.no_gc_clear  # a call that is dropped unanswered is answered at its end
+cdef class Call:
+    """One call, with the methods of a `grpc.ServicerContext` that are needed.
+
+    Attributes:
+        path: The method's path.
+    """
+
+    def __dealloc__(self):
+        if self.native != NULL:
+            if not self.finished:
+                self._end(CODE_OF["INTERNAL"], b"the server gave no answer; see its log", None)
+            self.give_back_bytes()
+            self.native.release()
+
+    def metadata(self) -> dict:
+        """Return the text metadata, names in lower case."""
+        cdef dict found = {}
+        cdef const char *text = self.native.text.data()
+        cdef size_t i
+        cdef Entry entry
+        for i in range(self.native.entries.size()):
+            entry = self.native.entries[i]
+            name = text[entry.name:entry.name + entry.name_length].decode("latin-1")
+            if not name.endswith("-bin"):
+                found[name] = text[entry.value:entry.value + entry.value_length].decode("latin-1")
+        found["x-request-id"] = self.request_id
+        return found
+
+    @property
+    def request_id(self) -> str:
+        """The call's id: the client's, or one made for it."""
+        return self.native.request_id.text[:self.native.request_id.length].decode("ascii")
+
+    @property
+    def authorization(self):
+        """The entry of that name, or None."""
+        if self.native.authorization.empty():
+            return None
+        return (<bytes>self.native.authorization).decode("latin-1")
+
+    def note_model(self, str model not None, str version not None):
+        """Name the model in the access log."""
+        cdef string name = model.encode()
+        cdef string number = version.encode()
+        self.native.note_model(name, number)
+
+    def peer_address(self) -> str:
+        """Return the caller's IP address, or "" for a unix socket."""
+        return ip_address(&self.native.connection.address)
+
+    @property
+    def deadline_ns(self):
+        """The `time.monotonic_ns` of the deadline, or None."""
+        return self.native.deadline_ns or None
+
+    def is_active(self) -> bool:
+        """Tell whether the call has neither ended nor been answered."""
+        return self.native.is_active()
+
+    @property
+    def encoding(self):
+        """How compressed messages of the call are: "gzip", "deflate", or None."""
+        if self.native.encoding == Encoding.gzip:
+            return "gzip"
+        return "deflate" if self.native.encoding == Encoding.deflate else None
+
+    # ---- messages ---------------------------------------------------------------------------
+
+    cdef object _taken(self, Message *message):
+        cdef object whole
+        cdef bint compressed = message.compressed
+        self.give_back_bytes()
+        self.counted = message.counted
+        if message.block == NULL:
+            return b"", compressed
+        whole = memoryview(ksrv_wrap(message.block))
+        return whole[message.offset:message.offset + message.length], compressed
+
+    def message(self):
+        """Return the only message of a unary call, and whether it is compressed; taken once."""
+        cdef Message message
+        if not self.native.take_message(&message):
+            raise RuntimeError("the call's message was taken before")
+        return self._taken(&message)
+
+    def next_message(self, double timeout):
+        """Wait for the next message of a stream.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Returns:
+            The message, and whether it is compressed. None: the client sends no more, or the
+            call has ended. False: none has come in time.
+        """
+        cdef Message message
+        cdef Next found
+        cdef int64_t until = time.monotonic_ns() + <int64_t>(timeout * 1e9)
+        with nogil:
+            found = self.native.next_message(&message, until)
+        if found == Next.message:
+            return self._taken(&message)
+        return False if found == Next.late else None
+
+    def give_back_bytes(self):
+        """Give the bytes of the message that was taken last back to the budget."""
+        if self.counted:
+            self.server.budget.give_back(self.counted)
+            self.counted = 0
+
+    @property
+    def admitted(self):
+        """Whether nobody needs to look at the caller: he was looked at, or everybody may call.
+
+        Where no token is needed, that is not said of calls that change the repository.
+        """
+        return self.native.admitted.load() and not self.native.method.control
+
+    def admit(self):
+        """Let the client send a message of any size: its caller may call."""
+        self.native.admit()
+
+    # ---- the end ----------------------------------------------------------------------------
+
+    def add_callback(self, callback) -> bool:
+        """Have a function called when the call ends; False where it has ended.
+
+        Args:
+            callback: Called on any thread; it must not wait.
+        """
+        cdef list callbacks
+        if self.native.callbacks != NULL:
+            (<list>self.native.callbacks).append(callback)
+            return True
+        callbacks = [callback]
+        Py_INCREF(callbacks)
+        if self.native.tell_of_end(<void *>callbacks):
+            return True
+        Py_DECREF(callbacks)
+        return False
+
+    def watch(self, NativeHandle handle not None):
+        """Have a request cancelled if the call ends before it is answered.
+
+        Args:
+            handle: The request, queued.
+        """
+        with nogil:
+            self.native.watch(handle.native)
+
+    def cancel(self):
+        """End the call without a status."""
+        self.finished = True
+        with nogil:
+            self.native.cancel()
+
+    # ---- answers ----------------------------------------------------------------------------
+
+    def write(self, message not None) -> bool:
+        """Send one message of a stream; waits while the client takes none.
+
+        Returns:
+            Whether the call goes on; None where the budget has no room for the message.
+        """
+        cdef bint open_still
+        cdef Payload *payload = self._payload(message)
+        if payload == NULL:
+            return None
+        with nogil:
+            self.native.write(payload)
+            open_still = self.native.wait_for_room(UNSENT)
+        return open_still
+
+    def answer(self, message not None, list metadata=None) -> bool:
+        """Send the only message of an answer, and end the call well.
+
+        Args:
+            message: Contiguous bytes, or a list of such parts, which are held until they were sent.
+            metadata: Trailing metadata as pairs of text.
+
+        Returns:
+            False where the budget has no room for the answer; the call is open still.
+        """
+        cdef Payload *payload
+        if isinstance(message, list):
+            payload = self._parts(message)
+        else:
+            payload = self._payload(message)
+        if payload == NULL:
+            return False
+        self.finished = True
+        self._send(payload, 0, b"", metadata)
+        return True
+
+    def finish(self, int code=0, str text="", list metadata=None):
+        """End the call; further calls do nothing.
+
+        Args:
+            code: The status.
+            text: What is wrong.
+            metadata: Trailing metadata as pairs of text.
+        """
+        if not self.finished:
+            self.finished = True
+            self._end(code, text.encode("utf-8", "replace"), metadata)
+
+    cdef int _end(self, int code, bytes text, list metadata) except -1:
+        return self._send(NULL, code, text, metadata)
+
+    cdef int _send(self, Payload *payload, int code, bytes text, list metadata) except -1:
+        cdef vector[pair[string, string]] pairs
+        cdef pair[string, string] entry
+        cdef string words = text
+        if metadata is not None:
+            for name, value in metadata:
+                entry.first = (<str>name).encode("latin-1")
+                entry.second = (<str>value).encode("latin-1")
+                pairs.push_back(entry)
+        with nogil:
+            self.native.finish(code, words, pairs, payload)
+        return 0
+
+    cdef Payload *_parts(self, list parts) except? NULL:
+        """The same for a message in parts."""
+        cdef list views = [memoryview(part) for part in parts]
+        cdef uint64_t total = 0
+        cdef Py_buffer view
+        cdef Payload *payload = Payload.make(self.server, <int>len(views), 0)
+        if payload == NULL:
+            raise MemoryError()
+        for part in views:
+            PyObject_GetBuffer(part, &view, PyBUF_SIMPLE)
+            payload.add(view.buf, <size_t>view.len)
+            total += <uint64_t>view.len
+            PyBuffer_Release(&view)  # the memoryview holds the bytes
+        payload.room = self.server.budget.reserve_answer(total)
+        if payload.room == AnswerRoom.none:
+            payload.destroy()
+            return NULL
+        payload.budget = self.server.budget
+        payload.counted = total
+        payload.owner = <void *>views
+        Py_INCREF(views)
+        payload.close()
+        return payload
+
+    cdef Payload *_payload(self, message) except? NULL:
+        """A message to be sent; NULL where the budget has no room for it."""
+        cdef Py_buffer view
+        cdef Payload *payload
+        cdef size_t length
+        PyObject_GetBuffer(message, &view, PyBUF_SIMPLE)
+        length = <size_t>view.len
+        try:
+            payload = Payload.make(self.server, 1, length if length <= COPIED else 0)
+            if payload == NULL:
+                raise MemoryError()
+            if length <= COPIED:
+                memcpy(payload.bytes(), view.buf, length)
+                payload.add(payload.bytes(), length)
+            else:
+                if length > COUNTED:
+                    payload.room = self.server.budget.reserve_answer(length)
+                    if payload.room == AnswerRoom.none:
+                        payload.destroy()
+                        return NULL
+                    payload.budget = self.server.budget
+                    payload.counted = length
+                payload.add(view.buf, length)
+                payload.owner = <void *>message
+                Py_INCREF(message)
+            payload.close()
+            return payload
+        finally:
+            PyBuffer_Release(&view)
