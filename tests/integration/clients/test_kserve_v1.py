@@ -173,3 +173,21 @@ def test_states(served):
         f"{served.url}/v1/models/echo:explain", json={"instances": [[1]]}, timeout=30
     )
     assert (explained.status_code, "no explanations" in explained.text) == (400, True)
+
+
+@pytest.mark.parametrize("accept", ["text/event-stream", "application/jsonl"])
+def test_an_answer_is_never_streamed(served, accept):
+    plain = predict(served, "two", {"instances": [{"a": [1, 2], "b": [3, 4]}]})
+    asked = {"Accept": accept}
+    answer = predict(served, "two", {"instances": [{"a": [1, 2], "b": [3, 4]}]}, headers=asked)
+    assert answer.status_code == 200
+    assert answer.json() == plain.json()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"Content-Type": "image/jpeg"}, {"Inference-Header-Content-Length": "2"}]
+)
+def test_the_limit_holds_whatever_a_body_says_that_it_is(served, fields):
+    answer = predict(served, "two", b" " * (5 << 20), headers=fields)
+    assert answer.status_code == 413
+    assert "5242880" in answer.json()["error"]

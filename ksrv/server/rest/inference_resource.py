@@ -1,0 +1,113 @@
+"""What the routes that infer share: the request's body, its headers, and the client that waits."""
+
+from typing import TYPE_CHECKING
+
+import falcon
+import msgspec
+
+from ksrv._native.memory.memory_budget import MemoryBudget
+from ksrv.limits import Limits
+from ksrv.protocol.error_texts import json_too_large
+from ksrv.protocol.uploads import is_upload
+from ksrv.request import InferRequest, InferResponse
+from ksrv.server.credentials import Access
+from ksrv.server.http.body import DIGITS, Bound, content_length, padding, read_body
+from ksrv.server.http.byte_budget import Reservation
+from ksrv.server.http.client_watch import ThreadWaiter
+from ksrv.server.http.request_headers import request_headers
+from ksrv.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from ksrv.engine.engine import Engine
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+
+
+class InferenceResource:
+    """The base of resources whose requests run on the engine.
+
+    Args:
+        engine: Where requests run.
+        settings: Limits and the form of answers.
+        budget: The bytes in flight.
+        access: Whose requests are limited, and whether `Authorization` is kept from handlers.
+        waiter: Waits for the response.
+        most_json: The bytes that a body may have where it is JSON as a whole; None for the forms of v2.
+    """
+
+    def __init__(
+        self,
+        engine: "Engine",
+        settings: ServerSettings,
+        budget: MemoryBudget,
+        access: Access,
+        *,
+        waiter: ThreadWaiter,
+        most_json: int | None = None,
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._budget = budget
+        self._access = access
+        self._waiter = waiter
+        self._limits = settings.limits
+        self._only_json = most_json is not None
+        if most_json is not None:
+            most = min(settings.limits.json, most_json)
+            self._limits = msgspec.structs.replace(settings.limits, json=most)
+
+    def _body(self, req: falcon.Request, reservation: Reservation) -> memoryview:
+        """Return the body, or raise what is wrong with it, before it is read where its head tells."""
+        header_length, content_type = req.get_header(HEADER_LENGTH), req.content_type
+        if self._only_json:  # whatever they say
+            header_length = content_type = None
+        length = content_length(req.env)
+        return read_body(
+            req.env,
+            self._limits,
+            reservation,
+            offset=padding(header_length),
+            bound=json_bound(header_length, length, self._limits, content_type),
+            decompress=self._settings.decompress_requests,
+            on_read=req.context.mark_reading,
+        )
+
+    def _headers(self, req: falcon.Request) -> dict[str, str]:
+        """Return the headers that a handler sees."""
+        return request_headers(req.env, with_credentials=not self._access.needs_token)
+
+    def _hand_over(
+        self, req: falcon.Request, request: InferRequest, reservation: Reservation
+    ) -> None:
+        """Name the request's client; from here on the queue counts its bytes."""
+        request.client = self._access.client_of(req.get_header("Authorization"))
+        reservation.close()
+
+    def _infer(self, req: falcon.Request, request: InferRequest) -> InferResponse:
+        """Run a request for as long as its client is there."""
+        return self._waiter.infer(self._engine, request, self._waiter.client_of(req.env))
+
+
+def json_bound(
+    header_length: str | None, length: int | None, limits: Limits, content_type: str | None = None
+) -> Bound | None:
+    """Return the limit on a body that is JSON as a whole; None where only its beginning is, or nothing.
+
+    Args:
+        header_length: The raw `Inference-Header-Content-Length`, if there is one. The parser refuses a
+            value later that is not a number, or beyond the body.
+        length: The announced length of the body, if there is one.
+        limits: Where JSON is bounded.
+        content_type: The request's `Content-Type`, if there is one.
+
+    Raises:
+        BodyTooLarge: The announced JSON is too long by itself.
+    """
+    if header_length is None:
+        if is_upload(content_type):
+            return None
+        return Bound(limits.json, json_too_large)
+    announced = int(header_length) if DIGITS.fullmatch(header_length) is not None else 0
+    if announced > limits.json and (length is None or announced <= length):
+        raise json_too_large(announced, limits.json)
+    return None
