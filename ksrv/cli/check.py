@@ -99,7 +99,7 @@ def _results(engine: "Engine") -> list[dict[str, Any]]:
 
 def _was_run(model: "ModelVersion") -> bool:
     """Tell whether the model's warm-up had a request to run."""
-    from ksrv.engine.instances.warmup import generated
+    from ksrv.engine.instances.warmup_requests import generated
 
     wanted = model.config.warmup
     return generated(model.spec) is not None if wanted is True else bool(wanted)

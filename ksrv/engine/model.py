@@ -6,9 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 from ksrv._native.memory.memory_budget import PROCESS
@@ -20,12 +18,13 @@ from ksrv.engine.batches.prefetch import BatchPrefetcher
 from ksrv.engine.batches.split import join
 from ksrv.engine.call_limits import CallLimits
 from ksrv.engine.executors import Executor
-from ksrv.engine.instances import warmup
 from ksrv.engine.instances.decode_thread import DecodeThread
 from ksrv.engine.instances.instance import Instance
+from ksrv.engine.instances.warmup import WarmUp
 from ksrv.engine.joined import run_joined
 from ksrv.engine.lifetime_counters import LifetimeCounters
 from ksrv.engine.request_handle import QueuedRequest, RequestHandle, SplitRequest, deadline_exceeded
+from ksrv.engine.request_parts import bytes_of, rows_of
 from ksrv.engine.response_cache import CachedAnswer, ResponseCache
 from ksrv.engine.settings import EngineSettings
 from ksrv.engine.validation import RequestValidator
@@ -34,15 +33,13 @@ from ksrv.errors import (
     DeadlineExceeded,
     HandlerFailed,
     KsrvError,
-    ModelFailed,
     NotReady,
     Overloaded,
-    PromiseBroken,
     without_paths,
 )
 from ksrv.images.preparer import ImagePreparer, decode_pool
 from ksrv.limits import show_limit
-from ksrv.request import InferRequest, InferResponse, Tensor
+from ksrv.request import InferRequest, InferResponse
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.statistics import ModelStatistics
 
@@ -144,10 +141,11 @@ class ModelVersion:
             self.images = image_preparers(self)
             split = bool(self.config.batching and self.config.batching.split)
             self._validator = RequestValidator(self.spec, self.images, split=split)
+            warm_up = WarmUp(self, self._validator)
             loaded = time.monotonic_ns()
             self.load_ns = loaded - begun
             for instance in self._instances:
-                instance.serve(self._warm_up)
+                instance.serve(warm_up)
             for instance in self._instances:
                 instance.warm.result()
             self.warm_up_ns = time.monotonic_ns() - loaded
@@ -167,64 +165,6 @@ class ModelVersion:
     def _prefetches(self) -> bool:
         """Whether joining a batch can take time: requests are copied, or images decoded."""
         return self.spec.max_batch_size > 1 or bool(self.images)
-
-    def _warm_up(self, instance: Instance) -> None:
-        wanted = self.config.warmup
-        if isinstance(wanted, bool):
-            request = warmup.generated(self.spec) if wanted and not self.spec.calls_models else None
-            if request is None:
-                return
-            try:
-                self._run_sizes(instance, request)
-            except ModelFailed:
-                raise
-            except PromiseBroken as error:
-                raise ModelFailed(f"the warm-up with zeros: {error.message}") from error
-            except KsrvError as error:
-                self._check_layout(instance, request)
-                self.warm_up_error = f"the warm-up failed: {error.message}"
-                log.warning(
-                    "the model %s was not warmed up: zeros fail with: %s",
-                    self.spec.name,
-                    error.message,
-                )
-            return
-        for name in wanted:
-            request = warmup.sample(self.spec, self.source.folder / name)
-            try:
-                self._run_sizes(instance, request)
-            except KsrvError as error:
-                raise HandlerFailed(
-                    f"the warm-up sample {Path(name).name} of the model {self.spec.name} fails: "
-                    f"{error.message}"
-                ) from error
-
-    def _run_sizes(self, instance: Instance, request: InferRequest) -> None:
-        """Run a request on an instance, at every batch size that will be used."""
-        rows, batch_key = self._validator.validate(request)
-        counts = {max(1, size // max(rows, 1)) for size in warmup.sizes(self.spec)}
-        for count in sorted(counts):
-            batch = instance.new_batch()
-            batch.add([QueuedRequest(request, rows, batch_key) for _ in range(count)])
-            errors = [error for _, error in batch.failed]
-            if not errors:
-                deadline = time.monotonic_ns() + self.timeout_ns if self.timeout_ns else None
-                errors = list(instance.execute(batch.inputs(), deadline).failures.values())
-            if errors:
-                raise errors[0]
-
-    def _check_layout(self, instance: Instance, request: InferRequest) -> None:
-        """Raise where the zeros that failed are taken in the other order of channels."""
-        turned = warmup.turned(self.spec, request)
-        if turned is None or not instance.available:
-            return
-        deadline = time.monotonic_ns() + self.timeout_ns if self.timeout_ns else None
-        try:
-            failed = instance.execute(turned, deadline).failures
-        except KsrvError:
-            return
-        if not failed:
-            raise ModelFailed(f"the warm-up with zeros: {warmup.layout_sentence(self.spec)}")
 
     def _give_up(self) -> None:
         self.state = "UNAVAILABLE"
@@ -353,7 +293,7 @@ class ModelVersion:
         if most and rows > most:
             return self._submit_parts(request, rows, batch_key)
         return QueuedRequest(
-            request, rows, batch_key, request.priority, self._deadline(request), _nbytes(request)
+            request, rows, batch_key, request.priority, self._deadline(request), bytes_of(request)
         )
 
     def _submit_parts(self, request: InferRequest, rows: int, batch_key: int) -> SplitRequest:
@@ -362,9 +302,9 @@ class ModelVersion:
         parts: list[QueuedRequest] = []
         for start in range(0, rows, most):
             end = min(start + most, rows)
-            part = _part(request, start, end)
+            part = rows_of(request, start, end)
             handle = QueuedRequest(
-                part, end - start, batch_key, request.priority, deadline, _nbytes(part)
+                part, end - start, batch_key, request.priority, deadline, bytes_of(part)
             )
             pushed = self.queue.push(handle)
             if pushed != native.OK:
@@ -408,7 +348,7 @@ class ModelVersion:
             )
         if pushed == native.FULL:
             return self.queue_full()
-        nbytes, bound = _nbytes(handle.request), PROCESS.bound
+        nbytes, bound = bytes_of(handle.request), PROCESS.bound
         if pushed == native.BYTES_IN_FLIGHT and nbytes > bound:
             return BodyTooLarge(
                 f"the request holds {nbytes} bytes, above the {show_limit('in_flight', bound)} of "
@@ -577,35 +517,3 @@ def image_preparers(model: ModelVersion) -> dict[str, ImagePreparer]:
     return {
         entry.name: ImagePreparer(entry, settings.limits, entry.name, pool) for entry in declared
     }
-
-
-def _nbytes(request: InferRequest) -> int:
-    return request.nbytes or sum(tensor.nbytes for tensor in request.inputs)
-
-
-def _part(request: InferRequest, start: int, end: int) -> InferRequest:
-    """Return rows of a request as a request of their own."""
-    inputs = []
-    for tensor in request.inputs:
-        width = 1
-        for size in tensor.shape[1:]:
-            width *= size
-        rows = (
-            tensor.data[start * width : end * width]
-            if isinstance(tensor.data, list)
-            else (tensor.data[start:end])
-        )
-        shape = (end - start, *tensor.shape[1:])
-        inputs.append(Tensor(tensor.name, tensor.datatype, shape, rows, tensor.parameters))
-    images = request.images and {
-        name: one._replace(headers=one.headers[start:end]) for name, one in request.images.items()
-    }
-    return replace(
-        request,
-        inputs=inputs,
-        images=images,
-        nbytes=0,
-        mark_final=False,
-        torchserve=None,
-        stream=None,
-    )

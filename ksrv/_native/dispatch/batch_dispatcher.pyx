@@ -2,8 +2,6 @@
 """Serves a handler process without Python, and brings home the batches that need it."""
 
 from cpython.list cimport PyList_New, PyList_SET_ITEM
-from cpython.object cimport PyObject, PyTypeObject
-from cpython.ref cimport Py_INCREF
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -11,7 +9,6 @@ from libcpp.vector cimport vector
 
 cimport numpy as cnp
 
-import numpy as np
 
 from ksrv._native.ipc.batch_ring cimport (
     BatchRing, RingAnswer, RingFault, RingOutput, WorkerRing, ring_fault_text,
@@ -20,18 +17,13 @@ from ksrv._native.queue.request_handle cimport CRequest, NEVER
 from ksrv._native.queue.request_queue cimport CQueue, Queue
 from ksrv._native.queue.stats cimport Stats, Sums
 from ksrv._native.tensor.datatype cimport RANK_LIMIT
+from ksrv._native.tensor.new_array cimport new_array
 from ksrv._native.tensor.tensor cimport ksrv_tensor
 
 from ksrv._native.ipc.batch_ring import FIRST_SEQUENCE
 from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES, NAMES as DATATYPE_NAMES
 
 cnp.import_array()
-
-cdef extern from "numpy/arrayobject.h":
-    cnp.ndarray PyArray_NewFromDescr(
-        PyTypeObject *subtype, cnp.dtype descr, int rank, const cnp.npy_intp *sizes,
-        const cnp.npy_intp *strides, void *data, int flags, PyObject *like
-    )
 
 cdef extern from "dispatch/batch_dispatcher.hpp" namespace "ksrv" nogil:
     cdef enum Served "ksrv::Served":
@@ -71,7 +63,6 @@ cdef extern from "dispatch/batch_dispatcher.hpp" namespace "ksrv" nogil:
         RingAnswer answer
         RingFault fault
 
-cdef object ndarray = np.ndarray
 cdef tuple DTYPES = DATATYPE_DTYPES
 cdef tuple NAMES = DATATYPE_NAMES
 
@@ -206,10 +197,7 @@ cdef class BatchDispatcher:
             for k in range(output.rank):
                 sizes[k] = <cnp.npy_intp>output.shape[k]
             dtype = DTYPES[output.datatype]
-            Py_INCREF(dtype)  # the array takes this reference
-            array = PyArray_NewFromDescr(
-                <PyTypeObject *>ndarray, <cnp.dtype>dtype, output.rank, sizes, NULL, NULL, 0, NULL
-            )
+            array = new_array(dtype, output.rank, sizes)
             memcpy(cnp.PyArray_DATA(array), rows + output.offset, output.nbytes)
             made.outputs.append(ksrv_tensor(
                 output.name[:output.name_length].decode(), NAMES[output.datatype],

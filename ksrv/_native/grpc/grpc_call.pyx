@@ -277,6 +277,16 @@ cdef class Call:
             self.native.finish(code, words, pairs, payload)
         return 0
 
+    cdef bint _counts(self, Payload *payload, uint64_t length) noexcept:
+        """Count an answer's bytes; without room in the budget the payload is destroyed."""
+        payload.room = self.server.budget.reserve_answer(length)
+        if payload.room == AnswerRoom.none:
+            payload.destroy()
+            return False
+        payload.budget = self.server.budget
+        payload.counted = length
+        return True
+
     cdef Payload *_parts(self, list parts) except? NULL:
         """The same for a message in parts."""
         cdef list views = [memoryview(part) for part in parts]
@@ -290,12 +300,8 @@ cdef class Call:
             payload.add(view.buf, <size_t>view.len)
             total += <uint64_t>view.len
             PyBuffer_Release(&view)  # the memoryview holds the bytes
-        payload.room = self.server.budget.reserve_answer(total)
-        if payload.room == AnswerRoom.none:
-            payload.destroy()
+        if not self._counts(payload, total):
             return NULL
-        payload.budget = self.server.budget
-        payload.counted = total
         payload.owner = <void *>views
         Py_INCREF(views)
         payload.close()
@@ -316,13 +322,8 @@ cdef class Call:
                 memcpy(payload.bytes(), view.buf, length)
                 payload.add(payload.bytes(), length)
             else:
-                if length > COUNTED:
-                    payload.room = self.server.budget.reserve_answer(length)
-                    if payload.room == AnswerRoom.none:
-                        payload.destroy()
-                        return NULL
-                    payload.budget = self.server.budget
-                    payload.counted = length
+                if length > COUNTED and not self._counts(payload, length):
+                    return NULL
                 payload.add(view.buf, length)
                 payload.owner = <void *>message
                 Py_INCREF(message)

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.object cimport PyObject, PyTypeObject
-from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libc.string cimport memcpy, memset
@@ -21,28 +19,21 @@ from libc.string cimport memcpy, memset
 cimport cython
 cimport numpy as cnp
 
-import numpy as np
 
 from ksrv._native.batch.batch cimport BatchInputs, BatchOutputs
 from ksrv._native.tensor.datatype cimport (
     DT_BYTES, DT_INVALID, Datatype, datatype_of, item_size_of,
 )
+from ksrv._native.tensor.new_array cimport new_array
 from ksrv._native.tensor.tensor cimport Tensor, ksrv_tensor
 
 from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES
 
 cnp.import_array()
 
-cdef extern from "numpy/arrayobject.h":
-    cnp.ndarray PyArray_NewFromDescr(
-        PyTypeObject *subtype, cnp.dtype descr, int rank, const cnp.npy_intp *sizes,
-        const cnp.npy_intp *strides, void *data, int flags, PyObject *like
-    )
-
 cdef extern from "base/clock.hpp" namespace "ksrv" nogil:
     int64_t now_ns() noexcept
 
-cdef object ndarray = np.ndarray
 cdef tuple DTYPES = DATATYPE_DTYPES
 
 FIRST_SEQUENCE = 1 << 63
@@ -239,10 +230,7 @@ cdef class ProcessRing:
             sizes[0] = <cnp.npy_intp>head.rows
             for i in range(1, rank):
                 sizes[i] = (<tuple>tail)[i - 1]
-            Py_INCREF(dtype)  # the array takes this reference
-            array = PyArray_NewFromDescr(
-                <PyTypeObject *>ndarray, <cnp.dtype>dtype, rank, sizes, NULL, NULL, 0, NULL
-            )
+            array = new_array(dtype, rank, sizes)
             nbytes = <size_t>cnp.PyArray_NBYTES(array)
             if nbytes > RING_BATCH_BYTES or at > RING_BATCH_BYTES - nbytes:
                 raise ValueError(f"the rows of the input {name} do not lie in the ring")

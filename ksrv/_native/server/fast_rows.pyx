@@ -6,7 +6,6 @@ damaged or unusual one, or one for which there is no memory. The preparer of its
 then.
 """
 
-from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy, memmove
@@ -15,7 +14,6 @@ from libcpp.vector cimport vector
 cimport cython
 cimport numpy as cnp
 
-import numpy as np
 
 from ksrv._native.image.decode_memory cimport process_decode_memory
 from ksrv._native.image.decode_pool cimport CDecodePool
@@ -27,20 +25,13 @@ from ksrv._native.server.fast_images cimport EncodedImage, FastImages
 from ksrv._native.server.model_endpoint cimport ModelEndpoint
 from ksrv._native.server.server cimport FastRequest, InputSignature, ModelSignature
 from ksrv._native.tensor.datatype cimport RANK_LIMIT
+from ksrv._native.tensor.new_array cimport new_array
 from ksrv._native.tensor.tensor cimport ksrv_tensor
 
 cnp.import_array()
 
-cdef extern from "numpy/arrayobject.h":
-    cnp.ndarray PyArray_NewFromDescr(
-        PyTypeObject *subtype, cnp.dtype descr, int rank, const cnp.npy_intp *sizes,
-        const cnp.npy_intp *strides, void *data, int flags, PyObject *like
-    )
-
 cdef enum:
     WITHOUT_GIL = 131072      # bytes of rows that are copied without the GIL
-
-cdef object ndarray = np.ndarray
 
 
 cdef struct RowCopy:
@@ -98,12 +89,11 @@ cdef cnp.ndarray _array(
     sizes[0] = <cnp.npy_intp>rows
     for i in range(declared.tail.size()):
         sizes[i + 1] = declared.tail[i]
-    Py_INCREF(dtype)  # the array takes this reference, and below one to the block
-    array = PyArray_NewFromDescr(
-        <PyTypeObject *>ndarray, <cnp.dtype>dtype, <int>declared.tail.size() + 1, sizes, NULL,
-        block.block.data + offset, cnp.NPY_ARRAY_WRITEABLE, NULL,
+    array = new_array(
+        dtype, <int>declared.tail.size() + 1, sizes, block.block.data + offset,
+        cnp.NPY_ARRAY_WRITEABLE,
     )
-    Py_INCREF(block)
+    Py_INCREF(block)  # which the array takes
     cnp.PyArray_SetBaseObject(array, block)
     return array
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ksrv.engine.engine import Engine, EngineSettings
-from ksrv.engine.instances import warmup
+from ksrv.engine.instances import warmup_requests as warmup
 from ksrv.errors import InferenceError
 from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
 from tests.support.engine.engine_models import FunctionExecutor, Models, request, source

@@ -1,0 +1,23 @@
+"""Arrays of a datatype, over memory that is there or their own; its users call `import_array`."""
+
+cimport numpy as cnp
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+
+
+cdef extern from "numpy/arrayobject.h":
+    PyTypeObject PyArray_Type
+    cnp.ndarray PyArray_NewFromDescr(
+        PyTypeObject *subtype, cnp.dtype descr, int rank, const cnp.npy_intp *sizes,
+        const cnp.npy_intp *strides, void *data, int flags, PyObject *like
+    )
+
+
+cdef inline cnp.ndarray new_array(
+    object dtype, int rank, const cnp.npy_intp *sizes, void *data=NULL, int flags=0
+):
+    """Return a contiguous array; without data, of memory of its own that is not set."""
+    Py_INCREF(dtype)  # the array takes this reference
+    return PyArray_NewFromDescr(
+        &PyArray_Type, <cnp.dtype>dtype, rank, sizes, NULL, data, flags, NULL
+    )

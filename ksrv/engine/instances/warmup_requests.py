@@ -1,0 +1,159 @@
+"""The requests that a new instance runs, at every batch size that will be used, before it serves.
+
+They are generated from the model's description (zeros), or come from its sample files:
+
+- `.json`: a request as the REST route takes it, all of it in JSON;
+- `.npy`: an array for the model's only input;
+- any other file: its bytes, as one image or element of the model's only input.
+
+A model whose shapes are open, or that takes BYTES which are no images, can be warmed up by samples
+only. Zeros may be nothing that a handler accepts, so what they fail with is told and no more. An
+answer that is not what model.yaml declares fails the load, and so does a sample that fails. Where
+zeros fail, and do not with the channels of images in the other order, model.yaml declares the wrong
+one: that fails the load as well.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ksrv._native.tensor import datatype
+from ksrv.errors import HandlerFailed, quote
+from ksrv.request import BatchInputs, Element, InferRequest, Tensor, single_request
+from ksrv.spec import Dimension, ModelSpec, TensorSpec
+
+EVERY_SIZE_TO = 8
+
+
+def generated(spec: ModelSpec) -> InferRequest | None:
+    """Return a request of one row of zeros, or None where the description leaves its shape open.
+
+    Args:
+        spec: The model's description.
+    """
+    if not spec.inputs or spec.accepts_any_inputs or not all(map(_is_closed, spec.inputs)):
+        return None
+    tensors = []
+    for entry in spec.inputs:
+        shape = tuple(_lowest(size) for size in entry.shape)
+        if entry.batched:
+            shape = (1, *shape[1:])
+        data = np.zeros(shape, np.dtype(datatype.dtype_string(entry.datatype)))
+        tensors.append(Tensor(entry.name, entry.datatype, shape, data))
+    return InferRequest(spec.name, spec.version, "warm-up", tensors)
+
+
+def turned(spec: ModelSpec, request: InferRequest) -> BatchInputs | None:
+    """Return zeros as a batch in which the handler sees images in the order that is not declared.
+
+    Args:
+        spec: The model's description.
+        request: The request that `generated` returned.
+
+    Returns:
+        The batch, or None for a model without image inputs.
+    """
+    if not _images(spec):
+        return None
+    tensors = []
+    for entry, tensor in zip(spec.inputs, request.inputs, strict=True):
+        if entry.image is not None:
+            rows, height, width, channels = tensor.shape
+            shape = (rows, channels, height, width)
+            if entry.image.model_layout == "NCHW":
+                shape = (rows, width, channels, height)  # so that the view of it is NHWC
+            data = np.zeros(shape, np.dtype(datatype.dtype_string(tensor.datatype)))
+            tensor = Tensor(tensor.name, tensor.datatype, shape, data)
+        tensors.append(tensor)
+    return single_request(tensors, 1, request)
+
+
+def layout_sentence(spec: ModelSpec) -> str:
+    """Say that images reach the handler with their channels at the wrong end.
+
+    Args:
+        spec: The model's description.
+    """
+    images = _images(spec)
+    layouts = {entry.image.model_layout for entry in images if entry.image is not None}
+    names = ", ".join(quote(entry.name) for entry in images)
+    declared = " and ".join(sorted(layouts))
+    wanted = "NCHW" if layouts == {"NHWC"} else "NHWC"
+    return (
+        f"the handler fails with the layout {declared} of the input {names} and not with {wanted}; "
+        f"write model_layout: {wanted} in its image section"
+    )
+
+
+def sample(spec: ModelSpec, path: Path) -> InferRequest:
+    """Return the request of a sample file.
+
+    Args:
+        spec: The model's description.
+        path: The file.
+
+    Raises:
+        HandlerFailed: The file cannot be read as a sample of this model.
+    """
+    try:
+        tensors = _tensors(spec, path)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise HandlerFailed(
+            f"the warm-up sample {path.name} of the model {spec.name} cannot be read: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return InferRequest(spec.name, spec.version, "warm-up", tensors)
+
+
+def sizes(spec: ModelSpec) -> list[int]:
+    """Return the batch sizes to warm up: every one up to 8, the powers of two, and the largest.
+
+    Args:
+        spec: The model's description.
+    """
+    most = spec.max_batch_size
+    if most <= 1:
+        return [1]
+    powers = [2**power for power in range(4, most.bit_length()) if 2**power < most]
+    return sorted({*range(1, min(most, EVERY_SIZE_TO) + 1), *powers, most})
+
+
+def _images(spec: ModelSpec) -> list[TensorSpec]:
+    return [entry for entry in spec.inputs if entry.image is not None]
+
+
+def _is_closed(entry: TensorSpec) -> bool:
+    tail = entry.shape[1:] if entry.batched else entry.shape
+    return entry.datatype != "BYTES" and all(_lowest(size) >= 0 for size in tail)
+
+
+def _lowest(size: Dimension) -> int:
+    return size[0] if isinstance(size, tuple) else size
+
+
+def _tensors(spec: ModelSpec, path: Path) -> list[Tensor]:
+    if path.suffix == ".json":
+        return [_json_tensor(fields) for fields in json.loads(path.read_bytes())["inputs"]]
+    if len(spec.inputs) != 1:
+        raise ValueError(f"the model has {len(spec.inputs)} inputs; only .json names them")
+    only = spec.inputs[0]
+    if path.suffix == ".npy":
+        array = np.load(path, allow_pickle=False)
+        data = np.ascontiguousarray(array, np.dtype(datatype.dtype_string(only.datatype)))
+        return [Tensor(only.name, only.datatype, array.shape, data)]
+    shape = (1,) + (1,) * (0 if only.image else len(only.shape) - 1)
+    return [Tensor(only.name, "BYTES", shape, [path.read_bytes()])]
+
+
+def _json_tensor(fields: dict[str, Any]) -> Tensor:
+    name, kind, shape = fields["name"], fields["datatype"], tuple(fields["shape"])
+    if kind == "BYTES":
+        texts = np.ravel(np.asarray(fields["data"], dtype=object)).tolist()
+        elements: list[Element] = [text.encode() for text in texts]
+        return Tensor(name, kind, shape, elements)
+    if not datatype.is_datatype(kind):
+        raise ValueError(f"the input {quote(name)} has the unknown datatype {quote(kind)}")
+    data = np.asarray(fields["data"], np.dtype(datatype.dtype_string(kind))).reshape(shape)
+    return Tensor(name, kind, shape, data)
