@@ -66,18 +66,6 @@ def engine(models):
     made.close(5)
 
 
-@pytest.fixture(scope="module")
-def fast(engine):
-    with opened(engine) as http_server:
-        yield http_server
-
-
-@pytest.fixture(scope="module")
-def general(engine):
-    with opened(engine, endpoints=False) as http_server:
-        yield http_server
-
-
 A, B = row(1, 2, 3, 4), row(10, 20, 30, 40)
 MINE = [{"name": "y", "parameters": {"binary_data": True}}]
 THIRD = b'{"id": "a\\u0062", "inputs": [%s], "parameters": {"binary_data_output": true}}'

@@ -98,18 +98,6 @@ def engine(folder):
     made.close(5)
 
 
-@pytest.fixture(scope="module")
-def fast(engine):
-    with opened(engine) as http_server:
-        yield http_server
-
-
-@pytest.fixture(scope="module")
-def general(engine):
-    with opened(engine, endpoints=False) as http_server:
-        yield http_server
-
-
 def prefixed(*images):
     return b"".join(struct.pack("<I", len(one)) + one for one in images)
 
