@@ -149,7 +149,7 @@ def _table(columns: list[str], rows: list[list[str]]) -> Iterator[str]:
 
 def settings_page() -> str:
     """Return the page of all settings, from their one definition."""
-    from ksrv.server.settings import fields
+    from ksrv.server.settings import SEVERAL, fields
 
     lines = [
         "# Settings", "",
@@ -166,6 +166,8 @@ def settings_page() -> str:
         words = (
             f" One of {', '.join(f'`{word}`' for word in field.choices)}." if field.choices else ""
         )
+        if field.takes_several and field.key != "models":
+            words += f" {SEVERAL}"
         name = "Limits" if field.key.startswith("limits.") else "The server"
         flag = [] if field.key == "models" else [field.flag]
         names = "<br>".join(f"`{one}`" for one in (*flag, field.variable, field.key))
@@ -174,7 +176,7 @@ def settings_page() -> str:
         lines += [
             f"## {title}",
             "",
-            *_table(["key", "flag", "variable", "default", "meaning"], rows),
+            *_table(["flag, variable, key", "default", "meaning"], rows),
         ]
     return "\n".join(lines)
 

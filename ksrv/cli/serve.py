@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import click
 
-from ksrv.server.settings import SIZE_KEYS, Field, SettingsError, fields, resolve
+from ksrv.server.settings import SEVERAL, SIZE_KEYS, Field, SettingsError, fields, resolve
 
 SECTIONS = {
     "Models": ("model_name", "model_settings", "reload", "debug", "poll_interval", "model_control",
@@ -61,6 +61,9 @@ class CannotServe(click.ClickException):
 
 PREFIX = "setting_"
 
+RATES = frozenset({"limits.client_rate"})
+"""Settings that are numbers with a fraction, and no seconds."""
+
 
 def _metavar(field: Field) -> str | None:
     """Return what stands for a value in the help, by the setting's type."""
@@ -68,7 +71,9 @@ def _metavar(field: Field) -> str | None:
         return "SIZE"
     kind = get_args(field.type)[0] if get_origin(field.type) is Annotated else field.type
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    return {int: "N", float: "SECONDS"}.get(kind)
+    if kind is float:
+        return "N" if field.key in RATES else "SECONDS"
+    return "N" if kind is int else None
 
 
 def _option(field: Field) -> Callable[[Any], Any]:
@@ -81,9 +86,15 @@ def _option(field: Field) -> Callable[[Any], Any]:
     if field.choices:
         choice = click.Choice(field.choices)
         return click.option(field.flag, name, type=choice, default=None, help=text)
-    multiple = isinstance(field.default, tuple)
+    if field.takes_several:
+        text += f" {SEVERAL}"
     return click.option(
-        field.flag, name, default=None, multiple=multiple, help=text, metavar=_metavar(field)
+        field.flag,
+        name,
+        default=None,
+        multiple=field.takes_several,
+        help=text,
+        metavar=_metavar(field),
     )
 
 

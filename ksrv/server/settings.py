@@ -41,7 +41,11 @@ SERVICE_VARIABLE = re.compile(
 )
 """Variables that Kubernetes injects for a Service called ksrv...; docker's links look the same."""
 
+SEVERAL = "May be repeated, or separated by commas."
+"""Said of flags whose setting takes several values."""
+
 SIZE_KEYS = frozenset({"limits.body", "limits.json", "limits.in_flight", "limits.head"})
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/,?#@*]+/?", re.IGNORECASE)
 _SIZE = re.compile(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -275,6 +279,11 @@ class Field:
         return get_args(kind) if get_origin(kind) is Literal else ()
 
     @property
+    def takes_several(self) -> bool:
+        """Whether its value is a list; its flag may be repeated, or have values between commas."""
+        return isinstance(self.default, tuple)
+
+    @property
     def flag(self) -> str:
         """Its flag, without a value."""
         return "--" + self.key.replace(".", "-").replace("_", "-")
@@ -391,17 +400,37 @@ def _convert(field: Field, given: _Given) -> Any:
     try:
         if field.key in SIZE_KEYS and isinstance(value, str):
             value = parse_size(value)
-        elif isinstance(value, str) and isinstance(field.default, tuple):
-            parts = _paths(value) if field.key == "models" else value.split(",")
-            value = [part.strip() for part in parts if part.strip()]
+        elif isinstance(value, str) and field.takes_several:
+            value = _paths(value) if field.key == "models" else _between_commas(value)
         elif isinstance(value, bool) and not isinstance(field.default, bool):
             value = "off" if value is False and isinstance(field.default, str) else value
-        return msgspec.convert(value, field.type, strict=False)
+        converted = msgspec.convert(value, field.type, strict=False)
+        if field.key == "allowed_origins":
+            _check_origins(converted)
+        return converted
     except (msgspec.ValidationError, ValueError) as error:
         why = f"expected {_either(field.choices)}" if field.choices else str(error)
         raise SettingsError(
             f"{given.source}: setting '{field.key}' cannot be {given.value!r}: {why}"
         ) from error
+
+
+def _between_commas(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _check_origins(origins: Sequence[str]) -> None:
+    """Refuse what no browser sends as an origin.
+
+    Raises:
+        ValueError: One of them is none.
+    """
+    for origin in origins:
+        if _ORIGIN.fullmatch(origin) is None:
+            raise ValueError(
+                f"expected * or origins such as https://app.example or http://127.0.0.1:3000, got "
+                f"'{origin}'"
+            )
 
 
 def _paths(text: str) -> list[str]:
@@ -412,7 +441,7 @@ def _paths(text: str) -> list[str]:
             parts[-1] += os.pathsep + part
         else:
             parts.append(part)
-    return parts
+    return [part.strip() for part in parts if part.strip()]
 
 
 def _either(words: Sequence[str]) -> str:
@@ -475,8 +504,11 @@ def resolve(
     for key, value in (flags or {}).items():
         if key not in known:
             raise SettingsError(_unknown(key, "command line", known))
-        if value is not None and value != ():
-            given[key] = _Given(value, f"flag {known[key].flag}")
+        if value is None or value == ():
+            continue
+        if known[key].takes_several and key != "models" and not isinstance(value, str):
+            value = tuple(part for one in value for part in _between_commas(one))
+        given[key] = _Given(value, f"flag {known[key].flag}")
     values: dict[str, Any] = {}
     limits: dict[str, Any] = {}
     for key, item in given.items():

@@ -56,6 +56,24 @@ def test_the_help_of_serve_has_sections(run):
     text = run("serve", "--help").output
     assert "\nLimits:\n" in text and "\nAddresses:\n" in text
     assert "\nMore:\n" not in text, "a setting has no section in ksrv/cli/serve.py"
+    assert "--limits-client-rate N " in text and "--drain-delay SECONDS " in text
+
+
+@pytest.mark.parametrize("flag", ["--metrics-compat", "--allowed-origins", "--load-model"])
+def test_the_help_says_that_a_flag_takes_several_values(run, flag):
+    _, _, behind = run("serve", "--help").output.partition(f"  {flag} ")
+    own = " ".join(behind.partition("\n  --")[0].partition("\n\n")[0].split())
+    assert own.endswith("May be repeated, or separated by commas.")
+
+
+def test_flags_of_several_values_take_commas(run):
+    lines = run(
+        "serve", ".", "--metrics-compat", "triton,kserve", "--load-model", "a,b", "--load-model", "c",
+        "--allowed-origins", "https://a,https://b", "--print-config",
+    ).output.splitlines()  # fmt: skip
+    assert "metrics_compat = ('triton', 'kserve')  (flag --metrics-compat)" in lines
+    assert "load_model = ('a', 'b', 'c')  (flag --load-model)" in lines
+    assert "allowed_origins = ('https://a', 'https://b')  (flag --allowed-origins)" in lines
 
 
 def test_the_version_is_the_packages(run):
@@ -105,6 +123,8 @@ def test_print_config_shows_values_and_sources(run, tmp_path, monkeypatch):
         ((".", "--log-format", "xml"), "'text', 'json'"),
         ((".", "--grpc", "::1:80"), "[ADDRESS]:PORT"),
         ((".", "--token-file", "/no/such/tokens"), "'token_file'"),
+        ((".", "--allowed-origins", "app.example"), "got 'app.example'"),
+        ((".", "--metrics-compat", "triton,mlserver"), "'metrics_compat'"),
     ],
 )
 def test_a_mistake_is_one_sentence(run, arguments, text):

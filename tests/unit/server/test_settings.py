@@ -55,6 +55,43 @@ def test_lists_in_variables():
     assert settings.allowed_origins == ("http://x", "http://y")
 
 
+@pytest.mark.parametrize(
+    ("key", "given", "expected"),
+    [
+        ("metrics_compat", ("triton,kserve",), ("triton", "kserve")),
+        ("metrics_compat", ("triton", "kserve"), ("triton", "kserve")),
+        ("load_model", ("a, b,", "c"), ("a", "b", "c")),
+        ("load_model", (",",), ()),
+        ("allowed_origins", ("https://a,https://b",), ("https://a", "https://b")),
+        ("allowed_origins", ("*", "http://[::1]:3000"), ("*", "http://[::1]:3000")),
+        ("models", ("a,b",), ("a,b",)),
+    ],
+)
+def test_flags_of_several_values_split_at_commas_as_variables_do(key, given, expected):
+    assert getattr(resolve({key: given}, {}).settings, key) == expected
+    if key != "models":
+        joined = {f"KSRV_{key.upper()}": ",".join(given)}
+        assert getattr(resolve({}, joined).settings, key) == expected
+
+
+@pytest.mark.parametrize(
+    "origin", ["a", "app.example", "https://", "https://a/b", "https://a https://b", "https://u@a"]
+)
+def test_what_no_browser_sends_as_an_origin_is_refused(origin):
+    with pytest.raises(SettingsError, match="flag --allowed-origins: setting 'allowed_origins'"):
+        resolve({"allowed_origins": ("https://a", origin)}, {})
+
+
+def test_an_entry_of_a_list_in_the_file_is_one_value(tmp_path):
+    file = tmp_path / "ksrv.yaml"
+    file.write_text("allowed_origins: ['https://a,https://b']\n")
+    with pytest.raises(SettingsError, match=r"expected \* or origins such as https://app\.example"):
+        resolve({}, {}, str(file))
+    file.write_text("metrics_compat: ['triton,kserve']\n")
+    with pytest.raises(SettingsError, match="'metrics_compat'"):
+        resolve({}, {}, str(file))
+
+
 def test_build_variables_are_not_settings():
     build = {
         "KSRV_SANITIZE": "1",
