@@ -5,6 +5,7 @@ that knows the words. Every sentence names the input or output, its index and bo
 """
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ksrv._native.json.number_array import NumbersError
 from ksrv._native.v2.infer_body import BodyError
 from ksrv.datatypes import DTYPES
 from ksrv.errors import BodyTooLarge, InvalidRequest, KsrvError, quote
-from ksrv.limits import show_limit
+from ksrv.limits import Limits, show_limit
 
 _KINDS = {
     ord('"'): "a string",
@@ -292,3 +293,22 @@ def json_too_large(size: int, limit: int) -> KsrvError:
     return BodyTooLarge(
         f"the JSON of the request has {size} bytes, above the {show_limit('json', limit)}"
     )
+
+
+def json_refusal(subject: str, most: int, limits: Limits) -> Callable[[int, int], KsrvError]:
+    """Return what makes the answer for JSON above the bound of a route that has one of its own.
+
+    The setting is named only where it is the lower of the two, so that another value would help.
+
+    Args:
+        subject: What is bounded, such as "a generate request".
+        most: The route's own bound in bytes.
+        limits: Where all JSON is bounded.
+    """
+    if limits.json < most:
+        return json_too_large
+
+    def refuse(size: int, limit: int) -> KsrvError:
+        return BodyTooLarge(f"{subject} may have at most {limit} bytes, got {size}")
+
+    return refuse

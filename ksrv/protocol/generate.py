@@ -21,6 +21,8 @@ from ksrv.spec import ModelSpec, TensorSpec
 MOST_BYTES = 1024 * 1024
 """Bytes of a request: it is read as objects of Python, which take up to thirty times as many."""
 
+REQUEST = "a generate request"
+
 TEXT_INPUT = "text_input"
 TEXT_OUTPUT = "text_output"
 

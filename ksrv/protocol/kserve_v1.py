@@ -18,7 +18,7 @@ from ksrv._native.json import number_array
 from ksrv._native.json.number_array import NumbersError
 from ksrv.errors import InvalidRequest, quote
 from ksrv.limits import Limits, show_limit
-from ksrv.protocol.error_texts import json_too_large, numbers_fault
+from ksrv.protocol.error_texts import json_refusal, numbers_fault
 from ksrv.protocol.json_data import B64, to_element
 from ksrv.protocol.rest import JSON_TYPE, RenderedBody, json_values
 from ksrv.protocol.shared_memory import SharedMemoryRegistry
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 4 * 1024 * 1024
 """Bytes of a request: it is read as objects of Python, which take up to thirty times as many."""
+
+REQUEST = "a request of protocol v1"
 
 
 def parse_predict(
@@ -55,15 +57,16 @@ def parse_predict(
 
     Raises:
         InvalidRequest: It is no such request.
-        BodyTooLarge: It is above the limit on JSON.
+        BodyTooLarge: It is above `MOST_BYTES`, or the limit on JSON.
     """
     view = memoryview(body)
     if header_length is not None:
         raise InvalidRequest(
             "a predict request of protocol v1 is JSON alone; binary data goes to /v2/models/M/infer"
         )
-    if len(view) > limits.json:
-        raise json_too_large(len(view), limits.json)
+    most = min(limits.json, MOST_BYTES)
+    if len(view) > most:
+        raise json_refusal(REQUEST, MOST_BYTES, limits)(len(view), most)
     try:
         document = orjson.loads(view)
     except orjson.JSONDecodeError as error:

@@ -108,6 +108,15 @@ def _server_paths(metrics: bool) -> Document:
                 **index,
             )
         },
+        "/v2/logging": {
+            "get": _operation("What is logged", "server", _json(_ref("LogSettings"))),
+            "post": _operation(
+                "Change what is logged",
+                "server",
+                _json(_ref("LogSettings")),
+                requestBody={"content": _json(_ref("LogSettings"))},
+            ),
+        },
         "/v1/models": {"get": _operation("The models", "v1", _json(_ref("Models")))},
     }
     for verb in ("load", "unload"):
@@ -348,6 +357,15 @@ _SCHEMAS: Document = {
     },
     "IndexRequest": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
     "LoadRequest": _OBJECT,
+    "LogSettings": {
+        "type": "object",
+        "properties": {
+            "log_info": {"type": "boolean"},
+            "log_warning": {"type": "boolean"},
+            "log_error": {"type": "boolean"},
+            "log_verbose_level": {"type": "integer", "minimum": 0},
+        },
+    },
     "PredictRequest": {
         "type": "object",
         "required": ["instances"],

@@ -23,7 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-_ADDRESS = re.compile(r"^(HTTP|gRPC) {2}(\S+)$", re.MULTILINE)
+_ON_HTTP = "on the HTTP address"
+_ADDRESS = re.compile(rf"^(HTTP|gRPC) {{2}}(\S+|{_ON_HTTP})$", re.MULTILINE)
 _POLL_SECONDS = 0.02
 _SET_PARENT_DEATH_SIGNAL = 1
 
@@ -68,7 +69,7 @@ class Server:
     Attributes:
         process: The master process.
         http: The HTTP address as HOST:PORT, "" when it is off.
-        grpc: The gRPC address as HOST:PORT, "" when it is off.
+        grpc: The gRPC address as HOST:PORT, which may be the HTTP address; "" when it is off.
     """
 
     def __init__(
@@ -162,7 +163,8 @@ class Server:
                 raise ServerFailed(f"the server printed no addresses:\n{self.log}")
             time.sleep(_POLL_SECONDS)
         self.http = found["HTTP"].rpartition("//")[2].replace("off", "")
-        self.grpc = found["gRPC"].replace("off", "")
+        grpc = self.http if found["gRPC"] == _ON_HTTP else found["gRPC"]
+        self.grpc = grpc.replace("off", "")
 
     def get(self, path: str) -> tuple[int, bytes]:
         """Return the status and body of a GET request.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _CUDA = "CUDA shared memory is not offered: ksrv's tensors travel in the messages"
 _SYSTEM = "system shared memory is off; --allow-shared-memory switches it on"
 _TRACE = "trace settings are not offered over gRPC: tracing is configured when the server starts"
-_LOG = "log settings are not offered over gRPC: logging is configured when the server starts"
+_LOG = "log settings are not offered over gRPC: /v2/logging over REST shows and changes the log's level"
 
 SHARED_MEMORY = (
     "SystemSharedMemoryStatus",

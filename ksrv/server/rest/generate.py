@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import falcon
 
 from ksrv._native.memory.memory_budget import MemoryBudget
-from ksrv.protocol.generate import MOST_BYTES, parse_generate, render_generate
+from ksrv.protocol.generate import MOST_BYTES, REQUEST, parse_generate, render_generate
 from ksrv.request import InferRequest
 from ksrv.server.credentials import Access
 from ksrv.server.http.byte_budget import Reservation
@@ -40,7 +40,9 @@ class GenerateResource(InferenceResource):
         *,
         waiter: ThreadWaiter,
     ) -> None:
-        super().__init__(engine, settings, budget, access, waiter=waiter, most_json=MOST_BYTES)
+        super().__init__(
+            engine, settings, budget, access, waiter=waiter, most_json=MOST_BYTES, subject=REQUEST
+        )
 
     def on_post(
         self, req: falcon.Request, resp: falcon.Response, name: str, version: str = ""

@@ -84,7 +84,15 @@ class InferResource(InferenceResource):
         form: Form = V2,
     ) -> None:
         most = kserve_v1.MOST_BYTES if form is V1 else None
-        super().__init__(engine, settings, budget, access, waiter=waiter, most_json=most)
+        super().__init__(
+            engine,
+            settings,
+            budget,
+            access,
+            waiter=waiter,
+            most_json=most,
+            subject=kserve_v1.REQUEST,
+        )
         self._shared_memory = shared_memory
         self._form = form
 

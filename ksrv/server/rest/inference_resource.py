@@ -3,11 +3,10 @@
 from typing import TYPE_CHECKING
 
 import falcon
-import msgspec
 
 from ksrv._native.memory.memory_budget import MemoryBudget
 from ksrv.limits import Limits
-from ksrv.protocol.error_texts import json_too_large
+from ksrv.protocol.error_texts import json_refusal, json_too_large
 from ksrv.protocol.uploads import is_upload
 from ksrv.request import InferRequest, InferResponse
 from ksrv.server.credentials import Access
@@ -33,6 +32,7 @@ class InferenceResource:
         access: Whose requests are limited, and whether `Authorization` is kept from handlers.
         waiter: Waits for the response.
         most_json: The bytes that a body may have where it is JSON as a whole; None for the forms of v2.
+        subject: What has so many bytes at most, for the refusal: "a generate request".
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class InferenceResource:
         *,
         waiter: ThreadWaiter,
         most_json: int | None = None,
+        subject: str = "a request",
     ) -> None:
         self._engine = engine
         self._settings = settings
@@ -51,23 +52,24 @@ class InferenceResource:
         self._access = access
         self._waiter = waiter
         self._limits = settings.limits
-        self._only_json = most_json is not None
+        self._own_bound: Bound | None = None
         if most_json is not None:
-            most = min(settings.limits.json, most_json)
-            self._limits = msgspec.structs.replace(settings.limits, json=most)
+            refusal = json_refusal(subject, most_json, settings.limits)
+            self._own_bound = Bound(min(settings.limits.json, most_json), refusal)
 
     def _body(self, req: falcon.Request, reservation: Reservation) -> memoryview:
         """Return the body, or raise what is wrong with it, before it is read where its head tells."""
-        header_length, content_type = req.get_header(HEADER_LENGTH), req.content_type
-        if self._only_json:  # whatever they say
-            header_length = content_type = None
-        length = content_length(req.env)
+        header_length, bound = None, self._own_bound
+        if bound is None:  # where there is one, the body is JSON whatever these headers say
+            header_length = req.get_header(HEADER_LENGTH)
+            length = content_length(req.env)
+            bound = json_bound(header_length, length, self._limits, req.content_type)
         return read_body(
             req.env,
             self._limits,
             reservation,
             offset=padding(header_length),
-            bound=json_bound(header_length, length, self._limits, content_type),
+            bound=bound,
             decompress=self._settings.decompress_requests,
             on_read=req.context.mark_reading,
         )

@@ -34,6 +34,9 @@ FREE_SIZE = 8
 """The example line's size of a dimension, other than the first, that may have any size."""
 
 
+ON_HTTP = "on the HTTP address"
+"""What stands for the gRPC address where gRPC has none of its own."""
+
 OPEN_TO_PROXIES = (
     "Note: without a control token, callers on this machine may load and unload models; so may "
     "everybody behind a proxy on this machine that sets no X-Forwarded-For. "
@@ -42,19 +45,24 @@ OPEN_TO_PROXIES = (
 
 
 def print_addresses(
-    http: Sequence[str] | None, grpc: Address | None, *, open_to_proxies: bool = False
+    http: Sequence[str] | None,
+    grpc: Address | None,
+    *,
+    grpc_on_http: bool = False,
+    open_to_proxies: bool = False,
 ) -> None:
     """Print where the server listens.
 
     Args:
         http: URLs of the HTTP listeners, or None where HTTP is off.
-        grpc: The gRPC address, or None where it is off.
+        grpc: The gRPC address, or None where there is none.
+        grpc_on_http: Whether gRPC is served on the HTTP address alone.
         open_to_proxies: Whether a proxy on this machine would lend its callers its own rights.
     """
     print(f"ksrv {ksrv.__version__}")
     for url in http if http is not None else ["off"]:
         print(f"HTTP  {url}")
-    print(f"gRPC  {grpc or 'off'}", flush=True)
+    print(f"gRPC  {ON_HTTP if grpc_on_http else grpc or 'off'}", flush=True)
     if open_to_proxies:
         print(OPEN_TO_PROXIES, flush=True)
 

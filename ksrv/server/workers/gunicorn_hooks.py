@@ -242,7 +242,12 @@ class Master:
         gc.freeze()
         http = None if self._quiet else [str(listener) for listener in server.LISTENERS]
         open_to_proxies = not server.cfg.is_ssl and self.settings.control_token_file is None
-        print_addresses(http, self.service.grpc_address, open_to_proxies=open_to_proxies)
+        print_addresses(
+            http,
+            self.service.grpc_address,
+            grpc_on_http=self.settings.grpc == HTTP_ONLY,
+            open_to_proxies=open_to_proxies,
+        )
         if self.service.grpc_address is not None:
             native = self.service.grpc_listener is not None
             log.info("gRPC is served by %s", describe(native=native))

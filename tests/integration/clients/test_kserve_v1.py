@@ -1,6 +1,7 @@
 """KServe's protocol v1: `:predict` gives what v2 gives, in its own form."""
 
 import base64
+import gzip
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def served(request, tmp_path_factory):
 
 
 def predict(server, model, document, **keywords):
-    form = {"json": document} if not isinstance(document, bytes) else {"data": document}
+    form = {"json": document} if isinstance(document, dict | list) else {"data": document}
     url = f"{server.url}/v1/models/{model}:predict"
     return requests.post(url, **form, timeout=60, **keywords)
 
@@ -155,8 +156,29 @@ def test_binary_data_is_not_v1(served):
 
 def test_a_request_above_the_limit_of_v1_is_413(served):
     text = b'{"instances": ["' + b"x" * (4 * 1024 * 1024) + b'"]}'
-    answer = predict(served, "text", text)
-    assert (answer.status_code, "4194304" in answer.text) == (413, True)
+    forms = [
+        {},
+        {"headers": {"Content-Encoding": "gzip"}},
+        {"headers": {"Transfer-Encoding": "chunked"}},
+        {"headers": {"Inference-Header-Content-Length": str(len(text))}},
+    ]
+    for form in forms:
+        sent = gzip.compress(text, 0) if "Content-Encoding" in str(form) else text
+        answer = predict(served, "text", iter([sent]) if "chunked" in str(form) else sent, **form)
+        assert answer.status_code == 413, form
+        told = answer.json()["error"]
+        assert told.startswith("a request of protocol v1 may have at most 4194304 bytes, got "), (
+            form
+        )
+
+
+def test_a_lower_limit_on_json_is_named_in_v1(tmp_path):
+    write_text(tmp_path)
+    text = b'{"instances": ["' + b"x" * 65_536 + b'"]}'
+    with Server(tmp_path, limits={"json": "64K"}) as server:
+        answer = predict(server, "text", text)
+    assert answer.status_code == 413
+    assert "above the limit 'json' (65536 bytes)" in answer.json()["error"]
 
 
 def test_states(served):

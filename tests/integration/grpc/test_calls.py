@@ -120,6 +120,7 @@ def test_repository(engine, channel):
 def test_calls_without_a_meaning_here_say_so(channel, name):
     text = refused("UNIMPLEMENTED", lambda: call(channel, name))
     assert len(text.split()) > 5
+    assert ("/v2/logging" in text) == (name == "LogSettings")
 
 
 def test_every_call_of_the_services_is_registered(channel):

@@ -54,6 +54,7 @@ def test_the_models_are_described(described):
         "image/png",
         "multipart/form-data",
     }
+    assert set(found["paths"]["/v2/logging"]) == {"get", "post"}
     text = found["paths"]["/v2/models/text/infer"]["post"]["requestBody"]["content"]
     assert "image/jpeg" not in text
 

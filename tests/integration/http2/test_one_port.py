@@ -70,8 +70,9 @@ def test_tls_agrees_on_what_the_client_offers(models, tmp_path, offered):
                 assert client.selected_alpn_protocol() in (None, "http/1.1")
                 client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
                 assert read_message(client)[0].startswith(b"HTTP/1.1 200 OK")
+        assert "gRPC  on the HTTP address\n" in server.log and server.grpc == server.http
         trusted = grpc.ssl_channel_credentials(cert.read_bytes())
-        with grpc.secure_channel(server.http, trusted) as channel:
+        with grpc.secure_channel(server.grpc, trusted) as channel:
             assert doubled(channel) == [0, 2, 4, 6]
 
 

@@ -143,7 +143,31 @@ def test_a_generate_request_has_at_most_a_mebibyte(server, route):
     refused = {"text_input": "a", "odd": "x" * MOST_BYTES}
     with StreamedResponse(server, f"/v2/models/words/{route}", refused) as found:
         assert found.status == 413
-        assert f"limit 'json' ({MOST_BYTES} bytes)" in next(found.lines())["error"]
+        told = next(found.lines())["error"]
+        assert told.startswith(f"a generate request may have at most {MOST_BYTES} bytes, got ")
+
+
+def test_a_generate_request_of_nearly_a_mebibyte_is_answered(server):
+    """The request that is made of it is longer than its bound."""
+    long = {"text_input": "a", "odd": "x" * (MOST_BYTES - 64)}
+    with StreamedResponse(server, "/v2/models/words/generate", long) as found:
+        assert found.status == 200
+
+
+@pytest.mark.parametrize(
+    ("least", "named"),
+    [
+        ("64K", "above the limit 'json' (65536 bytes)"),
+        ("1M", "a generate request may have at most"),
+    ],
+)
+def test_the_setting_is_named_where_it_is_the_lower_bound(tmp_path, least, named):
+    write_words(tmp_path, "words")
+    with Server(tmp_path, limits={"json": least}) as own:
+        long = {"text_input": "a", "odd": "x" * MOST_BYTES}
+        with StreamedResponse(own, "/v2/models/words/generate", long) as found:
+            assert found.status == 413
+            assert named in next(found.lines())["error"]
 
 
 def test_routes_of_unknown_models_and_methods(server):

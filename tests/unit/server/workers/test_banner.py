@@ -24,6 +24,8 @@ def test_addresses_are_lines_that_scripts_can_read(capsys):
     assert capsys.readouterr().out.splitlines()[1:] == [f"HTTP  {URL}", "gRPC  127.0.0.1:9000"]
     print_addresses(None, None)
     assert capsys.readouterr().out.splitlines()[1:] == ["HTTP  off", "gRPC  off"]
+    print_addresses([URL], None, grpc_on_http=True)
+    assert capsys.readouterr().out.splitlines()[1:] == [f"HTTP  {URL}", "gRPC  on the HTTP address"]
 
 
 def test_columns_line_up_and_an_error_follows_its_model(capsys):
