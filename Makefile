@@ -24,7 +24,7 @@ $(VENV)/.python: constraints.txt
 
 # The native core is compiled here; the installation below finds it built.
 $(VENV)/.core: $(VENV)/.python $(NATIVE)
-	@echo "compiling the native core: one to two minutes the first time"
+	@echo "compiling the native core: one to three minutes the first time"
 	$(BIN)/python setup.py -q build_ext --inplace -j $(JOBS)
 	@touch $@
 
