@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ksrv._native.queue.request_handle import NO_DEADLINE, NativeHandle
-from ksrv.engine.request_handle import QueuedRequest, RequestHandle, SplitRequest
+from ksrv.engine.requests.handle import QueuedRequest, RequestHandle, SplitRequest
 from ksrv.errors import Cancelled, InferenceError
 from ksrv.handlers.diagnostics.debugging import came_through_a_proxy
 from ksrv.observe.tracing import TRACEPARENT

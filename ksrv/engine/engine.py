@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from ksrv._native.memory import buffer_pool, pymalloc
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue.request_handle import wait_completions, wake_completions
-from ksrv.engine.call_limits import CallLimits, Permit
 from ksrv.engine.composition import ModelCalls
 from ksrv.engine.executors import Executor
 from ksrv.engine.executors.inline import InlineExecutor
 from ksrv.engine.instances.device_spread import DeviceSpread
 from ksrv.engine.model import ExecutorFactory, ModelVersion, Retired
 from ksrv.engine.registry import ModelRegistry, ModelState, ModelVersions
-from ksrv.engine.request_handle import RequestHandle
+from ksrv.engine.requests.handle import RequestHandle
+from ksrv.engine.requests.rate_limits import Permit, RateLimits
 from ksrv.engine.settings import EngineSettings
 from ksrv.errors import Forbidden, NotFound, NotReady, cut
 from ksrv.handlers.diagnostics.metrics import Emit, discard
@@ -94,7 +94,7 @@ class Engine:
             changed=lambda: self.on_table_change(),
         )
         limits = self.settings.limits
-        self._client_limits = CallLimits(
+        self._client_limits = RateLimits(
             limits.client_rate, "client_rate", limits.client_concurrency, "client_concurrency"
         )
         self._loaded = threading.Event()
@@ -244,7 +244,7 @@ class Engine:
         """
         while True:
             model = request.target or self.find(request.model_name, request.model_version)
-            permits = self._admit(model, request) if model.limits_calls else ()
+            permits = self._admit(model, request) if model.limits_rate else ()
             try:
                 handle = model.submit(
                     request, callback, allow_inline=allow_inline, caller_blocks=caller_blocks
@@ -270,8 +270,8 @@ class Engine:
         if request.client and self._client_limits.limited:
             permits.append(self._client_limits.admit(request.client, "the client"))
         try:
-            if model.call_limits.limited:
-                permits.append(model.call_limits.admit("", f"the model {model.spec.name}"))
+            if model.rate_limits.limited:
+                permits.append(model.rate_limits.admit("", f"the model {model.spec.name}"))
         except BaseException:
             _release(permits)
             raise
@@ -291,7 +291,7 @@ class Engine:
         """
         while True:
             model = request.target or self.find(request.model_name, request.model_version)
-            permits = self._admit(model, request) if model.limits_calls else ()
+            permits = self._admit(model, request) if model.limits_rate else ()
             try:
                 return model.infer(request)
             except Retired:

@@ -14,20 +14,25 @@ from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.request_handle import NO_DEADLINE
 from ksrv._native.queue.stats import Stats
 from ksrv.engine.batches.batch import GrowingBatch, PendingBatch
+from ksrv.engine.batches.joined_requests import run_joined
 from ksrv.engine.batches.prefetch import BatchPrefetcher
 from ksrv.engine.batches.split import join
-from ksrv.engine.call_limits import CallLimits
 from ksrv.engine.executors import Executor
 from ksrv.engine.instances.decode_thread import DecodeThread
 from ksrv.engine.instances.instance import Instance
 from ksrv.engine.instances.warmup import WarmUp
-from ksrv.engine.joined import run_joined
 from ksrv.engine.lifetime_counters import LifetimeCounters
-from ksrv.engine.request_handle import QueuedRequest, RequestHandle, SplitRequest, deadline_exceeded
-from ksrv.engine.request_parts import bytes_of, rows_of
-from ksrv.engine.response_cache import CachedAnswer, ResponseCache
+from ksrv.engine.requests.handle import (
+    QueuedRequest,
+    RequestHandle,
+    SplitRequest,
+    deadline_exceeded,
+)
+from ksrv.engine.requests.parts import bytes_of, rows_of
+from ksrv.engine.requests.rate_limits import RateLimits
+from ksrv.engine.requests.response_cache import CachedAnswer, ResponseCache
+from ksrv.engine.requests.validation import RequestValidator
 from ksrv.engine.settings import EngineSettings
-from ksrv.engine.validation import RequestValidator
 from ksrv.errors import (
     BodyTooLarge,
     DeadlineExceeded,
@@ -97,12 +102,12 @@ class ModelVersion:
         self.cache = ResponseCache(config.cache) if config.cache else None
         self.images: dict[str, ImagePreparer] = {}
         self._validator = RequestValidator(self.spec)
-        self.call_limits = CallLimits(
+        self.rate_limits = RateLimits(
             config.rate_limit, "rate_limit", config.max_concurrency, "max_concurrency"
         )
         limits = settings.limits
         clients = limits.client_rate > 0 or limits.client_concurrency > 0
-        self.limits_calls = clients or self.call_limits.limited
+        self.limits_rate = clients or self.rate_limits.limited
         self._ready: deque[GrowingBatch] = deque()
         self._lost: list[str] = []
         self._closing = threading.Lock()

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from ksrv import __version__
 from ksrv._native.queue.stats import BOUNDS_NS
-from ksrv.observe import other_names
+from ksrv.observe import metric_aliases
 from ksrv.observe.process import ProcessValues
 from ksrv.observe.traffic import Traffic
 from ksrv.statistics import ModelStatistics, StageTimes
@@ -303,7 +303,7 @@ def _server(values: ServerValues) -> Iterator[Metric]:
         )
 
 
-def exposition(source: Source, names: Sequence[other_names.OtherNames] = ()) -> bytes:
+def exposition(source: Source, names: Sequence[metric_aliases.MetricAliases] = ()) -> bytes:
     """Return the metrics page of a server, as text.
 
     Args:
@@ -312,5 +312,5 @@ def exposition(source: Source, names: Sequence[other_names.OtherNames] = ()) -> 
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(StatisticsCollector(source))
-    others = other_names.exposition(source.models(), names) if names else b""
+    others = metric_aliases.exposition(source.models(), names) if names else b""
     return generate_latest(registry) + others + source.handler_page()

@@ -22,7 +22,7 @@ import msgspec
 import yaml
 
 from ksrv.limits import Limits
-from ksrv.observe.other_names import OtherNames
+from ksrv.observe.metric_aliases import MetricAliases
 from ksrv.server.config_properties import ConfigPropertiesError, translate
 
 DEFAULT_WORKER_CLASS = "ksrv.server.worker:KsrvWorker"
@@ -215,7 +215,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = False
     metrics: Annotated[bool, _says("Serve /metrics.")] = True
     metrics_compat: Annotated[
-        tuple[OtherNames, ...],
+        tuple[MetricAliases, ...],
         _says("Metrics once more under the names of triton (nv_inference_...) or kserve."),
     ] = ()
     ui: Annotated[bool, _says("Serve the page at / that shows the models and tries them.")] = True

@@ -20,7 +20,7 @@ from ksrv.datatypes import DTYPES, widen_bfloat16
 from ksrv.engine.composition import ModelCalls
 from ksrv.engine.engine import Engine, EngineSettings
 from ksrv.engine.executors.inline import InlineExecutor
-from ksrv.engine.response_stream import ResponseStream
+from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import KsrvError
 from ksrv.handlers.declared.settings import settings_of
 from ksrv.handlers.handler_context import HandlerContext

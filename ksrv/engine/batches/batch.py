@@ -22,7 +22,7 @@ from ksrv._native.queue.stats import Stats
 from ksrv._native.tensor import aliasing_check, datatype
 from ksrv.engine.batches.split import split
 from ksrv.engine.batches.streaming import ChunkSender, chunk_sender
-from ksrv.engine.request_handle import QueuedRequest
+from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.images.preparer import ImagePreparer
 from ksrv.request import (

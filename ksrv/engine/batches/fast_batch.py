@@ -14,7 +14,7 @@ from ksrv._native.server.fast_batch import FastBatch, FastBatches
 from ksrv.engine.batches.batch import fill, finish, leased
 from ksrv.engine.batches.split import split
 from ksrv.engine.instances.host import InstanceHost
-from ksrv.engine.request_handle import QueuedRequest
+from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.request import BatchOutputs, BatchRequest
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from ksrv._native.memory import buffer_pool
 from ksrv._native.tensor import aliasing_check
 from ksrv.engine.batches.classification import classify
-from ksrv.engine.request_handle import QueuedRequest
+from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, quote
 from ksrv.images.encoder import encode, wanted_encoding
 from ksrv.request import Array, BatchOutputs, InferRequest, InferResponse, Tensor

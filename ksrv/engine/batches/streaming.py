@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from ksrv._native.queue.request_queue import Queue
 from ksrv.engine.batches.split import split
-from ksrv.engine.request_handle import QueuedRequest
+from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import KsrvError, RequestTooSlow
 from ksrv.request import BatchOutputs, InferResponse
 from ksrv.spec import ModelSpec

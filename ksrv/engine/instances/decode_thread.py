@@ -11,7 +11,7 @@ import threading
 from collections import deque
 
 from ksrv.engine.instances.host import InstanceHost
-from ksrv.engine.request_handle import QueuedRequest
+from ksrv.engine.requests.handle import QueuedRequest
 
 log = logging.getLogger("ksrv.engine")
 

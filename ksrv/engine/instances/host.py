@@ -5,7 +5,7 @@ from typing import Protocol
 from ksrv._native.queue.request_queue import Queue
 from ksrv._native.queue.stats import Stats
 from ksrv.engine.batches.batch import GrowingBatch, PendingBatch
-from ksrv.engine.request_handle import QueuedRequest
+from ksrv.engine.requests.handle import QueuedRequest
 from ksrv.errors import Overloaded
 from ksrv.images.preparer import ImagePreparer
 from ksrv.source import ModelConfig

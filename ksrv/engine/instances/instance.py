@@ -33,8 +33,8 @@ from ksrv.engine.executors import Executor, ExecutorDied
 from ksrv.engine.executors.restarts import ExecutorRestarts
 from ksrv.engine.instances.concurrent_instance import ConcurrentExecutor, ConcurrentInstance
 from ksrv.engine.instances.host import InstanceHost
-from ksrv.engine.request_handle import QueuedRequest
-from ksrv.engine.traced import TracedExecutor, execute_traced
+from ksrv.engine.requests.handle import QueuedRequest
+from ksrv.engine.requests.spans import TracedExecutor, execute_traced
 from ksrv.errors import HandlerFailed, KsrvError
 from ksrv.observe import tracing
 from ksrv.request import BatchInputs, BatchOutputs

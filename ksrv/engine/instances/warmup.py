@@ -7,8 +7,8 @@ from typing import Protocol
 
 from ksrv.engine.instances import warmup_requests
 from ksrv.engine.instances.instance import Instance
-from ksrv.engine.request_handle import QueuedRequest
-from ksrv.engine.validation import RequestValidator
+from ksrv.engine.requests.handle import QueuedRequest
+from ksrv.engine.requests.validation import RequestValidator
 from ksrv.errors import HandlerFailed, KsrvError, ModelFailed, PromiseBroken
 from ksrv.request import InferRequest
 from ksrv.source import ModelConfig, ModelSource

@@ -21,7 +21,7 @@ from ksrv._native.server.model_endpoint import ModelEndpoint
 from ksrv._native.server.server import HttpServer
 from ksrv._native.tls.tls_context import TlsContext
 from ksrv.engine.available_memory import bytes_in_flight
-from ksrv.engine.request_handle import SplitRequest
+from ksrv.engine.requests.handle import SplitRequest
 from ksrv.errors import KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits
 from ksrv.observe.traffic import Traffic, unwatch_connections, watch_connections
@@ -40,7 +40,7 @@ from ksrv.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
-    from ksrv.engine.request_handle import RequestHandle
+    from ksrv.engine.requests.handle import RequestHandle
 
 CORE_THREADS = 6
 """I/O threads: one with the sockets, one in Python, and some that take the place of one that hangs there."""

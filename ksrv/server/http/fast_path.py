@@ -18,7 +18,7 @@ from ksrv._native.server.exchange import Exchange, HeadFields
 from ksrv._native.server.model_endpoint import ModelEndpoint
 from ksrv._native.server.server import PreparedAnswer
 from ksrv._native.v2.binary_response import binary_reply
-from ksrv.engine.request_handle import SplitRequest
+from ksrv.engine.requests.handle import SplitRequest
 from ksrv.errors import HandlerFailed, InvalidRequest, KsrvError, Overloaded, RequestTooSlow
 from ksrv.limits import Limits, show_limit
 from ksrv.observe.traffic import count_refusal
@@ -36,7 +36,7 @@ from ksrv.spec import ModelSpec
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
     from ksrv.engine.model import ModelVersion
-    from ksrv.engine.request_handle import RequestHandle
+    from ksrv.engine.requests.handle import RequestHandle
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ def endpoint_for(model: "ModelVersion", route: "FastPath", limits: Limits) -> Mo
         limits: Bounds for the parser.
     """
     late = late_answer(model)
-    no_route = model.limits_calls or model.cache is not None or model.spec.concurrency > 1
+    no_route = model.limits_rate or model.cache is not None or model.spec.concurrency > 1
     if no_route or late is None or model.spec.accepts_any_inputs:
         return None
     try:

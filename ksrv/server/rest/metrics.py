@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import falcon
 
+from ksrv.observe.metric_aliases import MetricAliases
 from ksrv.observe.metrics import CONTENT_TYPE, exposition
-from ksrv.observe.other_names import OtherNames
 
 if TYPE_CHECKING:
     from ksrv.server.workers.shared_statistics import ServerStatistics
@@ -19,7 +19,9 @@ class MetricsResource:
         names: The servers under whose names the models' metrics are there as well.
     """
 
-    def __init__(self, statistics: "ServerStatistics", names: tuple[OtherNames, ...] = ()) -> None:
+    def __init__(
+        self, statistics: "ServerStatistics", names: tuple[MetricAliases, ...] = ()
+    ) -> None:
         self._statistics = statistics
         self._names = names
 

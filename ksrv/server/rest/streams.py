@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import falcon
 import orjson
 
-from ksrv.engine.response_stream import ResponseStream
+from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse

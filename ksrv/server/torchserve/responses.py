@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import falcon
 
 from ksrv._native.memory.memory_budget import MemoryBudget
-from ksrv.engine.response_stream import ResponseStream
+from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import KsrvError
 from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferRequest, InferResponse, TorchServeAnswer
@@ -23,7 +23,7 @@ from ksrv.server.torchserve.errors import INVALID_KEY, JSON, TorchServeError, re
 
 if TYPE_CHECKING:
     from ksrv.engine.engine import Engine
-    from ksrv.engine.request_handle import RequestHandle
+    from ksrv.engine.requests.handle import RequestHandle
 
 log = logging.getLogger(__name__)
 

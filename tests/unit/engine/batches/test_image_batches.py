@@ -9,8 +9,8 @@ import pytest
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
-from ksrv.engine import validation
 from ksrv.engine.instances.decode_thread import DecodeThread
+from ksrv.engine.requests import validation
 from ksrv.errors import BodyTooLarge, InvalidRequest, Overloaded
 from ksrv.images import image_input, opencv
 from ksrv.images.decode_limits import checked_header

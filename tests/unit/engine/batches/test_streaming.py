@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ksrv.engine.executors import ExecutorDied
-from ksrv.engine.response_stream import ResponseStream
+from ksrv.engine.requests.response_stream import ResponseStream
 from ksrv.errors import Cancelled, HandlerFailed
 from ksrv.request import BatchOutputs
 from tests.support.engine.engine_models import FunctionExecutor, engine, request, source, tensor

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from ksrv.engine.response_stream import MOST_WAITING, MOST_WAITING_BYTES, ResponseStream
+from ksrv.engine.requests.response_stream import MOST_WAITING, MOST_WAITING_BYTES, ResponseStream
 from ksrv.request import InferResponse, Tensor
 from tests.support.wait_until import wait_until
 

@@ -10,7 +10,7 @@ from typing import Literal
 from ksrv._native.queue.stats import BOUNDS_NS
 from ksrv.statistics import ModelStatistics
 
-OtherNames = Literal["triton", "kserve"]
+MetricAliases = Literal["triton", "kserve"]
 
 _KSERVE_STAGES = {
     "preprocess": "request_preprocess_seconds",
@@ -19,7 +19,7 @@ _KSERVE_STAGES = {
 }
 
 
-def exposition(models: Sequence[ModelStatistics], names: Iterable[OtherNames]) -> bytes:
+def exposition(models: Sequence[ModelStatistics], names: Iterable[MetricAliases]) -> bytes:
     """Return the models' metrics as text for the metrics page.
 
     Args:

@@ -46,7 +46,7 @@ class Permit:
             give_back()
 
 
-class CallLimits:
+class RateLimits:
     """The limits of a model, or those of every client.
 
     Args:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ksrv.engine.request_handle import RequestHandle
+from ksrv.engine.requests.handle import RequestHandle
 from ksrv.handlers.diagnostics.debugging import PARAMETER as PROFILE
 from ksrv.request import Element, InferRequest, InferResponse, Tensor
 from ksrv.source import Cache

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ksrv.engine.call_limits import KEYS, CallLimits
+from ksrv.engine.requests.rate_limits import KEYS, RateLimits
 from ksrv.errors import TooManyRequests
 
 
@@ -30,7 +30,7 @@ def admitted(limits):
 @given(st.integers(1, 50), st.lists(st.integers(0, 300), max_size=60))
 def test_a_rate_is_kept_over_any_second(rate, pauses_ms):
     clock = Clock()
-    limits = CallLimits(rate, "rate_limit", 0, "max_concurrency", clock=clock)
+    limits = RateLimits(rate, "rate_limit", 0, "max_concurrency", clock=clock)
     tokens, taken = float(rate), []
     for pause in pauses_ms:
         clock.now += pause * 1_000_000
@@ -48,7 +48,7 @@ def test_a_rate_is_kept_over_any_second(rate, pauses_ms):
 
 
 def test_permits_are_given_back_once():
-    limits = CallLimits(0, "rate_limit", 2, "max_concurrency")
+    limits = RateLimits(0, "rate_limit", 2, "max_concurrency")
     first, second = limits.admit("a", "a"), limits.admit("a", "a")
     with pytest.raises(TooManyRequests, match=r"limit 'max_concurrency' \(2 requests at a time\)"):
         limits.admit("a", "a")
@@ -62,11 +62,11 @@ def test_permits_are_given_back_once():
 
 
 def test_clients_that_come_and_go_take_no_memory():
-    limits = CallLimits(1, "client_rate", 0, "client_concurrency")
+    limits = RateLimits(1, "client_rate", 0, "client_concurrency")
     for number in range(KEYS + 100):
         limits.admit(str(number), "the client").release()
     assert len(limits._calls) == KEYS
 
 
 def test_without_limits():
-    assert not CallLimits(0, "rate_limit", 0, "max_concurrency").limited
+    assert not RateLimits(0, "rate_limit", 0, "max_concurrency").limited

@@ -6,8 +6,8 @@ from ksrv._native.tensor import aliasing_check
 from ksrv.engine.batches.batch import arrays_of
 from ksrv.engine.batches.split import split
 from ksrv.engine.instances.instance import Instance
-from ksrv.engine.request_handle import QueuedRequest
-from ksrv.engine.validation import RequestValidator
+from ksrv.engine.requests.handle import QueuedRequest
+from ksrv.engine.requests.validation import RequestValidator
 from ksrv.errors import KsrvError
 from ksrv.request import InferRequest, InferResponse
 from ksrv.spec import ModelSpec
