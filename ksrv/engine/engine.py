@@ -6,24 +6,19 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
-from msgspec.structs import replace
-
 from ksrv._native.memory import buffer_pool, pymalloc
 from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue.request_handle import wait_completions, wake_completions
-from ksrv.engine.composition import ModelCalls
-from ksrv.engine.executors import Executor
-from ksrv.engine.executors.inline import InlineExecutor
+from ksrv.engine.executors.choice import executor_for
 from ksrv.engine.instances.device_spread import DeviceSpread
 from ksrv.engine.model import ExecutorFactory, ModelVersion, Retired
-from ksrv.engine.registry import ModelRegistry, ModelState, ModelVersions
+from ksrv.engine.model_versions import ModelState
+from ksrv.engine.readiness import why_not_ready
+from ksrv.engine.registry import ModelRegistry
 from ksrv.engine.requests.handle import RequestHandle
 from ksrv.engine.requests.rate_limits import Permit, RateLimits
 from ksrv.engine.settings import EngineSettings
-from ksrv.errors import Forbidden, NotFound, NotReady, cut
-from ksrv.handlers.diagnostics.metrics import Emit, discard
-from ksrv.handlers.models import Submit, refuse_calls
-from ksrv.limits import Limits
+from ksrv.errors import Forbidden, NotFound, NotReady
 from ksrv.observe.handler_metrics import HandlerMetrics
 from ksrv.repository.layout import Repository
 from ksrv.request import InferRequest, InferResponse
@@ -36,9 +31,6 @@ __all__ = ["Engine", "EngineSettings", "ModelState"]
 log = logging.getLogger("ksrv.engine")
 
 IDLE_MEMORY_SECONDS = 30.0
-SHOWN_MODELS = 8
-SHOWN_CHARACTERS = 240
-"""How many models that are not ready a health route names, and how much of each reason it tells."""
 
 Change: TypeAlias = Literal["load", "unload", "reload"]
 """The changes of the repository that a client may ask for."""
@@ -339,29 +331,12 @@ class Engine:
         """
         if self._draining:
             return "the server is stopping"
-        wanted = [(name, one) for name, one in self._models.served().items() if one.wanted]
-        down = [(name, one) for name, one in wanted if not (one.default and one.default.ready)]
-        if self._loaded.is_set() and not self._misses(down, len(wanted)):
-            return ""
-        if not down:
-            return "the models are being loaded"
-        if not names:
-            return f"models that are not ready: {len(down)}"
-        shown = [_shown(*one) for one in down[:SHOWN_MODELS]]
-        more = len(down) - len(shown)
-        return cut("; ".join([*shown, *([f"and {more} more are not ready"] if more else [])]))
-
-    def _misses(self, down: list[tuple[str, ModelVersions]], wanted: int) -> bool:
-        """Whether the server cannot be ready without the models that are down.
-
-        A model whose handler process is being replaced does not count, as long as another model serves:
-        an input that ends its handler must not take the whole server away from its clients.
-        """
-        if len(down) == wanted:
-            return wanted > 0
-        if self.settings.ready_when == "any":
-            return False
-        return not all(one.default and one.default.returning for _, one in down)
+        return why_not_ready(
+            self._models.served(),
+            ready_when=self.settings.ready_when,
+            loaded=self._loaded.is_set(),
+            names=names,
+        )
 
     def model_ready(self, name: str, version: str = "") -> bool:
         """Tell whether a model serves.
@@ -510,56 +485,3 @@ class Engine:
 def _release(permits: Sequence[Permit]) -> None:
     for permit in permits:
         permit.release()
-
-
-def executor_for(
-    source: ModelSource,
-    instance: int,
-    threads: int,
-    *,
-    emit: Emit = discard,
-    limits: Limits | None = None,
-    submit: Callable[..., RequestHandle] | None = None,
-    debug: bool = False,
-) -> Executor:
-    """Return the executor that a model's settings ask for.
-
-    Args:
-        source: The version on disk.
-        instance: The instance's number.
-        threads: CPU threads that it may use.
-        emit: Takes the values that the handler reports.
-        limits: Bounds on requests, which a handler in a process of its own applies when it decodes.
-        submit: `Engine.submit`, for handlers that call other models.
-        debug: See `EngineSettings`.
-    """
-    if debug:
-        source = replace(source, debug=True)
-    calls: Submit = refuse_calls if submit is None else ModelCalls(submit, source.name)
-    if source.config is not None and source.config.executor == "process":
-        from ksrv.engine.executors.process import ProcessExecutor
-
-        return ProcessExecutor(
-            source,
-            instance=instance,
-            threads=threads,
-            start_timeout_s=source.config.start_timeout_s,
-            emit=emit,
-            limits=limits,
-            submit=calls,
-        )
-    return InlineExecutor(source, instance=instance, threads=threads, emit=emit, submit=calls)
-
-
-def _shown(name: str, served: ModelVersions) -> str:
-    """Return why a model is not ready, for the version that requests without a version reach."""
-    model = served.default
-    if model is not None:
-        state, reason = model.state, model.why_not_ready
-    else:
-        found = served.highest_state
-        state, reason = (found.state, found.reason) if found else ("UNAVAILABLE", "")
-    stands = "not ready" if state == "READY" else state.lower()
-    if len(reason) > SHOWN_CHARACTERS:
-        reason = reason[:SHOWN_CHARACTERS] + "..."
-    return f"the model {name} is {stands}{f': {reason}' if reason else ''}"

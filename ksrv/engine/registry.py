@@ -14,13 +14,19 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from ksrv.engine.model import ModelVersion, State
+from ksrv.engine.model import ModelVersion
+from ksrv.engine.model_versions import (
+    ModelState,
+    ModelVersions,
+    index_line,
+    loading_versions,
+    unloaded_versions,
+)
 from ksrv.errors import HandlerFailed, KsrvError, NotFound, NotReady, quote, without_paths
 from ksrv.repository.entry import ModelEntry
+from ksrv.repository.fingerprint import changed_files, fingerprint
 from ksrv.repository.layout import Repository, by_numbers
 from ksrv.source import ModelSource
 
@@ -28,51 +34,6 @@ log = logging.getLogger("ksrv.engine")
 
 SHOWN_FILES = 4
 """How many changed files the log names."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelState:
-    """One line of the repository's index.
-
-    Attributes:
-        state: "LOADING", "READY", "UNLOADING" or "UNAVAILABLE".
-        reason: Why it is not ready, or "".
-    """
-
-    name: str
-    version: str
-    state: State
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelVersions:
-    """The versions of one model.
-
-    Attributes:
-        versions: The versions that serve, in rising order.
-        states: The states of the other versions, by version.
-        wanted: Whether readiness waits for the model: configured, and not unloaded on purpose.
-        fingerprints: The `fingerprint` of each version on disk at its last load, also if that failed.
-    """
-
-    versions: dict[str, ModelVersion] = field(default_factory=dict)
-    states: dict[str, ModelState] = field(default_factory=dict)
-    wanted: bool = True
-    fingerprints: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def default(self) -> ModelVersion | None:
-        """The version that serves requests that name none: the highest that was not lost."""
-        for model in reversed(self.versions.values()):
-            if model.state == "READY":
-                return model
-        return next(reversed(self.versions.values()), None)
-
-    @property
-    def highest_state(self) -> ModelState | None:
-        """The state of the highest version that does not serve."""
-        return next(reversed(self.states.values()), None)
 
 
 class ModelRegistry:
@@ -169,7 +130,7 @@ class ModelRegistry:
         for name in sorted(self._table):
             served = self._table[name]
             lines += [
-                _state_of(model, served.states.get(version))
+                index_line(model, served.states.get(version))
                 for version, model in served.versions.items()
             ]
             lines += [
@@ -187,7 +148,9 @@ class ModelRegistry:
         """
         scan, entries = self._scan()
         known = {
-            name: _unloaded(name, entry.versions) if name in unloaded else _loading(entry)
+            name: unloaded_versions(name, entry.versions)
+            if name in unloaded
+            else loading_versions(entry.name, entry.versions)
             for name, entry in entries.items()
         }
         with self._table_lock:
@@ -230,7 +193,7 @@ class ModelRegistry:
                 served = self._table.get(name)
                 if served is not None:
                     versions = list(served.versions) or list(served.states)
-                    self._put(name, _unloaded(name, versions))
+                    self._put(name, unloaded_versions(name, versions))
                     self._retire(served.versions.values())
                     return
         raise NotFound(f"Request for unknown model: {quote(name)} is not found")
@@ -442,38 +405,10 @@ class ModelRegistry:
                 self._retiring.append(thread)
 
 
-def _loading(entry: ModelEntry) -> ModelVersions:
-    """Return the state of a model before its load."""
-    return ModelVersions(
-        states={one: ModelState(entry.name, one, "LOADING") for one in entry.versions}
-    )
-
-
 def _differs(served: ModelVersions, entry: ModelEntry) -> bool:
     """Whether a model on disk differs from the model that was last loaded or tried."""
     found = {version: fingerprint(one) for version, one in entry.versions.items()}
     return found != served.fingerprints
-
-
-def _what_changed(before: ModelVersions | None, after: ModelVersions) -> str:
-    """Name the files that differ between two loads of a model, for the log."""
-    if before is None:
-        return "a new model"
-    marks: list[set[Any]] = []  # of path, size and time
-    for served in (before, after):
-        found = served.fingerprints.values()
-        files = [one[0] for one in found if isinstance(one, tuple) and isinstance(one[0], tuple)]
-        marks.append({mark for one in files for mark in one})
-    changed = sorted({Path(mark[0]).name for mark in marks[0] ^ marks[1]})
-    more = len(changed) - SHOWN_FILES
-    shown = ", ".join(changed[:SHOWN_FILES]) + (f" and {more} more" if more > 0 else "")
-    return f"changed: {shown}" if changed else "changed"
-
-
-def _unloaded(name: str, versions: Iterable[str]) -> ModelVersions:
-    """Return what stands for a model that was unloaded on purpose."""
-    states = {version: ModelState(name, version, "UNAVAILABLE", "unloaded") for version in versions}
-    return ModelVersions(states=states, wanted=False)
 
 
 def _for_clients(error: KsrvError, *folders: Path) -> KsrvError:
@@ -483,54 +418,11 @@ def _for_clients(error: KsrvError, *folders: Path) -> KsrvError:
     return error
 
 
-def _state_of(model: ModelVersion, failed: ModelState | None) -> ModelState:
-    """Return a serving version's line; one whose newer load failed says so."""
-    reason = model.reason
-    if model.warm_up_error and not reason:
-        reason = model.warm_up_error
-    if failed is not None and not reason:
-        reason = f"serves as it was loaded before; the last load failed: {failed.reason}"
-    return ModelState(model.spec.name, model.spec.version, model.state, reason)
-
-
-def fingerprint(source: ModelSource) -> object:
-    """Return what tells a version on disk from a changed one: its files' sizes and times.
-
-    Args:
-        source: The version on disk.
-    """
-    try:
-        files = _files(source)
-    except (OSError, RecursionError) as error:  # loading says what is wrong with the folder
-        return (type(error).__name__, source.error)
-    marks = []
-    for path in sorted(files):
-        try:
-            status = path.stat()
-        except OSError:
-            continue  # gone between listing and looking: the next look sees that
-        marks.append((str(path), status.st_size, status.st_mtime_ns))
-    return (tuple(marks), source.error)
-
-
-def _files(source: ModelSource) -> set[Path]:
-    config = source.config
-    if source.files:
-        return {Path(name) for name in source.files}
-    if config is None or config.handler is not None or config.model is None:
-        return set(_below(source))
-    model = Path(config.model)
-    if model.parent == source.folder and not (source.root / "model.yaml").exists():
-        return {model}  # a bare file's folder holds other models
-    return {model, *_below(source)}
-
-
-def _below(source: ModelSource) -> list[Path]:
-    found = [path for path in source.folder.rglob("*") if path.is_file() and _counts(path)]
-    if source.root != source.folder:
-        found += [path for path in source.root.iterdir() if path.is_file() and _counts(path)]
-    return found
-
-
-def _counts(path: Path) -> bool:
-    return "__pycache__" not in path.parts and not path.name.startswith(".")
+def _what_changed(before: ModelVersions | None, after: ModelVersions) -> str:
+    """Name the files that differ between two loads of a model, for the log."""
+    if before is None:
+        return "a new model"
+    files = changed_files(before.fingerprints.values(), after.fingerprints.values())
+    more = len(files) - SHOWN_FILES
+    shown = ", ".join(files[:SHOWN_FILES]) + (f" and {more} more" if more > 0 else "")
+    return f"changed: {shown}" if files else "changed"

@@ -1,0 +1,53 @@
+"""Which executor an instance has: inline, or a process, as its model's settings say."""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from ksrv.engine.composition import ModelCalls
+from ksrv.engine.executors import Executor
+from ksrv.engine.executors.inline import InlineExecutor
+from ksrv.engine.requests.handle import RequestHandle
+from ksrv.handlers.diagnostics.metrics import Emit, discard
+from ksrv.handlers.models import Submit, refuse_calls
+from ksrv.limits import Limits
+from ksrv.source import ModelSource
+
+
+def executor_for(
+    source: ModelSource,
+    instance: int,
+    threads: int,
+    *,
+    emit: Emit = discard,
+    limits: Limits | None = None,
+    submit: Callable[..., RequestHandle] | None = None,
+    debug: bool = False,
+) -> Executor:
+    """Return the executor that a model's settings ask for.
+
+    Args:
+        source: The version on disk.
+        instance: The instance's number.
+        threads: CPU threads that it may use.
+        emit: Takes the values that the handler reports.
+        limits: Bounds on requests, which a handler in a process of its own applies when it decodes.
+        submit: `Engine.submit`, for handlers that call other models.
+        debug: See `EngineSettings`.
+    """
+    if debug:
+        source = replace(source, debug=True)
+    calls: Submit = refuse_calls if submit is None else ModelCalls(submit, source.name)
+    if source.config is not None and source.config.executor == "process":
+        from ksrv.engine.executors.process import ProcessExecutor
+
+        return ProcessExecutor(
+            source,
+            instance=instance,
+            threads=threads,
+            start_timeout_s=source.config.start_timeout_s,
+            emit=emit,
+            limits=limits,
+            submit=calls,
+        )
+    return InlineExecutor(source, instance=instance, threads=threads, emit=emit, submit=calls)

@@ -1,0 +1,86 @@
+"""The versions of one model, those that serve and those that do not, and the lines that an index has of them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ksrv.engine.model import ModelVersion, State
+from ksrv.repository.fingerprint import Fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """One line of the repository's index.
+
+    Attributes:
+        state: "LOADING", "READY", "UNLOADING" or "UNAVAILABLE".
+        reason: Why it is not ready, or "".
+    """
+
+    name: str
+    version: str
+    state: State
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersions:
+    """The versions of one model.
+
+    Attributes:
+        versions: The versions that serve, in rising order.
+        states: The states of the other versions, by version.
+        wanted: Whether readiness waits for the model: configured, and not unloaded on purpose.
+        fingerprints: The fingerprint of each version on disk at its last load, also if that failed.
+    """
+
+    versions: dict[str, ModelVersion] = field(default_factory=dict)
+    states: dict[str, ModelState] = field(default_factory=dict)
+    wanted: bool = True
+    fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
+
+    @property
+    def default(self) -> ModelVersion | None:
+        """The version that serves requests that name none: the highest that was not lost."""
+        for model in reversed(self.versions.values()):
+            if model.state == "READY":
+                return model
+        return next(reversed(self.versions.values()), None)
+
+    @property
+    def highest_state(self) -> ModelState | None:
+        """The state of the highest version that does not serve."""
+        return next(reversed(self.states.values()), None)
+
+
+def loading_versions(name: str, versions: Iterable[str]) -> ModelVersions:
+    """Return a model before its load.
+
+    Args:
+        name: The model's name.
+        versions: Its versions on disk.
+    """
+    return ModelVersions(states={one: ModelState(name, one, "LOADING") for one in versions})
+
+
+def unloaded_versions(name: str, versions: Iterable[str]) -> ModelVersions:
+    """Return a model that was unloaded on purpose.
+
+    Args:
+        name: The model's name.
+        versions: The versions that it had.
+    """
+    states = {version: ModelState(name, version, "UNAVAILABLE", "unloaded") for version in versions}
+    return ModelVersions(states=states, wanted=False)
+
+
+def index_line(model: ModelVersion, failed: ModelState | None) -> ModelState:
+    """Return the line of a version that serves.
+
+    Args:
+        model: The version.
+        failed: The state of a newer load of it that failed.
+    """
+    reason = model.reason or model.warm_up_error
+    if failed is not None and not reason:
+        reason = f"serves as it was loaded before; the last load failed: {failed.reason}"
+    return ModelState(model.spec.name, model.spec.version, model.state, reason)
