@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
-from ksrv._native.memory.memory_budget import PROCESS
 from ksrv._native.queue import request_queue as native
 from ksrv._native.queue.request_handle import NO_DEADLINE
 from ksrv._native.queue.stats import Stats
@@ -26,15 +25,14 @@ from ksrv.engine.requests.handle import (
     QueuedRequest,
     RequestHandle,
     SplitRequest,
-    deadline_exceeded,
 )
 from ksrv.engine.requests.parts import bytes_of, rows_of
 from ksrv.engine.requests.rate_limits import RateLimits
+from ksrv.engine.requests.refusals import deadline_exceeded, queue_full, refusal
 from ksrv.engine.requests.response_cache import CachedAnswer, ResponseCache
 from ksrv.engine.requests.validation import RequestValidator
 from ksrv.engine.settings import EngineSettings
 from ksrv.errors import (
-    BodyTooLarge,
     DeadlineExceeded,
     HandlerFailed,
     KsrvError,
@@ -42,8 +40,7 @@ from ksrv.errors import (
     Overloaded,
     without_paths,
 )
-from ksrv.images.preparer import ImagePreparer, decode_pool
-from ksrv.limits import show_limit
+from ksrv.images.preparer import ImagePreparer, image_preparers
 from ksrv.request import InferRequest, InferResponse
 from ksrv.source import ModelConfig, ModelSource
 from ksrv.statistics import ModelStatistics
@@ -143,7 +140,9 @@ class ModelVersion:
             specs = [instance.started.result() for instance in self._instances]
             self.spec = specs[0]
             self.runs_inline = self.runs_inline and self.spec.concurrency == 1
-            self.images = image_preparers(self)
+            self.images = image_preparers(
+                self.spec.inputs, self._settings.limits, self._settings.usable_cores()
+            )
             split = bool(self.config.batching and self.config.batching.split)
             self._validator = RequestValidator(self.spec, self.images, split=split)
             warm_up = WarmUp(self, self._validator)
@@ -337,35 +336,13 @@ class ModelVersion:
 
     def queue_full(self) -> Overloaded:
         """Return what a request is told while the queue is full."""
-        return Overloaded(
-            f"the queue of the model {self.spec.name} is full: "
-            f"{show_limit('queue_size', self.config.queue_size)}",
-            "queue_full",
-        )
+        return queue_full(self.spec.name, self.config.queue_size)
 
     def _refusal(self, pushed: int, handle: QueuedRequest) -> Exception:
-        name = self.spec.name
         if pushed == native.CLOSED:
             return Retired()
-        if pushed == native.EXPIRED:
-            return DeadlineExceeded(
-                f"the deadline of the request to the model {name} had passed when it arrived"
-            )
-        if pushed == native.FULL:
-            return self.queue_full()
-        nbytes, bound = bytes_of(handle.request), PROCESS.bound
-        if pushed == native.BYTES_IN_FLIGHT and nbytes > bound:
-            return BodyTooLarge(
-                f"the request holds {nbytes} bytes, above the {show_limit('in_flight', bound)} of "
-                f"all requests together"
-            )
-        if pushed == native.BYTES_IN_FLIGHT:
-            return Overloaded(
-                f"the requests in flight hold {PROCESS.held} bytes; with this one they would pass "
-                f"the {show_limit('in_flight', bound)}",
-                "bytes_in_flight",
-            )
-        return Overloaded("the server has no memory for another request", "memory")
+        nbytes = bytes_of(handle.request)
+        return refusal(pushed, self.spec.name, self.config.queue_size, nbytes)
 
     # ---- what instances ask -----------------------------------------------------------------
 
@@ -505,20 +482,3 @@ class ModelVersion:
             self.lifetime.end(self)
             gc.collect()  # a handler may sit in a cycle, and its weights with it
             return finished and all(ended)
-
-
-def image_preparers(model: ModelVersion) -> dict[str, ImagePreparer]:
-    """Return how the images of a model's inputs are prepared, by input name.
-
-    Args:
-        model: A model whose description is complete.
-    """
-    declared = [entry for entry in model.spec.inputs if entry.image is not None]
-    if not declared:
-        return {}
-
-    settings = model._settings
-    pool = decode_pool(settings.usable_cores())
-    return {
-        entry.name: ImagePreparer(entry, settings.limits, entry.name, pool) for entry in declared
-    }

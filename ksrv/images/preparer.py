@@ -42,14 +42,16 @@ from ksrv.spec import Dimension, TensorSpec
 MOST_THREADS = 8
 
 
-@functools.cache
 def decode_pool(cores: int = 0) -> DecodePool:
     """Return the process's decode threads: one for each core, at most eight.
 
     Args:
         cores: The cores to use; 0 for all cores that the process may run on.
     """
-    return DecodePool(min(cores or len(os.sched_getaffinity(0)), MOST_THREADS))
+    return _pool_of(min(cores or len(os.sched_getaffinity(0)), MOST_THREADS))
+
+
+_pool_of = functools.cache(DecodePool)
 
 
 class ImagePreparer:
@@ -308,6 +310,23 @@ class ImagePreparer:
             elif outcome != WHOLE:
                 left.append(picture)
         return left
+
+
+def image_preparers(
+    inputs: Sequence[TensorSpec], limits: Limits, cores: int
+) -> dict[str, ImagePreparer]:
+    """Return how the images of a model's inputs are prepared, by input name.
+
+    Args:
+        inputs: All inputs of a model.
+        limits: Bounds on images.
+        cores: The cores to decode on.
+    """
+    return {
+        entry.name: ImagePreparer(entry, limits, entry.name, decode_pool(cores))
+        for entry in inputs
+        if entry.image is not None
+    }
 
 
 def _allows(dimension: Dimension, size: int) -> bool:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ksrv._native.queue.request_handle import NativeHandle
-from ksrv.errors import Cancelled, DeadlineExceeded, KsrvError
+from ksrv.engine.requests.refusals import deadline_exceeded
+from ksrv.errors import Cancelled, KsrvError
 from ksrv.request import InferResponse
 
 MILLISECOND = 1_000_000
@@ -36,20 +37,6 @@ class RequestHandle(Protocol):
 
     def add_done_callback(self, callback: "Callable[[RequestHandle], None]") -> None:
         """Have `callback` called once the request has ended, on the thread that ended it."""
-
-
-def deadline_exceeded(model: str, waited_ms: int, *, running: bool) -> DeadlineExceeded:
-    """Return what a request is told whose deadline passed.
-
-    Args:
-        model: The model's name.
-        waited_ms: Milliseconds since it was queued.
-        running: Whether a handler had it.
-    """
-    where = "while the handler ran" if running else "before a handler could start it"
-    return DeadlineExceeded(
-        f"the deadline of the request to the model {model} passed after {waited_ms} ms, {where}"
-    )
 
 
 class QueuedRequest(NativeHandle):

@@ -1,0 +1,63 @@
+"""The answers of requests that a queue does not take or that end in it: full, expired, too large, no memory."""
+
+from ksrv._native.memory.memory_budget import PROCESS
+from ksrv._native.queue import request_queue as native
+from ksrv.errors import BodyTooLarge, DeadlineExceeded, KsrvError, Overloaded
+from ksrv.limits import show_limit
+
+
+def queue_full(model: str, queue_size: int) -> Overloaded:
+    """Return the answer of a request that finds the queue full.
+
+    Args:
+        model: The model's name.
+        queue_size: How many requests its queue holds.
+    """
+    return Overloaded(
+        f"the queue of the model {model} is full: {show_limit('queue_size', queue_size)}",
+        "queue_full",
+    )
+
+
+def deadline_exceeded(model: str, waited_ms: int, *, running: bool) -> DeadlineExceeded:
+    """Return the answer of a request whose deadline passed.
+
+    Args:
+        model: The model's name.
+        waited_ms: Milliseconds since it was queued.
+        running: Whether a handler had it.
+    """
+    where = "while the handler ran" if running else "before a handler could start it"
+    return DeadlineExceeded(
+        f"the deadline of the request to the model {model} passed after {waited_ms} ms, {where}"
+    )
+
+
+def refusal(pushed: int, model: str, queue_size: int, nbytes: int) -> KsrvError:
+    """Return the answer of a request that was not queued.
+
+    Args:
+        pushed: The queue's reason, of `ksrv._native.queue.request_queue`.
+        model: The model's name.
+        queue_size: How many requests its queue holds.
+        nbytes: The bytes of the request's tensors.
+    """
+    if pushed == native.EXPIRED:
+        return DeadlineExceeded(
+            f"the deadline of the request to the model {model} had passed when it arrived"
+        )
+    if pushed == native.FULL:
+        return queue_full(model, queue_size)
+    bound = PROCESS.bound
+    if pushed == native.BYTES_IN_FLIGHT and nbytes > bound:
+        return BodyTooLarge(
+            f"the request holds {nbytes} bytes, above the {show_limit('in_flight', bound)} of "
+            f"all requests together"
+        )
+    if pushed == native.BYTES_IN_FLIGHT:
+        return Overloaded(
+            f"the requests in flight hold {PROCESS.held} bytes; with this one they would pass "
+            f"the {show_limit('in_flight', bound)}",
+            "bytes_in_flight",
+        )
+    return Overloaded("the server has no memory for another request", "memory")
