@@ -38,7 +38,7 @@ outputs:
 VALUES = np.arange(150_528, dtype="<f4").reshape(1, -1)
 
 
-@pytest.fixture(scope="module", params=["gthread", "ksrv.server.worker:KsrvWorker"])
+@pytest.fixture(scope="module", params=["gthread", "gevent", "ksrv.server.worker:KsrvWorker"])
 def server(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("witness")
     for name, model in (("witness", MODEL), ("plain", MODEL.replace("-1, -1]", "-1, 150528]"))):
@@ -49,23 +49,24 @@ def server(request, tmp_path_factory):
         yield running
 
 
-def over_rest(server, blanks=0, model="witness"):
+def over_rest(server, blanks=0, model="witness", values=VALUES, *, chunked=False):
     """Return the facts and the owner; a request to `plain` is one that the HTTP server queues by itself."""
     document = {
         "parameters": {"binary_data_output": model == "plain"},
         "inputs": [
             {
                 "name": "x",
-                "shape": list(VALUES.shape),
+                "shape": list(values.shape),
                 "datatype": "FP32",
-                "parameters": {"binary_data_size": VALUES.nbytes},
+                "parameters": {"binary_data_size": values.nbytes},
             }
         ],
     }
     header = json.dumps(document).encode() + b" " * blanks
+    body = header + values.tobytes()
     answer = requests.post(
         f"{server.url}/v2/models/{model}/infer",
-        data=header + VALUES.tobytes(),
+        data=iter([body]) if chunked else body,
         headers={"Inference-Header-Content-Length": str(len(header))},
         timeout=30,
     )
@@ -99,6 +100,21 @@ def test_over_rest_the_handler_reads_the_receive_buffer(server, model):
         counts.append(copied)
     # What is counted between two requests is at most the small answer of the first.
     assert all(later - earlier < 256 for earlier, later in pairwise(counts))
+
+
+@pytest.mark.differs_by("process", "chunked", why="a process gets a copy, a body in chunks grows")
+@pytest.mark.parametrize("size", [5, 2_000_000])
+def test_nothing_is_copied_wherever_the_header_ends(server, size):
+    values = np.ones((1, size), "<f4")
+    (_, before, _), _ = over_rest(server, values=values)
+    for blanks in (1, 2, 3, 31):
+        (address, copied, writable), _ = over_rest(server, blanks, values=values)
+        assert (address % 64, copied, writable) == (0, before, 1)
+
+
+def test_a_chunked_body_is_aligned_too(server):
+    (address, _, _), _ = over_rest(server, 3, chunked=True)
+    assert address % 64 == 0
 
 
 def test_over_grpc_the_handler_reads_the_receive_buffer(server):
