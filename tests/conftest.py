@@ -44,7 +44,7 @@ LONG_FILES = (
     "integration/engine/test_engine_process.py",
     "integration/engine/test_process_server.py",
     "integration/torchserve/test_import.py",
-    "property/test_protobuf_differential.py",
+    "property/wire/test_protobuf.py",
 )
 
 missing = [name for name in LONG_FILES if not (Path(__file__).parent / name).exists()]

@@ -9,7 +9,7 @@ import pytest
 from ksrv import BaseHandler, Bytes, Float32, Image, InferenceError, settings
 from ksrv.testing import KsrvError, LoadFailed, load
 from tests.support.paths import ROOT
-from tests.support.torchserve_folder import old_handler
+from tests.support.torchserve.handler_folder import old_handler
 
 pytest_plugins = ["ksrv.testing.fixtures"]
 

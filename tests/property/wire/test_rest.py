@@ -16,7 +16,7 @@ from ksrv.limits import Limits
 from ksrv.protocol.rest import parse_infer
 from ksrv.request import InferRequest
 from ksrv.spec import ImageSpec, ModelSpec, TensorSpec
-from tests.property import header_oracle
+from tests.property.wire import header_oracle
 from tests.support.examples import examples
 
 LIMITS = Limits()
