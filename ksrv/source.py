@@ -58,6 +58,46 @@ class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     specific: tuple[int, ...] = ()
 
 
+class BoundTensor(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor of a Triton model as clients see it, and as the model file does.
+
+    Attributes:
+        name: Its name.
+        shape: The shape for clients, -1 for any size.
+        model_shape: The shape in the model, or None where it is the same.
+        position: Its place among the arguments or results of a TorchScript model, or None where
+            its name is the model's too.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    model_shape: tuple[int, ...] | None = None
+    position: int | None = None
+
+
+class TritonTensors(msgspec.Struct, frozen=True, kw_only=True):
+    """The tensors that a config.pbtxt declares; empty where the model file knows them."""
+
+    inputs: tuple[BoundTensor, ...] = ()
+    outputs: tuple[BoundTensor, ...] = ()
+
+
+class EnsembleStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One model of an ensemble.
+
+    Attributes:
+        model: Its name.
+        version: Its version, or "" for the highest.
+        inputs: Its inputs, and the tensors of the ensemble that they are.
+        outputs: Its outputs, and the tensors of the ensemble that they become.
+    """
+
+    model: str
+    version: str = ""
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One model version's settings, checked, with every path absolute and every default filled in.
 
@@ -92,6 +132,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         matmul_precision: `torch.set_float32_matmul_precision`, or None to leave it alone.
         runner: `package.module:NAME` of the class that drives the handler.
         torchserve: Manifest and model-config.yaml of a TorchServe archive, or None.
+        platform: The platform that metadata shows, or None for the loader's own.
+        row_limit: Rows that a request may have, where requests are never joined; 0 for any number.
+        triton: What a config.pbtxt says of the model file's tensors, or None.
+        ensemble: The models of an ensemble, each behind those that it waits for.
     """
 
     handler: str | None = None
@@ -123,6 +167,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     matmul_precision: Precision | None = None
     runner: str = "ksrv.handlers.runner:Runner"
     torchserve: dict[str, Any] | None = None
+    platform: str | None = None
+    row_limit: int = 0
+    triton: TritonTensors | None = None
+    ensemble: tuple[EnsembleStep, ...] = ()
 
     def spec(self, name: str, version: str = "") -> ModelSpec:
         """Return the spec by the settings alone; the loader completes it.
@@ -138,6 +186,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             outputs=self.outputs,
             labels=self.labels,
             max_batch_size=self.batching.max_batch_size if self.batching else 0,
+            row_limit=self.row_limit,
             parameters=self.parameters,
         )
 

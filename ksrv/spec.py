@@ -110,6 +110,7 @@ class ModelSpec:
         outputs: Declared outputs; empty means whatever the handler returns.
         labels: Class labels by index for classification answers, or None.
         max_batch_size: Rows that one batch may hold; 0 when requests are never joined.
+        row_limit: Rows that a request may have where requests are never joined; 0 for any number.
         device: Where the handler runs, such as "cuda:0"; "" until it is loaded.
         accepts_any_inputs: Whether the inputs are an example only and any tensors reach the handler, as
             with a TorchServe archive.
@@ -129,6 +130,7 @@ class ModelSpec:
     accepts_any_inputs: bool = False
     calls_models: bool = False
     concurrency: int = 1
+    row_limit: int = 0
 
     def input(self, name: str) -> TensorSpec | None:
         """Return the declared input called `name`, or None."""

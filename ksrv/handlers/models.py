@@ -26,7 +26,7 @@ from ksrv.request import (
 )
 
 Value = Any
-"""An array, a torch tensor, or a list of numbers, texts or bytes, with one entry for each row."""
+"""An array, a torch tensor, a `Tensor`, or a list of numbers, texts or bytes, with one entry for each row."""
 
 
 class PendingResponse(Protocol):
@@ -72,7 +72,16 @@ class ModelCall:
         Raises:
             KsrvError: Why there are none.
         """
-        return {tensor.name: _array(tensor) for tensor in self._pending.wait().outputs}
+        return {tensor.name: array_of(tensor) for tensor in self._pending.wait().outputs}
+
+    async def tensors(self) -> dict[str, Tensor]:
+        """Return the outputs by name as tensors, which know their datatypes.
+
+        Raises:
+            KsrvError: Why there are none.
+        """
+        await self._ended()
+        return {tensor.name: tensor for tensor in self._pending.wait().outputs}
 
     def cancel(self) -> bool:
         """Give the call up; return whether this ended it."""
@@ -86,6 +95,10 @@ class ModelCall:
         return self._wait().__await__()
 
     async def _wait(self) -> dict[str, Array]:
+        await self._ended()
+        return self.result()
+
+    async def _ended(self) -> None:
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         self._pending.add_done_callback(lambda _: loop.call_soon_threadsafe(ended.set))
@@ -94,7 +107,6 @@ class ModelCall:
         except asyncio.CancelledError:
             self.cancel()
             raise
-        return self.result()
 
 
 class CalledModel:
@@ -185,9 +197,14 @@ class Models(Mapping[str, CalledModel]):
 
 
 def _input(name: str, value: Value) -> Tensor:
+    if isinstance(value, Tensor):
+        return _read_only(Tensor(name, value.datatype, value.shape, value.data))
     if isinstance(value, (list, tuple)) and not _has_texts(value):
         value = np.asarray(value)
-    tensor = as_tensor(name, value if not isinstance(value, tuple) else list(value))
+    return _read_only(as_tensor(name, value if not isinstance(value, tuple) else list(value)))
+
+
+def _read_only(tensor: Tensor) -> Tensor:
     if isinstance(tensor.data, np.ndarray):
         view = tensor.data.view()
         view.flags.writeable = False  # the caller has it as well
@@ -199,7 +216,12 @@ def _has_texts(values: Any) -> bool:
     return bool(len(values)) and isinstance(values[0], (str, bytes, bytearray, memoryview))
 
 
-def _array(tensor: Tensor) -> Array:
+def array_of(tensor: Tensor) -> Array:
+    """Return a tensor's data as an array; BYTES are an object array of `bytes`.
+
+    Args:
+        tensor: The tensor.
+    """
     if isinstance(tensor.data, np.ndarray):
         return tensor.data
     array = np.empty(len(tensor.data), dtype=object)
@@ -212,11 +234,13 @@ def _array(tensor: Tensor) -> Array:
 
 
 def calls_models(handler: Any) -> bool:
-    """Tell whether the code of a handler's modules reads `context.models`.
+    """Tell whether a handler says so, or the code of its modules reads `context.models`.
 
     Args:
         handler: The handler.
     """
+    if getattr(type(handler), "calls_models", None) is True:
+        return True
     seen: set[int] = set()
     functions = list(_functions(type(handler)))
     functions += [one for one in vars(handler).values() if isinstance(one, FunctionType)]

@@ -357,13 +357,13 @@ def complete_spec(handler: Any, context: Context) -> ModelSpec:
     chosen = loaded is not None or context.config.device != "auto" or "torch" in sys.modules
     device = context.device if chosen else "cpu"
     if loaded is None:
-        return replace(spec, platform="python", device=device)
+        return replace(spec, platform=context.config.platform or "python", device=device)
     if _keeps(handler, "preprocess"):
         check_inputs(spec, loaded)
     return replace(
         spec,
         device=device,
-        platform=loaded.platform,
+        platform=context.config.platform or loaded.platform,
         inputs=spec.inputs or (loaded.inputs if _keeps(handler, "preprocess") else ()),
         outputs=spec.outputs or (loaded.outputs if _keeps(handler, "postprocess") else ()),
     )

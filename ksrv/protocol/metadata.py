@@ -113,12 +113,13 @@ def model_config(spec: ModelSpec) -> Document:
     Args:
         spec: The model. Where it batches, the shapes stand without their batch dimension.
     """
-    batches = spec.max_batch_size > 0
+    rows = spec.max_batch_size or spec.row_limit
+    batches = rows > 0
     document: Document = {
         "name": spec.name,
         "platform": spec.platform,
         "backend": SERVER_NAME,
-        "max_batch_size": spec.max_batch_size,
+        "max_batch_size": rows,
         "input": [
             {
                 "name": tensor.name,
@@ -143,7 +144,7 @@ def model_config(spec: ModelSpec) -> Document:
             if isinstance(value, str | int | float | bool)
         },
     }
-    if batches:
+    if spec.max_batch_size:
         document["dynamic_batching"] = {}
     return document
 

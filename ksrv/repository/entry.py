@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ksrv.repository.report import Report
 from ksrv.source import ModelSource
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -19,6 +20,7 @@ class ModelEntry:
         error: Why none of it can be served, or None.
         path: The folder or file that it comes from.
         available: Every version on disk, also the versions that the policy leaves out.
+        report: What becomes of another server's settings, or None.
     """
 
     name: str
@@ -26,6 +28,7 @@ class ModelEntry:
     error: str | None = None
     path: Path = field(default_factory=Path)
     available: tuple[str, ...] = ()
+    report: Report | None = None
 
 
 def is_model_name(name: str) -> bool:

@@ -23,15 +23,18 @@ from ksrv.repository.model_yaml import (
     unread_settings,
 )
 from ksrv.repository.permissions import insecure_paths
-from ksrv.source import ModelConfig, ModelSource, VersionPolicy
+from ksrv.repository.report import Report
+from ksrv.repository.triton.ensembles import check_ensembles
+from ksrv.repository.triton.model_config import CONFIG_NAME as TRITON_CONFIG
+from ksrv.repository.triton.model_config import is_triton_model, read_model
+from ksrv.repository.versions import choose_versions, version_folders
+from ksrv.source import ModelConfig, ModelSource
 
 log = logging.getLogger("ksrv.repository")
 
 ARCHIVE_SUFFIX = ".mar"
 ARCHIVE_MARK = "MAR-INF/MANIFEST.json"
 """The file that marks an unpacked archive."""
-
-_VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
 
 ArchiveReader: TypeAlias = Callable[[Path, str], ModelEntry]
 """Turns an archive and its model's name into an entry."""
@@ -64,6 +67,7 @@ class Repository:
         self._model_name = model_name
         self._model_settings = model_settings or {}
         self._looked_at: set[Path] = set()
+        self._reported: dict[Path, Report] = {}
         self._archives = archives or {}
 
     def scan(self) -> dict[str, ModelEntry]:
@@ -87,6 +91,7 @@ class Repository:
                 else:
                     text = self._two_models(found.name, earlier.path, found.path)
                     entries[found.name] = ModelEntry(found.name, error=text, path=earlier.path)
+        check_ensembles(entries)
         return entries
 
     def check(self, *, may_be_empty: bool = False) -> None:
@@ -124,11 +129,16 @@ class Repository:
         return ", ".join((*BARE_SUFFIXES, ".py", *self._archives))
 
     def _warn(self, entry: ModelEntry) -> None:
+        if entry.report is not None and self._reported.get(entry.path) != entry.report:
+            self._reported[entry.path] = entry.report
+            lines = entry.report.lines()
+            level = logging.WARNING if entry.report.ignored else logging.INFO
+            log.log(level, "the model %s of %s: %s", entry.name, entry.path, "; ".join(lines))
         if entry.path not in self._looked_at:
             self._looked_at.add(entry.path)
             versions = [source.folder for source in entry.versions.values()]
             unread = unread_settings([entry.path, *versions])
-            if unread and not entry.path.is_file():
+            if unread and not entry.path.is_file() and not is_triton_model(entry.path):
                 log.warning("the model %s: %s", entry.name, unread)
             try:
                 doubt = next(insecure_paths(entry.path), None)
@@ -197,6 +207,8 @@ class Repository:
                 return _bare_file(path, name)
             if self._is_unpacked(path):
                 return self._archives[ARCHIVE_SUFFIX](path.absolute(), name)
+            if is_triton_model(path):
+                return read_model(path, name)
             return _folder(path, name)
         except (ConfigError, OSError) as error:
             return ModelEntry(name, error=str(error), path=path)
@@ -260,9 +272,10 @@ def by_numbers(version: str) -> list[tuple[int, str]]:
 
 
 def _is_model_folder(path: Path) -> bool:
-    if (path / CONFIG_NAME).is_file() or (path / "handler.py").is_file():
+    names = (CONFIG_NAME, "handler.py", TRITON_CONFIG)
+    if any((path / name).is_file() for name in names):
         return True
-    return bool(_version_folders(path))
+    return bool(version_folders(path))
 
 
 def _is_empty(path: Path) -> bool:
@@ -270,13 +283,6 @@ def _is_empty(path: Path) -> bool:
         return next(path.iterdir(), None) is None
     except OSError:
         return False  # its entry says why it cannot be read
-
-
-def _version_folders(path: Path) -> list[Path]:
-    return sorted(
-        (child for child in path.iterdir() if _VERSION.fullmatch(child.name) and child.is_dir()),
-        key=lambda child: int(child.name),
-    )
 
 
 def _bare_file(path: Path, name: str) -> ModelEntry:
@@ -288,14 +294,14 @@ def _bare_file(path: Path, name: str) -> ModelEntry:
 
 def _folder(path: Path, name: str) -> ModelEntry:
     root = path.absolute()
-    folders = _version_folders(root)
+    folders = version_folders(root)
     if not folders:
         config = load_model_config(root)
         version = _own_version(config)
         source = ModelSource(name=name, version=version, folder=root, root=root, config=config)
         return ModelEntry(name, {version: source}, path=path)
     sources = {folder.name: _version(name, root, folder) for folder in folders}
-    chosen = _choose(load_version_policy(root), list(sources))
+    chosen = choose_versions(load_version_policy(root), list(sources))
     entry = ModelEntry(name, path=path, available=tuple(sources))
     missing = [version for version in chosen if version not in sources]
     if missing:
@@ -323,9 +329,3 @@ def _version(name: str, root: Path, folder: Path) -> ModelSource:
     return ModelSource(
         name=name, version=folder.name, folder=folder, root=root, config=config, error=error
     )
-
-
-def _choose(policy: VersionPolicy, versions: list[str]) -> list[str]:
-    if policy.specific:
-        return [str(number) for number in sorted(policy.specific)]
-    return versions[-policy.latest :] if policy.latest else versions

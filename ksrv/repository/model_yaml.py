@@ -46,7 +46,7 @@ __all__ = [
 CONFIG_NAME = "model.yaml"
 UNREAD_NAMES = {
     "model.yml": f"call it {CONFIG_NAME}",
-    "config.pbtxt": f"it holds settings of Triton's; write them into {CONFIG_NAME}",
+    "config.pbtxt": f"beside {CONFIG_NAME} or handler.py those hold; take them away to serve it",
 }
 """Files that look like settings, with what to do about them."""
 MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx")

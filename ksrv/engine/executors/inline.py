@@ -71,7 +71,7 @@ class InlineExecutor:
             spec = runner.load()
         except HandlerLoadError as error:
             raise HandlerFailed(str(error)) from error
-        if "torch" in sys.modules or spec.platform != "python":
+        if "torch" in sys.modules or spec.platform not in ("python", "ensemble"):
             buffer_pool.keep_freed(NETWORK_BYTES)
         self._runner = runner
         return spec

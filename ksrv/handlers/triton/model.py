@@ -1,0 +1,293 @@
+"""A model of a Triton repository: the default stages around its file, with the tensors of config.pbtxt.
+
+Clients see the names and shapes that config.pbtxt declares. Where the file has others (`reshape`, the
+arguments and results of a TorchScript model, more outputs than are declared), a callable around the
+model turns the one into the other; else the model is called as it is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ksrv.errors import HandlerFailed
+from ksrv.handlers.base import BaseHandler
+from ksrv.handlers.context import Context
+from ksrv.loaders.loaded import LoadedModel, ModelLoadError
+from ksrv.source import BoundTensor, TritonTensors
+from ksrv.spec import LARGEST_SIZE, Dimension, ModelSpec, TensorSpec
+
+
+class TritonModel(BaseHandler):
+    """Serves the model file of a Triton repository."""
+
+    def initialize(self, context: Context) -> None:
+        """Load the model, compare it with config.pbtxt, and bind its tensors.
+
+        Args:
+            context: The model's facts.
+
+        Raises:
+            ModelLoadError: The model file has other tensors than config.pbtxt declares.
+        """
+        super().initialize(context)
+        tensors = context.config.triton or TritonTensors()
+        loaded = context.loaded
+        assert loaded is not None, "a model of Triton has a file"
+        batched = context.config.batching is not None
+        check_side("input", tensors.inputs, context.spec.inputs, loaded.inputs, batched)
+        check_side("output", tensors.outputs, context.spec.outputs, loaded.outputs, batched)
+        if loaded.is_torch:
+            self.model = TorchBinding(self.model, tensors)
+        elif _differs(tensors, loaded):
+            self.model = NamedBinding(self.model, tensors)
+
+    def declare(self, spec: ModelSpec) -> ModelSpec:
+        """Complete the declared tensors by those of the model file.
+
+        Args:
+            spec: The inputs and outputs that config.pbtxt declares.
+        """
+        loaded = self.context.loaded
+        assert loaded is not None, "a model is declared once it is loaded"
+        inputs, outputs = loaded.inputs, loaded.outputs
+        if self.context.config.batching is None:
+            inputs, outputs = (tuple(map(_without_batch, side)) for side in (inputs, outputs))
+        return replace(spec, inputs=spec.inputs or inputs, outputs=spec.outputs or outputs)
+
+
+class NamedBinding:
+    """A model with named tensors, such as an ONNX session, behind the tensors of config.pbtxt.
+
+    Args:
+        model: The model, with a method `run` that takes its inputs by name.
+        tensors: The declared tensors.
+    """
+
+    def __init__(self, model: Any, tensors: TritonTensors) -> None:
+        self._model = model
+        self._inputs = tensors.inputs
+        self._outputs = {one.name: one for one in tensors.outputs}
+
+    def __call__(self, *arrays: Any, **named: Any) -> dict[str, Any]:
+        """Run the model.
+
+        Args:
+            arrays: The only input, or none.
+            named: The inputs by name.
+
+        Returns:
+            The declared outputs by name.
+        """
+        if arrays:
+            names = [one.name for one in self._inputs] or self._model.inputs
+            named = dict(zip(names, arrays, strict=True))
+        for bound in self._inputs:
+            named[bound.name] = to_model(named[bound.name], bound)
+        found: Mapping[str, Any] = self._model.run(named)
+        if not self._outputs:
+            return dict(found)
+        return {name: to_client(found[name], bound) for name, bound in self._outputs.items()}
+
+
+class TorchBinding:
+    """A TorchScript module behind the tensors of config.pbtxt.
+
+    Inputs are passed by position where all names end with `__0`, `__1`, ..., by name where `forward` has
+    arguments of these names, as one dictionary where it takes one, and else in the declared order.
+    Outputs are taken likewise from a tuple, a list or a dictionary.
+
+    Args:
+        model: The module.
+        tensors: The declared tensors.
+    """
+
+    def __init__(self, model: Any, tensors: TritonTensors) -> None:
+        self._model = getattr(model, "module", model)  # without the wrapper for keywords
+        self._inputs = tensors.inputs
+        self._by_name = False
+        order = tensors.inputs
+        if all(one.position is not None for one in order):
+            order = tuple(sorted(order, key=lambda one: one.position or 0))
+        else:
+            names = _argument_names(self._model)
+            if names is not None and {one.name for one in order} == set(names):
+                order = tuple(sorted(order, key=lambda one: names.index(one.name)))
+        self._order = [one.name for one in order]
+        self._takes_dictionary = _takes_dictionary(self._model)
+        self._outputs = tensors.outputs
+
+    def __call__(self, *arrays: Any, **named: Any) -> dict[str, Any]:
+        """Run the module.
+
+        Args:
+            arrays: The only input, or none.
+            named: The inputs by name.
+
+        Returns:
+            The declared outputs by name.
+
+        Raises:
+            HandlerFailed: The module returned fewer results than outputs are declared.
+        """
+        if arrays:
+            named = {self._order[0]: arrays[0]}
+        for bound in self._inputs:
+            named[bound.name] = to_model(named[bound.name], bound)
+        if self._takes_dictionary:
+            result = self._model(named)
+        else:
+            result = self._model(*(named[name] for name in self._order))
+        return {
+            bound.name: to_client(self._output(result, bound, place), bound)
+            for place, bound in enumerate(self._outputs)
+        }
+
+    def _output(self, result: Any, bound: BoundTensor, place: int) -> Any:
+        if isinstance(result, Mapping):
+            if bound.name not in result:
+                raise HandlerFailed(
+                    f"the TorchScript model returned the outputs {', '.join(map(str, result))}; "
+                    f"config.pbtxt declares {bound.name}"
+                )
+            return result[bound.name]
+        results = result if isinstance(result, tuple | list) else (result,)
+        place = place if bound.position is None else bound.position
+        if place >= len(results):
+            raise HandlerFailed(
+                f"the TorchScript model returned {len(results)} outputs; config.pbtxt declares "
+                f"{bound.name} as number {place}"
+            )
+        return results[place]
+
+
+def to_model(array: Any, bound: BoundTensor) -> Any:
+    """Return an input in the model's shape.
+
+    Args:
+        array: The array or torch tensor, in the shape for clients.
+        bound: Its shapes.
+    """
+    if bound.model_shape is None:
+        return array
+    return array.reshape(_filled(bound.model_shape, bound.shape, array.shape))
+
+
+def to_client(array: Any, bound: BoundTensor) -> Any:
+    """Return an output in the shape for clients.
+
+    Args:
+        array: The array or torch tensor, in the model's shape.
+        bound: Its shapes.
+
+    Raises:
+        HandlerFailed: It does not have the model's shape.
+    """
+    if bound.model_shape is None:
+        return array
+    shape = tuple(array.shape)
+    fits = len(shape) == len(bound.model_shape)
+    if not fits or not all(
+        want in (-1, size) for want, size in zip(bound.model_shape, shape, strict=True)
+    ):
+        raise HandlerFailed(
+            f"the model returned the output {bound.name!r} in the shape {list(shape)}; the reshape "
+            f"of config.pbtxt expects {list(bound.model_shape)}"
+        )
+    return array.reshape(_filled(bound.shape, bound.model_shape, shape))
+
+
+def _filled(
+    wanted: Sequence[int], declared: Sequence[int], actual: Sequence[int]
+) -> tuple[int, ...]:
+    """Return a shape whose open sizes are, in order, those of a tensor of the other shape."""
+    sizes = (size for size, want in zip(actual, declared, strict=True) if want == -1)
+    return tuple(next(sizes) if want == -1 else want for want in wanted)
+
+
+def check_side(
+    side: str,
+    bound: Sequence[BoundTensor],
+    declared: Sequence[TensorSpec],
+    own: Sequence[TensorSpec],
+    batched: bool,
+) -> None:
+    """Compare the inputs or outputs of config.pbtxt with those that a model file knows.
+
+    Args:
+        side: "input" or "output".
+        bound: The shapes of the declared tensors.
+        declared: The declared tensors; empty where they are left to the file.
+        own: The file's; empty where it does not know them.
+        batched: Whether the first dimension of each is the batch.
+
+    Raises:
+        ModelLoadError: They differ.
+    """
+    if batched:
+        fixed = next((one for one in own if not one.shape or one.shape[0] != -1), None)
+        if fixed is not None and side == "input":
+            raise ModelLoadError(
+                f"config.pbtxt has a max_batch_size, but the input {fixed.name!r} of the model file "
+                f"has the shape {fixed.wire_shape} without a batch dimension; set max_batch_size: 0"
+            )
+    if not own or not declared:
+        return
+    known = {one.name: one for one in own}
+    for spec, binding in zip(declared, bound, strict=True):
+        found = known.get(spec.name)
+        if found is None:
+            raise ModelLoadError(
+                f"config.pbtxt declares the {side} {spec.name!r}; the model file has {', '.join(known)}"
+            )
+        if found.datatype != spec.datatype:
+            raise ModelLoadError(
+                f"config.pbtxt declares the {side} {spec.name!r} as {spec.datatype}; in the model "
+                f"file it is {found.datatype}"
+            )
+        shape = binding.model_shape or binding.shape
+        if found.shape and not _agree(shape, found.shape):
+            raise ModelLoadError(
+                f"config.pbtxt declares the {side} {spec.name!r} with the shape {list(shape)}; in the "
+                f"model file it is {found.wire_shape}"
+            )
+    missing = [name for name in known if name not in {one.name for one in declared}]
+    if side == "input" and missing:
+        raise ModelLoadError(
+            f"config.pbtxt leaves out the input {missing[0]!r} of the model file; it declares "
+            f"{', '.join(one.name for one in declared)}"
+        )
+
+
+def _agree(declared: Sequence[int], own: Sequence[Dimension]) -> bool:
+    if len(declared) != len(own):
+        return False
+    for one, other in zip(declared, own, strict=True):
+        low, high = other if isinstance(other, tuple) else (other, other)
+        if one != -1 and other != -1 and not low <= one <= high:
+            return False
+    return True
+
+
+def _differs(tensors: TritonTensors, loaded: LoadedModel) -> bool:
+    bound = (*tensors.inputs, *tensors.outputs)
+    fewer = bool(tensors.outputs) and len(tensors.outputs) != len(loaded.outputs)
+    return fewer or any(one.model_shape is not None for one in bound)
+
+
+def _without_batch(spec: TensorSpec) -> TensorSpec:
+    """Return a tensor of a model without batches: an open first dimension is a size like others."""
+    if not spec.batched:
+        return spec
+    return replace(spec, shape=((1, LARGEST_SIZE), *spec.shape[1:]))
+
+
+def _argument_names(module: Any) -> list[str] | None:
+    schema = getattr(getattr(module, "forward", None), "schema", None)
+    return None if schema is None else [argument.name for argument in schema.arguments[1:]]
+
+
+def _takes_dictionary(module: Any) -> bool:
+    schema = getattr(getattr(module, "forward", None), "schema", None)
+    if schema is None or len(schema.arguments) != 2:
+        return False
+    return str(schema.arguments[1].type).startswith("Dict[")

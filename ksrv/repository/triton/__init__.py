@@ -1,0 +1,1 @@
+"""Model repositories of Triton: `config.pbtxt`, its keys, and ensembles."""

@@ -1,0 +1,140 @@
+"""Ensembles of Triton: the steps of `ensemble_scheduling`, and whether the models in them fit."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from ksrv.repository.entry import ModelEntry
+from ksrv.repository.triton.model_keys import ModelKeys, NameMap
+from ksrv.repository.triton.tensors import Tensors
+from ksrv.repository.yaml_document import Document, KeyPath
+from ksrv.source import EnsembleStep, ModelConfig
+
+
+def read_steps(document: Document, keys: ModelKeys, tensors: Tensors) -> tuple[EnsembleStep, ...]:
+    """Return the steps of an ensemble.
+
+    Args:
+        document: The config.pbtxt.
+        keys: Its keys.
+        tensors: The ensemble's inputs and outputs.
+
+    Raises:
+        ConfigError: A tensor is read that no step gives, given twice, or depends on itself.
+    """
+    scheduling = keys.ensemble_scheduling
+    if scheduling is None or not scheduling.step:
+        document.fail(("ensemble_scheduling",), "an ensemble needs a step")
+    steps = []
+    givers: dict[str, int] = {spec.name: -1 for spec in tensors.inputs}
+    for index, step in enumerate(scheduling.step):
+        path = ("ensemble_scheduling", "step", index)
+        if step.model_namespace:
+            document.fail((*path, "model_namespace"), "namespaces of models are not known here")
+        inputs = _names(document, (*path, "input_map"), step.input_map)
+        outputs = _names(document, (*path, "output_map"), step.output_map)
+        for tensor in outputs.values():
+            if tensor in givers:
+                document.fail((*path, "output_map"), f"the tensor {tensor!r} is given twice")
+            givers[tensor] = index
+        version = "" if step.model_version == -1 else str(step.model_version)
+        steps.append(
+            EnsembleStep(model=step.model_name, version=version, inputs=inputs, outputs=outputs)
+        )
+    graph: dict[int, set[int]] = {}
+    for index, made in enumerate(steps):
+        for tensor in made.inputs.values():
+            if tensor not in givers:
+                document.fail(
+                    ("ensemble_scheduling", "step", index, "input_map"),
+                    f"no input and no step gives the tensor {tensor!r}",
+                )
+        graph[index] = {givers[tensor] for tensor in made.inputs.values()} - {-1}
+    for spec in tensors.outputs:
+        if spec.name not in givers:
+            document.fail(("output",), f"no step gives the output {spec.name!r}")
+    try:
+        order = list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        circle = " -> ".join(steps[index].model for index in error.args[1])
+        document.fail(("ensemble_scheduling",), f"steps wait for each other in a circle: {circle}")
+    return tuple(steps[index] for index in order)
+
+
+def check_ensembles(entries: Mapping[str, ModelEntry]) -> None:
+    """Give ensembles whose models are missing, do not fit or call them back their error.
+
+    Args:
+        entries: Every model by name.
+    """
+    calls = {name: set(_called(entry)) for name, entry in entries.items()}
+    waiting = [name for name in calls if calls[name]]
+    failed = True
+    while failed:  # an ensemble of an ensemble that fails, fails
+        failed = False
+        for name in list(waiting):
+            entry = entries[name]
+            circle = _circle(name, calls)
+            error = f"{entry.path}: {circle}" if circle else _misfit(entry, entries)
+            if error is not None:
+                entry.error, entry.versions = error, {}
+                waiting.remove(name)
+                failed = True
+
+
+def _names(document: Document, path: KeyPath, entries: Sequence[NameMap]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for index, entry in enumerate(entries):
+        if entry.key in names:
+            document.fail((*path, index), f"{entry.key!r} is written twice")
+        names[entry.key] = entry.value
+    if not names:
+        document.fail(path, "a step needs it")
+    return names
+
+
+def _configs(entry: ModelEntry) -> Iterable[ModelConfig]:
+    return (source.config for source in entry.versions.values() if source.config is not None)
+
+
+def _called(entry: ModelEntry) -> list[str]:
+    return [step.model for config in _configs(entry) for step in config.ensemble]
+
+
+def _circle(name: str, calls: Mapping[str, set[str]]) -> str:
+    """Return a sentence on the models through which an ensemble calls itself, else ""."""
+    waiting: list[tuple[str, ...]] = [(name,)]
+    seen: set[str] = set()
+    while waiting:
+        way = waiting.pop()
+        for other in sorted(calls.get(way[-1], ())):
+            if other == name:
+                return f"ensembles call each other in a circle: {' -> '.join((*way, name))}"
+            if other not in seen:
+                seen.add(other)
+                waiting.append((*way, other))
+    return ""
+
+
+def _misfit(entry: ModelEntry, entries: Mapping[str, ModelEntry]) -> str | None:
+    """Return a sentence on the first step whose model is not there or takes other tensors."""
+    for config in _configs(entry):
+        for step in config.ensemble:
+            shown = f"{entry.path}: the ensemble calls the model {step.model!r}"
+            model = entries.get(step.model)
+            if model is None:
+                return f"{shown}, which is not there"
+            if model.error:
+                return f"{shown}, which cannot be served: {model.error}"
+            if step.version and step.version not in model.versions:
+                served = ", ".join(model.versions)
+                return f"{shown} in version {step.version}; served are {served}"
+            for called in _configs(model):
+                for side, names in (("input", step.inputs), ("output", step.outputs)):
+                    known = {one.name for one in getattr(called, f"{side}s")}
+                    wrong = [one for one in names if known and one not in known]
+                    if wrong:
+                        return f"{shown} with the {side} {wrong[0]!r}; it has {', '.join(sorted(known))}"
+                missing = {one.name for one in called.inputs} - set(step.inputs)
+                if missing:
+                    return f"{shown} without its input {min(missing)!r}"
+    return None

@@ -1,0 +1,58 @@
+"""The `instance_group` of a config.pbtxt: how many instances, and on which device."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ksrv.repository.report import Report
+from ksrv.repository.triton.model_keys import InstanceGroup
+
+MOST_INSTANCES = 1024
+
+_DEVICES = {"KIND_CPU": "cpu", "KIND_GPU": "cuda", "KIND_AUTO": "auto", "KIND_MODEL": "auto"}
+_REFUSED = {
+    "secondary_devices": "instances have one device each",
+    "passive": "every instance takes requests",
+}
+_IGNORED = {
+    "rate_limiter": "instances need no resources of a limiter",
+    "profile": "profiles are TensorRT's",
+    "host_policy": "instances have no host policies",
+}
+
+
+def instances_of(groups: Sequence[InstanceGroup] | None, report: Report) -> dict[str, Any]:
+    """Return the settings for the groups: `instances` and `device`.
+
+    Args:
+        groups: The groups, or None.
+        report: Takes a line for each key.
+    """
+    if not groups:
+        return {}
+    for key, reason in _REFUSED.items():
+        if any(getattr(group, key) for group in groups):
+            report.refused[f"instance_group.{key}"] = reason
+    for key, reason in _IGNORED.items():
+        if any(getattr(group, key) for group in groups):
+            report.ignored[f"instance_group.{key}"] = reason
+    kinds = {group.kind or "KIND_AUTO" for group in groups}
+    if len(kinds) > 1:
+        report.refused["instance_group.kind"] = (
+            f"instances of one model are on one kind of device, and these are {', '.join(sorted(kinds))}"
+        )
+        return {}
+    [kind] = kinds
+    numbers = [number for group in groups for number in dict.fromkeys(group.gpus or ())]
+    device = _DEVICES[kind]
+    instances = sum((group.count or 1) * max(1, len(group.gpus or ())) for group in groups)
+    if instances > MOST_INSTANCES:
+        report.refused["instance_group.count"] = (
+            f"{instances} instances; a model has at most {MOST_INSTANCES}"
+        )
+        return {}
+    if numbers and kind in ("KIND_GPU", "KIND_AUTO"):
+        device = f"cuda:{numbers[0]}" if len(set(numbers)) == 1 else "cuda"
+        if device == "cuda":
+            report.ignored["instance_group.gpus"] = "instances spread over all GPUs in turn"
+    report.applied["instance_group"] = f"{instances} instances, device {device}"
+    return {"instances": instances, "device": device}

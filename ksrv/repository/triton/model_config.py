@@ -1,0 +1,419 @@
+"""A model of a Triton repository: its `config.pbtxt` becomes settings, as the folder stands.
+
+Every key is applied, or named as ignored, or refused where serving without it would give wrong
+answers. ONNX, TorchScript and OpenVINO models are served, and ensembles of models.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from msgspec.structs import replace
+
+from ksrv.repository.entry import ModelEntry
+from ksrv.repository.labels import LabelError, read_labels
+from ksrv.repository.report import Report
+from ksrv.repository.triton.ensembles import read_steps
+from ksrv.repository.triton.instance_groups import instances_of
+from ksrv.repository.triton.model_keys import DynamicBatching, ModelKeys
+from ksrv.repository.triton.tensors import read_tensors
+from ksrv.repository.triton.text_format import read_text_format
+from ksrv.repository.versions import choose_versions, version_folders
+from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, describe
+from ksrv.source import Batching, Cache, ModelConfig, ModelSource, TritonTensors, VersionPolicy
+
+CONFIG_NAME = "config.pbtxt"
+MODEL_HANDLER = "ksrv.handlers.triton.model:TritonModel"
+ENSEMBLE_HANDLER = "ksrv.handlers.triton.ensemble:Ensemble"
+DEFAULT_MAX_BATCH_SIZE = 4
+"""Triton's, where dynamic_batching stands without max_batch_size."""
+LARGEST_QUEUE = 1_000_000
+
+_OTHERS = "ksrv serves onnxruntime, pytorch (TorchScript), openvino and ensembles"
+_NO_HANDLER = "what it does is written as a handler in ksrv (handler.py and model.yaml)"
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A backend of Triton's that ksrv stands in for.
+
+    Attributes:
+        name: Its name in config.pbtxt.
+        platform: The platform that Triton shows, or None for the loader's own.
+        file: The default name of the model file.
+    """
+
+    name: str
+    platform: str | None
+    file: str
+
+
+ENSEMBLE = Backend("ensemble", "ensemble", "")
+BACKENDS = {
+    "onnxruntime": Backend("onnxruntime", "onnxruntime_onnx", "model.onnx"),
+    "pytorch": Backend("pytorch", "pytorch_libtorch", "model.pt"),
+    "openvino": Backend("openvino", None, "model.xml"),
+}
+PLATFORMS = {
+    "onnxruntime_onnx": BACKENDS["onnxruntime"],
+    "pytorch_libtorch": BACKENDS["pytorch"],
+    "ensemble": ENSEMBLE,
+}
+REFUSED = {
+    "sequence_batching": "sequences of a Triton model are not served",
+    "batch_input": "inputs that Triton makes of a batch are not made here",
+    "batch_output": "outputs that Triton scatters over a batch are not taken apart here",
+    "cc_model_filenames": "files for one kind of GPU are not chosen here",
+    "model_operations": "libraries of custom operators are not loaded",
+    "model_repository_agents": "agents that change a model before it is loaded are not run",
+}
+IGNORED = {
+    "optimization": "it changes speed alone, and ksrv leaves it to the runtime",
+    "model_warmup": "ksrv warms every batch size up by itself where the shapes are closed",
+    "metric_tags": "the metrics have the labels model and version",
+    "model_metrics": "the metrics have buckets of their own",
+}
+_THREADS = {"intra_op_thread_count", "INFERENCE_NUM_THREADS"}
+_REFUSED_PARAMETERS = {"CPU_EXTENSION_PATH": "libraries of custom operators are not loaded"}
+
+
+def is_triton_model(folder: Path) -> bool:
+    """Whether a folder is a model of Triton's: one with a config.pbtxt and nothing of ksrv's own.
+
+    Args:
+        folder: The model's folder.
+    """
+    if not (folder / CONFIG_NAME).is_file():
+        return False
+    own = ("model.yaml", "handler.py")
+    return not any(
+        (at / name).is_file() for at in (folder, *version_folders(folder)) for name in own
+    )
+
+
+def read_model(path: Path, name: str) -> ModelEntry:
+    """Return the model of a folder of Triton's.
+
+    Args:
+        path: The folder, which holds a config.pbtxt.
+        name: The model's name.
+
+    Returns:
+        The entry with its report; a model that asks for what ksrv does not do carries the error.
+
+    Raises:
+        ConfigError: config.pbtxt cannot be read, or is wrong.
+    """
+    root = path.absolute()
+    folders = version_folders(root)
+    settings = _Settings(root, folders, *read_text_format(root / CONFIG_NAME, ModelKeys))
+    config = settings.read()
+    report = settings.report
+    entry = ModelEntry(name, path=path, report=report, available=tuple(one.name for one in folders))
+    own_name = settings.keys.name
+    if own_name and own_name != root.name:
+        settings.fail(("name",), f"is {own_name!r}, and the folder is called {root.name!r}")
+    if report.refused:
+        entry.error = f"{root / CONFIG_NAME} asks for what ksrv does not do: {report.refusals()}"
+        return entry
+    if not folders and settings.backend is not ENSEMBLE:
+        raise ConfigError(f"{root}: holds no version folder, such as {root / '1'}")
+    found = {one.name: one for one in folders} or {"1": root}
+    chosen = choose_versions(config.version_policy, list(found))
+    missing = [version for version in chosen if version not in found]
+    if missing:
+        settings.fail(
+            ("version_policy",),
+            f"names the versions {', '.join(missing)}, but the folder holds {', '.join(found)}",
+        )
+    for version in chosen:
+        entry.versions[version] = settings.version(name, version, found[version], config)
+    return entry
+
+
+class _Settings:
+    """Reads the keys of one config.pbtxt, and writes the report as it goes.
+
+    Args:
+        root: The model's folder.
+        folders: Its version folders.
+        keys: The keys.
+        document: Knows their lines.
+    """
+
+    def __init__(
+        self, root: Path, folders: list[Path], keys: ModelKeys, document: Document
+    ) -> None:
+        self.root = root
+        self.keys = keys
+        self.report = Report()
+        self._folders = folders
+        self._document = document
+        self.backend = BACKENDS["onnxruntime"]
+
+    def fail(self, path: KeyPath, message: str) -> NoReturn:
+        self._document.fail(path, message)
+
+    def read(self) -> ModelConfig:
+        """Return the settings that all versions share; the model file is still open.
+
+        Raises:
+            ConfigError: A key is wrong.
+        """
+        keys, applied = self.keys, self.report.applied
+        self.backend = self._backend()
+        for key, reason in REFUSED.items():
+            if getattr(keys, key):
+                self._refuse(key, reason)
+        if keys.model_transaction_policy and keys.model_transaction_policy.decoupled:
+            self._refuse("model_transaction_policy.decoupled", "one request has one answer here")
+        for key, reason in IGNORED.items():
+            if getattr(keys, key):
+                self.report.ignored[key] = reason
+        if self.backend is ENSEMBLE:
+            return self._ensemble()
+        if keys.ensemble_scheduling is not None:
+            self.fail(("ensemble_scheduling",), f"is of no use to the backend {self.backend.name}")
+        batching, queue_size = self._batching()
+        tensors = read_tensors(self._document, keys, self.report, self.backend.name)
+        settings: dict[str, Any] = {"instances": 1, "device": "auto"}
+        settings |= instances_of(keys.instance_group, self.report)
+        if queue_size is not None:
+            settings["queue_size"] = queue_size
+        if (threads := self._threads()) is not None:
+            settings["threads"] = threads
+        if keys.response_cache and keys.response_cache.enable:
+            settings["cache"] = Cache()
+            applied["response_cache"] = "the same request gets the same answer, by `cache:`"
+        return ModelConfig(
+            handler=MODEL_HANDLER,
+            platform=self.backend.platform,
+            inputs=tensors.inputs,
+            outputs=tensors.outputs,
+            triton=TritonTensors(inputs=tensors.bound_inputs, outputs=tensors.bound_outputs),
+            labels=self._labels(),
+            batching=batching,
+            warmup=batching is not None or not tensors.is_open,
+            version_policy=self._version_policy(),
+            parameters=self._parameters(),
+            **settings,
+        )
+
+    def version(self, name: str, version: str, folder: Path, config: ModelConfig) -> ModelSource:
+        """Return one version, with the error of a model file that is not there."""
+        error = None
+        if self.backend is not ENSEMBLE:
+            try:
+                config = replace(config, model=str(self._model_file(folder)))
+            except ConfigError as problem:
+                error = str(problem)
+        return ModelSource(
+            name=name, version=version, folder=folder, root=self.root, config=config, error=error
+        )
+
+    # ---- the model --------------------------------------------------------------------------
+
+    def _backend(self) -> Backend:
+        keys, applied = self.keys, self.report.applied
+        if keys.runtime:
+            self._refuse("runtime", "a backend's other runtimes are not served")
+        if keys.platform:
+            applied["platform"] = keys.platform
+            if keys.platform not in PLATFORMS:
+                self._refuse("platform", f"{keys.platform[:64]!r} is not served; {_OTHERS}")
+                return BACKENDS["onnxruntime"]
+            if keys.backend and keys.backend != PLATFORMS[keys.platform].name:
+                self.fail(("backend",), f"is {keys.backend!r}, and the platform {keys.platform!r}")
+            return PLATFORMS[keys.platform]
+        if keys.backend:
+            applied["backend"] = keys.backend
+            if keys.backend == "python":
+                self._refuse("backend", f"'python' is not served; {_NO_HANDLER}")
+            elif keys.backend not in BACKENDS:
+                self._refuse("backend", f"{keys.backend[:64]!r} is not served; {_OTHERS}")
+            return BACKENDS.get(keys.backend, BACKENDS["onnxruntime"])
+        if keys.ensemble_scheduling is not None:
+            return ENSEMBLE
+        named = keys.default_model_filename
+        for backend in BACKENDS.values():
+            if named and Path(named).suffix == Path(backend.file).suffix:
+                return backend
+            if not named and any((folder / backend.file).exists() for folder in self._folders):
+                return backend
+        raise ConfigError(
+            f"{self.root / CONFIG_NAME}: names no backend or platform, and no version folder has "
+            f"{' or '.join(backend.file for backend in BACKENDS.values())}"
+        )
+
+    def _model_file(self, folder: Path) -> Path:
+        name = self.keys.default_model_filename or self.backend.file
+        path = self._inside(folder, ("default_model_filename",), name)
+        if path.suffix == ".onnx" and path.is_dir():  # with the files of its external data
+            path = path / Path(self.backend.file)
+        if path.suffix not in (".onnx", ".pt", ".xml"):
+            self.fail(
+                ("default_model_filename",), f"{name!r} ends with none of .onnx, .pt and .xml"
+            )
+        if not path.is_file():
+            raise ConfigError(f"{self.root / CONFIG_NAME}: the file {path} is missing")
+        if not path.resolve().is_relative_to(self.root.resolve()):
+            raise ConfigError(f"{path} leads out of the model's folder")
+        return path
+
+    def _inside(self, folder: Path, key: KeyPath, name: str) -> Path:
+        relative = Path(name)
+        if relative.is_absolute() or ".." in relative.parts or "\0" in name or not relative.parts:
+            self.fail(key, f"{name[:128]!r} leaves the model's folder; name a file inside it")
+        return folder / relative
+
+    def _labels(self) -> tuple[str, ...] | None:
+        named = {
+            output.label_filename: index
+            for index, output in enumerate(self.keys.output or ())
+            if output.label_filename
+        }
+        if not named:
+            return None
+        if len(named) > 1:
+            self._refuse("output.label_filename", "several files of labels for one model")
+            return None
+        [(name, index)] = named.items()
+        key = ("output", index, "label_filename")
+        path = self._inside(self.root, key, name)
+        if not path.resolve().is_relative_to(self.root.resolve()):
+            self.fail(key, f"{name!r} leads out of the model's folder")
+        try:
+            labels = read_labels(path)
+        except LabelError as error:
+            self.fail(key, f"{name}: {error}")
+        self.report.applied["output.label_filename"] = f"{len(labels)} labels of classes"
+        return labels
+
+    # ---- how it is run ----------------------------------------------------------------------
+
+    def _batching(self) -> tuple[Batching | None, int | None]:
+        keys, applied, ignored = self.keys, self.report.applied, self.report.ignored
+        given, dynamic = keys.max_batch_size, keys.dynamic_batching
+        size = given
+        if size is None and dynamic is not None:
+            size = DEFAULT_MAX_BATCH_SIZE
+        if size:
+            what = "Triton's default" if given is None else "as in Triton"
+            applied["max_batch_size"] = f"batches of up to {size} rows, {what}"
+        elif given is not None:
+            applied["max_batch_size"] = "0: no batch dimension; requests run one by one"
+        if dynamic is None:
+            if size:
+                applied["dynamic_batching"] = (
+                    "left out, where Triton runs requests one by one; here those that wait "
+                    "together are joined"
+                )
+            return (Batching(max_batch_size=size) if size else None), None
+        if not size:
+            self.fail(("dynamic_batching",), "needs a max_batch_size above 0")
+        delay = (dynamic.max_queue_delay_microseconds or 0) / 1000
+        if delay > 3_600_000:
+            self.fail(("dynamic_batching", "max_queue_delay_microseconds"), "is more than an hour")
+        applied["dynamic_batching"] = f"requests are joined; the oldest waits up to {delay:g} ms"
+        reasons = {
+            "preferred_batch_size": "every size up to max_batch_size is taken",
+            "preserve_ordering": "each request has its answer as soon as it is there",
+            "priority_levels": "requests say their priority by themselves",
+            "default_priority_level": "requests say their priority by themselves",
+            "priority_queue_policy": "all priorities share one queue",
+        }
+        for key, reason in reasons.items():
+            if getattr(dynamic, key):
+                ignored[f"dynamic_batching.{key}"] = reason
+        return Batching(max_batch_size=size, max_delay_ms=delay), self._queue_size(dynamic)
+
+    def _queue_size(self, dynamic: DynamicBatching) -> int | None:
+        policy = dynamic.default_queue_policy
+        if policy is None:
+            return None
+        shown = "dynamic_batching.default_queue_policy"
+        for key in ("timeout_action", "default_timeout_microseconds", "allow_timeout_override"):
+            if getattr(policy, key):
+                self.report.ignored[f"{shown}.{key}"] = (
+                    "a request's time counts from its arrival to its answer (timeout_ms)"
+                )
+        if not policy.max_queue_size:
+            return None
+        size = min(policy.max_queue_size, LARGEST_QUEUE)
+        self.report.applied[f"{shown}.max_queue_size"] = f"{size} requests may wait"
+        return size
+
+    def _version_policy(self) -> VersionPolicy:
+        policy, applied = self.keys.version_policy, self.report.applied
+        if policy is None:
+            return VersionPolicy()
+        given = [key for key in ("latest", "all", "specific") if getattr(policy, key) is not None]
+        if len(given) > 1:
+            self.fail(("version_policy",), f"{' and '.join(given)} exclude each other")
+        if policy.specific is not None:
+            versions = tuple(dict.fromkeys(policy.specific.versions))
+            applied["version_policy"] = f"the versions {', '.join(map(str, versions))}"
+            return VersionPolicy(specific=versions)
+        if policy.all is not None:
+            applied["version_policy"] = "every version"
+            return VersionPolicy(latest=0)
+        latest = (policy.latest.num_versions if policy.latest else None) or 1
+        applied["version_policy"] = (
+            f"the {latest} highest versions" if latest > 1 else "the highest"
+        )
+        return VersionPolicy(latest=latest)
+
+    def _parameters(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for index, entry in enumerate(self.keys.parameters or ()):
+            if entry.key in found:
+                self.fail(("parameters", index), f"{entry.key[:64]!r} is written twice")
+            found[entry.key] = entry.value.string_value
+            shown = f"parameters.{entry.key[:64]}"
+            if entry.key in _REFUSED_PARAMETERS:
+                self._refuse(shown, _REFUSED_PARAMETERS[entry.key])
+            elif entry.key not in _THREADS:
+                self.report.ignored[shown] = "it is shown in the model's configuration alone"
+        return found
+
+    def _threads(self) -> int | None:
+        for index, entry in enumerate(self.keys.parameters or ()):
+            if entry.key in _THREADS:
+                text = entry.value.string_value
+                if not (text.isascii() and text.isdigit() and int(text[:9]) <= 4096):
+                    self.fail(
+                        ("parameters", index),
+                        f"{entry.key}: expected a whole number from 0 to 4096, found {describe(text)}",
+                    )
+                self.report.applied[f"parameters.{entry.key}"] = f"{text} threads of an instance"
+                return int(text)
+        return None
+
+    def _ensemble(self) -> ModelConfig:
+        keys = self.keys
+        for key in ("dynamic_batching", "instance_group", "default_model_filename"):
+            if getattr(keys, key) is not None:
+                self.report.ignored[key] = "an ensemble has no model of its own"
+        if keys.response_cache and keys.response_cache.enable:
+            self.report.applied["response_cache"] = "the same request gets the same answer"
+        tensors = read_tensors(self._document, keys, self.report, ENSEMBLE.name)
+        steps = read_steps(self._document, keys, tensors)
+        self.report.applied["ensemble_scheduling"] = " -> ".join(
+            dict.fromkeys(step.model for step in steps)
+        )
+        return ModelConfig(
+            handler=ENSEMBLE_HANDLER,
+            platform=ENSEMBLE.platform,
+            inputs=tensors.inputs,
+            outputs=tensors.outputs,
+            ensemble=steps,
+            labels=self._labels(),
+            row_limit=keys.max_batch_size or 0,
+            warmup=False,
+            cache=Cache() if keys.response_cache and keys.response_cache.enable else None,
+            version_policy=self._version_policy(),
+            parameters=self._parameters(),
+        )
+
+    def _refuse(self, key: str, reason: str) -> None:
+        self.report.refused[key] = reason

@@ -1,0 +1,208 @@
+"""The keys of `config.pbtxt` that ksrv reads, as msgspec structs; the names are Triton's documented ones.
+
+A key whose content changes nothing here is `Any`: it is named in the report and not looked into.
+"""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from ksrv._native.tensor import datatype
+from ksrv.repository.yaml_document import Custom, describe, near
+from ksrv.spec import LARGEST_SIZE
+
+DATA_TYPES = {"TYPE_STRING" if name == "BYTES" else f"TYPE_{name}": name for name in datatype.NAMES}
+"""Triton's names of the datatypes, and those of KServe v2."""
+
+Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+Dim: TypeAlias = Annotated[int, Meta(ge=-1, le=LARGEST_SIZE)]
+Whole: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A message of config.pbtxt."""
+
+
+class DataType(str, Custom):
+    """A datatype as config.pbtxt writes it: TYPE_FP32."""
+
+    __slots__ = ()
+
+    @classmethod
+    def read(cls, value: object) -> "DataType":
+        """Return the datatype's name in KServe v2."""
+        if isinstance(value, str) and value in DATA_TYPES:
+            return cls(DATA_TYPES[value])
+        raise ValueError(
+            f"expected one of {', '.join(DATA_TYPES)}, found {describe(value)}"
+            f"{near(value, DATA_TYPES)}"
+        )
+
+
+class Reshape(Message):
+    """The shape of a tensor in the model itself."""
+
+    shape: list[Dim] = []
+
+
+class TensorKeys(Message):
+    """An input or output."""
+
+    name: Text
+    data_type: DataType | None = None
+    dims: Annotated[list[Dim], Meta(max_length=datatype.MAX_RANK)] = []
+    reshape: Reshape | None = None
+    is_shape_tensor: bool | None = None
+    is_non_linear_format_io: bool | None = None
+
+
+class InputKeys(TensorKeys):
+    """An input."""
+
+    format: Literal["FORMAT_NONE", "FORMAT_NHWC", "FORMAT_NCHW"] | None = None
+    allow_ragged_batch: bool | None = None
+    optional: bool | None = None
+
+
+class OutputKeys(TensorKeys):
+    """An output."""
+
+    label_filename: Text | None = None
+
+
+class Latest(Message):
+    """The versions with the highest numbers."""
+
+    num_versions: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+
+
+class Every(Message):
+    """All versions."""
+
+
+class Specific(Message):
+    """Versions by number."""
+
+    versions: Annotated[list[Annotated[int, Meta(ge=0, lt=10**18)]], Meta(min_length=1)]
+
+
+class VersionPolicyKeys(Message):
+    """Which versions are served; one of the keys."""
+
+    latest: Latest | None = None
+    all: Every | None = None
+    specific: Specific | None = None
+
+
+class QueuePolicy(Message):
+    """How long the queue may get, and how long a request may stay in it."""
+
+    timeout_action: Literal["REJECT", "DELAY"] | None = None
+    default_timeout_microseconds: Whole | None = None
+    allow_timeout_override: bool | None = None
+    max_queue_size: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None = None
+
+
+class DynamicBatching(Message):
+    """How requests are joined."""
+
+    preferred_batch_size: list[Annotated[int, Meta(ge=1, le=2**31 - 1)]] | None = None
+    max_queue_delay_microseconds: Whole | None = None
+    preserve_ordering: bool | None = None
+    priority_levels: Whole | None = None
+    default_priority_level: Whole | None = None
+    default_queue_policy: QueuePolicy | None = None
+    priority_queue_policy: Any = None
+
+
+class InstanceGroup(Message):
+    """Instances on devices of one kind."""
+
+    name: str | None = None
+    kind: Literal["KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL"] | None = None
+    count: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    gpus: list[Annotated[int, Meta(ge=0, le=9999)]] | None = None
+    rate_limiter: Any = None
+    secondary_devices: Any = None
+    profile: Any = None
+    passive: bool | None = None
+    host_policy: str | None = None
+
+
+class NameMap(Message):
+    """A name in a model and the tensor of the ensemble that it stands for."""
+
+    key: Text
+    value: Text
+
+
+class Step(Message):
+    """One model of an ensemble."""
+
+    model_name: Text
+    model_version: Annotated[int, Meta(ge=-1, lt=10**18)] = -1
+    input_map: list[NameMap] = []
+    output_map: list[NameMap] = []
+    model_namespace: str | None = None
+
+
+class EnsembleScheduling(Message):
+    """The models of an ensemble."""
+
+    step: Annotated[list[Step], Meta(max_length=1024)] = []
+
+
+class ParameterValue(Message):
+    """The value of a parameter."""
+
+    string_value: str = ""
+
+
+class ParameterEntry(Message):
+    """One parameter of the backend."""
+
+    key: Text
+    value: ParameterValue = msgspec.field(default_factory=ParameterValue)
+
+
+class ResponseCache(Message):
+    """Whether answers are given again."""
+
+    enable: bool | None = None
+
+
+class TransactionPolicy(Message):
+    """Whether a request may have any number of answers."""
+
+    decoupled: bool | None = None
+
+
+class ModelKeys(Message):
+    """The keys of a model."""
+
+    name: str | None = None
+    platform: str | None = None
+    backend: str | None = None
+    runtime: str | None = None
+    default_model_filename: str | None = None
+    max_batch_size: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    input: Annotated[list[InputKeys], Meta(max_length=4096)] | None = None
+    output: Annotated[list[OutputKeys], Meta(max_length=4096)] | None = None
+    version_policy: VersionPolicyKeys | None = None
+    dynamic_batching: DynamicBatching | None = None
+    instance_group: list[InstanceGroup] | None = None
+    ensemble_scheduling: EnsembleScheduling | None = None
+    parameters: list[ParameterEntry] | None = None
+    response_cache: ResponseCache | None = None
+    model_transaction_policy: TransactionPolicy | None = None
+    optimization: Any = None
+    model_warmup: Any = None
+    metric_tags: Any = None
+    model_metrics: Any = None
+    sequence_batching: Any = None
+    batch_input: Any = None
+    batch_output: Any = None
+    cc_model_filenames: Any = None
+    model_operations: Any = None
+    model_repository_agents: Any = None

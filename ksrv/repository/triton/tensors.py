@@ -1,0 +1,178 @@
+"""The inputs and outputs of a config.pbtxt: what clients see, and what the model itself takes."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ksrv.repository.report import Report
+from ksrv.repository.triton.model_keys import InputKeys, ModelKeys, OutputKeys, TensorKeys
+from ksrv.repository.yaml_document import Document, KeyPath
+from ksrv.source import BoundTensor
+from ksrv.spec import LARGEST_SIZE, Dimension, TensorSpec
+
+OPEN_SIZE: Dimension = (1, LARGEST_SIZE)
+"""A first dimension of any size that is no batch dimension."""
+
+_POSITION = re.compile(r".+__([0-9]{1,4})")
+_REFUSED = {
+    "is_shape_tensor": "shape tensors are TensorRT's",
+    "is_non_linear_format_io": "formats of TensorRT's are not served",
+    "allow_ragged_batch": "requests of different shapes are never in one batch here",
+    "optional": "every input is needed here",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """The tensors of a model.
+
+    Attributes:
+        inputs: The inputs as clients see them; empty where the model file knows them.
+        outputs: The outputs, likewise.
+        bound_inputs: For each declared input, what the model takes.
+        bound_outputs: For each declared output, what the model gives.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    bound_inputs: tuple[BoundTensor, ...]
+    bound_outputs: tuple[BoundTensor, ...]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a size of an input is for clients to choose."""
+        return not self.inputs or any(
+            size == -1 or isinstance(size, tuple) for one in self.inputs for size in one.shape
+        )
+
+
+def read_tensors(document: Document, keys: ModelKeys, report: Report, backend: str) -> Tensors:
+    """Return the tensors of a config.pbtxt.
+
+    Args:
+        document: The file.
+        keys: Its keys.
+        report: Takes a line for each key.
+        backend: The backend's name; only those that know their files complete what is left out.
+
+    Raises:
+        ConfigError: A tensor is incomplete, or its shapes do not fit each other.
+    """
+    batched = bool(keys.max_batch_size) or (
+        keys.max_batch_size is None and keys.dynamic_batching is not None
+    )
+    sides = []
+    for side, tensors in (("input", keys.input), ("output", keys.output)):
+        reader = _Reader(document, report, backend, side, batched)
+        sides.append(reader.read(tensors or ()))
+    (inputs, bound_inputs), (outputs, bound_outputs) = sides
+    return Tensors(inputs, outputs, bound_inputs, bound_outputs)
+
+
+class _Reader:
+    """Reads the inputs or the outputs."""
+
+    def __init__(
+        self, document: Document, report: Report, backend: str, side: str, batched: bool
+    ) -> None:
+        self._document = document
+        self._report = report
+        self._side = side
+        self._batched = batched
+        self._completes = backend in ("onnxruntime", "openvino")
+        self._positions = backend == "pytorch"
+
+    def read(
+        self, tensors: Sequence[InputKeys | OutputKeys]
+    ) -> tuple[tuple[TensorSpec, ...], tuple[BoundTensor, ...]]:
+        side = self._side
+        if not tensors and not self._completes:
+            self._document.fail((), f"needs an {side}; only ONNX and OpenVINO files know their own")
+        for index, tensor in enumerate(tensors):
+            self._check_keys(tensor, (side, index))
+            if any(other.name == tensor.name for other in tensors[:index]):
+                self._document.fail((side, index, "name"), f"{tensor.name!r} is declared twice")
+        incomplete = [one.name for one in tensors if one.data_type is None or not one.dims]
+        if not tensors or incomplete:
+            self._report.applied[side] = "names, datatypes and shapes are those of the model file"
+            return (), ()
+        positions = self._all_positions(tensors)
+        specs, bound = [], []
+        for index, (tensor, position) in enumerate(zip(tensors, positions, strict=True)):
+            shape = self._shape(tensor.dims)
+            model_shape = self._model_shape(tensor, (side, index))
+            specs.append(TensorSpec(tensor.name, str(tensor.data_type), shape))
+            bound.append(
+                BoundTensor(
+                    name=tensor.name,
+                    shape=_plain(shape),
+                    model_shape=model_shape,
+                    position=position,
+                )
+            )
+        shown = (f"{one.name} {one.datatype} {one.wire_shape}" for one in specs)
+        self._report.applied[side] = ", ".join(shown)
+        return tuple(specs), tuple(bound)
+
+    def _check_keys(self, tensor: InputKeys | OutputKeys, path: KeyPath) -> None:
+        for key, reason in _REFUSED.items():
+            if getattr(tensor, key, None):
+                self._report.refused[f"{self._side}.{key}"] = reason
+        for missing, value in (("data_type", tensor.data_type), ("dims", tensor.dims)):
+            if not value and (not self._completes or tensor.reshape is not None):
+                self._document.fail((*path, missing), f"the {self._side} {tensor.name!r} needs it")
+        for key in ("dims", "reshape"):
+            sizes = (
+                tensor.dims if key == "dims" else (tensor.reshape.shape if tensor.reshape else ())
+            )
+            if 0 in sizes:
+                self._document.fail((*path, key), "a size is -1 or more than 0")
+
+    def _shape(self, dims: Sequence[int]) -> tuple[Dimension, ...]:
+        if self._batched:
+            return (-1, *dims)
+        return (OPEN_SIZE if dims[0] == -1 else dims[0], *dims[1:])
+
+    def _model_shape(self, tensor: TensorKeys, path: KeyPath) -> tuple[int, ...] | None:
+        if tensor.reshape is None:
+            return None
+        shape = tensor.reshape.shape
+        if not shape and not self._batched:
+            shape = []
+        if _segments(tensor.dims) != _segments(shape):
+            self._document.fail(
+                (*path, "reshape"),
+                f"{shape} does not hold as many values as the dims {tensor.dims}",
+            )
+        self._report.applied[f"{self._side}.reshape"] = "as in Triton"
+        return (-1, *shape) if self._batched else tuple(shape)
+
+    def _all_positions(self, tensors: Sequence[TensorKeys]) -> list[int | None]:
+        """Return the places of a TorchScript model's tensors, as NAME__0 and NAME__1 say them."""
+        found = [_POSITION.fullmatch(tensor.name) for tensor in tensors]
+        if not self._positions or not all(found):
+            return [None] * len(tensors)
+        positions: list[int | None] = [int(one[1]) for one in found if one is not None]
+        if sorted(positions, key=lambda one: one or 0) != list(range(len(tensors))):
+            self._document.fail(
+                (self._side,), f"the names end with {positions}; expected each place from 0 once"
+            )
+        return positions
+
+
+def _plain(shape: tuple[Dimension, ...]) -> tuple[int, ...]:
+    return tuple(size if isinstance(size, int) else -1 for size in shape)
+
+
+def _segments(sizes: Sequence[int]) -> list[int]:
+    """Return the products of the fixed sizes before, between and behind those that are open."""
+    products: list[int] = []
+    run: list[int] = []
+    for size in (*sizes, -1):
+        if size == -1:
+            products.append(math.prod(run))
+            run = []
+        else:
+            run.append(size)
+    return products

@@ -1,0 +1,204 @@
+"""Repositories of Triton, served as they are; answers are those of the runtime itself."""
+
+import json
+
+import numpy as np
+import pytest
+import requests
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from ksrv.testing import Server
+from tests.support.onnx_models import run, write_add_sub, write_graph, write_scale
+
+ADD_SUB = """
+name: "add_sub"
+platform: "onnxruntime_onnx"
+max_batch_size: 8
+input [
+  { name: "INPUT0" data_type: TYPE_FP32 dims: [ 4 ] },
+  { name: "INPUT1" data_type: TYPE_FP32 dims: [ 4 ] }
+]
+output [
+  { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 4 ] label_filename: "labels.txt" },
+  { name: "OUTPUT1" data_type: TYPE_FP32 dims: [ 4 ] }
+]
+version_policy: { all {} }
+dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100 }
+instance_group [ { count: 2 kind: KIND_CPU } ]
+parameters { key: "intra_op_thread_count" value { string_value: "1" } }
+"""
+
+
+def write_triton(root, name, config, **files):
+    """A model's folder with its config.pbtxt; empty versions are made for ensembles."""
+    folder = root / name
+    (folder / "1").mkdir(parents=True)
+    if config is not None:
+        (folder / "config.pbtxt").write_text(config)
+    for file, text in files.items():
+        (folder / file.replace("_txt", ".txt")).write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    root = tmp_path_factory.mktemp("triton")
+    folder = write_triton(root, "add_sub", ADD_SUB, labels_txt="one\ntwo\nthree\nfour\n")
+    write_add_sub(folder / "1/model.onnx")
+    write_add_sub(folder / "3/model.onnx")
+    folder = write_triton(
+        root,
+        "reshaped",
+        """
+        backend: "onnxruntime"
+        max_batch_size: 4
+        input { name: "x" data_type: TYPE_FP32 dims: 6 reshape: { shape: [ 2, 3 ] } }
+        output { name: "flat" data_type: TYPE_FP32 dims: [ 3, 2 ] reshape { shape: 6 } }
+        output { name: "count" data_type: TYPE_INT64 dims: 1 reshape { shape: [] } }
+        """,
+    )
+    write_graph(
+        folder / "1/model.onnx",
+        [
+            ("Flatten", ["x"], ["flat"], {"axis": 1}),
+            ("ReduceSum", ["x", "axes"], ["sum"], {"keepdims": 0}),
+            ("Cast", ["sum"], ["count"], {"to": 7}),
+            ("Identity", ["x"], ["unused"], {}),
+        ],
+        {"x": ("FP32", ("N", 2, 3))},
+        {
+            "flat": ("FP32", ("N", 6)),
+            "count": ("INT64", ("N",)),
+            "unused": ("FP32", ("N", 2, 3)),
+        },
+        {"axes": np.int64([1, 2])},
+    )
+    folder = write_triton(root, "completed", 'backend: "onnxruntime" dynamic_batching {}')
+    write_scale(folder / "1/model.onnx", 3)
+    folder = write_triton(
+        root,
+        "lengths",
+        """
+        input { name: "text" data_type: TYPE_FP32 dims: -1 }
+        output { name: "twice" data_type: TYPE_FP32 dims: -1 }
+        """,
+    )
+    write_graph(
+        folder / "1/model.onnx",
+        [("Concat", ["text", "text"], ["twice"], {"axis": 0})],
+        {"text": ("FP32", ("L",))},
+        {"twice": ("FP32", ("M",))},
+    )
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(repository):
+    with Server(repository) as running:
+        yield running
+
+
+def infer(module, server, model, inputs, outputs=None, **options):
+    """Call a model with one of tritonclient's clients."""
+    address = server.http if module is tritonclient.http else server.grpc
+    client = module.InferenceServerClient(address)
+    tensors = []
+    for name, value in inputs.items():
+        kind = {"float32": "FP32", "int64": "INT64", "object": "BYTES"}[str(value.dtype)]
+        tensor = module.InferInput(name, list(value.shape), kind)
+        tensor.set_data_from_numpy(value)
+        tensors.append(tensor)
+    try:
+        return client.infer(model, tensors, outputs=outputs, **options)
+    finally:
+        client.close()
+
+
+both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
+
+
+@both
+def test_an_onnx_model_answers_as_its_runtime(module, server, repository):
+    rows = np.random.default_rng(5).standard_normal((2, 3, 4)).astype(np.float32)
+    given = {"INPUT0": rows[0], "INPUT1": rows[1]}
+    expected = run(repository / "add_sub/1/model.onnx", **given)
+    answer = infer(module, server, "add_sub", given, model_version="1")
+    for name, array in expected.items():
+        np.testing.assert_array_equal(answer.as_numpy(name), array)
+
+
+def test_metadata_and_configuration_are_those_of_the_config(server):
+    client = tritonclient.http.InferenceServerClient(server.http)
+    metadata = client.get_model_metadata("add_sub")
+    assert metadata["platform"] == "onnxruntime_onnx"
+    assert metadata["versions"] == ["1", "3"]
+    assert metadata["inputs"] == [
+        {"name": "INPUT0", "datatype": "FP32", "shape": [-1, 4]},
+        {"name": "INPUT1", "datatype": "FP32", "shape": [-1, 4]},
+    ]
+    config = client.get_model_config("add_sub")
+    assert config["max_batch_size"] == 8
+    assert [one["dims"] for one in config["input"]] == [[4], [4]]
+    assert config["parameters"]["intra_op_thread_count"] == {"string_value": "1"}
+    grpc = tritonclient.grpc.InferenceServerClient(server.grpc)
+    assert grpc.get_model_metadata("add_sub").platform == "onnxruntime_onnx"
+    assert grpc.get_model_config("add_sub").config.max_batch_size == 8
+
+
+@both
+def test_classes_have_the_labels_of_the_file(module, server):
+    row = np.float32([[1, 4, 3, 2]])
+    wanted = [module.InferRequestedOutput("OUTPUT0", class_count=2)]
+    answer = infer(module, server, "add_sub", {"INPUT0": row, "INPUT1": row}, wanted)
+    classes = answer.as_numpy("OUTPUT0").reshape(-1).tolist()
+    assert [one.decode().split(":")[-1] for one in classes] == ["two", "three"]
+
+
+@both
+def test_reshapes_hold_and_undeclared_outputs_are_left_out(module, server, repository):
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    expected = run(repository / "reshaped/1/model.onnx", x=x.reshape(2, 2, 3))
+    answer = infer(module, server, "reshaped", {"x": x})
+    assert answer.as_numpy("flat").tolist() == expected["flat"].reshape(2, 3, 2).tolist()
+    assert answer.as_numpy("count").tolist() == expected["count"].reshape(2, 1).tolist()
+    assert answer.as_numpy("unused") is None
+
+
+@both
+def test_what_a_config_leaves_out_is_the_files(module, server):
+    x = np.float32([[1, 2, 3, 4]])
+    assert infer(module, server, "completed", {"x": x}).as_numpy("y").tolist() == (x * 3).tolist()
+    client = tritonclient.http.InferenceServerClient(server.http)
+    assert client.get_model_config("completed")["max_batch_size"] == 4
+
+
+@both
+def test_without_batches_the_first_dimension_is_a_size_like_others(module, server):
+    text = np.float32([1, 2, 3])
+    answer = infer(module, server, "lengths", {"text": text})
+    assert answer.as_numpy("twice").tolist() == [1, 2, 3, 1, 2, 3]
+    client = tritonclient.http.InferenceServerClient(server.http)
+    assert client.get_model_metadata("lengths")["inputs"][0]["shape"] == [-1]
+
+
+@both
+def test_more_rows_than_a_batch_holds_are_refused(module, server):
+    rows = np.zeros((9, 4), np.float32)
+    with pytest.raises(InferenceServerException, match="max_batch_size"):
+        infer(module, server, "add_sub", {"INPUT0": rows, "INPUT1": rows})
+
+
+def test_json_requests_and_the_index(server):
+    body = {
+        "inputs": [
+            {"name": name, "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
+            for name in ("INPUT0", "INPUT1")
+        ]
+    }
+    answer = requests.post(f"{server.url}/v2/models/add_sub/infer", json=body).json()
+    assert answer["model_version"] == "3"
+    assert [one["data"] for one in answer["outputs"]] == [[2, 4, 6, 8], [0, 0, 0, 0]]
+    index = requests.post(f"{server.url}/v2/repository/index").json()
+    assert {one["state"] for one in index} == {"READY"}, json.dumps(index)
