@@ -7,12 +7,11 @@ such a thread, so metadata and metrics are answered by a few threads of their ow
 touches the worker's state.
 
 Where the HTTP server may not stand in front (TLS without OpenSSL 3, the PROXY protocol, HTTP/2 in
-cleartext, request hooks of the user's, another app than ksrv's), or with a release of gunicorn that this
-module does not know, the worker is a plain threaded worker, whose connections
+cleartext, request hooks of the user's, another app than ksrv's), or with a release of gunicorn that is
+not known (`ksrv.server.http.choice`), the worker is a plain threaded worker, whose connections
 `ksrv.server.threaded.threaded_server` accepts.
 """
 
-import os
 import selectors
 import ssl
 import sys
@@ -21,9 +20,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import gunicorn
 from gunicorn.config import Config
-from gunicorn.http import message, wsgi
+from gunicorn.http import message
 from gunicorn.sock import ssl_context
 from gunicorn.workers import gthread
 
@@ -33,8 +31,13 @@ from ksrv._native.tls.tls_context import TlsContext, openssl_version
 from ksrv.observe.traffic import Traffic, watch_connections
 from ksrv.server.http.access_log import access_log_of
 from ksrv.server.http.app_messages import AppMessages
+from ksrv.server.http.choice import (
+    missing_internals,
+    speaks_otherwise,
+    why_not_native,
+    why_settings_not_native,
+)
 from ksrv.server.http.descriptions import describe, is_ready
-from ksrv.server.http.expect_continue import defer_continue
 from ksrv.server.http.fast_path import (
     FastPath,
     endpoint_for,
@@ -46,10 +49,7 @@ from ksrv.server.rest.extensions import extensions_of
 from ksrv.server.settings import SettingsError
 from ksrv.server.threaded.threaded_server import ThreadedFront
 from ksrv.server.threaded.timed_socket import TransferTimeouts
-from ksrv.server.tls import Certificates, why_python_encrypts
-
-KNOWN_MAJOR = 27
-"""The gunicorn release whose internals this module was written against."""
+from ksrv.server.tls import Certificates
 
 TICK_SECONDS = 0.25
 MOST_FIELDS = 64
@@ -57,39 +57,6 @@ QUESTION_THREADS = 4
 """Beside gunicorn's number: they answer metadata, metrics and the like whatever the others wait for."""
 STAND_BY_THREADS = 4
 """They sleep until a handler hangs on the I/O thread that entered Python; as many may hang so."""
-
-USED_INTERNALS: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (
-        gthread.ThreadWorker,
-        (
-            "handle",
-            "handle_exit",
-            "handle_request",
-            "is_parent_alive",
-            "set_accept_enabled",
-            "wait_for_and_dispatch_events",
-        ),
-    ),
-    (gthread.TConn, ("init", "close")),
-    (gthread.PollableMethodQueue, ("defer", "fileno", "run_callbacks", "close")),
-    (message.Message, ("set_body_reader", "should_close")),
-    (message, ("Request",)),
-    (wsgi, ("create",)),
-    (wsgi.Response, ("start_response", "process_headers", "should_close")),
-)
-
-
-def missing_internals() -> list[str]:
-    """Return what this module uses of gunicorn and this gunicorn does not have."""
-    missing = [
-        f"{getattr(owner, '__name__', owner)}.{name}"
-        for owner, names in USED_INTERNALS
-        for name in names
-        if not hasattr(owner, name)
-    ]
-    if gunicorn.version_info[0] != KNOWN_MAJOR:
-        missing.insert(0, f"gunicorn {KNOWN_MAJOR} (this is {gunicorn.__version__})")
-    return missing
 
 
 def head_rules(
@@ -137,37 +104,13 @@ def head_rules(
     )
 
 
-def why_not_native(cfg: Config, app: Any) -> str | None:
-    """Say why the HTTP server may not stand in front of this worker, or None where it may.
-
-    Args:
-        cfg: gunicorn's configuration.
-        app: The WSGI callable.
-    """
-    if getattr(app, "engine", None) is None:
-        return "the app is not ksrv's"
-    return why_settings_not_native(cfg)
-
-
-def why_settings_not_native(cfg: Config) -> str | None:
-    """Say which setting leaves the HTTP server away, or None.
-
-    Args:
-        cfg: gunicorn's configuration.
-    """
-    missing = missing_internals()
-    if missing:
-        return f"it needs {', '.join(missing)}"
-    hooks = [name for name in ("pre_request", "post_request") if _is_users_hook(cfg, name)]
-    reasons = (
-        (cfg.proxy_protocol != "off", "proxy_protocol is on"),
-        (getattr(cfg, "http2_cleartext", "off") != "off", "http2_cleartext is on"),
-        (getattr(cfg, "protocol", "http") != "http", "the protocol is not HTTP"),
-        (bool(hooks), f"the hook {' and '.join(hooks)} is set"),
-        ("SCRIPT_NAME" in os.environ, "SCRIPT_NAME is set"),
-        (len(cfg.secure_scheme_headers) > 8, "more than 8 secure_scheme_headers are set"),
+def transfer_timeouts(settings: Any) -> TransferTimeouts:
+    return TransferTimeouts(
+        settings.head_timeout,
+        settings.transfer_grace,
+        settings.min_transfer_rate,
+        settings.transfer_timeout,
     )
-    return next((reason for holds, reason in reasons if holds), why_python_encrypts(cfg))
 
 
 def tls_library(cfg: Config) -> str:
@@ -182,36 +125,6 @@ def tls_library(cfg: Config) -> str:
     if reason is None:
         return f"{openssl_version()}, in the native HTTP server"
     return f"{ssl.OPENSSL_VERSION}, in Python on threads: {reason}"
-
-
-def speaks_otherwise(cfg: Config) -> bool:
-    """Tell whether clients may speak something else than HTTP/1.
-
-    Args:
-        cfg: gunicorn's configuration.
-    """
-    return (
-        getattr(cfg, "http2_cleartext", "off") != "off"
-        or getattr(cfg, "protocol", "http") != "http"
-        or (cfg.is_ssl and "h2" in cfg.http_protocols)
-    )
-
-
-def _is_users_hook(cfg: Config, name: str) -> bool:
-    hook = getattr(cfg, name)
-    if hook is defer_continue:
-        return False
-    default = cfg.settings[name].default
-    return getattr(hook, "__code__", hook) is not getattr(default, "__code__", default)
-
-
-def transfer_timeouts(settings: Any) -> TransferTimeouts:
-    return TransferTimeouts(
-        settings.head_timeout,
-        settings.transfer_grace,
-        settings.min_transfer_rate,
-        settings.transfer_timeout,
-    )
 
 
 class KsrvWorker(gthread.ThreadWorker):  # type: ignore[misc]

@@ -26,7 +26,7 @@ from ksrv.server.http.byte_budget import Reservation
 from ksrv.server.http.chunk_framing import read_strictly
 from ksrv.server.http.expect_continue import body_stream
 from ksrv.server.http.received_body import MESSAGE, body_too_large, ended_early, received_body
-from ksrv.server.http.transfer_rate import begin_transfer
+from ksrv.server.threaded.transfer_rate import begin_transfer
 
 ALIGNMENT = 64
 STEP = MIB

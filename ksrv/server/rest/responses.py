@@ -21,7 +21,7 @@ from ksrv.observe.traffic import count_refusal
 from ksrv.request import InferResponse
 from ksrv.server.http.byte_budget import hold_answer
 from ksrv.server.http.received_body import MESSAGE
-from ksrv.server.http.transfer_rate import begin_transfer
+from ksrv.server.threaded.transfer_rate import begin_transfer
 
 log = logging.getLogger(__name__)
 

@@ -26,13 +26,14 @@ from ksrv.server.addresses import (
 from ksrv.server.credentials import Access, check_client_limits
 from ksrv.server.grpc.choice import describe, is_native
 from ksrv.server.grpc.port import listen, reserve
+from ksrv.server.http.choice import why_settings_not_native
 from ksrv.server.http.expect_continue import defer_continue
 from ksrv.server.http.gevent_support import exclude_threads
 from ksrv.server.http.gunicorn_errors import speak_json
 from ksrv.server.logs import ACCESS_FORMAT, configure, gunicorn_logger
 from ksrv.server.memory_regions import check_shared_memory
 from ksrv.server.settings import ServerSettings, SettingsError
-from ksrv.server.worker import KsrvWorker, tls_library, why_settings_not_native
+from ksrv.server.worker import KsrvWorker, tls_library
 from ksrv.server.workers.arbiter import adopt
 from ksrv.server.workers.banner import print_addresses
 from ksrv.server.workers.configured_files import read_files
