@@ -55,6 +55,27 @@ bool memfd_allocate(Block *block, std::size_t nbytes) noexcept {
 #endif
 }
 
+// Shared, so that a fork copies no page which a device still writes to at its old place.
+bool pages_allocate(Block *block, std::size_t nbytes) noexcept {
+    const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    std::size_t capacity = (nbytes + page - 1) & ~(page - 1);
+    if (capacity == 0) capacity = page;
+    void *data =
+        mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return false;
+    block->data = static_cast<unsigned char *>(data);
+    block->capacity = capacity;
+    return true;
+}
+
+bool allocate(Block *block, std::size_t nbytes) noexcept {
+    switch (block->backend) {
+        case BACKEND_MEMFD: return memfd_allocate(block, nbytes);
+        case BACKEND_PAGES: return pages_allocate(block, nbytes);
+        default: return heap_allocate(block, nbytes);
+    }
+}
+
 // Maps another process's memfd. A memfd that its sender can still shrink is refused: reading past the end
 // of a shrunken file is a SIGBUS. On success the block owns `fd`.
 AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes) noexcept {
@@ -76,14 +97,13 @@ AdoptError memfd_adopt(Block *block, int fd, std::size_t nbytes) noexcept {
     return ADOPT_OK;
 }
 
-void free_block(Block *block) noexcept {
+void free_memory(const Block *block) noexcept {
     if (block->backend == BACKEND_HEAP) {
         free(block->data);
-    } else {
-        munmap(block->data, block->capacity);
-        close(block->fd);
+        return;
     }
-    delete block;
+    munmap(block->data, block->capacity);
+    if (block->fd >= 0) close(block->fd);
 }
 
 }  // namespace
@@ -101,9 +121,7 @@ Block *BufferPool::lease(std::size_t nbytes, int backend, bool fresh) noexcept {
         if (block == nullptr) return nullptr;
         block->backend = backend;
         block->generation = generation_.load(std::memory_order_relaxed);
-        const bool made = backend == BACKEND_MEMFD ? memfd_allocate(block, nbytes)
-                                                   : heap_allocate(block, nbytes);
-        if (!made) {
+        if (!allocate(block, nbytes)) {
             delete block;
             return nullptr;
         }
@@ -165,11 +183,41 @@ void BufferPool::release(Block *block) noexcept {
     const bool shared_with_parent =
         block->generation != generation_.load(std::memory_order_relaxed);
     if (block->backend == BACKEND_ADOPTED || block->unwritten ||
-        (block->fd >= 0 && shared_with_parent)) {
+        (block->backend != BACKEND_HEAP && shared_with_parent)) {
         free_block(block);
         return;
     }
     put(block);
+}
+
+void BufferPool::use_pinning(PinFunction pin, UnpinFunction unpin) noexcept {
+    unpin_.store(unpin);
+    pin_.store(pin);
+}
+
+bool BufferPool::pin(Block *block) noexcept {
+    if (block->pinned.load(std::memory_order_acquire)) return true;
+    const PinFunction pin = pin_.load();
+    if (block->backend == BACKEND_HEAP || pin == nullptr) return false;
+    const std::lock_guard<std::mutex> guard(pinning_);
+    if (block->pinned.load(std::memory_order_relaxed)) return true;
+    constexpr unsigned FOR_EVERY_DEVICE = 1;
+    if (pin(block->data, block->capacity, FOR_EVERY_DEVICE) != 0) return false;
+    pinned_bytes_.fetch_add(block->capacity, std::memory_order_relaxed);
+    block->pinned.store(true, std::memory_order_release);
+    return true;
+}
+
+void BufferPool::free_block(Block *block) noexcept {
+    // What a parent pinned is the parent's: a device does not work on the other side of a fork.
+    if (block->pinned.load(std::memory_order_acquire) &&
+        block->generation == generation_.load(std::memory_order_relaxed)) {
+        pinned_bytes_.fetch_sub(block->capacity, std::memory_order_relaxed);
+        const UnpinFunction unpin = unpin_.load();
+        if (unpin != nullptr) unpin(block->data);
+    }
+    free_memory(block);
+    delete block;
 }
 
 std::uint64_t BufferPool::trim(std::uint64_t idle) noexcept {
@@ -190,7 +238,7 @@ std::uint64_t BufferPool::trim(std::uint64_t idle) noexcept {
 BufferPoolStatistics BufferPool::statistics() const noexcept {
     return {leased_blocks_.load(), leased_bytes_.load(), pooled_blocks_.load(),
             pooled_bytes_.load(),  cap_bytes.load(),     hits_.load(),
-            misses_.load()};
+            misses_.load(),        pinned_bytes_.load()};
 }
 
 void BufferPool::before_fork() noexcept {
@@ -203,11 +251,14 @@ void BufferPool::after_fork_in_parent() noexcept {
 
 void BufferPool::after_fork_in_child() noexcept {
     generation_.fetch_add(1, std::memory_order_relaxed);
+    pin_.store(nullptr);
+    unpin_.store(nullptr);
+    pinned_bytes_.store(0);
     for (Shard &shard : shards_) {
         Block *doomed = nullptr;
         for (Block *block = shard.newest, *next; block != nullptr; block = next) {
             next = block->older;
-            if (block->fd >= 0) doom(shard, block, &doomed);
+            if (block->backend != BACKEND_HEAP) doom(shard, block, &doomed);
         }
         shard.lock.unlock();
         free_all(doomed);

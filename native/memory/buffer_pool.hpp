@@ -6,9 +6,12 @@
 // when its capacity lies between n and 4n + 64 KiB, so that a small body never pins a huge block.
 //
 // Each thread prefers one of a few shards, so threads rarely meet on a lock; a miss looks into the
-// others before it allocates. The memory itself comes from a back end: the heap, or a sealed memfd
-// that another process can map. After a fork the child forgets every memfd block, because the pages
-// of those are shared with the parent.
+// others before it allocates. The memory itself comes from a back end: the heap, pages of the block's own,
+// or a sealed memfd that another process can map. After a fork the child forgets every block of the last
+// two, because their pages are shared with the parent.
+//
+// A block whose pages are its own can be pinned: a device then reads and writes it without the system's
+// copy. It stays pinned while it is pooled, because pinning costs more than the copy does.
 //
 // Nothing here throws, knows Python, or touches the bytes of a block.
 
@@ -21,7 +24,7 @@
 
 namespace ksrv {
 
-enum Backend : int { BACKEND_HEAP = 0, BACKEND_MEMFD = 1, BACKEND_ADOPTED = 2 };
+enum Backend : int { BACKEND_HEAP = 0, BACKEND_MEMFD = 1, BACKEND_ADOPTED = 2, BACKEND_PAGES = 3 };
 
 inline constexpr std::size_t BLOCK_ALIGNMENT = 64;
 inline constexpr std::size_t BLOCK_SLACK = 64 * 1024;
@@ -35,6 +38,7 @@ struct Block {
     int backend = BACKEND_HEAP;
     bool pooled_before = false;  // its pages are in memory already
     bool unwritten = false;      // set by a holder that left part of it untouched: it is not pooled
+    std::atomic<bool> pinned{false};
     std::uint64_t generation = 0;  // of the pool that made it; another one after a fork
     std::uint64_t idle_since = 0;  // nanoseconds, while pooled
     Block *newer = nullptr, *older = nullptr;
@@ -45,10 +49,15 @@ inline long holders_of(const Block *block) noexcept {
     return block->refs.load(std::memory_order_acquire);
 }
 
+// A device's own functions, such as CUDA's cudaHostRegister and cudaHostUnregister; both return 0 for done.
+using PinFunction = int (*)(void *data, std::size_t nbytes, unsigned flags);
+using UnpinFunction = int (*)(void *data);
+
 enum AdoptError : int { ADOPT_OK = 0, ADOPT_STAT, ADOPT_SIZE, ADOPT_SEALS, ADOPT_MAP };
 
 struct BufferPoolStatistics {
-    std::uint64_t leased_blocks, leased_bytes, pooled_blocks, pooled_bytes, cap_bytes, hits, misses;
+    std::uint64_t leased_blocks, leased_bytes, pooled_blocks, pooled_bytes, cap_bytes, hits, misses,
+        pinned_bytes;
 };
 
 class BufferPool {
@@ -79,6 +88,13 @@ class BufferPool {
     static void give_back_behind(Block *block, std::size_t used) noexcept;
 
     void release(Block *block) noexcept;
+
+    // Has the process's device pin blocks from now on; null functions pin no more.
+    void use_pinning(PinFunction pin, UnpinFunction unpin) noexcept;
+
+    // Whether the block is pinned, now or since before: false where its pages are not its own, without a
+    // device, and where the device refuses. A holder calls it, on a thread that uses the device.
+    bool pin(Block *block) noexcept;
 
     // Frees pooled blocks that have not been used for `idle` nanoseconds; 0 frees all of them.
     std::uint64_t trim(std::uint64_t idle) noexcept;
@@ -115,13 +131,17 @@ class BufferPool {
     void put(Block *block) noexcept;
     void unlink(Shard &shard, Block *block) noexcept;
     void doom(Shard &shard, Block *block, Block **doomed) noexcept;
-    static std::uint64_t free_all(Block *doomed) noexcept;
+    void free_block(Block *block) noexcept;
+    std::uint64_t free_all(Block *doomed) noexcept;
 
     Shard shards_[SHARDS];
     std::atomic<std::uint64_t> generation_{0};
     std::atomic<std::uint64_t> leased_blocks_{0}, leased_bytes_{0};
     std::atomic<std::uint64_t> pooled_blocks_{0}, pooled_bytes_{0};
-    std::atomic<std::uint64_t> hits_{0}, misses_{0};
+    std::atomic<std::uint64_t> hits_{0}, misses_{0}, pinned_bytes_{0};
+    std::mutex pinning_;  // two threads may pin one block
+    std::atomic<PinFunction> pin_{nullptr};
+    std::atomic<UnpinFunction> unpin_{nullptr};
 };
 
 // The process's pool. Never destroyed, because threads outlive exit.

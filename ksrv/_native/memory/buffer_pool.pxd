@@ -8,6 +8,7 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         BACKEND_HEAP
         BACKEND_MEMFD
         BACKEND_ADOPTED
+        BACKEND_PAGES
 
     cdef enum AdoptError:
         ADOPT_OK
@@ -16,12 +17,19 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         ADOPT_SEALS
         ADOPT_MAP
 
+    ctypedef int (*PinFunction)(void *data, size_t nbytes, unsigned flags) noexcept nogil
+    ctypedef int (*UnpinFunction)(void *data) noexcept nogil
+
+    cdef cppclass AtomicFlag "std::atomic<bool>":
+        bint load()
+
     cdef cppclass CBlock "ksrv::Block":
         unsigned char *data
         size_t capacity
         size_t size
         int fd
         int backend
+        AtomicFlag pinned
 
     cdef struct BufferPoolStatistics:
         uint64_t leased_blocks
@@ -31,6 +39,7 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         uint64_t cap_bytes
         uint64_t hits
         uint64_t misses
+        uint64_t pinned_bytes
 
     cdef cppclass AtomicCounter "std::atomic<std::uint64_t>":
         uint64_t load()
@@ -45,6 +54,8 @@ cdef extern from "memory/buffer_pool.hpp" namespace "ksrv" nogil:
         CBlock *adopt(int fd, size_t nbytes, AdoptError *error) noexcept
         void retain(CBlock *block) noexcept
         void release(CBlock *block) noexcept
+        void use_pinning(PinFunction pin, UnpinFunction unpin) noexcept
+        bint pin(CBlock *block) noexcept
         uint64_t trim(uint64_t idle) noexcept
         BufferPoolStatistics statistics() noexcept
 

@@ -62,6 +62,24 @@ cdef class Block:
         return <uintptr_t>self._leased().data
 
     @property
+    def pinned(self):
+        """Whether a device reads and writes the block without the system's copy."""
+        return self._leased().pinned.load()
+
+    def pin(self) -> bool:
+        """Pin the block for the device that `use_pinning` named; it stays pinned until it is freed.
+
+        Returns:
+            Whether it is pinned; False for heap memory, without a device, and where that refuses.
+        """
+        cdef CBlock *block = self._leased()
+        cdef bint pinned = block.pinned.load()
+        if not pinned:
+            with nogil:
+                pinned = process_pool().pin(block)
+        return pinned
+
+    @property
     def holders(self):
         """How many references to the memory there are: this object's, and those of native code."""
         return holders_of(self._leased())
@@ -72,12 +90,13 @@ cdef class Block:
         return self.block
 
 
-def lease(nbytes, *, bint memfd=False, bint fresh=False) -> Block:
+def lease(nbytes, *, bint memfd=False, bint pages=False, bint fresh=False) -> Block:
     """Take a block of at least `nbytes` from the pool, or a new one.
 
     Args:
         nbytes: How many bytes views of the block shall cover; 0 is allowed.
         memfd: Whether another process must be able to map the block (see `Block.fd`).
+        pages: Whether the block has its pages to itself, so that it can be pinned.
         fresh: Whether to take a new one, whose memory the system gives as it is written.
 
     Returns:
@@ -91,12 +110,11 @@ def lease(nbytes, *, bint memfd=False, bint fresh=False) -> Block:
         raise ValueError(f"a block has 0 bytes or more, not {nbytes}")
     cdef CBlock *block = NULL
     cdef size_t size
+    cdef int backend = BACKEND_MEMFD if memfd else BACKEND_PAGES if pages else BACKEND_HEAP
     if nbytes < 2**60:
         size = nbytes
         with nogil:
-            block = process_pool().lease(
-                size, BACKEND_MEMFD if memfd else BACKEND_HEAP, fresh
-            )
+            block = process_pool().lease(size, backend, fresh)
     if block == NULL:
         raise MemoryError(f"there is no memory for a block of {nbytes} bytes")
     return ksrv_wrap(block)
@@ -127,6 +145,18 @@ def adopt_fd(int fd, size_t nbytes) -> Block:
     if error == ADOPT_SEALS:
         raise ValueError("the shared block is not a memfd sealed against shrinking")
     raise OSError(f"descriptor {fd} cannot be mapped as a shared block")
+
+
+def use_pinning(uintptr_t pin, uintptr_t unpin) -> None:
+    """Name the functions that pin blocks for `Block.pin`, and unpin them when they are freed.
+
+    Args:
+        pin: The address of a C function such as `cudaHostRegister`: it is called with an address, a
+            number of bytes and the flag 1, and returns 0 when it is done; 0 for none.
+        unpin: The address of one such as `cudaHostUnregister`, called with the address; 0 for none.
+            Any thread calls it, also one without Python.
+    """
+    process_pool().use_pinning(<PinFunction>pin, <UnpinFunction>unpin)
 
 
 def array(Block block not None, dtype, shape, Py_ssize_t offset=0):
@@ -169,7 +199,7 @@ def statistics() -> dict:
     Returns:
         `leased` and `pooled` (blocks), `leased_bytes` and `pooled_bytes` (their capacities), `cap`
         (the most bytes that are pooled), `hits` and `misses` (leases served from the pool or not),
-        `copied_bytes`.
+        `pinned_bytes` (of leased and pooled blocks), `copied_bytes`.
     """
     cdef BufferPoolStatistics s = process_pool().statistics()
     return {
@@ -180,6 +210,7 @@ def statistics() -> dict:
         "cap": s.cap_bytes,
         "hits": s.hits,
         "misses": s.misses,
+        "pinned_bytes": s.pinned_bytes,
         "copied_bytes": process_pool().copied_bytes.load(),
     }
 
