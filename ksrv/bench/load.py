@@ -22,7 +22,8 @@ import numpy as np
 
 from ksrv.client import grpc_calls
 from ksrv.client.errors import ClientError
-from ksrv.client.http1 import Connection, make_target, pieces_of
+from ksrv.client.http1.blocking import Connection
+from ksrv.client.http1.messages import make_target, pieces_of
 from ksrv.client.operations import Operation
 from ksrv.client.rest import answer_of, http_request
 from ksrv.client.tensors import Array

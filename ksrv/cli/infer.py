@@ -83,7 +83,8 @@ def _send_document(
     file: Path, model: str, version: str, url: str, credentials: Credentials, timeout: float
 ) -> "InferResult":
     """Send a request that is written out."""
-    from ksrv.client.http1 import ConnectionPool, make_target
+    from ksrv.client.http1.blocking import ConnectionPool
+    from ksrv.client.http1.messages import make_target
     from ksrv.client.operations import Operation
     from ksrv.client.rest import HttpRequest, answer_of
 

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 from ksrv.client import grpc_calls
 from ksrv.client.blocking import with_scheme
 from ksrv.client.errors import ClientError, ConnectionFailed, DeadlineExceeded, Unavailable
-from ksrv.client.http1 import AsyncConnectionPool, make_target
+from ksrv.client.http1.asynchronous import AsyncConnectionPool
+from ksrv.client.http1.messages import make_target
 from ksrv.client.operations import (
     Document,
     InferResult,

@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 
 from ksrv.client import grpc_calls
 from ksrv.client.errors import ClientError, ConnectionFailed, DeadlineExceeded, Unavailable
-from ksrv.client.http1 import ConnectionPool, make_target
+from ksrv.client.http1.blocking import ConnectionPool
+from ksrv.client.http1.messages import make_target
 from ksrv.client.operations import (
     Document,
     InferResult,

@@ -161,6 +161,8 @@ def test_a_kept_connection_that_the_server_has_closed_is_made_anew(scripted, kin
         ([b"SSH-2.0-OpenSSH\r\n\r\n"], "does not speak HTTP"),
         ([b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n"], "no number"),
         ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"], "chunk"),
+        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n"], "chunk"),
+        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1_0\r\n"], "chunk"),
         ([b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000], "longer than"),
     ],
 )

@@ -1,0 +1,217 @@
+"""Requests as bytes, heads of answers, and what goes wrong, the same for both clients."""
+
+import ssl
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from ksrv.client.errors import ConnectionFailed, DeadlineExceeded
+from ksrv.client.rest import HttpRequest
+from ksrv.client.tensors import Block
+
+HEAD_BYTES = 65536
+"""A longer response head, or chunk's first line, is refused."""
+
+IDLE_CONNECTIONS = 64
+"""How many connections a pool keeps."""
+
+_JOINED_BYTES = 65536
+_CHUNK_DIGITS = 16
+_HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where requests go.
+
+    Attributes:
+        authority: HOST:PORT as the `Host` header has it.
+        prefix: The path of a proxy, before every path.
+        fields: Header lines that every request has.
+    """
+
+    host: str
+    port: int
+    authority: str
+    prefix: str
+    tls: ssl.SSLContext | None
+    fields: str
+
+
+def make_target(
+    url: str, token: str | None, ca: str | None, certificate: tuple[str, str] | None
+) -> Target:
+    """Return the target of an http or https URL.
+
+    Args:
+        url: The URL.
+        token: The bearer token, or None.
+        ca: A file (PEM) of the authorities to trust instead of the system's, or None.
+        certificate: Files (PEM) of the client's certificate chain and key, or None.
+
+    Raises:
+        ValueError: The URL or the token cannot be.
+        OSError: A file cannot be read.
+    """
+    parts = urlsplit(url)
+    if not parts.hostname:
+        raise ValueError(f"expected http://HOST:PORT, got {url!r}")
+    encrypted = parts.scheme == "https"
+    authority = parts.netloc.rpartition("@")[2]
+    fields = [f"Host: {authority}", "User-Agent: ksrv-client", "Accept: */*"]
+    if token is not None:
+        if not token.isprintable() or not token.isascii():
+            raise ValueError("a token consists of printable ASCII characters")
+        fields.append(f"Authorization: Bearer {token}")
+    tls = None
+    if encrypted:
+        tls = ssl.create_default_context(cafile=ca)
+        if certificate is not None:
+            tls.load_cert_chain(*certificate)
+    port = parts.port or (443 if encrypted else 80)
+    prefix = parts.path.rstrip("/")
+    return Target(parts.hostname, port, authority, prefix, tls, "\r\n".join(fields))
+
+
+def head_of(target: Target, request: HttpRequest) -> bytes:
+    """Return the head of a request.
+
+    Args:
+        target: Where it goes.
+        request: The request.
+    """
+    lines = [f"{request.method} {target.prefix}{request.path} HTTP/1.1", target.fields]
+    lines += [f"{name}: {value}" for name, value in request.headers]
+    if request.method != "GET":
+        lines.append(f"Content-Length: {sum(len(block) for block in request.blocks)}")
+    return "\r\n".join([*lines, "\r\n"]).encode("ascii")
+
+
+def pieces_of(target: Target, request: HttpRequest) -> list[Block]:
+    """Return a request as pieces to send, small ones joined.
+
+    Args:
+        target: Where it goes.
+        request: The request.
+    """
+    pieces: list[Block] = []
+    small: list[Block] = [head_of(target, request)]
+    size = len(small[0])
+    for block in request.blocks:
+        if size + len(block) > _JOINED_BYTES:
+            pieces.append(b"".join(small))
+            small, size = [], 0
+            if len(block) > _JOINED_BYTES:
+                pieces.append(block)
+                continue
+        small.append(block)
+        size += len(block)
+    return [piece for piece in (*pieces, b"".join(small)) if len(piece)]
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a response.
+
+    Attributes:
+        headers: By name in lower case; of several with one name the last.
+    """
+
+    status: int
+    version: str
+    headers: dict[str, str]
+
+    @property
+    def interim(self) -> bool:
+        """Whether the answer proper is still to come."""
+        return 100 <= self.status < 200 and self.status != 101
+
+    @property
+    def chunked(self) -> bool:
+        """Whether the body comes in chunks."""
+        return self.headers.get("transfer-encoding", "").lower().endswith("chunked")
+
+    @property
+    def length(self) -> int | None:
+        """The body's bytes; None where its end is the connection's."""
+        if self.status in (204, 304):
+            return 0
+        text = self.headers.get("content-length")
+        if text is None:
+            return None
+        if not text.isdigit():
+            raise ConnectionFailed(f"the answer's Content-Length is no number: {text[:40]!r}")
+        return int(text)
+
+    @property
+    def keeps_open(self) -> bool:
+        """Whether the connection can take another request."""
+        closes = "close" in self.headers.get("connection", "").lower()
+        bounded = self.chunked or self.length is not None
+        return self.version == "HTTP/1.1" and not closes and bounded
+
+
+def parse_head(content: bytes) -> Head:
+    """Return the head of a response.
+
+    Args:
+        content: Its bytes up to the empty line.
+
+    Raises:
+        ConnectionFailed: They are no such head.
+    """
+    first, *lines = content.decode("latin-1").rstrip("\r\n").split("\r\n")
+    version, _, rest = first.partition(" ")
+    status = rest[:3]
+    if not version.startswith("HTTP/1.") or not (status.isdigit() and len(status) == 3):
+        raise ConnectionFailed(f"the server does not speak HTTP/1.1; it answered {first[:60]!r}")
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return Head(int(status), version, headers)
+
+
+class BrokenConnection(ConnectionFailed):
+    """The connection ended before any of the answer had come, so the request may be sent anew."""
+
+
+def chunk_size(line: bytes) -> int:
+    """Return the size that a chunk's first line announces.
+
+    Args:
+        line: The line.
+
+    Raises:
+        ConnectionFailed: It announces none.
+    """
+    text = line.partition(b";")[0].strip()
+    if not 0 < len(text) <= _CHUNK_DIGITS or not set(text) <= _HEX_DIGITS:  # int() takes -1 and 1_0
+        raise ConnectionFailed(f"a chunk of the answer begins with {text[:40]!r}")
+    return int(text, 16)
+
+
+def failure_text(error: BaseException, target: Target) -> str:
+    """Return what to say of a connection that failed.
+
+    Args:
+        error: The failure.
+        target: Where the connection goes.
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of {target.authority} is not accepted: {error.verify_message}; "
+            f"ca= names the file of an authority to trust"
+        )
+    return f"no answer from {target.authority}: {error}"
+
+
+def failure(error: BaseException, target: Target) -> ConnectionFailed | DeadlineExceeded:
+    """Return the error of a call whose connection failed.
+
+    Args:
+        error: The failure.
+        target: Where the connection goes.
+    """
+    if isinstance(error, TimeoutError):
+        return DeadlineExceeded(f"no answer from {target.authority} in time")
+    return ConnectionFailed(failure_text(error, target))
