@@ -21,6 +21,10 @@ class ExecutorDied(HandlerFailed):
     """
 
 
+class ExecutorAbsent(ExecutorDied):
+    """No process was there to be given the batch, which is tried again as if for the first time."""
+
+
 class Executor(Protocol):
     """One instance of a model: the handler and whatever it runs in.
 

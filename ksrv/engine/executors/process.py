@@ -19,7 +19,7 @@ from ksrv._native.ipc.batch_ring import WorkerRing
 from ksrv._native.ipc.channel import Channel, ChannelClosed, ChannelError, Frame, Link
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.buffer_pool import Block
-from ksrv.engine.executors import ExecutorDied, messages
+from ksrv.engine.executors import ExecutorAbsent, ExecutorDied, messages
 from ksrv.engine.executors.backoff import Backoff
 from ksrv.engine.executors.calls import HandlerCalls
 from ksrv.engine.executors.environment import handler_environment
@@ -231,6 +231,7 @@ class ProcessExecutor:
             The outputs, as views of blocks that are not reused until the views are gone.
 
         Raises:
+            ExecutorAbsent: The process had gone before.
             ExecutorDied: The process went, or answered what no process in its right mind answers.
             DeadlineExceeded: The deadline passed.
             KsrvError: The handler failed the whole batch.
@@ -374,9 +375,9 @@ class ProcessExecutor:
     def _living(self) -> tuple[Link, HandlerProcess]:
         link, process = self._link, self._process
         if link is None or process is None or not self._loaded:
-            raise ExecutorDied(f"{self._label} is not running")
+            raise ExecutorAbsent(f"{self._label} is not running")
         if process.ending is not None:
-            raise ExecutorDied(f"{self._label} {process.ending}")
+            raise ExecutorAbsent(f"{self._label} {process.ending}")
         return link, process
 
     def _drop_process(self) -> None:

@@ -29,7 +29,7 @@ from ksrv._native.queue.stats import Stats
 from ksrv._native.server.batch_runner import APART, MAX_INLINE_CREDIT, QUICK_NS, BatchRunner
 from ksrv.engine.batches.batch import GrowingBatch, PendingBatch, RunnableBatch, finish
 from ksrv.engine.batches.fast_batch import fast_batches
-from ksrv.engine.executors import Executor, ExecutorDied
+from ksrv.engine.executors import Executor, ExecutorAbsent, ExecutorDied
 from ksrv.engine.executors.restarts import ExecutorRestarts
 from ksrv.engine.instances.concurrent_instance import ConcurrentExecutor, ConcurrentInstance
 from ksrv.engine.instances.host import InstanceHost
@@ -359,19 +359,22 @@ class Instance(BatchRunner):
     def _requeue(self, batch: RunnableBatch, error: ExecutorDied) -> KsrvError | None:
         """Queue the requests of a batch again whose executor died; return an error to end them."""
         name = self._host.spec.name
-        log.error("the model %s, instance %d: %s", name, self.number, error.message)
-        # A second run would send the intermediate answers of the first again.
-        if not self._host.retry or batch.streamed:
-            return error
-        if batch.attempts:
-            return HandlerFailed(
-                f"the request ended two handler processes of the model {name} and is not tried "
-                f"again: {error.message}"
-            )
+        attempts = batch.attempts
+        if not isinstance(error, ExecutorAbsent):  # which ended before and has had its line
+            log.error("the model %s, instance %d: %s", name, self.number, error.message)
+            # A second run would send the intermediate answers of the first again.
+            if not self._host.retry or batch.streamed:
+                return error
+            if attempts:
+                return HandlerFailed(
+                    f"the request ended two handler processes of the model {name} and is not tried "
+                    f"again: {error.message}"
+                )
+            attempts = 1
         # Each request alone, so that a request that kills its process ends no other request.
         for handle in batch.handles:
             again = self.new_batch()
-            again.attempts = 1
+            again.attempts = attempts
             again.fill([handle], self.queue, self.stats)
             if again.handles:
                 self._host.requeue(again)

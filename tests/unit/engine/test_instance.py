@@ -9,7 +9,7 @@ import pytest
 
 from ksrv._native.memory import buffer_pool
 from ksrv._native.memory.memory_budget import PROCESS
-from ksrv.engine.executors import ExecutorDied
+from ksrv.engine.executors import ExecutorAbsent, ExecutorDied
 from ksrv.engine.instances import instance
 from ksrv.errors import DeadlineExceeded, HandlerFailed, NotReady
 from ksrv.request import BatchOutputs, InferRequest
@@ -218,6 +218,30 @@ def test_without_retry_a_death_fails_the_batch():
     with pytest.raises(ExecutorDied):
         served.infer(request(id="kill-once"))
     assert served.infer(request(id="after")).id == "after"
+    served.close()
+
+
+@pytest.mark.parametrize("retry", [True, False])
+def test_a_batch_that_met_a_dead_process_was_not_tried(retry):
+    """Neither counts: the process that had gone before, nor the policy for those that ran."""
+    log = []
+
+    class Absent(Mortal):
+        absences = 3
+
+        def answer(self, batch):
+            if Absent.absences:
+                Absent.absences -= 1
+                self.alive = False
+                raise ExecutorAbsent("the process was killed by SIGKILL")
+            return super().answer(batch)
+
+    served = engine(source(retry=retry), make=lambda one, number, threads: Absent(one, number, log))
+    assert served.infer(request(id="a", value=3.0)).outputs[0].data[0, 0] == 6.0
+    assert log.count(("start", 0)) == 4
+    if retry:
+        Absent.absences = 1
+        assert served.infer(request(id="kill-once", value=4.0)).outputs[0].data[0, 0] == 8.0
     served.close()
 
 
