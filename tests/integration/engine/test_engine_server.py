@@ -191,7 +191,7 @@ def test_a_handler_that_runs_past_the_deadline_is_left_at_it(server, client, mod
     with Hold(server, model) as hold:
         while not hold.began():  # the deadline may pass before a handler is there
             status, text = client.infer(model, ONE, hold=hold.turn)
-            assert status == 504 and "deadline" in text
+            assert status == 504 and "deadline" in text, text
 
 
 def test_a_requests_own_deadline_holds_before_the_models(server, client):
