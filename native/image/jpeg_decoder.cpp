@@ -16,6 +16,7 @@
 #include <new>
 
 #include "image/row_memory.hpp"
+#include "jpeg/mcu_decoder.hpp"
 
 namespace ksrv {
 namespace {
@@ -55,6 +56,7 @@ struct Decompressor {
     jpeg_decompress_struct state;
     ErrorManager errors;
     RowMemory rows;
+    McuDecoder codes;
 };
 
 J_COLOR_SPACE color_space(PixelOrder order) noexcept {
@@ -129,6 +131,7 @@ Decoded decode_with(Decompressor &one, const JpegJob &job, RowReceiver &receiver
     state->scale_denom = job.reduction;
     state->buffered_image = FALSE;
     jpeg_start_decompress(state);
+    if (!job.library_codes) one.codes.take_over(state);
     const unsigned height = state->output_height, width = state->output_width;
     const unsigned channels = static_cast<unsigned>(state->output_components);
     if (height != job.height || width != job.width || channels != (job.order == PixelOrder::grey ? 1 : 3))

@@ -1,6 +1,7 @@
 // libFuzzer target for native/image/jpeg_decoder.hpp and native/resize/row_resize.hpp: whatever the file and
 // whatever size the header check is said to have seen, every row stays inside of the picture and of the
-// window, and a window is the same whether rows and columns outside of it are decoded or skipped.
+// window, a window is the same whether rows and columns outside of it are decoded or skipped, and a picture is
+// the library's own whoever reads its codes.
 
 #include <cstdint>
 #include <cstdlib>
@@ -53,6 +54,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     std::unique_ptr<std::uint8_t[]> picture(new std::uint8_t[row * job.height]);
     ksrv::WholePicture whole(picture.get(), static_cast<std::ptrdiff_t>(row));
     const ksrv::Decoded first = ksrv::decode_jpeg(job, whole);
+
+    if (first == ksrv::Decoded::whole) {
+        ksrv::JpegJob all_by_library = job;
+        all_by_library.library_codes = true;
+        std::unique_ptr<std::uint8_t[]> wanted(new std::uint8_t[row * job.height]);
+        ksrv::WholePicture receiver(wanted.get(), static_cast<std::ptrdiff_t>(row));
+        const ksrv::Decoded result = ksrv::decode_jpeg(all_by_library, receiver);
+        if (result == ksrv::Decoded::no_memory) return 0;
+        if (result != first || std::memcmp(picture.get(), wanted.get(), row * job.height) != 0) std::abort();
+    }
 
     ksrv::ResizeWindow job_window{};
     job_window.height = job.height;

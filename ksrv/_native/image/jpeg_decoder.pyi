@@ -3,4 +3,6 @@ from ksrv.request import Array, Element
 VERSION: str
 ORDERS: dict[str, int]
 
-def decode_jpeg_into(file: Element, picture: Array, order: str, reduction: int = 1) -> bool: ...
+def decode_jpeg_into(
+    file: Element, picture: Array, order: str, reduction: int = 1, *, library_codes: bool = False
+) -> bool: ...

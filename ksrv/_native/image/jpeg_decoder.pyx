@@ -37,7 +37,7 @@ cdef bint is_whole(Decoded result) except -1:
     return result == Decoded.whole
 
 
-def decode_jpeg_into(file, picture, str order, int reduction=1):
+def decode_jpeg_into(file, picture, str order, int reduction=1, *, bint library_codes=False):
     """Decode a JPEG into memory.
 
     Args:
@@ -46,6 +46,7 @@ def decode_jpeg_into(file, picture, str order, int reduction=1):
             `reduction` and rounded up.
         order: "GRAY" for one channel, "BGR" or "RGB" for three.
         reduction: By what the decoder scales down: 1, 2, 4 or 8.
+        library_codes: Leaves Huffman codes to the library, to compare the two.
 
     Returns:
         Whether the picture was decoded. If not, it holds anything, and another decoder must look:
@@ -66,6 +67,7 @@ def decode_jpeg_into(file, picture, str order, int reduction=1):
     PyObject_GetBuffer(file, &view, PyBUF_SIMPLE)
     try:
         fill_job(&job, &view, order, reduction, plane.height, plane.width)
+        job.library_codes = library_codes
         receiver = new WholePicture(<uint8_t *>plane.view.buf, plane.row_bytes)
         try:
             with nogil:
