@@ -11,6 +11,7 @@ from tritonclient.utils import InferenceServerException
 
 from ksrv.testing import Server
 from tests.support.onnx_models import run, write_add_sub, write_graph, write_scale
+from tests.support.triton_repository import infer, write_folder
 
 ADD_SUB = """
 name: "add_sub"
@@ -31,24 +32,14 @@ parameters { key: "intra_op_thread_count" value { string_value: "1" } }
 """
 
 
-def write_triton(root, name, config, **files):
-    """A model's folder with its config.pbtxt; empty versions are made for ensembles."""
-    folder = root / name
-    (folder / "1").mkdir(parents=True)
-    if config is not None:
-        (folder / "config.pbtxt").write_text(config)
-    for file, text in files.items():
-        (folder / file.replace("_txt", ".txt")).write_text(text)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
     root = tmp_path_factory.mktemp("triton")
-    folder = write_triton(root, "add_sub", ADD_SUB, labels_txt="one\ntwo\nthree\nfour\n")
+    folder = write_folder(root, "add_sub", ADD_SUB)
+    (folder / "labels.txt").write_text("one\ntwo\nthree\nfour\n")
     write_add_sub(folder / "1/model.onnx")
     write_add_sub(folder / "3/model.onnx")
-    folder = write_triton(
+    folder = write_folder(
         root,
         "reshaped",
         """
@@ -75,9 +66,9 @@ def repository(tmp_path_factory):
         },
         {"axes": np.int64([1, 2])},
     )
-    folder = write_triton(root, "completed", 'backend: "onnxruntime" dynamic_batching {}')
+    folder = write_folder(root, "completed", 'backend: "onnxruntime" dynamic_batching {}')
     write_scale(folder / "1/model.onnx", 3)
-    folder = write_triton(
+    folder = write_folder(
         root,
         "lengths",
         """
@@ -98,22 +89,6 @@ def repository(tmp_path_factory):
 def server(repository):
     with Server(repository) as running:
         yield running
-
-
-def infer(module, server, model, inputs, outputs=None, **options):
-    """Call a model with one of tritonclient's clients."""
-    address = server.http if module is tritonclient.http else server.grpc
-    client = module.InferenceServerClient(address)
-    tensors = []
-    for name, value in inputs.items():
-        kind = {"float32": "FP32", "int64": "INT64", "object": "BYTES"}[str(value.dtype)]
-        tensor = module.InferInput(name, list(value.shape), kind)
-        tensor.set_data_from_numpy(value)
-        tensors.append(tensor)
-    try:
-        return client.infer(model, tensors, outputs=outputs, **options)
-    finally:
-        client.close()
 
 
 both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])

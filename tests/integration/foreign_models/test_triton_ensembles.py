@@ -1,0 +1,177 @@
+"""Ensembles of a Triton repository: steps of several models, by composition."""
+
+import threading
+
+import numpy as np
+import pytest
+import requests
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from ksrv.testing import Server
+from tests.support.models import write_model
+from tests.support.onnx_models import write_add_sub, write_graph, write_scale
+from tests.support.triton_repository import infer, write_folder
+
+both = pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
+
+SCALE = """
+platform: "onnxruntime_onnx" max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: 4 } output { name: "y" data_type: TYPE_FP32 dims: 4 }
+dynamic_batching {}
+"""
+ADD_SUB = """
+backend: "onnxruntime" max_batch_size: 8
+input { name: "INPUT0" data_type: TYPE_FP32 dims: 4 }
+input { name: "INPUT1" data_type: TYPE_FP32 dims: 4 }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 4 }
+output { name: "OUTPUT1" data_type: TYPE_FP32 dims: 4 }
+"""
+DIAMOND = """
+name: "diamond"
+platform: "ensemble"
+max_batch_size: 6
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [
+  { name: "SUM" data_type: TYPE_FP32 dims: [ 4 ] },
+  { name: "THREEFOLD" data_type: TYPE_FP32 dims: [ 4 ] }
+]
+ensemble_scheduling {
+  step [
+    {
+      model_name: "add_sub" model_version: -1
+      input_map { key: "INPUT0" value: "twofold" } input_map { key: "INPUT1" value: "THREEFOLD" }
+      output_map { key: "OUTPUT0" value: "SUM" }
+    },
+    { model_name: "by_two" model_version: 1
+      input_map { key: "x" value: "IN" } output_map { key: "y" value: "twofold" } },
+    { model_name: "by_three" model_version: -1
+      input_map { key: "x" value: "IN" } output_map { key: "y" value: "THREEFOLD" } }
+  ]
+}
+"""
+CHOOSY = """
+from ksrv import BaseHandler, InferenceError
+
+
+class Choosy(BaseHandler):
+    def inference(self, x):
+        for row, values in enumerate(x):
+            if values[0] < 0:
+                self.context.batch.fail(row, "a row below zero", 422)
+        return {"y": x}
+"""
+GUARDED = """
+platform: "ensemble" max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: 4 } output { name: "y" data_type: TYPE_FP32 dims: 4 }
+ensemble_scheduling {
+  step { model_name: "choosy" input_map { key: "x" value: "x" } output_map { key: "y" value: "kept" } }
+  step { model_name: "by_two" input_map { key: "x" value: "kept" } output_map { key: "y" value: "y" } }
+}
+"""
+TEXTS = """
+platform: "ensemble"
+input { name: "text" data_type: TYPE_STRING dims: -1 }
+output { name: "again" data_type: TYPE_STRING dims: -1 }
+ensemble_scheduling {
+  step { model_name: "same" input_map { key: "s" value: "text" } output_map { key: "t" value: "again" } }
+}
+"""
+
+
+@pytest.fixture(scope="module", params=["inline", "process"])
+def server(request, tmp_path_factory):
+    root = tmp_path_factory.mktemp("ensembles")
+    for name, factor in (("by_two", 2), ("by_three", 3)):
+        write_scale(write_folder(root, name, SCALE) / "1/model.onnx", factor)
+    write_add_sub(write_folder(root, "add_sub", ADD_SUB) / "1/model.onnx")
+    write_folder(root, "diamond", DIAMOND)
+    write_folder(root, "guarded", GUARDED)
+    write_folder(root, "texts", TEXTS)
+    same = write_folder(
+        root,
+        "same",
+        'input { name: "s" data_type: TYPE_STRING dims: -1 }'
+        'output { name: "t" data_type: TYPE_STRING dims: -1 }',
+    )
+    write_graph(
+        same / "1/model.onnx",
+        [("Identity", ["s"], ["t"], {})],
+        {"s": ("BYTES", ("N",))},
+        {"t": ("BYTES", ("N",))},
+    )
+    yaml = (
+        "inputs: [{name: x, datatype: FP32, shape: [-1, 4]}]\n"
+        "outputs: [{name: y, datatype: FP32, shape: [-1, 4]}]\n"
+        f"batching: {{max_batch_size: 8}}\nexecutor: {request.param}\n"
+    )
+    write_model(root, "choosy", CHOOSY, yaml)
+    with Server(root) as running:
+        yield running
+
+
+@both
+def test_steps_run_in_the_order_of_their_tensors(module, server):
+    x = np.random.default_rng(1).standard_normal((5, 4)).astype(np.float32)
+    answer = infer(module, server, "diamond", {"IN": x})
+    np.testing.assert_array_equal(answer.as_numpy("THREEFOLD"), x * 3)
+    np.testing.assert_array_equal(answer.as_numpy("SUM"), x * 2 + x * 3)
+
+
+def test_metadata_and_configuration(server):
+    client = tritonclient.http.InferenceServerClient(server.http)
+    metadata = client.get_model_metadata("diamond")
+    assert (metadata["platform"], metadata["versions"]) == ("ensemble", ["1"])
+    assert metadata["inputs"] == [{"name": "IN", "datatype": "FP32", "shape": [-1, 4]}]
+    config = client.get_model_config("diamond")
+    assert (config["max_batch_size"], config["input"][0]["dims"]) == (6, [4])
+
+
+@both
+def test_only_wanted_outputs_are_answered(module, server):
+    wanted = [module.InferRequestedOutput("SUM")]
+    answer = infer(module, server, "diamond", {"IN": np.ones((1, 4), np.float32)}, wanted)
+    assert answer.as_numpy("SUM").tolist() == [[5] * 4] and answer.as_numpy("THREEFOLD") is None
+
+
+@both
+def test_more_rows_than_the_ensemble_takes_are_refused(module, server):
+    with pytest.raises(InferenceServerException, match=r"7 rows.*max_batch_size.*6"):
+        infer(module, server, "diamond", {"IN": np.ones((7, 4), np.float32)})
+
+
+@both
+def test_texts_pass_through_models_without_batches(module, server):
+    text = np.array([b"one", "zwölf".encode(), b""], object)
+    answer = infer(module, server, "texts", {"text": text})
+    assert answer.as_numpy("again").tolist() == text.tolist()
+
+
+def test_a_row_that_fails_in_a_step_fails_its_own_request(server):
+    outcomes = {}
+
+    def call(number):
+        sign = -1 if number % 4 == 0 else 1
+        x = [sign * number] * 4 if number else [-1] * 4
+        body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": x}]}
+        answer = requests.post(f"{server.url}/v2/models/guarded/infer", json=body)
+        outcomes[number] = (answer.status_code, answer.json())
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, (status, answer) in outcomes.items():
+        if number % 4 == 0:
+            assert (status, answer["error"]) == (422, "a row below zero")
+        else:
+            assert status == 200 and answer["outputs"][0]["data"] == [2 * number] * 4
+
+
+def test_models_of_an_ensemble_join_its_requests_in_statistics(server):
+    before = requests.get(f"{server.url}/v2/models/by_three/stats").json()["model_stats"][0]
+    infer(tritonclient.http, server, "diamond", {"IN": np.ones((3, 4), np.float32)})
+    after = requests.get(f"{server.url}/v2/models/by_three/stats").json()["model_stats"][0]
+    assert after["inference_count"] == before["inference_count"] + 3
