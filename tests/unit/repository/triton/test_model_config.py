@@ -1,0 +1,286 @@
+"""What becomes of a config.pbtxt: settings, a report on every key, errors with file and line."""
+
+import os
+
+import pytest
+
+from ksrv.repository.layout import Repository
+from ksrv.repository.triton.model_config import IGNORED, REFUSED
+from ksrv.repository.triton.model_keys import ModelKeys
+from ksrv.source import Batching, Cache, VersionPolicy
+
+TENSORS = """
+input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }
+output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] }
+"""
+ONNX = 'backend: "onnxruntime"\nmax_batch_size: 8\n' + TENSORS
+
+
+def entry_of(root, config, *, name="m", versions=("1",), file="model.onnx", raw=None):
+    folder = root / name
+    for version in versions:
+        (folder / version).mkdir(parents=True)
+        if file:
+            (folder / version / file).write_bytes(b"")
+    if not versions:
+        folder.mkdir()
+    (folder / "config.pbtxt").write_bytes(config.encode() if raw is None else raw)
+    return Repository([root]).scan()[name]
+
+
+def config_of(root, config, **options):
+    entry = entry_of(root, config, **options)
+    assert entry.error is None
+    return entry.versions["1"].config
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("", "batching", Batching(max_batch_size=8)),
+        ("dynamic_batching { max_queue_delay_microseconds: 1500 }", "batching",
+         Batching(max_batch_size=8, max_delay_ms=1.5)),
+        ("dynamic_batching { default_queue_policy { max_queue_size: 7 } }", "queue_size", 7),
+        ("dynamic_batching { default_queue_policy { max_queue_size: 0 } }", "queue_size", 100),
+        ("instance_group [ { count: 3 kind: KIND_CPU } ]", "instances", 3),
+        ("instance_group [ { count: 3 kind: KIND_CPU } ]", "device", "cpu"),
+        ("instance_group { kind: KIND_GPU gpus: [ 1 ] }", "device", "cuda:1"),
+        ("instance_group { kind: KIND_GPU gpus: [ 0, 1 ] count: 2 }", "instances", 4),
+        ("instance_group [ { count: 1 }, { count: 2 } ]", "instances", 3),
+        ("version_policy { latest { num_versions: 2 } }", "version_policy", VersionPolicy(latest=2)),
+        ("version_policy: { all: {} }", "version_policy", VersionPolicy(latest=0)),
+        ("version_policy: { specific: { versions: [ 1 ] } }", "version_policy",
+         VersionPolicy(specific=(1,))),
+        ("response_cache { enable: true }", "cache", Cache()),
+        ("response_cache { enable: false }", "cache", None),
+        ('parameters { key: "intra_op_thread_count" value: { string_value: "3" } }', "threads", 3),
+        ('parameters [ { key: "a" value { string_value: "b" } } ]', "parameters", {"a": "b"}),
+        ("", "platform", "onnxruntime_onnx"),
+    ],
+)  # fmt: skip
+def test_keys_become_settings(tmp_path, text, field, value):
+    assert getattr(config_of(tmp_path, ONNX + text), field) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "platform"),
+    [
+        ("", "model.onnx", "onnxruntime_onnx"),
+        ("", "model.pt", "pytorch_libtorch"),
+        ('default_model_filename: "net.pt"', "net.pt", "pytorch_libtorch"),
+        ('platform: "pytorch_libtorch"', "model.pt", "pytorch_libtorch"),
+        ('backend: "openvino"', "model.xml", None),
+    ],
+)
+def test_the_backend_or_the_file_decides(tmp_path, text, file, platform):
+    config = config_of(tmp_path, text + TENSORS, file=file)
+    assert (config.platform, config.model) == (platform, str(tmp_path / "m/1" / file))
+
+
+def test_an_onnx_folder_with_external_data(tmp_path):
+    folder = tmp_path / "m/1/model.onnx"
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").write_bytes(b"")
+    (tmp_path / "m/config.pbtxt").write_text(ONNX)
+    entry = Repository([tmp_path]).scan()["m"]
+    assert entry.versions["1"].config.model == str(folder / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sequence_batching { }", "sequence_batching: sequences"),
+        ("batch_input { kind: X }", "batch_input:"),
+        ('model_operations { op_library_filename: "x.so" }', "model_operations: libraries"),
+        ("model_transaction_policy { decoupled: true }", "decoupled: one request has one answer"),
+        ("instance_group [ { kind: KIND_CPU }, { kind: KIND_GPU } ]", "KIND_CPU, KIND_GPU"),
+        ("instance_group { count: 1024 gpus: [0, 1] }", "2048 instances"),
+        ("instance_group { passive: true }", "passive: every instance"),
+        ('parameters { key: "CPU_EXTENSION_PATH" value { string_value: "x.so" } }', "custom"),
+        ('input { name: "z" data_type: TYPE_FP32 dims: 1 optional: true }', "input.optional"),
+        ('runtime: "model.py"', "runtime"),
+        ('output { name: "a" data_type: TYPE_FP32 dims: 1 label_filename: "a.txt" }'
+         'output { name: "b" data_type: TYPE_FP32 dims: 1 label_filename: "b.txt" }', "labels"),
+    ],
+)  # fmt: skip
+def test_what_would_give_other_answers_is_refused_by_name(tmp_path, text, said):
+    entry = entry_of(tmp_path, ONNX + text)
+    assert not entry.versions
+    assert entry.error.startswith(f"{tmp_path}/m/config.pbtxt asks for what ksrv does not do: ")
+    assert said in entry.error
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('backend: "python"', "'python' is not served; what it does is written as a handler"),
+        ('backend: "tensorrt"', "'tensorrt' is not served; ksrv serves onnxruntime"),
+        ('platform: "tensorflow_savedmodel"', "'tensorflow_savedmodel' is not served"),
+    ],
+)
+def test_other_backends_are_refused_by_name(tmp_path, text, said):
+    assert said in entry_of(tmp_path, text + TENSORS).error
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("nonsense: 1", 5, "nonsense: unknown key"),
+        ("dynamic_baching { }", 5, "did you mean dynamic_batching?"),
+        ("dynamic_batching { delay: 1 }", 5, "dynamic_batching.delay: unknown key"),
+        ("max_batch_size: 4", 2, "max_batch_size: has 2 values; expected one"),
+        ('version_policy { latest { num_versions: 0 } }', 5, "expected a whole number from 1"),
+        ("version_policy { latest {} all {} }", 5, "exclude each other"),
+        ("version_policy { specific { versions: 9 } }", 5, "names the versions 9"),
+        ("response_cache { enable: yes }", 5, "expected true or false, found 'yes'"),
+        ("instance_group { kind: KIND_TPU }", 5, "expected one of KIND_AUTO"),
+        ("instance_group { kind: \"KIND_CPU\" }", 5, "expected a name without quotes"),
+        ("instance_group { count: 99999999999 }", 5, "expected a whole number from 1 to 1024"),
+        ("name: other", 5, "expected a text in quotes, found other"),
+        ('name: "other"', 5, "name: is 'other', and the folder is called 'm'"),
+        ('platform: "pytorch_libtorch"', 1, "backend: is 'onnxruntime'"),
+        ("ensemble_scheduling { step { model_name: 'a' } }", 5, "of no use to the backend"),
+        ('input { name: "x" data_type: TYPE_FP32 dims: 1 }', 5, "'x' is declared twice"),
+        ('input { name: "z" data_type: TYPE_FLOAT dims: 1 }', 5, "expected one of TYPE_BOOL"),
+        ('input { name: "z" data_type: TYPE_FP32 dims: 0 }', 5, "a size is -1 or more than 0"),
+        ('input { name: "z" data_type: TYPE_FP32 dims: -2 }', 5, "expected a whole number from -1"),
+        ('input { name: "" data_type: TYPE_FP32 dims: 1 }', 5, "input[1].name"),
+        ('input { data_type: TYPE_FP32 dims: 1 }', 5, "this section needs a name"),
+        ('input { name: "z" data_type: TYPE_FP32 dims: 6 reshape { shape: [2, 2] } }', 5,
+         "[2, 2] does not hold as many values as the dims [6]"),
+        ('input { name: "z" data_type: TYPE_FP32 dims: [-1, 4] reshape { shape: [4, -1] } }', 5,
+         "does not hold as many values"),
+        ('parameters { key: "a" } parameters { key: "a" }', 5, "'a' is written twice"),
+        ('parameters { key: "intra_op_thread_count" value { string_value: "-1" } }', 5,
+         "expected a whole number from 0 to 4096"),
+        ("dynamic_batching { max_queue_delay_microseconds: 9999999999999 }", 5, "more than an hour"),
+        ("dynamic_batching { preferred_batch_size: x }", 5, "preferred_batch_size"),
+        ("{", 5, "expected a key, found '{'"),
+        ("name", 5, "expected ':' behind name, found the end of the file"),
+        ("name: ", 5, "expected a value, found the end of the file"),
+        ("dynamic_batching {", 5, "the file ends where '}' is missing"),
+        ('name: "m', 5, "a text is not ended on its line"),
+        ("[ext.name]: 1", 5, "extensions and Any messages are not read here"),
+        ("max_batch_size: 08", 5, "is octal"),
+        ("max_batch_size: " + "9" * 5000, 5, "a number of 5000 characters"),
+        ("a { " * 100, 5, "nested more than 64 levels deep"),
+        ("optimization: [" + "1," * 60000 + "1]", 5, "more than 50000 values"),
+        ('name: "\\xff"', 5, "the text is not UTF-8"),
+        ('name: "\\ud800"', 5, "is no character"),
+        ('name: "\\q"', 5, "the escape"),
+        ("name: \x01", 5, "is not read here"),
+    ],
+)  # fmt: skip
+def test_mistakes_have_file_line_and_key(tmp_path, text, line, said):
+    config = 'backend: "onnxruntime"\nmax_batch_size: 8' + TENSORS + text
+    entry = entry_of(tmp_path, config)
+    assert not entry.versions
+    if text == "max_batch_size: 4" or "platform" in text:
+        assert entry.error.startswith(f"{tmp_path}/m/config.pbtxt, line ")
+    else:
+        assert entry.error.startswith(f"{tmp_path}/m/config.pbtxt, line {line}: ")
+    assert said in entry.error
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"\xff\xfe\x00\x01" * 8, "not UTF-8 text"),
+        (b'name: "m"\n' + b"#" * 1_100_000, "longer than 1048576 bytes"),
+        (b"\x7fELF\x02\x01\x01", "is not read here"),
+    ],
+)
+def test_files_that_are_no_text_are_refused(tmp_path, raw, said):
+    assert said in entry_of(tmp_path, "", raw=raw).error
+
+
+@pytest.mark.parametrize(
+    "name", ["../../secret.onnx", "/etc/passwd", "..", "a/../../x.onnx", "\\000.onnx"]
+)
+@pytest.mark.parametrize("key", ["default_model_filename", "label_filename"])
+def test_files_outside_of_the_folder_are_refused(tmp_path, key, name):
+    (tmp_path / "secret.onnx").write_bytes(b"")
+    if key == "label_filename":
+        text = ONNX + f'output {{ name: "z" data_type: TYPE_FP32 dims: 1 {key}: "{name}" }}'
+    else:
+        text = ONNX + f'{key}: "{name}"'
+    entry = entry_of(tmp_path, text)
+    errors = [entry.error] if entry.error else [one.error for one in entry.versions.values()]
+    assert "leaves the model's folder" in errors[0]
+
+
+def test_links_out_of_the_folder_are_refused(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "model.onnx").write_bytes(b"")
+    (outside / "labels.txt").write_text("secret\n")
+    store = tmp_path / "store"
+    (store / "m/1").mkdir(parents=True)
+    os.symlink(outside / "model.onnx", store / "m/1/model.onnx")
+    (store / "m/config.pbtxt").write_text(ONNX)
+    entry = Repository([store]).scan()["m"]
+    assert "leads out of the model's folder" in entry.versions["1"].error
+    os.symlink(outside / "labels.txt", store / "m/labels.txt")
+    (store / "m/config.pbtxt").write_text(
+        ONNX + 'output { name: "z" data_type: TYPE_FP32 dims: 1 label_filename: "labels.txt" }'
+    )
+    assert "leads out of the model's folder" in Repository([store]).scan()["m"].error
+
+
+def test_a_missing_model_file_is_that_versions_error(tmp_path):
+    (tmp_path / "m/2").mkdir(parents=True)
+    entry = entry_of(tmp_path, ONNX + "version_policy { all {} }")
+    assert entry.error is None
+    assert entry.versions["1"].error is None
+    assert "m/2/model.onnx is missing" in entry.versions["2"].error
+
+
+def test_a_model_without_versions_says_so(tmp_path):
+    assert "holds no version folder" in entry_of(tmp_path, ONNX, versions=()).error
+
+
+def test_a_torchscript_model_needs_its_tensors(tmp_path):
+    entry = entry_of(tmp_path, 'backend: "pytorch"', file="model.pt")
+    assert "needs an input; only ONNX and OpenVINO files know their own" in entry.error
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [(("a__0", "b__2"), "end with [0, 2]; expected each place from 0 once"),
+     (("a__1", "b__1"), "end with [1, 1]")],
+)  # fmt: skip
+def test_places_that_leave_gaps_are_refused(tmp_path, names, said):
+    tensors = "".join(f'input {{ name: "{one}" data_type: TYPE_FP32 dims: 1 }}' for one in names)
+    entry = entry_of(tmp_path, 'backend: "pytorch"' + tensors, file="model.pt")
+    assert said in entry.error
+
+
+def test_every_key_that_is_not_looked_into_is_ignored_or_refused():
+    opaque = {
+        name for name in ModelKeys.__struct_fields__ if ModelKeys.__annotations__[name] is not None
+        and "Any" in str(ModelKeys.__annotations__[name])
+    }  # fmt: skip
+    assert opaque == {*IGNORED, *REFUSED}
+
+
+def test_ignored_keys_are_in_the_log_once(tmp_path, caplog):
+    (tmp_path / "m/1").mkdir(parents=True)
+    (tmp_path / "m/1/model.onnx").write_bytes(b"")
+    (tmp_path / "m/config.pbtxt").write_text(ONNX + "optimization { graph { level: 1 } }")
+    repository = Repository([tmp_path])
+    for _ in range(2):
+        assert repository.scan()["m"].error is None
+    (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert "optimization: ignored, it changes speed alone" in said
+    assert "max_batch_size: batches of up to 8 rows" in said
+
+
+@pytest.mark.parametrize("own", ["model.yaml", "handler.py", "1/model.yaml", "1/handler.py"])
+def test_a_folder_of_ksrvs_own_stays_one(tmp_path, own):
+    (tmp_path / "m/1").mkdir(parents=True)
+    (tmp_path / "m/1/model.onnx").write_bytes(b"")
+    (tmp_path / "m/config.pbtxt").write_text("nonsense")
+    text = "model: model.onnx\n" if own.endswith("yaml") else "def inference(x): return x\n"
+    (tmp_path / "m" / own).write_text(text)
+    entry = Repository([tmp_path]).scan()["m"]
+    assert entry.error is None and entry.report is None
