@@ -149,7 +149,7 @@ def _table(columns: list[str], rows: list[list[str]]) -> Iterator[str]:
 
 def settings_page() -> str:
     """Return the page of all settings, from their one definition."""
-    from ksrv.server.settings import SEVERAL, fields
+    from ksrv.server.settings_sources import SEVERAL, fields
 
     lines = [
         "# Settings", "",

@@ -434,7 +434,8 @@ def _torch() -> Iterator[Finding]:
 
 def settings() -> Iterator[Finding]:
     """Look at the variables that are settings."""
-    from ksrv.server.settings import SettingsError, resolve
+    from ksrv.server.settings import SettingsError
+    from ksrv.server.settings_sources import resolve
 
     try:
         resolved = resolve()

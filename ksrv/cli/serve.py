@@ -6,7 +6,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 import click
 
-from ksrv.server.settings import SEVERAL, SIZE_KEYS, Field, SettingsError, fields, resolve
+from ksrv.server.settings import SettingsError
+from ksrv.server.settings_sources import SEVERAL, SIZE_KEYS, Field, fields, resolve
 
 SECTIONS = {
     "Models": ("model_name", "model_settings", "reload", "debug", "poll_interval", "model_control",

@@ -6,7 +6,7 @@ The settings come from `KSRV_*` variables and the file that `KSRV_CONFIG` names;
 
 import sys
 
-from ksrv.server.settings import resolve
+from ksrv.server.settings_sources import resolve
 from ksrv.server.workers.gunicorn_hooks import Master
 
 _RESOLVED = resolve()

@@ -11,7 +11,8 @@ from ksrv.cli.main import main
 from ksrv.repository.layout import Repository
 from ksrv.repository.torchserve.model_config import archive_readers, read_archive
 from ksrv.server.config_properties import translate
-from ksrv.server.settings import SettingsError, resolve
+from ksrv.server.settings import SettingsError
+from ksrv.server.settings_sources import resolve
 from ksrv.source import ArchiveDefaults
 from ksrv.testing import Server
 from tests.integration.torchserve.test_handler_behaviours import (

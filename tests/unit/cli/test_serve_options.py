@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from ksrv.cli.main import main
-from ksrv.server.settings import SERVICE_VARIABLE, fields
+from ksrv.server.settings_sources import SERVICE_VARIABLE, fields
 
 
 @pytest.fixture

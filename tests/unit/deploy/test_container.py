@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ksrv import __version__
-from ksrv.server.settings import resolve
+from ksrv.server.settings_sources import resolve
 from tests.unit.deploy.packages import DEPLOY, need_program
 
 ROOT = DEPLOY.parent

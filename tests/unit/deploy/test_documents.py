@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from ksrv.server.settings import fields
+from ksrv.server.settings_sources import fields
 from tests.unit.deploy.packages import DEPLOY
 
 ROOT = DEPLOY.parent

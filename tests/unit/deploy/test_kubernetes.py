@@ -5,7 +5,7 @@ from copy import deepcopy
 import pytest
 import yaml
 
-from ksrv.server.settings import resolve
+from ksrv.server.settings_sources import resolve
 from tests.unit.deploy.kustomization import render
 from tests.unit.deploy.packages import DEPLOY, need
 

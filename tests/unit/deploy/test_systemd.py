@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from ksrv.server.settings import resolve
+from ksrv.server.settings_sources import resolve
 from tests.unit.deploy.packages import DEPLOY
 
 SYSTEMD = DEPLOY / "systemd"

@@ -1,6 +1,7 @@
 import pytest
 
-from ksrv.server.settings import SettingsError, fields, parse_size, resolve
+from ksrv.server.settings import SettingsError
+from ksrv.server.settings_sources import fields, parse_size, resolve
 
 MIB = 1024 * 1024
 

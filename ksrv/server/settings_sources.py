@@ -1,0 +1,308 @@
+"""Where the values of settings come from: flags, variables, the settings file, a config.properties.
+
+A flag beats a `KSRV_*` variable, which beats the settings file (YAML, JSON or TOML), which beats the
+default. Keys of a nested section are written `limits.body`: `--limits-body` as a flag,
+`KSRV_LIMITS__BODY` as a variable, a mapping in the file. Sizes take a unit: `64M`.
+
+Other programs set variables that begin with `KSRV_` too: Kubernetes describes a Service called ksrv, or
+ksrv-something, to every pod beside it. So an unknown variable never keeps a server from starting, and
+no setting may be called like one of Kubernetes'.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+import yaml
+
+from ksrv.limits import Limits
+from ksrv.server.config_properties import ConfigPropertiesError, translate
+from ksrv.server.settings import ServerSettings, SettingsError
+
+PREFIX = "KSRV_"
+BUILD_VARIABLES = frozenset({"KSRV_SANITIZE", "KSRV_SYMBOLS", "KSRV_TRACE", "KSRV_WITHOUT"})
+"""Read by the build of the native core, so they may stand in the environment of a server in development."""
+
+CLIENT_VARIABLES = frozenset({"KSRV_URL", "KSRV_TOKEN", "KSRV_CA"})
+"""Read by the commands that call a server."""
+
+SERVICE_VARIABLE = re.compile(
+    r"KSRV_(?:[A-Z0-9_]+_)?"
+    r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_[A-Z]+)?)?)"
+)
+"""Variables that Kubernetes injects for a Service called ksrv...; docker's links look the same."""
+
+SEVERAL = "May be repeated, or separated by commas."
+"""Said of flags whose setting takes several values."""
+
+SIZE_KEYS = frozenset({"limits.body", "limits.json", "limits.in_flight", "limits.head"})
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/,?#@*]+/?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One setting as the sources name it.
+
+    Attributes:
+        key: The dotted key, such as "limits.body".
+        type: The type of its value.
+    """
+
+    key: str
+    type: Any
+    default: Any
+    description: str
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words of which its value is one, or none where it is no choice."""
+        kind = get_args(self.type)[0] if get_origin(self.type) is Annotated else self.type
+        return get_args(kind) if get_origin(kind) is Literal else ()
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether its value is a list; its flag may be repeated, or have values between commas."""
+        return isinstance(self.default, tuple)
+
+    @property
+    def flag(self) -> str:
+        """Its flag, without a value."""
+        return "--" + self.key.replace(".", "-").replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return PREFIX + self.key.replace(".", "__").upper()
+
+
+def _fields(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[Field]:
+    hints = get_type_hints(struct, include_extras=True)
+    for field in msgspec.structs.fields(struct):
+        hint = hints[field.name]
+        if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+            yield from _fields(hint, f"{prefix}{field.name}.")
+            continue
+        notes = [note for note in getattr(hint, "__metadata__", ()) if note.description]
+        yield Field(prefix + field.name, hint, field.default, notes[0].description)
+
+
+def fields() -> dict[str, Field]:
+    """Return every setting by its dotted key."""
+    return {field.key: field for field in _fields(ServerSettings)}
+
+
+@dataclass(frozen=True)
+class _Given:
+    value: Any
+    source: str
+
+
+def _unknown(key: str, source: str, known: Mapping[str, Field]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return f"{source}: there is no setting '{key}'{hint}"
+
+
+def _unknown_variable(variable: str, known: Mapping[str, Field]) -> str:
+    near = difflib.get_close_matches(variable, [field.variable for field in known.values()], n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"environment variable {variable} is no setting and is not read{hint}"
+
+
+def _from_environment(
+    environment: Mapping[str, str], known: Mapping[str, Field]
+) -> tuple[dict[str, _Given], list[str]]:
+    """Return the settings among the variables, and a warning for each that is none."""
+    given = {}
+    warnings = []
+    for variable, value in environment.items():
+        if not variable.startswith(PREFIX) or variable in BUILD_VARIABLES | CLIENT_VARIABLES:
+            continue
+        key = variable.removeprefix(PREFIX).lower().replace("__", ".")
+        if key == "config":
+            continue
+        if key in known:
+            given[key] = _Given(value, f"environment variable {variable}")
+        elif not SERVICE_VARIABLE.fullmatch(variable):
+            warnings.append(_unknown_variable(variable, known))
+    return given, warnings
+
+
+def _flatten(document: Mapping[Any, Any], path: str, prefix: str = "") -> dict[str, _Given]:
+    given: dict[str, _Given] = {}
+    for name, value in document.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            given |= _flatten(value, path, f"{key}.")
+        else:
+            given[key] = _Given(value, f"settings file {path}")
+    return given
+
+
+def _from_file(path: str, known: Mapping[str, Field]) -> dict[str, _Given]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        document = tomllib.loads(text) if path.endswith(".toml") else yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"settings file {path} cannot be read: {error}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise SettingsError(f"settings file {path} must hold a mapping of settings")
+    given = _flatten(document, path)
+    for key, item in given.items():
+        if key not in known:
+            raise SettingsError(_unknown(key, item.source, known))
+    return given
+
+
+def _from_properties(path: str) -> dict[str, _Given]:
+    try:
+        translated = translate(Path(path))
+    except ConfigPropertiesError as error:
+        raise SettingsError(str(error)) from error
+    return {key: _Given(value, path) for key, value in translated.settings.items()}
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that a text such as "64M" means.
+
+    Raises:
+        ValueError: It is not a number with an optional unit of K, M, G or T.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"expected a size such as 512K, 64M or 1G, got '{text}'")
+    return int(match[1]) * _UNITS[match[2].lower()]
+
+
+def _convert(field: Field, given: _Given) -> Any:
+    value = given.value
+    try:
+        if field.key in SIZE_KEYS and isinstance(value, str):
+            value = parse_size(value)
+        elif isinstance(value, str) and field.takes_several:
+            value = _paths(value) if field.key == "models" else _between_commas(value)
+        elif isinstance(value, bool) and not isinstance(field.default, bool):
+            value = "off" if value is False and isinstance(field.default, str) else value
+        converted = msgspec.convert(value, field.type, strict=False)
+        if field.key == "allowed_origins":
+            _check_origins(converted)
+        return converted
+    except (msgspec.ValidationError, ValueError) as error:
+        why = f"expected {_either(field.choices)}" if field.choices else str(error)
+        raise SettingsError(
+            f"{given.source}: setting '{field.key}' cannot be {given.value!r}: {why}"
+        ) from error
+
+
+def _between_commas(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _check_origins(origins: Sequence[str]) -> None:
+    """Refuse what no browser sends as an origin.
+
+    Raises:
+        ValueError: One of them is none.
+    """
+    for origin in origins:
+        if _ORIGIN.fullmatch(origin) is None:
+            raise ValueError(
+                f"expected * or origins such as https://app.example or http://127.0.0.1:3000, got "
+                f"'{origin}'"
+            )
+
+
+def _paths(text: str) -> list[str]:
+    """Split a list of paths as `PATH` is split; the NAME of FILE.py:NAME stays with its file."""
+    parts: list[str] = []
+    for part in text.split(os.pathsep):
+        if parts and parts[-1].endswith(".py") and part.isidentifier():
+            parts[-1] += os.pathsep + part
+        else:
+            parts.append(part)
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _either(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Settings and where each value came from.
+
+    Attributes:
+        origins: The source of each setting that is not a default, by dotted key.
+        warnings: Sentences about settings that were found and are not read.
+    """
+
+    settings: ServerSettings
+    origins: dict[str, str]
+    warnings: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """Return one line for each setting: its value and its source."""
+        lines = []
+        for key in fields():
+            value: Any = self.settings
+            for name in key.split("."):
+                value = getattr(value, name)
+            lines.append(f"{key} = {value!r}  ({self.origins.get(key, 'default')})")
+        return "\n".join(lines)
+
+
+def resolve(
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    file: str | None = None,
+) -> Resolved:
+    """Join the sources into settings.
+
+    Args:
+        flags: Values by dotted key that were given on the command line; None means not given.
+        environment: The process environment; None reads `os.environ`.
+        file: The settings file; None takes the file that `KSRV_CONFIG` names, if any.
+
+    Returns:
+        The settings and the source of each.
+
+    Raises:
+        SettingsError: A setting is unknown or its value is not possible.
+    """
+    known = fields()
+    variables = os.environ if environment is None else environment
+    path = file or variables.get(PREFIX + "CONFIG")
+    given = _from_file(path, known) if path else {}
+    from_environment, warnings = _from_environment(variables, known)
+    given |= from_environment
+    named = (flags or {}).get("torchserve_config") or (
+        given["torchserve_config"].value if "torchserve_config" in given else None
+    )
+    if named:
+        given = _from_properties(str(named)) | given
+    for key, value in (flags or {}).items():
+        if key not in known:
+            raise SettingsError(_unknown(key, "command line", known))
+        if value is None or value == ():
+            continue
+        if known[key].takes_several and key != "models" and not isinstance(value, str):
+            value = tuple(part for one in value for part in _between_commas(one))
+        given[key] = _Given(value, f"flag {known[key].flag}")
+    values: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    for key, item in given.items():
+        section, _, name = key.rpartition(".")
+        (limits if section else values)[name or key] = _convert(known[key], item)
+    settings = ServerSettings(**values, limits=Limits(**limits))
+    origins = {key: item.source for key, item in given.items()}
+    return Resolved(settings, origins, tuple(warnings))
