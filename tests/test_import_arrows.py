@@ -45,9 +45,11 @@ ARROWS = {
     "server": FOUNDATION
     | {"protocol", "engine", "repository", "handlers", "observe", "torchserve", "images"},
     "bench": FOUNDATION | {"client", "testing"},
+    "doctor": FOUNDATION | {"engine", "images", "server"},
     "cli": FOUNDATION
     | {
         "bench",
+        "doctor",
         "testing",
         "client",
         "images",

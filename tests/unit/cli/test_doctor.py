@@ -9,13 +9,15 @@ from click.testing import CliRunner
 from ksrv._native.tls import tls_context
 from ksrv.cli import doctor
 from ksrv.cli.main import main
+from ksrv.doctor import machine as machine_checks
+from ksrv.doctor import software
 
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
     """A file system of /proc and /sys whose files the test writes."""
-    monkeypatch.setattr(doctor, "_SYS", tmp_path / "sys")
-    monkeypatch.setattr(doctor, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(machine_checks, "_SYS", tmp_path / "sys")
+    monkeypatch.setattr(machine_checks, "_PROC", tmp_path / "proc")
 
     def write(path, text):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -63,67 +65,67 @@ def test_a_check_that_fails_ends_no_other(monkeypatch):
 
 def test_a_governor_that_saves_power_is_slow(machine):
     machine("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n")
-    assert levels(doctor.processors)["CPU governor"].level == "slow"
+    assert levels(machine_checks.processors)["CPU governor"].level == "slow"
     machine("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n")
-    assert levels(doctor.processors)["CPU governor"].level == "ok"
+    assert levels(machine_checks.processors)["CPU governor"].level == "ok"
 
 
 def test_a_quota_below_the_cores_is_slow(machine, monkeypatch):
-    monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(machine_checks.os, "sched_getaffinity", lambda pid: set(range(8)))
     machine("sys/fs/cgroup/cpu.max", "150000 100000")
-    assert "quota is 1.5" in levels(doctor.processors)["cores"].found
+    assert "quota is 1.5" in levels(machine_checks.processors)["cores"].found
     machine("sys/fs/cgroup/cpu.max", "max 100000")
-    assert levels(doctor.processors)["cores"].level == "ok"
+    assert levels(machine_checks.processors)["cores"].level == "ok"
 
 
 def test_a_slow_clock_is_told(machine):
     machine("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet")
-    assert levels(doctor.processors)["clock"].level == "slow"
+    assert levels(machine_checks.processors)["clock"].level == "slow"
 
 
 @pytest.mark.parametrize(("soft", "level"), [(512, "wrong"), (1024, "slow"), (65536, "ok")])
 def test_few_open_files(monkeypatch, soft, level):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, 65536))
-    assert levels(doctor.limits)["open files"].level == level
+    assert levels(machine_checks.limits)["open files"].level == level
 
 
 def test_kernel_settings(machine):
     machine("proc/sys/net/core/somaxconn", "128")
     machine("proc/sys/net/ipv4/tcp_migrate_req", "0")
-    found = levels(doctor.limits)
+    found = levels(machine_checks.limits)
     assert (found["accept queue"].level, found["reloads"].level) == ("slow", "note")
 
 
 def test_an_old_or_missing_openssl_is_slow(monkeypatch):
     monkeypatch.setattr(tls_context, "openssl_version", lambda: "OpenSSL 3.0.19 27 Jan 2026")
-    assert levels(doctor.libraries)["TLS"].level == "slow"
+    assert levels(software.libraries)["TLS"].level == "slow"
     monkeypatch.setattr(tls_context, "openssl_version", lambda: "OpenSSL 3.5.0 8 Apr 2025")
-    assert levels(doctor.libraries)["TLS"].level == "ok"
+    assert levels(software.libraries)["TLS"].level == "ok"
 
     def missing():
         raise RuntimeError("TLS: libssl.so.3 cannot be loaded")
 
     monkeypatch.setattr(tls_context, "openssl_version", missing)
-    found = levels(doctor.libraries)["TLS"]
+    found = levels(software.libraries)["TLS"]
     assert found.level == "slow" and "libssl3" in found.do
 
 
 def test_missing_packages_are_wrong(monkeypatch):
-    monkeypatch.setattr(doctor, "_release", lambda name: None if name == "falcon" else "1")
-    found = [one for one in doctor.versions() if one.level == "wrong"]
+    monkeypatch.setattr(software, "_release", lambda name: None if name == "falcon" else "1")
+    found = [one for one in software.versions() if one.level == "wrong"]
     assert found[0].found == "missing: falcon" and "pip install falcon" in found[0].do
 
 
 def test_settings_that_cannot_be_are_wrong(monkeypatch):
     monkeypatch.setenv("KSRV_WORKERS", "many")
-    assert levels(doctor.settings)["settings"].level == "wrong"
+    assert levels(software.settings)["settings"].level == "wrong"
     monkeypatch.setenv("KSRV_WORKERS", "2")
     monkeypatch.setenv("KSRV_WROKERS", "2")
-    found = list(doctor.settings())
+    found = list(software.settings())
     assert [one.level for one in found] == ["note", "ok"]
     assert "KSRV_WROKERS" in found[0].found and "workers" in found[1].found
 
 
 def test_threads_of_the_environment_are_told(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert levels(doctor.devices)["threads"].found == "OMP_NUM_THREADS=1"
+    assert levels(software.devices)["threads"].found == "OMP_NUM_THREADS=1"

@@ -1,0 +1,1 @@
+"""The examinations of `ksrv doctor`: the machine, and the software on it."""

@@ -1,0 +1,196 @@
+"""What the machine, its kernel and its limits mean for ksrv."""
+
+import os
+import platform
+import re
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from ksrv.doctor.finding import Finding
+
+OPEN_FILES = 8192
+"""Connections of the defaults (4096 of HTTP, a quarter of the files for gRPC) and some room."""
+
+SHARED_MEMORY = 256 << 20
+
+_SYS, _PROC = Path("/sys"), Path("/proc")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _size(count: int) -> str:
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def _cgroup_cores() -> float | None:
+    """Return the cores that the container's quota allows, or None without one."""
+    text = _read(_SYS / "fs/cgroup/cpu.max").split()
+    if len(text) == 2 and text[0] != "max":
+        return int(text[0]) / int(text[1])
+    quota = _read(_SYS / "fs/cgroup/cpu/cpu.cfs_quota_us")
+    period = _read(_SYS / "fs/cgroup/cpu/cpu.cfs_period_us")
+    if quota.isdigit() and period.isdigit() and int(period):
+        return int(quota) / int(period)
+    return None
+
+
+def processors() -> Iterator[Finding]:
+    """Look at the CPU: cores, quota, instructions, clock."""
+    model = re.search(r"^model name\s*:\s*(.+)$", _read(_PROC / "cpuinfo"), re.MULTILINE)
+    usable = len(os.sched_getaffinity(0))
+    quota = _cgroup_cores()
+    shown = f"{usable} of {os.cpu_count()} usable, {model[1] if model else platform.machine()}"
+    if quota is not None and quota < usable:
+        yield Finding(
+            "slow", "cores", f"{shown}; the container's quota is {quota:g}",
+            f"ksrv starts threads for {usable} cores, and the kernel stops them all when the quota "
+            f"of a period is used up: latency jumps by up to 100 ms",
+            f"pin the container to {max(1, int(quota))} cores (cpuset), or set threads: in "
+            f"model.yaml",
+        )  # fmt: skip
+    elif usable == 1:
+        yield Finding(
+            "slow", "cores", shown, "server and models take turns on one core",
+            "give the process two cores or more",
+        )  # fmt: skip
+    else:
+        yield Finding("ok", "cores", shown)
+    load = os.getloadavg()[0]
+    if load > usable:
+        yield Finding(
+            "slow", "load", f"{load:.1f} processes want to run on {usable} cores",
+            "other programs slow ksrv down, and measurements here tell little",
+            "look at `top`; measure when the machine is idle",
+        )  # fmt: skip
+    flags = set(re.findall(r"\w+", _read(_PROC / "cpuinfo")))
+    if platform.machine() == "x86_64":
+        if "avx2" in flags:
+            yield Finding("ok", "instructions", f"AVX2{', AVX-512' if 'avx512f' in flags else ''}")
+        else:
+            yield Finding(
+                "slow", "instructions", "no AVX2",
+                "pixels and networks are computed several times slower",
+                "choose a newer machine, or pass the host's CPU model to the virtual machine",
+            )  # fmt: skip
+    governors = {
+        _read(path) for path in _SYS.glob("devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")
+    }
+    if not governors:
+        yield Finding("ok", "CPU governor", "not visible here; the host decides")
+    elif governors == {"performance"}:
+        yield Finding("ok", "CPU governor", "performance")
+    else:
+        yield Finding(
+            "slow", "CPU governor", ", ".join(sorted(governors)),
+            "after a pause the clock is low, so single requests take longer",
+            "cpupower frequency-set -g performance",
+        )  # fmt: skip
+    clock = _read(_SYS / "devices/system/clocksource/clocksource0/current_clocksource")
+    if clock in ("hpet", "acpi_pm", "jiffies"):
+        yield Finding(
+            "slow", "clock", clock, "reading the time is a system call of a microsecond and more",
+            "boot with clocksource=tsc if the machine has a stable one",
+        )  # fmt: skip
+    elif clock:
+        yield Finding("ok", "clock", clock)
+
+
+def memory() -> Iterator[Finding]:
+    """Look at memory, shared memory, swap and the allocator."""
+    from ksrv.engine.available_memory import bytes_in_flight, machine_memory
+    from ksrv.limits import Limits
+
+    total = machine_memory()
+    yield Finding(
+        "ok", "memory", f"{_size(total)} for this machine or container",
+        f"requests and answers of a worker may hold {_size(bytes_in_flight(Limits()))} together",
+        "--limits-in-flight changes that",
+    )  # fmt: skip
+    try:
+        shared = os.statvfs("/dev/shm")
+        size = shared.f_frsize * shared.f_blocks
+        small = size < SHARED_MEMORY
+        yield Finding(
+            "wrong" if small else "ok",
+            "shared memory",
+            f"/dev/shm has {_size(size)}",
+            "models with executor: process pass tensors there, and large batches fail"
+            if small
+            else "",
+            "docker run --shm-size=1g; in Kubernetes an emptyDir with medium: Memory"
+            if small
+            else "",
+        )
+    except OSError:
+        yield Finding(
+            "note", "shared memory", "there is no /dev/shm",
+            "clients cannot pass tensors by --allow-shared-memory",
+        )  # fmt: skip
+    swapped = re.search(r"^VmSwap:\s*(\d+)", _read(_PROC / "self/status"), re.MULTILINE)
+    devices = _read(_PROC / "swaps").splitlines()[1:]
+    if devices:
+        yield Finding(
+            "note", "swap", f"{len(devices)} areas; this process has {swapped[1] if swapped else 0} KiB there",
+            "a model that was swapped out takes seconds for its next request",
+            "swapoff -a, or vm.swappiness=1",
+        )  # fmt: skip
+    preload = os.environ.get("LD_PRELOAD", "")
+    own = next((name for name in ("jemalloc", "tcmalloc", "mimalloc") if name in preload), "")
+    yield Finding("ok", "allocator", own or f"{platform.libc_ver()[0] or 'the C library'}'s malloc")
+    if "MALLOC_ARENA_MAX" in os.environ and not own:
+        yield Finding(
+            "slow", "allocator", f"MALLOC_ARENA_MAX={os.environ['MALLOC_ARENA_MAX']}",
+            "threads wait for one another when they allocate", "unset it for ksrv",
+        )  # fmt: skip
+
+
+def limits() -> Iterator[Finding]:
+    """Look at what the system lets a process have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < OPEN_FILES:
+        yield Finding(
+            "slow" if soft >= 1024 else "wrong", "open files", f"ulimit -n is {soft}, at most {hard}",
+            f"a worker's {4096} connections do not fit, and gRPC holds {soft // 4} at most",
+            f"ulimit -n {min(65536, hard) if hard > 0 else 65536}; LimitNOFILE= in a systemd unit",
+        )  # fmt: skip
+    else:
+        yield Finding("ok", "open files", f"ulimit -n is {soft}")
+    threads, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if 0 < threads < 1024:
+        yield Finding(
+            "wrong", "processes", f"ulimit -u is {threads}", "threads may fail to start",
+            "raise it: ulimit -u 4096",
+        )  # fmt: skip
+    queue = _read(_PROC / "sys/net/core/somaxconn")
+    if queue.isdigit() and int(queue) < 2048:
+        yield Finding(
+            "slow", "accept queue", f"net.core.somaxconn is {queue}",
+            "bursts of new connections beyond it wait for a second and more; --backlog asks for 2048",
+            "sysctl -w net.core.somaxconn=4096",
+        )  # fmt: skip
+    migrate = _read(_PROC / "sys/net/ipv4/tcp_migrate_req")
+    if migrate == "0":
+        yield Finding(
+            "note", "reloads", "net.ipv4.tcp_migrate_req is 0",
+            "a gRPC connection that waits to be accepted when a worker is replaced is reset",
+            "sysctl -w net.ipv4.tcp_migrate_req=1",
+        )  # fmt: skip
+    for name, port in (("HTTP", 8080), ("gRPC", 9000)):
+        with socket.socket() as probe:
+            probe.settimeout(0.2)
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                yield Finding(
+                    "note", "ports", f"something listens on 127.0.0.1:{port}",
+                    f"the default address for {name} is taken",
+                    f"ksrv serve --{name.lower()} 127.0.0.1:PORT, or end the other program",
+                )  # fmt: skip

@@ -1,0 +1,236 @@
+"""What packages, libraries, frameworks and variables mean for ksrv."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import ssl
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import ksrv
+from ksrv.doctor.finding import Finding
+
+REQUIRED = (
+    "numpy", "opencv-python-headless", "falcon", "gunicorn", "grpcio", "protobuf", "msgspec",
+    "orjson", "prometheus-client", "click", "PyYAML",
+)  # fmt: skip
+OPTIONAL = ("torch", "safetensors", "onnxruntime", "rich")
+
+
+def _release(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def versions() -> Iterator[Finding]:
+    """Look at ksrv, Python and the packages."""
+    libc = " ".join(platform.libc_ver())
+    yield Finding(
+        "ok",
+        "ksrv",
+        f"{ksrv.__version__} on Python {platform.python_version()}, {libc}, "
+        f"{platform.system()} {platform.release()}, {platform.machine()}",
+    )
+    try:
+        importlib.import_module("ksrv._native.tensor.datatype")
+        yield Finding("ok", "native core", "loads")
+    except ImportError as error:
+        yield Finding(
+            "wrong", "native core", f"does not load: {error}",
+            "nothing can be served",
+            "install a wheel for this Python, or build it: pip install .",
+        )  # fmt: skip
+    found = {package: _release(package) for package in REQUIRED}
+    missing = [package for package, release in found.items() if release is None]
+    shown = ", ".join(f"{package} {release}" for package, release in found.items() if release)
+    if missing:
+        yield Finding(
+            "wrong", "packages", f"missing: {', '.join(missing)}", "ksrv serve cannot start",
+            f"pip install {' '.join(missing)}",
+        )  # fmt: skip
+    yield Finding("ok", "packages", shown)
+    extras = {package: _release(package) for package in OPTIONAL}
+    there = ", ".join(f"{package} {release}" for package, release in extras.items() if release)
+    absent = [package for package, release in extras.items() if release is None]
+    yield Finding(
+        "note" if absent else "ok",
+        "optional packages",
+        there or "none",
+        f"without {', '.join(absent)}: models that need them cannot be loaded" if absent else "",
+        "pip install what your models need" if absent else "",
+    )
+
+
+def libraries() -> Iterator[Finding]:
+    """Look at TLS, HTTP/2, protobuf and JPEG."""
+    yield _tls()
+    version = _nghttp2()
+    carries = f"libnghttp2 {version}" if version else f"grpcio {_release('grpcio')}"
+    yield Finding(
+        "ok" if version else "slow",
+        "HTTP/2",
+        f"gRPC can be served by {carries}",
+        "" if version else "a gRPC call costs several times the CPU",
+        "" if version else "the system's libnghttp2 (Debian: apt-get install libnghttp2-14)",
+    )
+    try:
+        from google.protobuf.internal import api_implementation
+
+        backend = api_implementation.Type()
+        if backend == "upb":
+            yield Finding("ok", "protobuf", "upb backend")
+        else:
+            yield Finding(
+                "wrong", "protobuf", f"{backend} backend", "gRPC cannot be served",
+                "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION",
+            )  # fmt: skip
+    except ImportError as error:
+        yield Finding("wrong", "protobuf", str(error), "gRPC cannot be served",
+                      "pip install protobuf")  # fmt: skip
+    yield from _jpeg()
+
+
+def _tls() -> Finding:
+    try:
+        from ksrv._native.tls.tls_context import openssl_version
+
+        library = openssl_version()
+    except ImportError:
+        library = ""  # the core is not built, and another line says so
+    except RuntimeError:
+        return Finding(
+            "slow", "TLS", f"HTTP can be served by {ssl.OPENSSL_VERSION} in Python alone",
+            "a request over TLS costs about fifty times the CPU",
+            "the system's OpenSSL 3 (Debian: apt-get install libssl3)",
+        )  # fmt: skip
+    old = library.startswith(("OpenSSL 3.0.", "OpenSSL 3.1."))
+    return Finding(
+        "slow" if old else "ok",
+        "TLS",
+        f"HTTP can be served by {library or ssl.OPENSSL_VERSION}",
+        "OpenSSL 3.0 and 3.1 take several times the locks of later ones in each handshake"
+        if old
+        else "",
+        "a system with OpenSSL 3.2 or newer, where clients connect often" if old else "",
+    )
+
+
+def _nghttp2() -> str | None:
+    try:
+        from ksrv._native.grpc.grpc_server import library_version
+    except ImportError:
+        return None  # the core is not built, and another line says so
+    return library_version()
+
+
+def _jpeg() -> Iterator[Finding]:
+    try:
+        from ksrv.images import jpeg
+        from ksrv.images.opencv import load
+
+        cv2 = load()
+    except ImportError as error:
+        yield Finding(
+            "wrong", "JPEG", str(error), "images cannot be decoded",
+            "pip install opencv-python-headless",
+        )  # fmt: skip
+        return
+    import numpy as np
+
+    found = re.search(r"^\s*JPEG:\s*(.+)$", cv2.getBuildInformation(), re.MULTILINE)
+    shown = re.sub(r"\s+", " ", found[1]) if found else "unknown library"
+    noise = np.random.default_rng(0).integers(0, 255, (30, 40, 3), np.uint8)
+    encoded = cv2.imencode(".jpg", cv2.resize(noise, (1280, 960)))[1]
+    file = encoded.tobytes()
+    decoder = jpeg.decoder()
+    picture = np.empty((960, 1280, 3), np.uint8)
+
+    def decode() -> None:
+        if decoder == "cv2" or not jpeg.decode_into(file, picture, "BGR"):
+            cv2.imdecode(encoded, 1)
+
+    decode()
+    seconds = []
+    for _ in range(5):
+        start = time.thread_time()
+        decode()
+        seconds.append(time.thread_time() - start)
+    rate = 1280 * 960 / min(seconds) / 1e6
+    slow = (decoder == "cv2" and "turbo" not in shown) or rate < 40
+    yield Finding(
+        "slow" if slow else "ok",
+        "JPEG",
+        f"{decoder} (cv2 has {shown}): {rate:.0f} megapixels a second and core",
+        "decoding images takes longer than it need" if slow else "",
+        "pip install opencv-python-headless (its wheels have libjpeg-turbo)" if slow else "",
+    )
+
+
+def devices() -> Iterator[Finding]:
+    """Look at accelerators and at the threads of the frameworks."""
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        if value := os.environ.get(variable):
+            yield Finding(
+                "note", "threads", f"{variable}={value}",
+                "ksrv shares the cores out to instances by itself",
+                f"unset {variable}, and write threads: in model.yaml where you want another number",
+            )  # fmt: skip
+    if importlib.util.find_spec("torch") is None:
+        yield Finding("note", "torch", "not installed", "of the model files only .onnx can be "
+                      "loaded, with onnxruntime", "pip install torch")  # fmt: skip
+    else:
+        yield from _torch()
+    if importlib.util.find_spec("onnxruntime") is not None:
+        import onnxruntime
+
+        yield Finding("ok", "onnxruntime", ", ".join(onnxruntime.get_available_providers()))
+
+
+def _torch() -> Iterator[Finding]:
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        yield Finding("wrong", "torch", f"cannot be imported: {error}", "its models cannot be loaded",
+                      "install it anew")  # fmt: skip
+        return
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    if gpus:
+        yield Finding("ok", "devices", f"cuda: {', '.join(gpus)}")
+    elif torch.backends.mps.is_available():
+        yield Finding("ok", "devices", "mps")
+    elif Path("/dev/nvidia0").exists():
+        build = torch.version.cuda or "no CUDA"
+        yield Finding(
+            "wrong", "devices", f"a GPU is there, and torch (built with {build}) cannot use it",
+            "device: auto runs on the CPU",
+            "install a torch that fits the driver: https://pytorch.org/get-started",
+        )  # fmt: skip
+    else:
+        yield Finding(
+            "ok", "devices", f"cpu; torch takes {torch.get_num_threads()} threads by itself"
+        )
+
+
+def settings() -> Iterator[Finding]:
+    """Look at the variables that are settings."""
+    from ksrv.server.settings import SettingsError
+    from ksrv.server.settings_sources import resolve
+
+    try:
+        resolved = resolve()
+    except SettingsError as error:
+        yield Finding("wrong", "settings", str(error), "ksrv serve ends with this sentence",
+                      "change or unset it")  # fmt: skip
+        return
+    for warning in resolved.warnings:
+        yield Finding("note", "settings", warning)
+    given = ", ".join(f"{key} ({origin})" for key, origin in resolved.origins.items())
+    yield Finding("ok", "settings", given or "all defaults")
+    if sys.flags.optimize > 1:
+        yield Finding("note", "Python", "runs with -OO", "handlers have no docstrings")
