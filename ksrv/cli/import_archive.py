@@ -1,4 +1,4 @@
-"""`ksrv import`: what a TorchServe archive holds, and a model folder made of it."""
+"""`ksrv import`: what becomes of the settings of another server's models, and folders made of archives."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import click
 
 
 @click.command("import")
-@click.argument("archive", type=click.Path(exists=True, path_type=Path))
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--to",
     "repository",
@@ -18,18 +18,34 @@ import click
     is_flag=True,
     help="Install the archive's requirements into the new folder (runs pip).",
 )
-def import_archive(archive: Path, repository: Path | None, install_requirements: bool) -> None:
-    """Report what ksrv makes of ARCHIVE, a .mar, .tar.gz or unpacked folder.
+def import_archive(path: Path, repository: Path | None, install_requirements: bool) -> None:
+    """Report what becomes of each key of another server's models at PATH.
 
-    With --to it becomes a folder with a model.yaml that serves the same.
+    PATH is an archive of TorchServe (a .mar, .tar.gz or unpacked folder), or a model or a
+    repository of Triton. With --to an archive becomes a folder with a model.yaml that serves the same; models of
+    Triton are served as they are.
+
+    The exit status is 1 when a model cannot be read.
     """
     from ksrv.repository import importing
+    from ksrv.repository.foreign import foreign_models, report_lines
     from ksrv.repository.torchserve.archive import ArchiveError
 
     if install_requirements and repository is None:
         raise click.UsageError("--install-requirements needs --to: it installs into the new folder")
+    others = foreign_models(path)
+    if others:
+        if repository is not None:
+            raise click.UsageError(
+                f"--to is for archives; ksrv serve {path} serves these as they are"
+            )
+        for entry in others:
+            click.echo("\n".join(report_lines(entry)))
+        if any(entry.report is None for entry in others):
+            raise click.exceptions.Exit(1)
+        return
     try:
-        found = importing.examine(archive)
+        found = importing.examine(path)
         click.echo(f"{found.name} {found.version}")
         for line in found.report.lines():
             click.echo(f"  {line}")

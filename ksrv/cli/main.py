@@ -14,7 +14,7 @@ SECTIONS = {
     "Serve": {
         "serve": "Serve the models at PATHS until a signal ends it.",
         "check": "Load and warm up the models at PATHS, and say which cannot be served.",
-        "import": "Report what ksrv makes of ARCHIVE, a .mar, .tar.gz or unpacked folder.",
+        "import": "Report what becomes of each key of another server's models at PATH.",
     },
     "Call a server": {
         "infer": "Send FILES to MODEL and print its answer; without files, print what MODEL takes.",

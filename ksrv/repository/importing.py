@@ -16,7 +16,7 @@ import yaml
 
 from ksrv.repository.model_yaml import CONFIG_NAME
 from ksrv.repository.torchserve.archive import ArchiveError, open_archive, read_manifest
-from ksrv.repository.torchserve.model_config import Report, archived_config
+from ksrv.repository.torchserve.model_config import ArchiveReport, archived_config
 from ksrv.source import ModelConfig
 
 INSTALL_SECONDS = 3600
@@ -37,7 +37,7 @@ class ArchiveInfo:
     version: str
     folder: Path
     config: ModelConfig
-    report: Report
+    report: ArchiveReport
     requirements: str
 
 

@@ -79,10 +79,24 @@ class Repository:
         Raises:
             RepositoryError: A path does not exist or is no kind of model.
         """
+        return self._look(self._warn)
+
+    def look(self) -> dict[str, ModelEntry]:
+        """Look at the disk as `scan` does, but log nothing.
+
+        Returns:
+            The models by name.
+
+        Raises:
+            RepositoryError: A path does not exist or is no kind of model.
+        """
+        return self._look(lambda entry: None)
+
+    def _look(self, see: Callable[[ModelEntry], object]) -> dict[str, ModelEntry]:
         entries: dict[str, ModelEntry] = {}
         for path in self.paths:
             for found in self._models(path):
-                self._warn(found)
+                see(found)
                 earlier = entries.get(found.name)
                 if earlier is None:
                     entries[found.name] = found

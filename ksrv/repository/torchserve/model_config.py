@@ -17,6 +17,7 @@ import msgspec
 import yaml
 
 from ksrv.repository.entry import ModelEntry, is_model_name
+from ksrv.repository.report import Report
 from ksrv.repository.torchserve.archive import (
     ARCHIVE_SUFFIXES,
     MANIFEST,
@@ -60,30 +61,22 @@ REFUSED = {
 
 
 @dataclass(slots=True)
-class Report:
+class ArchiveReport(Report):
     """The start-up report on an archive: its contents, and the settings that ksrv applies.
 
     Attributes:
-        applied: Keys of model-config.yaml with their meaning here.
-        ignored: Keys that change nothing, with the reason.
-        refused: Keys that keep the archive from being served, with the reason.
+        handler: The handler's file.
         passed_through: Keys that only the handler reads.
         missing_packages: Requirements that are not installed.
     """
 
     handler: str = ""
-    applied: dict[str, str] = field(default_factory=dict)
-    ignored: dict[str, str] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
     passed_through: list[str] = field(default_factory=list)
     missing_packages: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """Return the report as text, one fact a line."""
-        text = [f"handler {self.handler}"]
-        text += [f"{key}: {meaning}" for key, meaning in self.applied.items()]
-        text += [f"{key}: ignored, {reason}" for key, reason in self.ignored.items()]
-        text += [f"{key}: REFUSED, {reason}" for key, reason in self.refused.items()]
+        text = [f"handler {self.handler}", *Report.lines(self)]
         if self.passed_through:
             text.append(f"for the handler alone: {', '.join(self.passed_through)}")
         if self.missing_packages:
@@ -118,9 +111,8 @@ def read_archive(path: Path, name: str, defaults: ArchiveDefaults | None = None)
     log.info("%s: %s", path.name, "; ".join(report.lines()))
     refusal = None
     if report.refused:
-        reasons = "; ".join(f"{key}: {reason}" for key, reason in report.refused.items())
         file = manifest.model.config_file or "config.properties"
-        refusal = f"{path}: {file} asks for settings that ksrv does not serve: {reasons}"
+        refusal = f"{path}: {file} asks for settings that ksrv does not serve: {report.refusals()}"
     source = ModelSource(
         name=name, version=version, folder=folder, root=folder, config=config, error=refusal
     )
@@ -133,7 +125,7 @@ def archived_config(
     defaults: ArchiveDefaults | None = None,
     *,
     archive: str = "",
-) -> tuple[ModelConfig, Report]:
+) -> tuple[ModelConfig, ArchiveReport]:
     """Return the settings that an unpacked archive asks for, and the report on them.
 
     Args:
@@ -152,7 +144,7 @@ def archived_config(
         raise ArchiveError(f"{MANIFEST} names no handler")
     defaults = defaults or ArchiveDefaults()
     document, lines = _model_config(folder, model.config_file)
-    report = Report(handler=model.handler)
+    report = ArchiveReport(handler=model.handler)
     given = defaults.models.get(model.model_name, {}).get(model.model_version, {})
     settings = _Settings({**given, **document}, report, model.config_file, lines)
     envelope = settings.envelope(defaults.envelope)
@@ -236,7 +228,7 @@ class _Settings:
     """
 
     def __init__(
-        self, document: dict[str, Any], report: Report, file: str, lines: dict[str, int]
+        self, document: dict[str, Any], report: ArchiveReport, file: str, lines: dict[str, int]
     ) -> None:
         self._document = document
         self._report = report

@@ -1,0 +1,39 @@
+"""Models of other servers that are served as they are, and the report on each of them."""
+
+from pathlib import Path
+
+from ksrv.repository.entry import ModelEntry
+from ksrv.repository.layout import ARCHIVE_MARK, Repository, RepositoryError
+from ksrv.repository.triton.model_config import is_triton_model
+
+
+def foreign_models(path: Path) -> list[ModelEntry]:
+    """Return the models at a path whose settings are those of another server.
+
+    Args:
+        path: A model or a repository.
+
+    Returns:
+        Their entries; none for an archive, and for models of ksrv's own.
+    """
+    if path.is_file() or (path / ARCHIVE_MARK).is_file():
+        return []
+    try:
+        entries = Repository([path]).look().values()
+    except RepositoryError:
+        return []
+    return [one for one in entries if one.report is not None or is_triton_model(one.path)]
+
+
+def report_lines(entry: ModelEntry) -> list[str]:
+    """Return the report on a model as text: its name and versions, then a line for each key.
+
+    Args:
+        entry: The model.
+    """
+    served = ", ".join(entry.versions)
+    lines = [f"{entry.name} {served}".rstrip()]
+    if entry.report is not None:
+        lines += [f"  {line}" for line in entry.report.lines()]
+    errors = [entry.error, *(source.error for source in entry.versions.values())]
+    return [*lines, *(f"  ERROR: {error}" for error in errors if error)]
