@@ -1,8 +1,11 @@
 """Holding the gRPC port for the workers.
 
-The workers of the native server accept from one listener of the master's. grpcio binds in each worker, after the fork. So that port 0 means one port for all of them, a reload
-does not change it, and a second server on the same port fails loudly although workers share it, the
-master binds it first: once alone to see that it is free, then shared, without listening.
+The workers of the native server accept from one listener of the master's. grpcio binds in each worker,
+after the fork. So that port 0 means one port for all of them, a reload does not change it, and a
+second server on the same port fails loudly although workers share it, the master binds it first: once
+alone to see that it is free, then shared, without listening.
+
+A master that takes the place of another (SIGUSR2) inherits the socket, as it does those of HTTP.
 """
 
 import contextlib
@@ -11,6 +14,9 @@ import socket
 from dataclasses import replace
 
 from ksrv.server.addresses import Address
+
+_INHERITED = "_KSRV_GRPC_SOCKET"
+"""The variable that names the descriptor of an inherited socket, and whether it listens."""
 
 
 def reserve(address: Address) -> tuple[Address, socket.socket | None]:
@@ -81,3 +87,33 @@ def _listen_on_path(path: str, umask: int | None) -> socket.socket:
         if before is not None:
             os.umask(before)
     return made
+
+
+def hand_over(held: socket.socket, environment: dict[str, str], *, listens: bool) -> None:
+    """Let the program that is executed next in this process have the socket of the gRPC port.
+
+    Args:
+        held: The socket.
+        environment: The variables that the program is given.
+        listens: Whether workers accept from it; otherwise it holds the port for grpcio.
+    """
+    held.set_inheritable(True)
+    environment[_INHERITED] = f"{held.fileno()} {int(listens)}"
+
+
+def inherited(*, listens: bool) -> socket.socket | None:
+    """Return the socket that the program before this one handed over; None where there is none.
+
+    Args:
+        listens: Whether workers are to accept from it. A socket of the other kind is closed; the port
+            is then taken anew, which tells when the other program still holds it.
+    """
+    number, _, kind = os.environ.pop(_INHERITED, "").partition(" ")
+    if not number:
+        return None
+    held = socket.socket(fileno=int(number))
+    held.set_inheritable(False)
+    if kind == str(int(listens)):
+        return held
+    held.close()
+    return None

@@ -59,13 +59,6 @@ class Arbiter(arbiter.Arbiter):  # type: ignore[misc]
         self.stop_timeout = self.cfg.graceful_timeout
         self.cfg.set("graceful_timeout", 0)
 
-    def reexec(self) -> None:
-        """Refuse SIGUSR2: a second master could not have the gRPC port, which this one holds."""
-        self.log.error(
-            "SIGUSR2 is refused: ksrv does not replace its own program while it serves; SIGHUP "
-            "takes new models, certificates and tokens, a new release of ksrv needs a restart"
-        )
-
     def stop(self, graceful: bool = True) -> None:
         """Stop the workers, after telling them that no worker replaces them."""
         self.ksrv_workers.begin_stop(Stop.ORDERLY if graceful else Stop.QUICK)

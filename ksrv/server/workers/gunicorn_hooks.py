@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from ksrv.server.addresses import (
 )
 from ksrv.server.credentials import Access, check_client_limits
 from ksrv.server.grpc.choice import describe, is_native
-from ksrv.server.grpc.port import listen, reserve
+from ksrv.server.grpc.port import hand_over, inherited, listen, reserve
 from ksrv.server.http.choice import why_settings_not_native
 from ksrv.server.http.expect_continue import defer_continue
 from ksrv.server.http.gevent_support import exclude_threads
@@ -138,6 +139,7 @@ class Master:
             "pre_fork": self.pre_fork,
             "post_fork": self.post_fork,
             "post_worker_init": self.post_worker_init,
+            "pre_exec": self.pre_exec,
             "nworkers_changed": self.nworkers_changed,
             "pre_request": defer_continue,
             "ssl_context": tls.ContextHook(self.service),
@@ -199,12 +201,16 @@ class Master:
 
         The workers of the native server accept from one listener; grpcio's bind once more.
         """
+        held = inherited(listens=native)
         try:
             if native:
-                made = listen(address, self.settings.backlog, umask=umask)
+                made = held or listen(address, self.settings.backlog, umask=umask)
                 self.service.grpc_listener = made
                 port = 0 if address.path else made.getsockname()[1]
                 self.service.grpc_address = replace(address, port=port)
+            elif held is not None:
+                self._grpc_socket = held
+                self.service.grpc_address = replace(address, port=held.getsockname()[1])
             else:
                 self.service.grpc_address, self._grpc_socket = reserve(address)
         except OSError as error:
@@ -254,6 +260,20 @@ class Master:
             log.info("gRPC is served by %s", describe(native=native))
         if server.cfg.is_ssl:
             log.info("TLS of HTTP is served by %s", tls_library(server.cfg))
+
+    def pre_exec(self, server: Any) -> None:
+        """Prepare this process, a child of the master, to become the master that replaces it.
+
+        Args:
+            server: gunicorn's arbiter, which executes what its start context says.
+        """
+        held = self.service.grpc_listener or self._grpc_socket
+        if held is not None:
+            listens = self.service.grpc_listener is not None
+            hand_over(held, server.cfg.env_orig, listens=listens)
+        # gunicorn would run `python -m ksrv` as a file, whose folder hides modules of Python's own.
+        server.START_CTX[0] = sys.executable
+        server.START_CTX["args"] = [sys.executable, *sys.orig_argv[1:]]
 
     def nworkers_changed(self, server: Any, new: int, old: int | None) -> None:
         """Note how many workers a generation has."""

@@ -10,9 +10,13 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 import requests
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from ksrv.testing import Server, ServerFailed
 from tests.support import image_files
@@ -95,6 +99,12 @@ def children(pid):
         return [int(child) for child in file.read().split()]
 
 
+def another_child(pid, known):
+    """The child of a process that comes to those that are known."""
+    wait_until(lambda: set(children(pid)) - known)
+    return (set(children(pid)) - known).pop()
+
+
 class Load:
     """Threads that send requests until told to stop, and count what came of each."""
 
@@ -131,6 +141,24 @@ class Load:
         while sum(self.outcomes.values()) < goal:
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+class GrpcLoad(Load):
+    """The same over one gRPC connection, whose client follows a GOAWAY."""
+
+    def __init__(self, address):
+        super().__init__(address, threads=1)
+
+    def _run(self):
+        with triton.InferenceServerClient(self._url) as client:
+            x = triton.InferInput("x", [1, 4], "FP32")
+            x.set_data_from_numpy(np.ones((1, 4), np.float32))
+            while not self._stop.is_set():
+                try:
+                    client.infer("double", [x])
+                    self.outcomes["OK"] += 1
+                except InferenceServerException as error:
+                    self.outcomes[str(error)] += 1
 
 
 def test_live_answers_while_models_load_and_ready_follows_them(tmp_path):
@@ -218,6 +246,60 @@ def test_hup_under_load_loses_nothing(tmp_path, workers):
             load.wait_for(20)
         assert set(load.outcomes) == {200}, (load.outcomes, server.log)
         assert len(children(server.pid)) == workers
+
+
+@pytest.mark.parametrize("grpc_server", ["native", "grpcio"])
+def test_usr2_under_load_replaces_the_program_and_loses_nothing(tmp_path, grpc_server):
+    write_double(tmp_path)
+    write_loading(tmp_path, 1)
+    with Server(tmp_path, grpc_server=grpc_server) as server:
+        workers = set(children(server.pid))
+        with (
+            Load(f"{server.url}/v2/models/double/infer") as load,
+            GrpcLoad(server.grpc) as calls,
+        ):
+            load.wait_for(20)
+            calls.wait_for(20)
+            os.kill(server.pid, signal.SIGUSR2)
+            new = another_child(server.pid, workers)
+            try:
+                wait_until(lambda: children(new), tell=lambda: server.log)
+                wait_until(lambda: server.log.count("ready: True") == 2, tell=lambda: server.log)
+                os.kill(server.pid, signal.SIGTERM)
+                server.process.wait(60)
+                load.wait_for(20)
+                calls.wait_for(20)
+                load.stop()
+                calls.stop()
+                assert set(load.outcomes) == {200}, (load.outcomes, server.log)
+                assert set(calls.outcomes) == {"OK"}, (calls.outcomes, server.log)
+                assert is_ready(server)
+            finally:
+                load.stop()
+                calls.stop()
+                os.kill(new, signal.SIGTERM)
+        wait_until(lambda: not Path(f"/proc/{new}").exists())
+        assert not accepts(server)
+
+
+def test_usr2_with_settings_that_cannot_be_leaves_the_old_program_serving(tmp_path):
+    write_double(tmp_path / "models")
+    tokens = tmp_path / "tokens"
+    tokens.write_text("a-secret-token\n")
+    with Server(tmp_path / "models", token_file=str(tokens)) as server:
+        workers = set(children(server.pid))
+        tokens.unlink()
+        os.kill(server.pid, signal.SIGUSR2)
+        wait_until(lambda: "token_file" in server.log and set(children(server.pid)) == workers)
+        header = {"Authorization": "Bearer a-secret-token"}
+        answer = requests.get(f"{server.url}/v2/models/double", headers=header, timeout=60)
+        assert answer.status_code == 200
+        tokens.write_text("a-secret-token\n")
+        os.kill(server.pid, signal.SIGUSR2)  # the first try does not stand in the way
+        new = another_child(server.pid, workers)
+        os.kill(new, signal.SIGTERM)
+        wait_until(lambda: set(children(server.pid)) == workers)
+        assert requests.get(f"{server.url}/v2/models/double", headers=header).status_code == 200
 
 
 def is_ready(server):

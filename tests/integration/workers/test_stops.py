@@ -345,13 +345,3 @@ def test_what_was_unloaded_stays_so_in_workers_that_start_later(tmp_path, worker
         call("load")
         for _ in range(8):
             assert state_of(server, "spare") == {("spare", "READY", "")}
-
-
-def test_usr2_is_refused_in_a_sentence(tmp_path):
-    write_double(tmp_path)
-    with Server(tmp_path) as server:
-        before = children(server.pid)
-        os.kill(server.pid, signal.SIGUSR2)
-        wait_until(lambda: "SIGUSR2 is refused" in server.log)
-        assert children(server.pid) == before
-        assert ready(server)
