@@ -23,32 +23,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ksrv.server.parent_death import ending_with_parent
+
 _ON_HTTP = "on the HTTP address"
 _ADDRESS = re.compile(rf"^(HTTP|gRPC) {{2}}(\S+|{_ON_HTTP})$", re.MULTILINE)
 _POLL_SECONDS = 0.02
-_SET_PARENT_DEATH_SIGNAL = 1
-
-
-# Run in front of the server's command: has the kernel end this process with its parent's thread.
-# Setting that in the fork itself would run the hooks of the test process's libraries in the child,
-# and grpc's may abort it there.
-_END_WITH_PARENT = """
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(int(sys.argv[1]), int(sys.argv[2]))
-if os.getppid() == int(sys.argv[3]):
-    os.execvp(sys.argv[4], sys.argv[4:])
-"""
 
 
 def _ending_with_parent(command: list[str]) -> list[str]:
     """Return a command whose process does not outlive a test run that is killed.
 
-    The kernel watches the thread that forks, so this is for the main thread only.
+    Other threads than the main thread may end before the server does, and would take it along.
     """
     if threading.current_thread() is not threading.main_thread():
         return command
-    numbers = (_SET_PARENT_DEATH_SIGNAL, int(signal.SIGTERM), os.getpid())
-    return [sys.executable, "-ISc", _END_WITH_PARENT, *map(str, numbers), *command]
+    return ending_with_parent(command)
 
 
 class ServerFailed(AssertionError):
