@@ -12,7 +12,7 @@ JOBS ?= 2
 # Many tests wait rather than compute: twice as many processes as cores.
 TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 
-.PHONY: demo demo-once serve test test-slow test-ways test-page docs test-kserve check format protos bench bench-load bench-grpc fuzz asan coverage dist wheels locks sbom licences clean help
+.PHONY: demo demo-once serve test test-slow test-ways test-page docs test-kserve test-ray check format protos bench bench-load bench-grpc fuzz asan coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -86,6 +86,22 @@ $(VENV)/.docs: $(VENV)/.built
 
 docs: $(VENV)/.docs ## build docs/ as a site into build/site, with strict links and without a network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q
+
+# Ray and what it brings are large, and stay away from the other tests. Its processes listen on every
+# interface, so they get a network namespace of their own where the system allows that.
+RAY_VENV ?= .venv-ray
+ALONE := unshare --map-root-user --net sh -c 'ip link set lo up && exec "$$@"' sh
+
+$(RAY_VENV)/.installed: $(VENV)/.built pyproject.toml
+	$(PYTHON) -m venv $(RAY_VENV)
+	$(RAY_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt setuptools wheel Cython numpy
+	$(RAY_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[ray]' \
+		pytest pytest-benchmark pytest-timeout hypothesis requests 'tritonclient[grpc,http]'
+	@touch $@
+
+test-ray: $(RAY_VENV)/.installed ## replicas under Ray Serve on two nodes, one of them killed; minutes
+	$(if $(shell $(ALONE) echo yes 2>/dev/null),$(ALONE)) $(RAY_VENV)/bin/python -m pytest --timeout 900 \
+		-W ignore::DeprecationWarning tests/integration/ray tests/unit/ray
 
 KSERVE_VENV ?= .venv-kserve
 
@@ -218,6 +234,6 @@ licences: $(SUPPLY)/.server ## the licences of the container's packages: deploy/
 		--from mixed --format markdown --order name --with-urls; } > $(LOCKS)/licences.md
 
 clean: ## remove everything that make made
-	rm -rf $(VENV) $(KSERVE_VENV) build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(KSERVE_VENV) $(RAY_VENV) build dist *.egg-info $(MODELS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find ksrv -name '*.so' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -46,10 +46,12 @@ ARROWS = {
     | {"protocol", "engine", "repository", "handlers", "observe", "torchserve", "images"},
     "bench": FOUNDATION | {"client", "testing"},
     "doctor": FOUNDATION | {"engine", "images", "server"},
+    "ray": {"server"},
     "cli": FOUNDATION
     | {
         "bench",
         "doctor",
+        "ray",
         "testing",
         "client",
         "images",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_args, get_origin
 import click
 
 from ksrv.server.settings import SettingsError
-from ksrv.server.settings_sources import SEVERAL, SIZE_KEYS, Field, fields, resolve
+from ksrv.server.settings_sources import SEVERAL, SIZE_KEYS, Field, Resolved, fields, resolve
 
 SECTIONS = {
     "Models": ("model_name", "model_settings", "reload", "debug", "poll_interval", "model_control",
@@ -34,7 +34,7 @@ class SectionedCommand(click.Command):
             "Options": [],
             **{name: [] for name in SECTIONS},
         }
-        sections |= {"Limits": [], "More": []}
+        sections |= {"Limits": [], "Ray": [], "More": []}
         titles = {key: title for title, keys in SECTIONS.items() for key in keys}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -47,6 +47,8 @@ class SectionedCommand(click.Command):
                 title = "Limits" if key.startswith("limits__") else titles.get(key, "More")
             elif name in ("host", "port"):
                 title = "Addresses"
+            elif name.startswith("ray_"):
+                title = "Ray"
             sections[title].append(record)
         for title, records in sections.items():
             if records:
@@ -129,11 +131,35 @@ def _with_address(flags: dict[str, Any], host: str | None, port: int | None) -> 
         flags[key] = f"[{named}]:{chosen}" if ":" in named else f"{named}:{chosen}"
 
 
+def _serve_on_ray(address: str, resolved: Resolved, name: str, replicas: str) -> None:
+    from ksrv.ray.command import serve as run
+
+    try:
+        run(address, resolved, name=name, replicas=replicas)
+    except (SettingsError, ConnectionError, RuntimeError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+
+
 @click.command(cls=SectionedCommand)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--config", type=click.Path(dir_okay=False), help="Settings file (YAML or TOML).")
 @click.option("--print-config", is_flag=True, help="Print every setting and its source, and end.")
 @_setting_options
+@click.option(
+    "--ray",
+    "ray_address",
+    metavar="ADDRESS",
+    help="Serve in replicas on the Ray cluster at ADDRESS (HOST:PORT or auto), until this command ends.",
+)
+@click.option(
+    "--ray-replicas",
+    metavar="N",
+    default="1",
+    help="Replicas on the cluster, or MIN:MAX for as many as the queues ask for.  [default: 1]",
+)
+@click.option(
+    "--ray-app", metavar="NAME", default="default", help="Name of Ray Serve's application."
+)
 @click.option("--host", help="Host of both addresses, instead of 127.0.0.1.")
 @click.option(
     "--port",
@@ -146,6 +172,9 @@ def serve(
     print_config: bool,
     host: str | None,
     port: int | None,
+    ray_address: str | None,
+    ray_replicas: str,
+    ray_app: str,
     **given: Any,
 ) -> None:
     """Serve the models at PATHS until a signal ends it.
@@ -170,6 +199,9 @@ def serve(
     settings = resolved.settings
     if not settings.models:
         raise click.UsageError("give at least one model repository, model folder or model file")
+    if ray_address is not None:
+        _serve_on_ray(ray_address, resolved, ray_app, ray_replicas)
+        return
     from ksrv.repository.layout import RepositoryError
     from ksrv.server.workers.application import serve as run
 

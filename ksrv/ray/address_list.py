@@ -1,0 +1,108 @@
+"""Where the replicas of an application listen: the deployment that knows it, and the question to it."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+DEPLOYMENT = "ksrv-addresses"
+DEFAULT_APPLICATION = "default"
+RENEW_SECONDS = 1.0
+FORGET_SECONDS = 3.0
+"""A replica is off the list when it has not renewed its address for so long."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where one replica listens.
+
+    Attributes:
+        replica: Ray's id of the replica.
+        node: Ray's id of its node.
+        http: HTTP address as HOST:PORT, "" where HTTP is off.
+        grpc: gRPC address as HOST:PORT, "" where gRPC is off.
+    """
+
+    replica: str
+    node: str
+    http: str
+    grpc: str
+
+
+class AddressList:
+    """The deployment that keeps the addresses; Ray Serve runs one of it for each application.
+
+    It holds nothing that cannot be lost: replicas renew their addresses every second, so that one that
+    Ray starts anew knows them again at once.
+    """
+
+    def __init__(self) -> None:
+        self._renewed: dict[str, tuple[float, Address]] = {}
+        self._withdrawn: set[str] = set()
+
+    def renew(self, address: Address) -> None:
+        """Put an address onto the list, or keep it there; one that was withdrawn stays away.
+
+        Args:
+            address: The address.
+        """
+        if address.replica not in self._withdrawn:
+            self._renewed[address.replica] = (time.monotonic(), address)
+
+    def withdraw(self, replica: str) -> None:
+        """Take a replica's address off the list for good, before the replica stops.
+
+        Args:
+            replica: Ray's id of it, which no other replica ever gets.
+        """
+        self._withdrawn.add(replica)
+        self._renewed.pop(replica, None)
+
+    def current(self) -> list[Address]:
+        """Return the addresses of the replicas that serve, by their ids."""
+        oldest = time.monotonic() - FORGET_SECONDS
+        self._renewed = {
+            replica: entry for replica, entry in self._renewed.items() if entry[0] >= oldest
+        }
+        return [address for _, (_, address) in sorted(self._renewed.items())]
+
+
+def addresses(app: str = DEFAULT_APPLICATION, *, timeout: float = 30.0) -> list[Address]:
+    """Return where the replicas of an application listen now.
+
+    The list is for clients and load balancers that call the replicas directly. It changes when replicas
+    come and go: ask again every few seconds, and after a refused connection.
+
+    Args:
+        app: The name under which Ray Serve runs the application.
+        timeout: Seconds that the answer may take; Ray starts a lost list anew meanwhile.
+
+    Raises:
+        TimeoutError: There was no answer.
+        ray.serve.exceptions.RayServeException: Ray Serve runs no such application of ksrv's.
+    """
+    from ray import serve
+
+    handle = serve.get_deployment_handle(DEPLOYMENT, app_name=app)
+    found: list[Address] = handle.current.remote().result(timeout_s=timeout)
+    return found
+
+
+def deployment(actor: Mapping[str, Any]) -> Any:
+    """Return the deployment of the list.
+
+    Args:
+        actor: Ray's options for its actor, beside those chosen here.
+    """
+    from ray import serve
+
+    # The head node's death ends the cluster, so the list is nowhere safer; it needs no CPU to speak of.
+    place = {"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}}
+    return serve.deployment(
+        AddressList,
+        name=DEPLOYMENT,
+        num_replicas=1,
+        max_ongoing_requests=1000,
+        ray_actor_options={**place, **actor},
+        logging_config={"enable_access_log": False},  # each replica calls every second
+    )

@@ -1,0 +1,133 @@
+"""The application that Ray Serve runs: what `ksrv.ray.app` makes of a repository."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ksrv.ray.address_list import deployment as address_list
+from ksrv.ray.autoscaling import policy
+from ksrv.ray.replica import Replica
+from ksrv.server.settings import ServerSettings, SettingsError
+from ksrv.server.settings_sources import Resolved, resolve
+
+DEPLOYMENT = "ksrv"
+STOP_SECONDS = 10.0
+"""What the end of a replica may take beside its server's drain delay and stop timeout."""
+START_TIMEOUT = 600.0
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = str(value) if isinstance(value, Path) else value
+    return flat
+
+
+def given_settings(resolved: Resolved) -> dict[str, Any]:
+    """Return the settings that are not defaults, nested, as `app` takes them; the models are left out.
+
+    Args:
+        resolved: The settings with their sources.
+    """
+    given: dict[str, Any] = {}
+    for key in resolved.origins:
+        if key == "models":
+            continue
+        value: Any = resolved.settings
+        inside = given
+        *sections, name = key.split(".")
+        for section in sections:
+            value, inside = getattr(value, section), inside.setdefault(section, {})
+        inside[name] = getattr(value, name)
+    return given
+
+
+def _autoscaling(keys: Mapping[str, Any], settings: ServerSettings) -> dict[str, Any]:
+    """Return Ray Serve's autoscaling configuration with ksrv's policy.
+
+    Raises:
+        SettingsError: The load of such a server cannot be read.
+    """
+    if settings.http == "off" or not settings.metrics or settings.tls_client_ca is not None:
+        raise SettingsError(
+            "autoscaling reads the load on /metrics; expected http on, metrics on and no tls_client_ca"
+        )
+    from ray.serve.config import AutoscalingPolicy
+
+    return {"policy": AutoscalingPolicy(policy_function=policy), **keys}
+
+
+def app(
+    models: str | Path | Sequence[str | Path],
+    *,
+    num_replicas: int | None = None,
+    autoscaling: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    actor: Mapping[str, Any] | None = None,
+    revision: str | int = 0,
+    start_timeout: float = START_TIMEOUT,
+    **options: Any,
+) -> Any:
+    """Return an application of Ray Serve that serves models with a ksrv server in each replica.
+
+    Args:
+        models: A model repository, model folder or model file, or several, as every node sees them.
+        num_replicas: How many replicas, 1 unless given; not together with `autoscaling`.
+        autoscaling: Keys of Ray Serve's `AutoscalingConfig`: min_replicas, max_replicas,
+            target_ongoing_requests, ...; the load of a replica is the requests that wait and run in it.
+        settings: Any setting of `ksrv serve`, nested ones as mappings. The addresses are the
+            node's own with free ports unless given. Beyond loopback a token file, client certificates or
+            `insecure` must be among them, as with `ksrv serve`.
+        actor: Ray Serve's `ray_actor_options`: num_cpus (1 unless given), num_gpus, resources,
+            runtime_env, ...
+        revision: Another value has every replica read its models anew in place, without a lost
+            request; anything else that changes has Ray Serve replace the replicas.
+        start_timeout: Seconds in which a replica's models must be ready.
+        options: Further options of Ray Serve's deployments, such as `max_replicas_per_node` or
+            `max_surge_percent`.
+
+    Returns:
+        The application, for `ray.serve.run` or a Serve config file.
+
+    Raises:
+        SettingsError: A setting is unknown or cannot have its value.
+        ModuleNotFoundError: Ray is not installed (extra `ray`).
+    """
+    from ray import serve
+
+    paths = [models] if isinstance(models, str | Path) else list(models)
+    resolved = resolve(_flat(settings or {}), environment={})
+    server = resolved.settings
+    stop_seconds = server.drain_delay + server.stop_timeout + STOP_SECONDS / 2
+    chosen: dict[str, Any] = {
+        "name": DEPLOYMENT,
+        # The server bounds its queues itself, and needs several requests at once to make batches.
+        "max_ongoing_requests": 1000,
+        # Replacements come first, so that clients find an address throughout a redeploy.
+        "max_surge_percent": 25,
+        "health_check_period_s": 2.0,
+        "health_check_timeout_s": 30.0,
+        "graceful_shutdown_wait_loop_s": 0.5,
+        "graceful_shutdown_timeout_s": stop_seconds + STOP_SECONDS / 2,
+        "ray_actor_options": {"num_cpus": 1, **(actor or {})},
+        "user_config": {"revision": revision},
+    }
+    if autoscaling is not None:
+        chosen["autoscaling_config"] = _autoscaling(autoscaling, server)
+    if num_replicas is not None or autoscaling is None:
+        chosen["num_replicas"] = 1 if num_replicas is None else num_replicas
+    environment = (actor or {}).get("runtime_env")
+    listed = address_list({} if environment is None else {"runtime_env": environment})
+    return serve.deployment(Replica, **(chosen | options)).bind(
+        [str(path) for path in paths],
+        given_settings(resolved),
+        stop_seconds,
+        start_timeout,
+        listed.bind(),
+    )
+
+
+__all__ = ["SettingsError", "app", "given_settings"]

@@ -1,0 +1,110 @@
+"""`ksrv serve --ray ADDRESS`: an application on a cluster for as long as this command runs."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ksrv.ray.address_list import Address, addresses
+from ksrv.ray.application import app, given_settings
+from ksrv.server.settings import SettingsError
+from ksrv.server.settings_sources import Resolved
+
+LOOK_SECONDS = 2.0
+
+
+def replica_options(replicas: str) -> dict[str, Any]:
+    """Return the options of `app` that a number of replicas means.
+
+    Args:
+        replicas: "N" for so many, or "MIN:MAX" for as many as the queues ask for.
+
+    Raises:
+        SettingsError: It is neither.
+    """
+    least, colon, most = replicas.partition(":")
+    try:
+        numbers = [int(least), int(most)] if colon else [int(least)]
+    except ValueError:
+        numbers = []
+    if not numbers or numbers[0] < 1 or numbers[-1] < numbers[0]:
+        raise SettingsError(f"--ray-replicas: expected N or MIN:MAX from 1 on, got '{replicas}'")
+    if not colon:
+        return {"num_replicas": numbers[0]}
+    return {"autoscaling": {"min_replicas": numbers[0], "max_replicas": numbers[1]}}
+
+
+def serve(address: str, resolved: Resolved, *, name: str, replicas: str) -> None:
+    """Run an application until SIGTERM or SIGINT, then delete it; its replicas drain first.
+
+    Args:
+        address: What `ray.init` takes: HOST:PORT, auto or ray://HOST:PORT; local starts a cluster.
+        resolved: The settings of `ksrv serve`, of which the models are paths on every node.
+        name: The application's name.
+        replicas: "N" or "MIN:MAX".
+
+    Raises:
+        SettingsError: A setting is unknown or cannot have its value, or Ray is not installed.
+        RuntimeError: Ray Serve could not deploy the application.
+        ConnectionError: There is no cluster at the address.
+    """
+    try:
+        import ray
+        from ray import serve as ray_serve
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"--ray needs Ray Serve ({error}); install it with: pip install 'ksrv[ray]'"
+        ) from error
+    models = [str(Path(path).absolute()) for path in resolved.settings.models]
+    application = app(models, settings=given_settings(resolved), **replica_options(replicas))
+    with _stop_signals() as stopped:
+        ray.init(address=address, namespace="ksrv")
+        try:
+            ray_serve.run(application, name=name)
+            for now in _changes(name, stopped):
+                _print(now)
+        finally:
+            ray_serve.delete(name)
+            ray.shutdown()
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """Turn SIGTERM and SIGINT into an event."""
+    stopped = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _changes(name: str, stopped: threading.Event) -> Iterator[list[Address]]:
+    """Yield the addresses whenever they have changed, until the event."""
+    known: list[Address] = []
+    while not stopped.is_set():
+        try:
+            now = addresses(name)
+        except TimeoutError:  # Ray starts the list anew
+            now = known
+        if now != known:
+            yield now
+        known = now
+        stopped.wait(LOOK_SECONDS if known else 0.2)
+
+
+def _print(replicas: Sequence[Address]) -> None:
+    print(f"{time.strftime('%H:%M:%S')} replicas: {len(replicas)}")
+    for one in replicas:
+        print(
+            f"HTTP  {one.http or 'off'}  gRPC  {one.grpc or 'off'}  node {one.node[:8]}", flush=True
+        )

@@ -1,0 +1,124 @@
+"""Requests that come by Ray's HTTP ingress, forwarded to the replica's own server."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+from ksrv.ray.server_process import ServerProcess
+
+_HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Fields that are about one connection, and are not for the next one."""
+
+
+class Forwarder:
+    """Sends requests of Ray's ingress to a server on this node, and its answers back.
+
+    Bodies are passed on as they come, in both directions.
+
+    Args:
+        server: The server.
+    """
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._server = server
+        self._session: Any = None
+
+    def _open_session(self) -> Any:
+        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+
+        return ClientSession(
+            # The server bounds its connections and queues itself.
+            connector=TCPConnector(limit=0),
+            timeout=ClientTimeout(total=None, sock_connect=10),
+            auto_decompress=False,
+            cookie_jar=DummyCookieJar(),
+        )
+
+    async def forward(self, request: Any) -> Any:
+        """Return the server's answer to a request.
+
+        Args:
+            request: A `starlette.requests.Request`.
+        """
+        from aiohttp import ClientError
+        from starlette.responses import StreamingResponse
+
+        if not self._server.http:
+            return _unavailable("HTTP is off in the replicas; call their gRPC addresses")
+        if self._session is None:
+            self._session = self._open_session()
+        try:
+            answer = await self._session.request(
+                request.method,
+                self._url(request),
+                headers=self._headers(request),
+                data=request.stream() if _has_body(request) else None,
+                allow_redirects=False,
+                ssl=self._server.tls_context() or False,
+            )
+        except (TimeoutError, ClientError, OSError) as error:
+            return _unavailable(f"the replica's server does not answer: {error}")
+        response = StreamingResponse(_body(answer), status_code=answer.status)
+        response.raw_headers = [
+            (name.lower(), value)
+            for name, value in answer.raw_headers
+            if name.decode("latin-1").lower() not in _HOP_BY_HOP
+        ]
+        return response
+
+    def _url(self, request: Any) -> Any:
+        from yarl import URL
+
+        scope = request.scope
+        path = quote(
+            scope["path"].removeprefix(scope.get("root_path", "")) or "/", safe="/:@!$&'()*+,;=~"
+        )
+        query = scope.get("query_string", b"").decode("latin-1")
+        return URL(f"{self._server.url}{path}{'?' if query else ''}{query}", encoded=True)
+
+    def _headers(self, request: Any) -> list[tuple[str, str]]:
+        headers = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in request.headers.raw
+            if name.decode("latin-1").lower() not in _HOP_BY_HOP
+        ]
+        # Without it a caller from elsewhere would have the rights of callers on this machine.
+        client = request.client.host if request.client else "unknown"
+        return [*headers, ("X-Forwarded-For", client)]
+
+
+def _unavailable(reason: str) -> Any:
+    from starlette.responses import Response
+
+    return Response(
+        json.dumps({"error": reason}),
+        status_code=503,
+        headers={"Retry-After": "1"},
+        media_type="application/json",
+    )
+
+
+def _has_body(request: Any) -> bool:
+    return "content-length" in request.headers or "transfer-encoding" in request.headers
+
+
+async def _body(answer: Any) -> AsyncIterator[bytes]:
+    """Yield an answer's body, and give its connection back however the reader ends."""
+    async with answer:
+        async for piece in answer.content.iter_any():
+            yield piece

@@ -1,0 +1,132 @@
+"""One replica of Ray Serve's: a ksrv server, its address, its health, its load and its end."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ksrv.ray.address_list import RENEW_SECONDS, Address
+from ksrv.ray.autoscaling import LOAD, LoadMeter
+from ksrv.ray.forwarding import Forwarder
+from ksrv.ray.server_process import ServerProcess
+
+ADDRESSES_ROUTE = "/-/addresses"
+"""Where Ray's ingress lists the replicas' own addresses, below the application's route prefix."""
+
+log = logging.getLogger("ray.serve")
+
+
+def reachable(address: str, host: str) -> str:
+    """Return an address as other nodes call it: that of a wildcard is the node's own.
+
+    Args:
+        address: HOST:PORT, or "".
+        host: The node's IP address.
+    """
+    name, _, port = address.rpartition(":")
+    if name in ("0.0.0.0", "[::]"):
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return address
+
+
+class Replica:
+    """The deployment's class; its methods' names are Ray Serve's.
+
+    Args:
+        models: The paths that `ksrv serve` takes, as this node sees them.
+        settings: The settings of `ksrv serve`.
+        stop_seconds: What its end may take.
+        start_timeout: Seconds in which its models must be ready.
+        address_list: Ray Serve's handle to the list of addresses.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[str],
+        settings: Mapping[str, Any],
+        stop_seconds: float,
+        start_timeout: float,
+        address_list: Any,
+    ) -> None:
+        import ray
+        from ray import serve
+        from ray.util import get_node_ip_address
+
+        host = get_node_ip_address()
+        listen = f"[{host}]:0" if ":" in host else f"{host}:0"
+        self._stop_seconds = stop_seconds
+        self._address_list = address_list
+        self._server = ServerProcess(models, {"http": listen, "grpc": listen, **settings})
+        self._server.start(start_timeout)
+        self._forwarder = Forwarder(self._server)
+        self._meter = LoadMeter()
+        self._address = Address(
+            serve.get_replica_context().replica_id.unique_id,
+            ray.get_runtime_context().get_node_id(),
+            reachable(self._server.http, host),
+            reachable(self._server.grpc, host),
+        )
+        self._leaving = threading.Event()
+        self._configured = False
+        self._keeper = threading.Thread(target=self._keep_address, name="ksrv address", daemon=True)
+        self._keeper.start()
+
+    def _keep_address(self) -> None:
+        """Keep the address on the list until the replica leaves; then take it away and end the server."""
+        lost = False
+        while not self._leaving.wait(RENEW_SECONDS):
+            try:
+                self._server.check()
+                self._address_list.renew.remote(self._address).result(timeout_s=10)
+                lost = False
+            except Exception as error:  # noqa: BLE001
+                if not lost:
+                    log.warning("the address of this replica is not renewed: %s", error)
+                lost = True
+        try:
+            self._address_list.withdraw.remote(self._address.replica).result(timeout_s=2)
+        except Exception as error:  # noqa: BLE001
+            log.warning("the address of this replica is not withdrawn: %s", error)
+        self._server.stop(self._stop_seconds)
+
+    async def __call__(self, request: Any) -> Any:
+        """Answer a request of Ray's ingress."""
+        from starlette.responses import JSONResponse
+
+        scope = request.scope
+        if scope["path"].removeprefix(scope.get("root_path", "")) == ADDRESSES_ROUTE:
+            found = await self._address_list.current.remote()
+            return JSONResponse({"replicas": [asdict(address) for address in found]})
+        return await self._forwarder.forward(request)
+
+    async def check_health(self) -> None:
+        """Tell Ray Serve that the server lives; it replaces the replica of one that does not.
+
+        Raises:
+            ServerEnded: Its process has ended.
+            OSError: It does not answer.
+        """
+        await asyncio.to_thread(self._server.check)
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Return the load that `ksrv.ray.autoscaling.policy` reads."""
+        page = await asyncio.to_thread(self._server.get, "/metrics")
+        return {LOAD: self._meter.load(page.decode())}
+
+    async def reconfigure(self, user_config: Any) -> None:
+        """Have the server read its models anew, as on SIGHUP, when the application's revision changes.
+
+        Args:
+            user_config: The revision; Ray Serve gives the first one as the replica starts.
+        """
+        if self._configured:
+            self._server.reload()
+        self._configured = True
+
+    def __del__(self) -> None:
+        """Leave the list, and end the server when its running requests are answered."""
+        if hasattr(self, "_keeper"):
+            self._leaving.set()
+            self._keeper.join()

@@ -1,0 +1,246 @@
+"""The server of one replica: `ksrv serve` as a child process on free ports of its node."""
+
+import collections
+import json
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ksrv.server.parent_death import ending_with_parent
+
+_ADDRESS = re.compile(r"(HTTP|gRPC)  (?:https?://)?(\S.*)")
+_LOADED = re.compile(r"model +version +handler")
+_ON_HTTP = "on the HTTP address"
+_POLL_SECONDS = 0.05
+_KEPT_LINES = 30
+SETTLE_SECONDS = 10.0
+"""How long a server may be unready after it has printed its models, of which it has then loaded all."""
+
+
+class ServerEnded(RuntimeError):
+    """The server's process ended without being asked to, or did not get ready in time."""
+
+
+class ServerProcess:
+    """Runs `ksrv serve` until `stop`, and ends it when this process dies.
+
+    Args:
+        models: The paths that it serves.
+        settings: The settings of `ksrv serve`, nested ones as mappings.
+
+    Attributes:
+        http: The HTTP address as HOST:PORT, "" where HTTP is off.
+        grpc: The gRPC address as HOST:PORT, "" where gRPC is off.
+    """
+
+    def __init__(self, models: Sequence[str], settings: Mapping[str, Any]) -> None:
+        self._models = list(models)
+        self._settings = dict(settings)
+        self._lines: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
+        self._changed = threading.Condition()
+        self._process: subprocess.Popen[str] | None = None
+        self._status: int | None = None
+        self._stopping = False
+        self._loaded = False
+        self._tls: tuple[int, ssl.SSLContext] | None = None
+        self._announced: dict[str, str] = {}
+        self._thread = threading.Thread(target=self._run, name="ksrv server", daemon=True)
+
+    @property
+    def http(self) -> str:
+        """The HTTP address as HOST:PORT, "" where HTTP is off."""
+        return self._announced.get("HTTP", "")
+
+    @property
+    def grpc(self) -> str:
+        """The gRPC address as HOST:PORT, "" where gRPC is off."""
+        return self._announced.get("gRPC", "")
+
+    @property
+    def url(self) -> str:
+        """The HTTP address as a URL."""
+        return f"{'https' if self._settings.get('tls_cert') else 'http'}://{self.http}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the server's master, or None before it runs."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def needs_client_certificate(self) -> bool:
+        """Whether not even this process can call the server."""
+        return bool(self._settings.get("tls_client_ca"))
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return what trusts the server's own certificate, whatever name it is for; None without TLS."""
+        certificate = self._settings.get("tls_cert")
+        if certificate is None:
+            return None
+        written = os.stat(certificate).st_mtime_ns
+        if self._tls is None or self._tls[0] != written:
+            context = ssl.create_default_context(cafile=certificate)
+            context.check_hostname = False
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the file need not hold the root
+            self._tls = (written, context)
+        return self._tls[1]
+
+    def authorization(self) -> dict[str, str]:
+        """Return the header with which this process reads the server's metrics."""
+        file = self._settings.get("token_file")
+        if file is None:
+            return {}
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        token = next(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+        return {"Authorization": f"Bearer {token}"}
+
+    # ---- the process ----------------------------------------------------------------------------
+
+    def start(self, timeout: float) -> None:
+        """Start the server and wait until its models are ready.
+
+        Args:
+            timeout: Seconds that this may take.
+
+        Raises:
+            ServerEnded: It ended, or took too long; the text holds its last lines.
+        """
+        self._thread.start()
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            self._changed.wait_for(lambda: self._listens or self._status is not None, timeout)
+        while not self.ready():
+            if self._status is not None:
+                raise ServerEnded(f"the server ended with status {self._status}:\n{self._tail()}")
+            if self._loaded:
+                deadline = min(deadline, time.monotonic() + SETTLE_SECONDS)
+            if time.monotonic() > deadline:
+                self.stop(0)
+                why = f"the server is not ready after {timeout:g} s"
+                if self._loaded:
+                    why = "the models did not get ready"
+                raise ServerEnded(f"{why}:\n{self._tail()}")
+            time.sleep(_POLL_SECONDS)
+
+    @property
+    def _listens(self) -> bool:
+        return len(self._announced) == 2
+
+    def _run(self) -> None:
+        """Start the process and read its output; the process lives no longer than this thread."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith("KSRV_")}
+        with tempfile.TemporaryDirectory(prefix="ksrv-ray-") as folder:
+            file = Path(folder) / "settings.json"
+            file.write_text(json.dumps(self._settings), encoding="utf-8")
+            command = [sys.executable, "-m", "ksrv", "serve", "--config", str(file), *self._models]
+            process = subprocess.Popen(
+                ending_with_parent(command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env=own | {"PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
+            )
+            with self._changed:
+                self._process = process
+                stopped_early = self._stopping
+                self._changed.notify_all()
+            if stopped_early:
+                process.terminate()
+            assert process.stdout is not None
+            for line in process.stdout:
+                self._hear(line.rstrip("\n"))
+            status = process.wait()
+        with self._changed:
+            self._status = status
+            self._changed.notify_all()
+
+    def _hear(self, line: str) -> None:
+        """Take one line of the server's output, which goes to the replica's own log as well."""
+        print(line, file=sys.stderr, flush=True)
+        with self._changed:
+            self._lines.append(line)
+            found = _ADDRESS.fullmatch(line)
+            if found and not self._listens:
+                address = self.http if found[2] == _ON_HTTP else found[2]
+                self._announced[found[1]] = "" if address == "off" else address
+            self._loaded = self._loaded or _LOADED.match(line) is not None
+            self._changed.notify_all()
+
+    def _tail(self) -> str:
+        return "\n".join(self._lines)
+
+    def ready(self) -> bool:
+        """Whether the server says that its models serve; where it cannot be asked, whether they loaded."""
+        if not self._listens or self._status is not None:
+            return False
+        if not self.http or self.needs_client_certificate:
+            return self._loaded
+        try:
+            self.get("/v2/health/ready")
+        except (OSError, urllib.error.URLError):
+            return False
+        return True
+
+    def get(self, path: str, timeout: float = 5.0) -> bytes:
+        """Return the body of a GET of the server's.
+
+        Args:
+            path: The path, such as "/metrics".
+            timeout: Seconds that it may take.
+
+        Raises:
+            OSError: The server does not answer, or not with a 2xx.
+        """
+        request = urllib.request.Request(self.url + path, headers=self.authorization())
+        with urllib.request.urlopen(request, timeout=timeout, context=self.tls_context()) as answer:
+            return bytes(answer.read())
+
+    def check(self) -> None:
+        """Return while the process runs and answers.
+
+        Raises:
+            ServerEnded: It ended.
+            OSError: It does not answer.
+        """
+        if self._status is not None:
+            raise ServerEnded(f"the server ended with status {self._status}:\n{self._tail()}")
+        if self.http and not self.needs_client_certificate:
+            self.get("/v2/health/live")
+
+    def reload(self) -> None:
+        """Have the server read models, tokens and certificates anew, as on SIGHUP; no request fails."""
+        if self._process is not None and self._status is None:
+            self._process.send_signal(signal.SIGHUP)
+
+    def stop(self, timeout: float) -> None:
+        """End the server: it drains as on SIGTERM, and is killed when it takes too long.
+
+        Args:
+            timeout: Seconds that draining may take.
+        """
+        with self._changed:
+            self._stopping = True
+            process = self._process
+        if process is None or not self._thread.is_alive():
+            return
+        process.terminate()
+        with self._changed:
+            ended = self._changed.wait_for(lambda: self._status is not None, timeout)
+        if not ended:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return

@@ -1,0 +1,109 @@
+"""Requests to replicas: over their own ports, and by Ray's HTTP ingress."""
+
+import json
+
+import numpy as np
+import pytest
+import requests
+import tritonclient.grpc
+import tritonclient.http
+
+from tests.support.ray_cluster import BODY
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+
+NUMBERS = np.array([[1, 2, 3, 4]], np.float32)
+
+
+def infer(module, address):
+    """Send the numbers with Triton's client, and return what comes back."""
+    client = module.InferenceServerClient(address)
+    tensor = module.InferInput("x", [1, 4], "FP32")
+    tensor.set_data_from_numpy(NUMBERS)
+    answer = client.infer("echo", [tensor])
+    client.close()
+    return answer.as_numpy("y")
+
+
+@pytest.fixture
+def address(run, models):
+    return run(models)[0]
+
+
+def test_requests_to_a_replica_and_by_the_ingress(address, cluster):
+    assert np.array_equal(infer(tritonclient.http, address.http), NUMBERS)
+    assert np.array_equal(infer(tritonclient.grpc, address.grpc), NUMBERS)
+    by_ray = cluster.url.removeprefix("http://")
+    assert np.array_equal(infer(tritonclient.http, by_ray), NUMBERS)
+
+    direct, forwarded = (
+        requests.post(f"{url}/v2/models/echo/infer", BODY, headers={"X-Request-ID": "mine"})
+        for url in (f"http://{address.http}", cluster.url)
+    )
+    assert forwarded.json() == direct.json()
+    assert forwarded.headers["Content-Type"] == direct.headers["Content-Type"]
+    assert forwarded.headers["Content-Length"] == direct.headers["Content-Length"]
+
+
+def test_forwarded_requests_keep_their_form(address, cluster):
+    infer_url = f"{cluster.url}/v2/models/echo/infer"
+    chunks = (BODY[at : at + 10] for at in range(0, len(BODY), 10))
+    assert requests.post(infer_url, chunks).json()["outputs"][0]["data"] == [1, 2, 3, 4]
+
+    missing = requests.post(f"{cluster.url}/v2/models/no%20model%3F/infer", BODY)
+    assert (missing.status_code, "no model?" in missing.json()["error"]) == (404, True)
+    refused = requests.post(infer_url, b"{")
+    assert refused.status_code == 400
+    assert (
+        refused.json() == requests.post(f"http://{address.http}/v2/models/echo/infer", b"{").json()
+    )
+    assert requests.get(f"{cluster.url}/v2/models/echo").json()["name"] == "echo"
+    assert "echo" in requests.get(f"{cluster.url}/metrics").text
+
+    rows = 20000
+    values = {"name": "x", "datatype": "FP32", "shape": [rows, 4], "data": [0.5] * 4 * rows}
+    large = requests.post(infer_url, json.dumps({"inputs": [values]}))
+    assert large.json()["outputs"][0]["data"] == values["data"]
+
+
+def test_a_forwarded_caller_is_no_caller_of_this_machine(address, cluster):
+    unload = "/v2/repository/models/echo/unload"
+    assert requests.post(cluster.url + unload).status_code == 403
+    assert requests.get(f"{cluster.url}/v2/models/echo/ready").status_code == 200
+
+
+def test_the_ingress_lists_the_addresses(address, cluster):
+    listed = requests.get(f"{cluster.url}/-/addresses").json()
+    assert [(one["http"], one["grpc"]) for one in listed["replicas"]] == [
+        (address.http, address.grpc)
+    ]
+
+
+def test_the_ingress_below_a_prefix(cluster, models):
+    from ray import serve
+
+    import ksrv.ray
+
+    settings = {"insecure": True, "drain_delay": 0}
+    serve.run(ksrv.ray.app(models, settings=settings), name="second", route_prefix="/below")
+    try:
+        answer = requests.post(f"{cluster.url}/below/v2/models/echo/infer", BODY)
+        assert answer.json()["outputs"][0]["data"] == [1, 2, 3, 4]
+        assert len(requests.get(f"{cluster.url}/below/-/addresses").json()["replicas"]) == 1
+        assert len(ksrv.ray.addresses("second")) == 1
+    finally:
+        serve.delete("second")
+
+
+def test_a_replica_that_cannot_start_says_why(cluster, tmp_path):
+    from ray import serve
+
+    import ksrv.ray
+
+    app = ksrv.ray.app(tmp_path / "missing", max_constructor_retry_count=1)
+    with pytest.raises(RuntimeError):
+        serve.run(app, name="broken", route_prefix="/broken")
+    status = serve.status().applications["broken"]
+    assert "missing" in status.deployments["ksrv"].message
+    serve.delete("broken")

@@ -1,0 +1,137 @@
+"""Replicas that come, go and die under load."""
+
+import os
+import signal
+
+import pytest
+import requests
+
+from tests.support.ray_cluster import BODY, listed, listening_on
+from tests.support.replica_load import ReplicaLoad
+from tests.support.wait_until import wait_until
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+
+INFER = "/v2/models/echo/infer"
+
+PLUS = """
+from ksrv import BaseHandler
+
+
+class Plus(BaseHandler):
+    def inference(self, x):
+        return {"y": x + 10}
+"""
+
+SLEEP = """
+import time
+
+from ksrv import BaseHandler
+
+
+class Sleep(BaseHandler):
+    def inference(self, x):
+        time.sleep(0.05)
+        return {"y": x}
+"""
+
+
+def load(threads=4):
+    """Call the replicas that are listed, at any time, on their own HTTP ports."""
+    import ksrv.ray
+
+    return ReplicaLoad(lambda: [one.http for one in ksrv.ray.addresses()], INFER, BODY, threads)
+
+
+def write_handler(models, text):
+    (models / "echo" / "handler.py").write_text(text)
+
+
+def test_from_one_replica_to_four_on_two_nodes_and_back(run, models):
+    run(models)
+    with load() as clients:
+        clients.wait_for(100)
+        four = run(models, 4, max_replicas_per_node=2)
+        clients.wait_for(400)
+        one = run(models, 1, max_replicas_per_node=2)
+        clients.wait_for(100)
+    assert len({address.node for address in four}) == 2
+    assert {address.http for address in four} <= set(clients.answered)
+    assert one[0].http in clients.answered
+    assert (clients.lost, clients.errors) == ([], [])
+
+
+def test_a_redeploy_loses_no_request(run, models):
+    before = run(models, 2)
+    with load() as clients:
+        clients.wait_for(100)
+        run(models, 2, settings={"keepalive": 60})
+        wait_until(lambda: not {one.replica for one in before} & {one.replica for one in listed(2)})
+        clients.wait_for(200)
+    after = listed(2)
+    assert not {one.replica for one in before} & {one.replica for one in after}
+    assert {one.http for one in (*before, *after)} <= set(clients.answered)
+    assert (clients.lost, clients.errors) == ([], [])
+
+
+def test_another_revision_reads_the_models_in_place(run, models):
+    before = run(models, revision=1)
+    with load() as clients:
+        clients.wait_for(100)
+        write_handler(models, PLUS)
+        run(models, revision=2)
+        url = f"http://{before[0].http}{INFER}"
+        wait_until(
+            lambda: requests.post(url, BODY).json()["outputs"][0]["data"] == [11, 12, 13, 14]
+        )
+        clients.wait_for(100)
+    assert listed(1) == before
+    assert (clients.lost, clients.errors) == ([], [])
+
+
+def test_a_server_that_dies_is_replaced(run, models):
+    [before] = run(models)
+    os.killpg(os.getpgid(listening_on(int(before.http.rpartition(":")[2]))[0]), signal.SIGKILL)
+    wait_until(lambda: [one.replica for one in listed(1)] != [before.replica], 120)
+    assert requests.post(f"http://{listed(1)[0].http}{INFER}", BODY).status_code == 200
+
+
+def test_the_queues_ask_for_replicas(run, models):
+    write_handler(models, SLEEP)
+    scaling = {
+        "min_replicas": 1,
+        "max_replicas": 3,
+        "target_ongoing_requests": 3,
+        "upscale_delay_s": 1,
+        "downscale_delay_s": 3,
+        "metrics_interval_s": 0.5,
+        "look_back_period_s": 2,
+    }
+    run(models, autoscaling=scaling)
+    with load(9) as clients:
+        listed(3)
+        clients.wait_for(200)
+    assert len(clients.answered) == 3
+    listed(1)
+    assert (clients.lost, clients.errors) == ([], [])
+
+
+def test_a_killed_node_loses_no_request_but_its_own(cluster, run, models):
+    write_handler(models, SLEEP)
+    four = run(models, 4, max_replicas_per_node=2)
+    gone = {one.http for one in four if one.node == cluster.node.node_id}
+    assert len(gone) == 2
+    threads = 8
+    with load(threads) as clients:
+        clients.wait_for(100)
+        killed = cluster.kill_node()
+        clients.wait_for(200)
+        cluster.add_node()
+        after = listed(4)
+        clients.wait_for(200)
+    assert not gone & {one.http for one in after}
+    assert len(clients.lost) <= threads
+    assert {loss.address for loss in clients.lost} <= gone
+    assert all(loss.begun <= killed for loss in clients.lost)
+    assert clients.errors == []

@@ -1,0 +1,168 @@
+"""The server of a replica: started, asked, reloaded, ended, and dead."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ksrv.ray import server_process
+from ksrv.ray.server_process import ServerEnded, ServerProcess
+from tests.support.certificates import self_signed
+from tests.support.models import BROKEN, ECHO, VECTOR, write_model
+from tests.support.wait_until import wait_until
+
+LOCAL = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "drain_delay": 0}
+
+
+@pytest.fixture
+def models(tmp_path):
+    write_model(tmp_path / "models", "echo", ECHO, VECTOR)
+    return [str(tmp_path / "models")]
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def run(models, **settings):
+        server = ServerProcess(models, LOCAL | settings)
+        started.append(server)
+        server.start(60)
+        return server
+
+    yield run
+    for server in started:
+        server.stop(30)
+
+
+def test_a_server_that_starts_and_ends(start, models):
+    server = start(models)
+    assert server.http.startswith("127.0.0.1:")
+    assert server.grpc.startswith("127.0.0.1:")
+    assert json.loads(server.get("/v2/models/echo"))["name"] == "echo"
+    server.check()
+    server.stop(30)
+    with pytest.raises(ServerEnded, match="status 0"):
+        server.check()
+    assert not server.ready()
+    server.stop(30)
+
+
+@pytest.mark.parametrize(
+    ("settings", "http", "grpc"),
+    [
+        ({"grpc": "off"}, True, False),
+        ({"grpc": "http"}, True, True),
+        ({"http": "off"}, False, True),
+    ],
+)
+def test_addresses_that_are_off_or_one(start, models, settings, http, grpc):
+    server = start(models, **settings)
+    assert (bool(server.http), bool(server.grpc)) == (http, grpc)
+    assert server.ready()
+    server.check()
+
+
+def test_the_metrics_of_a_server_with_a_token(start, models, tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("# a comment\n\nthe-token\n")
+    server = start(models, token_file=str(tokens))
+    assert b"ksrv_pending_requests" in server.get("/metrics")
+
+
+@pytest.mark.parametrize("for_clients", [False, True])
+def test_a_server_with_tls(start, models, tmp_path, for_clients):
+    key, certificate = self_signed(tmp_path / "certificates")
+    settings = {"tls_cert": str(certificate), "tls_key": str(key)}
+    if for_clients:
+        settings["tls_client_ca"] = str(certificate)
+    server = start(models, **settings)
+    assert server.url.startswith("https://")
+    assert server.ready()
+    server.check()
+    if for_clients:
+        with pytest.raises(OSError):
+            server.get("/v2/health/live")
+        return
+    assert server.tls_context() is server.tls_context()
+    self_signed(tmp_path / "certificates")  # renewed; not read yet by the server
+    with pytest.raises(OSError):
+        server.get("/v2/health/live")
+
+
+def test_models_that_cannot_be_found(tmp_path):
+    server = ServerProcess([str(tmp_path / "missing")], LOCAL)
+    with pytest.raises(ServerEnded, match=r"status 2(.|\n)*missing"):
+        server.start(60)
+
+
+def test_models_that_cannot_be_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(server_process, "SETTLE_SECONDS", 0.2)
+    write_model(tmp_path, "broken", BROKEN, VECTOR)
+    server = ServerProcess([str(tmp_path)], LOCAL)
+    with pytest.raises(ServerEnded, match=r"did not get ready(.|\n)*the weights are gone"):
+        server.start(600)
+    assert not server.ready()
+
+
+def test_models_that_take_too_long(models):
+    server = ServerProcess(models, LOCAL)
+    with pytest.raises(ServerEnded, match=r"is not ready after 0 s"):
+        server.start(0)
+    assert not server.ready()
+
+
+def test_a_reload_reads_the_models_anew(start, models):
+    server = start(models)
+    write_model(Path(models[0]), "second", ECHO, VECTOR)
+    server.reload()
+    wait_until(lambda: b'"second"' in server.get("/v2/models/stats"))
+    server.check()
+
+
+def why_dead(server):
+    try:
+        server.check()
+    except (ServerEnded, OSError) as error:
+        return str(error)
+    return ""
+
+
+def test_a_server_that_is_killed_is_told_of(start, models):
+    server = start(models)
+    os.killpg(server.pid, signal.SIGKILL)
+    wait_until(lambda: "status -9" in why_dead(server))
+    assert not server.ready()
+    server.reload()
+    server.stop(30)
+
+
+PARENT = """
+import sys, time
+from ksrv.ray.server_process import ServerProcess
+
+server = ServerProcess([sys.argv[1]], {"http": "127.0.0.1:0", "grpc": "off", "drain_delay": 0})
+server.start(60)
+print(server.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_server_ends_with_the_process_that_started_it(models):
+    command = [sys.executable, "-c", PARENT, models[0]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    wait_until(lambda: not alive(pid))
+
+
+def alive(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
