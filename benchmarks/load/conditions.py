@@ -250,19 +250,29 @@ class Client:
 
     def cost(self, server: LoadedServer, row: Row, seconds: float) -> tuple[float, float]:
         """Return the CPU seconds of a server for one request, and the requests per second."""
-        file = self._folder / "request"
-        file.write_bytes(row.request)
         before = server.cpu_seconds()
+        wire = "tls" if row.server in TLS else "plain"
+        count = self.count(server.port, row.request, seconds, row.mode, wire)
+        return (server.cpu_seconds() - before) / count, count / seconds
+
+    def count(
+        self, port: int, request: bytes, seconds: float, mode: str = "keep", wire: str = "plain"
+    ) -> int:
+        """Return how many requests a port of this machine answers in some seconds.
+
+        Args:
+            mode: "keep", "close" or "expect"; see client.c.
+            wire: "plain" or "tls".
+        """
+        file = self._folder / "request"
+        file.write_bytes(request)
         command = [
-            str(self._binary), str(server.port), str(self._connections), str(seconds), str(file),
-            row.mode,
-            "tls" if row.server in TLS else "plain",
+            str(self._binary), str(port), str(self._connections), str(seconds), str(file), mode, wire
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise RuntimeError(f"{server.name}: {done.stderr}")
-        count = int(done.stdout)
-        return (server.cpu_seconds() - before) / count, count / seconds
+            raise RuntimeError(f"port {port}: {done.stderr}")
+        return int(done.stdout)
 
 
 def main() -> None:
