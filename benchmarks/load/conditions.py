@@ -11,7 +11,9 @@ millisecond; there the requests per second count. Needs cc and OpenSSL's headers
 import argparse
 import json
 import os
+import shutil
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -19,8 +21,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import cv2
 import numpy as np
 import orjson
+from sklearn.datasets import load_sample_image
 
 from ksrv._native.json import number_array
 
@@ -96,6 +100,31 @@ def infer_pair() -> bytes:
     return head.encode() + header + bytes(128)
 
 
+def infer_image_sized(model: str) -> bytes:
+    """Return W2 in binary."""
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 224, 224, 3]}
+    return _infer_in_binary(model, entry, bytes(224 * 224 * 3 * 4))
+
+
+def infer_image(model: str) -> bytes:
+    """Return a JPEG of 224x224 for W2's input."""
+    picture = cv2.resize(load_sample_image("china.jpg")[:, :, ::-1], (224, 224))
+    jpeg = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes()
+    entry = {"name": "x", "datatype": "BYTES", "shape": [1]}
+    return _infer_in_binary(model, entry, struct.pack("<I", len(jpeg)) + jpeg)
+
+
+def _infer_in_binary(model: str, entry: dict[str, object], data: bytes) -> bytes:
+    named = entry | {"parameters": {"binary_data_size": len(data)}}
+    header = json.dumps({"inputs": [named], "parameters": {"binary_data_output": True}}).encode()
+    lengths = (
+        f"Inference-Header-Content-Length: {len(header)}\r\n"
+        f"Content-Length: {len(header) + len(data)}"
+    )
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n{lengths}\r\n\r\n"
+    return head.encode() + header + data
+
+
 def infer_large() -> bytes:
     """Return W2 as JSON text."""
     head = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,224,224,3],"data":'
@@ -118,6 +147,7 @@ LARGE = orjson.dumps(NUMBERS, option=orjson.OPT_SERIALIZE_NUMPY)
 ROWS = {
     "bare C": Row("bare", infer()),
     "bare C, close": Row("bare", infer(), "close"),
+    "bare C, W2": Row("bare", infer_image_sized("w2")),
     "plain": Row("plain", infer(), limit="bare C"),
     "token": Row("token", infer(fields=f"Authorization: Bearer {TOKEN}\r\n")),
     "proxy headers": Row("plain", infer(fields=PROXY)),
@@ -134,6 +164,10 @@ ROWS = {
     "GET metadata": Row("plain", b"GET /v2/models/w1 HTTP/1.1\r\nHost: x\r\n\r\n"),
     "handler process": Row("plain", infer("process")),
     "handler process, batches": Row("plain", infer("process-batched")),
+    "W2": Row("plain", infer_image_sized("w2"), limit="bare C, W2"),
+    "W2, handler process": Row("plain", infer_image_sized("w2-process"), limit="W2"),
+    "a JPEG": Row("plain", infer_image("w2"), limit="a JPEG"),
+    "a JPEG, handler process": Row("plain", infer_image("w2-process"), limit="a JPEG"),
     "1 ms in one process": Row("plain", infer("computes"), limit="1 ms in one process"),
     "1 ms in two processes": Row("plain", infer("computes-twice"), limit="1 ms in one process"),
     "bare C, TLS": Row("bare-tls", infer()),
@@ -184,6 +218,8 @@ def write_more(folder: Path) -> None:
     (folder / "pair").mkdir()
     (folder / "pair" / "model.yaml").write_text(PAIR)
     (folder / "pair" / "handler.py").write_text(PAIR_HANDLER)
+    large = shutil.copytree(folder / "w2", folder / "w2-process") / "model.yaml"
+    large.write_text(large.read_text() + "executor: process\n")
     text = (folder / "w1" / "model.yaml").read_text()
     handler = (folder / "w1" / "handler.py").read_text()
     for name, more in (APART | COMPUTING).items():
