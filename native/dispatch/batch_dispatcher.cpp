@@ -13,10 +13,6 @@ namespace ksrv {
 
 namespace {
 
-constexpr std::size_t aligned(std::size_t size) noexcept {
-    return (size + RING_ALIGNMENT - 1) & ~(RING_ALIGNMENT - 1);
-}
-
 FastRequest *fast(Request *request) noexcept { return static_cast<FastRequest *>(request); }
 
 // Writes a head without the line that holds a token; returns its bytes.
@@ -55,7 +51,7 @@ void DispatchedBatch::release_requests() noexcept {
 
 BatchDispatcher::BatchDispatcher(Queue *queue, BatchRing *ring, int channel, Sums *sums, std::size_t room)
     : room_(room), queue_(queue), ring_(ring), channel_(channel), sums_(sums), marks_(room),
-      rows_(new unsigned char[RING_ANSWER_BYTES]) {
+      answered_(new unsigned char[RING_ANSWER_BYTES]) {
     taken_.reserve(room);
     batch.requests.reserve(room);
     for (DispatchedBatch &place : places_) place.requests.reserve(room);
@@ -68,84 +64,91 @@ BatchDispatcher::~BatchDispatcher() {
 
 // ---- into the ring --------------------------------------------------------------------------
 
-// Whether the batch goes into a place of the ring: fast-path requests alone, of not too many bytes. Encoded
-// images are decoded into memory of the batch, which goes over the channel.
-bool BatchDispatcher::fits(const std::vector<Request *> &requests, std::size_t count) const noexcept {
-    const ModelSignature *signature = nullptr;
-    std::size_t text = sizeof(RingBatch) + count * sizeof(RingRequest);
-    std::uint64_t rows = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-        Request *request = requests[i];
-        if (!is_fast_request(request) || fast(request)->layout.has_images()) return false;
-        signature = fast(request)->signature;
-        text += fast(request)->layout.id_length + fast(request)->head_length;
-        rows += request->rows;
-        if (text > RING_BATCH_BYTES) return false;
-    }
-    std::size_t size = aligned(text);
-    for (const InputSignature &input : signature->inputs) {
-        if (input.row_bytes != 0 && rows > RING_BATCH_BYTES / input.row_bytes) return false;
-        size += aligned(rows * input.row_bytes);
-        if (size > RING_BATCH_BYTES) return false;
-    }
-    return true;
+// A large place that neither a batch in the ring nor the process uses, with memory for so many bytes.
+int BatchDispatcher::large_place(std::size_t nbytes) noexcept {
+    bool used[RING_LARGE_PLACES] = {};
+    for (std::uint64_t number = landed_ + 1; number <= put_; ++number)
+        if (at(number).large >= 0) used[at(number).large] = true;
+    for (int i = 0; i < RING_LARGE_PLACES; ++i)
+        if (!used[i] && ring_->control().held[i].load() == 0) return ring_->reserve(i, nbytes) ? i : -1;
+    return -1;
 }
 
-// Puts the first `count` of `taken_` into the ring's next place.
-void BatchDispatcher::dispatch(std::size_t count) noexcept {
+// Puts the first `count` of `taken_` into the ring's next place: fast-path requests alone, of not too many bytes.
+// `ahead` tells that another batch runs.
+BatchDispatcher::Way BatchDispatcher::dispatch(std::size_t count, bool ahead) noexcept {
     const std::int64_t began = now_ns();
     const std::uint64_t number = put_ + 1;
     DispatchedBatch &made = at(number);
-    unsigned char *place = ring_->batch(number);
+    unsigned char *const place = ring_->batch(number);
+    std::size_t first_row = sizeof(RingBatch) + count * sizeof(RingRequest);
+    for (std::size_t i = 0; i < count; ++i) {
+        if (!is_fast_request(taken_[i])) return Way::python;
+        first_row += fast(taken_[i])->layout.id_length + fast(taken_[i])->head_length;
+    }
+    first_row = ring_aligned(first_row);
+    if (first_row > RING_BATCH_BYTES) return Way::python;
+    const RowsNeeded needed = rows.needed(taken_.data(), count, RING_LARGE_BYTES);
+    if (needed.python) return Way::python;
+    if (needed.images) {
+        // Beside a slow run a thread of Python's decodes the next batch; a quick one is not kept waiting for that.
+        if (queue_->may_prefetch.load() || (ahead && needed.decode_ns > QUICK_NS)) return Way::python;
+        if (needed.plans) return Way::plans;
+    }
+    const bool small = needed.nbytes <= RING_BATCH_BYTES - first_row;
+    const int large = small ? -1 : large_place(needed.nbytes);
+    if (!small && large < 0) return Way::python;
+    if (!rows.write(taken_.data(), count, small ? place + first_row : ring_->large(large)))
+        return Way::python;
+
     RingBatch head{};
-    RingRequest *record = reinterpret_cast<RingRequest *>(place + sizeof head);
-    unsigned char *const records_end = place + sizeof head + count * sizeof *record;
-    unsigned char *text = records_end;
+    unsigned char *record = place + sizeof head;
+    unsigned char *text = record + count * sizeof(RingRequest);
     made.requests.swap(taken_);
     made.requests.resize(count);
-    made.rows = 0;
     for (Request *request : made.requests) {
         retain(request);
-        made.rows += request->rows;
+        RingRequest written;
         const FastRequestLayout &layout = fast(request)->layout;
-        record->rows = request->rows;
-        record->id_length = static_cast<std::uint32_t>(layout.id_length);
+        written.rows = static_cast<std::uint32_t>(request->rows);
+        written.id_length = static_cast<std::uint32_t>(layout.id_length);
         std::memcpy(text, fast(request)->body() + layout.id_offset, layout.id_length);
         text += layout.id_length;
         const std::size_t length = copy_head(reinterpret_cast<char *>(text), fast(request));
-        record->head_length = static_cast<std::uint32_t>(length);
+        written.head_length = static_cast<std::uint32_t>(length);
         text += length;
-        ++record;
+        std::memcpy(record, &written, sizeof written);
+        record += sizeof written;
     }
-    const ModelSignature &signature = *fast(made.requests[0])->signature;
-    unsigned char *to = place + aligned(static_cast<std::size_t>(text - place));
     head.number = number;
-    head.rows = made.rows;
+    head.rows = made.rows = needed.rows;
     head.requests = static_cast<std::uint32_t>(count);
-    head.inputs = static_cast<std::uint32_t>(signature.inputs.size());
+    head.inputs = static_cast<std::uint32_t>(fast(made.requests[0])->signature->inputs.size());
     head.text_bytes = static_cast<std::uint32_t>(text - place - sizeof head);
-    head.first_row = static_cast<std::uint32_t>(to - place);
-    for (std::size_t i = 0; i < signature.inputs.size(); ++i) {
-        unsigned char *row = to;
-        for (Request *request : made.requests) {
-            const std::size_t nbytes = request->rows * signature.inputs[i].row_bytes;
-            std::memcpy(row, fast(request)->input(i), nbytes);
-            row += nbytes;
-        }
-        count_copy(static_cast<std::size_t>(row - to));
-        to += aligned(static_cast<std::size_t>(row - to));
-    }
+    head.first_row = small ? static_cast<std::uint32_t>(first_row) : 0;
+    head.large = static_cast<std::uint32_t>(large + 1);
     std::memcpy(place, &head, sizeof head);
     made.number = number;
+    made.large = large;
+    made.images = needed.images;
     made.started = false;
     made.deadline_ns = NEVER;
     made.dispatched_ns = now_ns();
-    made.assemble_ns = count > 1 ? static_cast<std::uint64_t>(made.dispatched_ns - began) : 0;
+    made.assemble_ns = count > 1 || needed.images ? static_cast<std::uint64_t>(made.dispatched_ns - began) : 0;
     put_ = number;
     ring_->used.store(true, std::memory_order_relaxed);
     RingControl &control = ring_->control();
     control.dispatched.store(number);
     if (control.process_sleeps.load() != 0 && control.process_sleeps.exchange(0) != 0) ring_bell(channel_);
+    return Way::ring;
+}
+
+// `batch` has the first `count` of `taken_` then.
+Served BatchDispatcher::give_to_python(std::size_t count) noexcept {
+    batch.release_requests();
+    batch.requests.assign(taken_.begin(), taken_.begin() + static_cast<std::ptrdiff_t>(count));
+    for (Request *request : batch.requests) retain(request);
+    return Served::requests;
 }
 
 // The handler has come to a batch, as far as is known here.
@@ -182,11 +185,10 @@ void BatchDispatcher::fill(const DispatchTerms &terms) noexcept {
         const std::size_t count = queue_->take_ahead(
             terms.slot, at(landed_ + 1).requests[0]->taken, taken_.data(), room_, terms.max_rows);
         if (count == 0) return;
-        if (!fits(taken_, count)) {
+        if (dispatch(count, true) != Way::ring) {
             queue_->put_back(taken_.data(), count);
             return;
         }
-        dispatch(count);
     }
 }
 
@@ -230,9 +232,9 @@ bool BatchDispatcher::land(const DispatchTerms &terms) noexcept {
 bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
     const std::size_t count = done.requests.size();
     // Copied, so that what is checked and what is sent are the same bytes whatever the process does.
-    const unsigned char *rows = rows_.get();
+    const unsigned char *answered = answered_.get();
     for (std::uint32_t i = 0; i < answer.outputs; ++i)
-        std::memcpy(rows_.get() + answer.output[i].offset,
+        std::memcpy(answered_.get() + answer.output[i].offset,
                     ring_->answer_rows(done.number) + answer.output[i].offset, answer.output[i].nbytes);
     ReplyPart parts[RING_OUTPUTS];
     std::ptrdiff_t shapes[RING_OUTPUTS][MAX_RANK];
@@ -247,7 +249,7 @@ bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
         part.type = static_cast<Datatype>(output.datatype);
         part.datatype = DATATYPES[output.datatype].name;
         part.datatype_length = DATATYPES[output.datatype].name_length;
-        part.data = rows + output.offset;
+        part.data = answered + output.offset;
         part.shape = shapes[i];
         part.rank = output.rank;
         part.row_bytes = static_cast<std::int64_t>(output.nbytes / done.rows);
@@ -276,6 +278,7 @@ bool BatchDispatcher::finish(DispatchedBatch &done) noexcept {
     }
     ran_ns_ += (ran - ran_ns_) / 8;
     if (ran > QUICK_NS) ran_ns_ = std::max(ran_ns_, ran);
+    if (done.images && ran >= AHEAD_NS) queue_->may_prefetch.store(true);
     regroup_ns_ =
         done.rows > 1 && ran >= REGROUP_FROM_NS ? std::min(ran / REGROUP_SHARE, REGROUP_MOST_NS) : 0;
 
@@ -364,22 +367,24 @@ Served BatchDispatcher::serve(const DispatchTerms &terms) noexcept {
     for (;;) {
         if (!land(terms)) return Served::started;
         if (in_ring() == 0) {
-            taken_.resize(room_);
-            std::size_t count = 0;
-            const Take taken =
-                queue_->take(terms.slot, taken_.data(), room_, &count, terms.max_rows,
-                             terms.delay_ns != 0 ? terms.delay_ns : regroup_ns_);
-            regroup_ns_ = 0;
-            if (taken == TAKE_READY_BATCH) return Served::ready;
-            if (taken == TAKE_CLOSED) return Served::closed;
-            if (taken == TAKE_NUDGED) return Served::nudged;
-            if (!fits(taken_, count)) {
-                batch.release_requests();
-                batch.requests.assign(taken_.begin(), taken_.begin() + static_cast<std::ptrdiff_t>(count));
-                for (Request *request : batch.requests) retain(request);
-                return Served::requests;
+            std::size_t count = pending_;
+            if (pending_ == 0) {
+                taken_.resize(room_);
+                const Take taken =
+                    queue_->take(terms.slot, taken_.data(), room_, &count, terms.max_rows,
+                                 terms.delay_ns != 0 ? terms.delay_ns : regroup_ns_);
+                regroup_ns_ = 0;
+                if (taken == TAKE_READY_BATCH) return Served::ready;
+                if (taken == TAKE_CLOSED) return Served::closed;
+                if (taken == TAKE_NUDGED) return Served::nudged;
             }
-            dispatch(count);
+            const Way way = dispatch(count, false);
+            if (way == Way::plans && pending_ == 0) {
+                pending_ = count;
+                return Served::plans;
+            }
+            pending_ = 0;
+            if (way != Way::ring) return give_to_python(count);
             start(at(put_), now_ns(), terms);
         }
         fill(terms);

@@ -1,8 +1,8 @@
 // Serves one handler process without Python: batches go from the model's queue into the process's ring, and
 // its answers from there into the connections.
 //
-// Strategy: the thread of an instance calls `serve`, which returns only where Python is needed: for a batch
-// that does not fit the ring, and for one whose answer is not plain: a failure, an answer on the channel, a
+// Strategy: the thread of an instance calls `serve`, which returns only where Python is needed: for a size of
+// pictures that came for the first time, for a batch that does not fit the ring, and for one whose answer is not plain: a failure, an answer on the channel, a
 // deadline that passed, a process that died, an answer that is malformed. Python then goes on with that
 // batch, and calls `serve` again. So all rules about failures exist once, in Python.
 //
@@ -17,6 +17,7 @@
 #include <memory>
 #include <vector>
 
+#include "dispatch/batch_rows.hpp"
 #include "ipc/batch_ring.hpp"
 #include "queue/request_queue.hpp"
 #include "queue/stats.hpp"
@@ -30,6 +31,7 @@ enum class Served : int {
     closed,
     nudged,
     started,   // a batch that was dispatched: `batch` has it, running; Python ends it
+    plans,     // `rows.missing` has sizes of pictures to keep plans for; the batch goes on with the next call
 };
 
 // Why Python gets a batch that was dispatched.
@@ -51,7 +53,8 @@ struct DispatchedBatch {
     std::vector<Request *> requests;
     std::uint64_t number = 0, rows = 0, assemble_ns = 0;
     std::int64_t dispatched_ns = 0, began_ns = 0, deadline_ns = NEVER;
-    bool started = false;  // the handler has come to it
+    int large = -1;        // the large place with its rows; -1: they lie in its own
+    bool images = false, started = false;  // the handler has come to it
 
     void release_requests() noexcept;
 };
@@ -73,19 +76,27 @@ class BatchDispatcher {
     Landing landing = Landing::on_channel;
     RingAnswer answer;  // of Landing::outputs
     RingFault fault = RING_OK;
+    BatchRows rows;
 
     std::size_t in_ring() const noexcept { return put_ - landed_; }
+
+    // The model of the requests that wait for plans.
+    const ModelSignature *pending() const noexcept { return static_cast<FastRequest *>(taken_[0])->signature; }
 
   private:
     static constexpr std::int64_t QUICK_NS = 200000;  // of runs that are dispatched ahead, together
     static constexpr std::int64_t LOOK_NS = 300000;   // between looks, where several batches are in the ring
+    static constexpr std::int64_t AHEAD_NS = 2000000;  // runs during which Python decodes the next batch
     static constexpr std::int64_t STUCK_NS = 5000000;  // a run after which the batches behind it are taken back
     static constexpr std::int64_t REGROUP_FROM_NS = 20000000, REGROUP_MOST_NS = 2000000;
     static constexpr std::int64_t REGROUP_SHARE = 200;
 
     DispatchedBatch &at(std::uint64_t number) noexcept { return places_[number % RING_PLACES]; }
-    bool fits(const std::vector<Request *> &requests, std::size_t count) const noexcept;
-    void dispatch(std::size_t count) noexcept;
+    enum class Way { ring, python, plans };
+
+    Way dispatch(std::size_t count, bool ahead) noexcept;
+    int large_place(std::size_t nbytes) noexcept;
+    Served give_to_python(std::size_t count) noexcept;
     void start(DispatchedBatch &batch, std::int64_t began_ns, const DispatchTerms &terms) noexcept;
     bool land(const DispatchTerms &terms) noexcept;
     bool finish(DispatchedBatch &done) noexcept;
@@ -105,7 +116,8 @@ class BatchDispatcher {
     // As long as a batch, all of them, so that serving allocates nothing.
     std::vector<Request *> taken_;
     std::vector<unsigned char> marks_;
-    std::unique_ptr<unsigned char[]> rows_;  // of an answer that is being sent
+    std::unique_ptr<unsigned char[]> answered_;  // the rows of an answer that is being sent
+    std::size_t pending_ = 0;  // of `taken_`, which wait for plans
     std::uint64_t put_ = 0, landed_ = 0;  // batches that went into the ring, and that have left it
     std::int64_t ran_ns_ = QUICK_NS;      // about what the handler takes for a batch
     std::int64_t regroup_ns_ = 0;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -15,6 +16,10 @@
 #include "base/utf8.hpp"
 
 namespace ksrv {
+
+#ifndef MADV_POPULATE_WRITE  // headers before Linux 5.14, which refuses it
+#define MADV_POPULATE_WRITE 23
+#endif
 
 namespace {
 
@@ -55,7 +60,8 @@ BatchRing *BatchRing::make() noexcept {
     if (fd < 0) return nullptr;
     void *data = MAP_FAILED;
     // Taken now, so that a lack of memory shows here and not as a SIGBUS of a writer.
-    if (posix_fallocate(fd, 0, static_cast<off_t>(SIZE)) == 0 &&
+    if (ftruncate(fd, static_cast<off_t>(SIZE)) == 0 &&
+        posix_fallocate(fd, 0, static_cast<off_t>(SMALL)) == 0 &&
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
         data = mmap(nullptr, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     BatchRing *ring = data == MAP_FAILED
@@ -88,6 +94,16 @@ BatchRing::~BatchRing() {
 void BatchRing::close_fd() noexcept {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
+}
+
+// A page that cannot come when it is touched would be a SIGBUS: it is asked for here.
+bool BatchRing::reserve(int place, std::size_t nbytes) noexcept {
+    std::size_t &reserved = reserved_[place];
+    if (nbytes <= reserved) return true;
+    const std::size_t until = std::min((nbytes + 4095) & ~std::size_t{4095}, RING_LARGE_BYTES);
+    if (madvise(large(place) + reserved, until - reserved, MADV_POPULATE_WRITE) != 0) return false;
+    reserved = until;
+    return true;
 }
 
 RingFault BatchRing::read_answer(std::uint64_t number, RingAnswer *answer) noexcept {

@@ -7,6 +7,9 @@
 // is awake: a side that goes to sleep says so first, looks once more, and is then woken by the bell, a
 // message of one byte on the channel (ipc/channel.hpp). So an end of the other side wakes a sleeper too.
 //
+// The rows of a batch that has no room in its place lie in one of a few large places. The process makes its
+// arrays of them where they lie, and says for how long it has any; memory for them is taken when they are needed.
+//
 // The process runs user code. The worker keeps its own counts, reads nothing back that it wrote, and
 // copies the head of an answer before it checks it; `read_answer` believes no number.
 //
@@ -25,28 +28,37 @@ namespace ksrv {
 constexpr std::uint64_t RING_PLACES = 8;
 constexpr std::size_t RING_BATCH_BYTES = 64 * 1024;   // of one batch: records, ids, heads and rows
 constexpr std::size_t RING_ANSWER_BYTES = 64 * 1024;  // of one answer: rows, behind its head
+constexpr int RING_LARGE_PLACES = 4;  // for the rows of batches that their own places have no room for
+constexpr std::size_t RING_LARGE_BYTES = 8 * 1024 * 1024;
 constexpr int RING_OUTPUTS = 8, RING_STAGES = 8;
 constexpr std::size_t RING_NAME = 256, RING_STAGE_NAME = 24;
 constexpr std::size_t RING_ALIGNMENT = 64;
+
+constexpr std::size_t ring_aligned(std::size_t size) noexcept {
+    return (size + RING_ALIGNMENT - 1) & ~(RING_ALIGNMENT - 1);
+}
 
 struct RingControl {
     alignas(64) std::atomic<std::uint64_t> dispatched;  // the worker's
     std::atomic<std::uint32_t> process_sleeps;
     alignas(64) std::atomic<std::uint64_t> completed;   // the process's
     std::atomic<std::uint64_t> began;                   // the batch that it runs, or ran last
+    // The process's: whether arrays of it lie in a large place, which is then not filled again.
+    std::atomic<std::uint32_t> held[RING_LARGE_PLACES];
     alignas(64) std::atomic<std::uint64_t> wake_at;     // batches after which the worker wants the bell
     std::atomic<std::uint32_t> worker_sleeps;
 };
 
 // The head of a batch's place; behind it so many records, then ids and heads, then the rows of each
-// input from an aligned byte on.
+// input from an aligned byte on. The rows of a large batch are in a large place instead.
 struct RingBatch {
     std::uint64_t number;
     std::uint64_t rows;
     std::uint32_t requests;
     std::uint32_t inputs;
     std::uint32_t text_bytes;  // of records, ids and heads
-    std::uint32_t first_row;   // where the first input begins, from the place's begin
+    std::uint32_t first_row;   // where the first input begins, from the begin of the place it lies in
+    std::uint32_t large, unused;  // 1 more than the number of the large place; 0 for none
 };
 
 struct RingRequest {
@@ -116,6 +128,13 @@ class BatchRing {
         return answer(number) + RING_ANSWER_HEAD;
     }
 
+    unsigned char *large(int place) noexcept {
+        return data_ + SMALL + static_cast<std::size_t>(place) * RING_LARGE_BYTES;
+    }
+
+    // The worker's: has memory for so many bytes of a large place; false where there is none.
+    bool reserve(int place, std::size_t nbytes) noexcept;
+
     int fd() const noexcept { return fd_; }
     void close_fd() noexcept;
 
@@ -126,14 +145,16 @@ class BatchRing {
 
   private:
     static constexpr std::size_t FIRST = 4096;
-    static constexpr std::size_t SIZE =
+    static constexpr std::size_t SMALL =
         (FIRST + RING_PLACES * (RING_BATCH_BYTES + RING_ANSWER_HEAD + RING_ANSWER_BYTES) + 4095) &
         ~std::size_t{4095};
+    static constexpr std::size_t SIZE = SMALL + RING_LARGE_PLACES * RING_LARGE_BYTES;
 
     BatchRing(unsigned char *data, int fd) noexcept : data_(data), fd_(fd) {}
 
     unsigned char *data_;
     int fd_;  // -1 once it is closed, or where it is the caller's
+    std::size_t reserved_[RING_LARGE_PLACES] = {};
 };
 
 static_assert(sizeof(RingControl) <= 4096, "the control words have a page of their own");

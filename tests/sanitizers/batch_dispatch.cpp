@@ -1,6 +1,7 @@
 // Requests from sockets to a handler process's ring and back, without Python: native/dispatch driven by the
 // HTTP server's own threads, an instance's thread, and a thread that stands in for the process. It answers
-// over the channel now and then, dies and is replaced, and answers what no process in its right mind does.
+// over the channel now and then, dies and is replaced, and answers what no process in its right mind does. Rows are
+// of a few bytes, or so long that they lie in large places, some of which the process keeps for a while.
 //
 // Arguments: requests of each client. Prints how many were answered and exits 1 when something is wrong.
 
@@ -35,8 +36,11 @@ void *taken(Request *) { return nullptr; }
 // How a stand-in for a process ends.
 enum class End { channel_closed, garbage };
 
-// One life of a process: echoes rows until `batches` were run.
-void live(BatchRing &ring, int channel, int batches, End end) {
+constexpr std::size_t ANSWERED = 16;  // bytes of a row
+
+// One life of a process: echoes the first bytes of rows until `batches` were run.
+void live(BatchRing &ring, int channel, int batches, End end, std::size_t row_bytes) {
+    int kept = -1;
     std::uint64_t completed = 0;
     while (batches-- > 0) {
         const Bell bell = wait_for_batch(ring, channel, completed, 2000);
@@ -47,6 +51,15 @@ void live(BatchRing &ring, int channel, int batches, End end) {
         RingBatch head;
         std::memcpy(&head, place, sizeof head);
         require(head.number == number && head.inputs == 1, "a batch is the next one");
+        const unsigned char *rows = place + head.first_row;
+        if (head.large != 0) {
+            const int large = static_cast<int>(head.large) - 1;
+            require(large < RING_LARGE_PLACES && large != kept, "a place that is kept is not filled");
+            ring.control().held[large].store(1);
+            if (kept >= 0) ring.control().held[kept].store(0);
+            kept = large;
+            rows = ring.large(large);
+        }
         RingAnswer *answer = reinterpret_cast<RingAnswer *>(ring.answer(number));
         if (number % 23 == 0) usleep(8000);  // so that batches behind it are taken back
         answer->number = number;
@@ -61,10 +74,11 @@ void live(BatchRing &ring, int channel, int batches, End end) {
         output.shape[0] = static_cast<std::int64_t>(head.rows);
         output.shape[1] = 4;
         output.offset = 0;
-        output.nbytes = head.rows * 16;
+        output.nbytes = head.rows * ANSWERED;
         output.name_length = 1;
         output.name[0] = 'y';
-        std::memcpy(ring.answer(number) + RING_ANSWER_HEAD, place + head.first_row, output.nbytes);
+        for (std::size_t i = 0; i < head.rows; ++i)
+            std::memcpy(ring.answer(number) + RING_ANSWER_HEAD + i * ANSWERED, rows + i * row_bytes, ANSWERED);
         if (batches == 0 && end == End::garbage) output.offset = RING_ANSWER_BYTES - 8;
         if (batches == 0 && end == End::channel_closed) break;
         if (answer->form == RING_ON_CHANNEL)
@@ -79,14 +93,15 @@ void live(BatchRing &ring, int channel, int batches, End end) {
 struct World {
     Queue *queue = new Queue(4096);
     ModelSignature *signature = new ModelSignature;
+    const std::size_t columns;
     HttpServer server;
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     sockaddr_in address{};
     std::atomic<int> good{0}, failed{0}, lives{0};
     Sums sums;
 
-    explicit World(std::uint64_t max_rows, const HttpServerConfig &config)
-        : server(config, [](void *) {}, nullptr) {
+    World(std::uint64_t max_rows, std::size_t columns, const HttpServerConfig &config)
+        : columns(columns), server(config, [](void *) {}, nullptr) {
         for (PreparedAnswer &made : server.prepared_answers)
             made = {500, "500 Failed", "content-length: 0\r\n", ""};
         signature->queue = queue;
@@ -95,7 +110,7 @@ struct World {
         signature->max_rows = max_rows;
         signature->timeout_ns = 60000000000;
         signature->json_limit = 4096;
-        signature->inputs.push_back({"x", DT_FP32, {4}, 16});
+        signature->inputs.push_back({"x", DT_FP32, {static_cast<std::int64_t>(columns)}, 4 * columns});
         signature->outputs.push_back("y");
         auto table = std::make_shared<RouteTable>(0);
         ModelRoute route;
@@ -145,7 +160,7 @@ struct World {
             require(ring != nullptr, "there is memory");
             const int number = lives.fetch_add(1);
             std::thread process([&] {
-                live(*ring, ends[1], 200, number % 2 ? End::garbage : End::channel_closed);
+                live(*ring, ends[1], 200, number % 2 ? End::garbage : End::channel_closed, 4 * columns);
             });
             {
                 BatchDispatcher dispatcher(queue, ring.get(), ends[0], &sums, max_rows ? 64 : 1);
@@ -154,6 +169,7 @@ struct World {
                 while (!dead && !closed) {
                     const Served served = dispatcher.serve(terms);
                     closed = served == Served::closed;
+                    if (served == Served::requests) end(dispatcher.batch);  // all large places are kept
                     if (served != Served::started) continue;
                     char room[64];
                     dead = dispatcher.landing == Landing::malformed;
@@ -176,16 +192,21 @@ struct World {
         const int fd = socket(AF_INET, SOCK_STREAM, 0);
         require(connect(fd, reinterpret_cast<sockaddr *>(&address), sizeof address) == 0, "it connects");
         for (int turn = 0; turn < requests; ++turn) {
-            const float row[4] = {static_cast<float>(number), static_cast<float>(turn), 0, 1};
+            std::vector<float> row(columns);
+            row[0] = static_cast<float>(number);
+            row[1] = static_cast<float>(turn);
+            row[3] = 1;
+            const std::size_t nbytes = 4 * columns;
             const std::string json =
-                R"({"id":"an-id","inputs":[{"name":"x","datatype":"FP32","shape":[1,4],"parameters":)"
-                R"({"binary_data_size":16}}],"parameters":{"binary_data_output":true}}   )";
+                R"({"id":"an-id","inputs":[{"name":"x","datatype":"FP32","shape":[1,)" + std::to_string(columns) +
+                R"(],"parameters":{"binary_data_size":)" + std::to_string(nbytes) +
+                R"(}}],"parameters":{"binary_data_output":true}}   )";
             const std::string text = json.substr(0, json.size() - json.size() % 4);
             std::string message =
                 "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: " +
-                std::to_string(text.size()) + "\r\nContent-Length: " + std::to_string(text.size() + 16) +
+                std::to_string(text.size()) + "\r\nContent-Length: " + std::to_string(text.size() + nbytes) +
                 "\r\n\r\n" + text;
-            message.append(reinterpret_cast<const char *>(row), sizeof row);
+            message.append(reinterpret_cast<const char *>(row.data()), nbytes);
             require(send(fd, message.data(), message.size(), MSG_NOSIGNAL) ==
                         static_cast<ssize_t>(message.size()),
                     "a request is sent");
@@ -207,18 +228,18 @@ struct World {
                 failed.fetch_add(1);
                 continue;
             }
-            require(std::memcmp(answer.data() + whole - 16, row, 16) == 0, "a row is the client's own");
+            require(std::memcmp(answer.data() + whole - ANSWERED, row.data(), ANSWERED) == 0, "a row is the client's own");
             good.fetch_add(1);
         }
         close(fd);
     }
 };
 
-void run(std::uint64_t max_rows, int instances, int requests) {
+void run(std::uint64_t max_rows, int instances, int requests, std::size_t columns) {
     HttpServerConfig config;
     config.connections = 64;
     config.limits.body = 1 << 20;
-    const auto owned = std::make_unique<World>(max_rows, config);
+    const auto owned = std::make_unique<World>(max_rows, columns, config);
     World *const world = owned.get();
     std::vector<std::thread> loops, served, clients;
     for (int i = 0; i < config.threads; ++i) loops.emplace_back([world, i] { world->server.run(i); });
@@ -280,8 +301,9 @@ void mutate() {
 int main(int count, char **arguments) {
     const int requests = count > 1 ? std::atoi(arguments[1]) : 300;
     mutate();
-    run(0, 1, requests);
-    run(8, 1, requests);
-    run(8, 2, requests);
+    run(0, 1, requests, 4);
+    run(8, 1, requests, 4);
+    run(8, 2, requests, 4);
+    run(8, 2, requests, 20000);
     return 0;
 }

@@ -5,17 +5,23 @@ from cpython.list cimport PyList_New, PyList_SET_ITEM
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
+from libcpp cimport bool as cbool
 from libcpp.vector cimport vector
 
 cimport numpy as cnp
 
 
+from ksrv._native.image.decode_pool cimport CDecodePool
 from ksrv._native.ipc.batch_ring cimport (
     BatchRing, RingAnswer, RingFault, RingOutput, WorkerRing, ring_fault_text,
 )
 from ksrv._native.queue.request_handle cimport CRequest, NEVER
 from ksrv._native.queue.request_queue cimport CQueue, Queue
 from ksrv._native.queue.stats cimport Stats, Sums
+from ksrv._native.resize.jpeg_batch cimport BatchedJpeg, RowPlan
+from ksrv._native.server.fast_images cimport FastImages
+from ksrv._native.server.model_endpoint cimport ModelEndpoint
+from ksrv._native.server.server cimport ModelSignature
 from ksrv._native.tensor.datatype cimport RANK_LIMIT
 from ksrv._native.tensor.new_array cimport new_array
 from ksrv._native.tensor.tensor cimport ksrv_tensor
@@ -25,6 +31,19 @@ from ksrv._native.tensor.datatype import DTYPES as DATATYPE_DTYPES, NAMES as DAT
 
 cnp.import_array()
 
+cdef extern from "dispatch/batch_rows.hpp" namespace "ksrv" nogil:
+    cdef cppclass ImagePlan:
+        ImagePlan()
+        BatchedJpeg job
+        size_t offset
+        cbool by_rows
+
+    cdef struct PictureSize:
+        size_t input
+        uint32_t height
+        uint32_t width
+        uint32_t channels
+
 cdef extern from "dispatch/batch_dispatcher.hpp" namespace "ksrv" nogil:
     cdef enum Served "ksrv::Served":
         SERVED_REQUESTS "ksrv::Served::requests"
@@ -32,6 +51,7 @@ cdef extern from "dispatch/batch_dispatcher.hpp" namespace "ksrv" nogil:
         SERVED_CLOSED "ksrv::Served::closed"
         SERVED_NUDGED "ksrv::Served::nudged"
         SERVED_STARTED "ksrv::Served::started"
+        SERVED_PLANS "ksrv::Served::plans"
 
     cdef enum Landing "ksrv::Landing":
         LANDING_ON_CHANNEL "ksrv::Landing::on_channel"
@@ -52,6 +72,12 @@ cdef extern from "dispatch/batch_dispatcher.hpp" namespace "ksrv" nogil:
         int64_t deadline_ns
         void release_requests() noexcept
 
+    cdef cppclass CBatchRows "ksrv::BatchRows":
+        void keep(const PictureSize &size, const ImagePlan &plan, CDecodePool *pool) noexcept
+        size_t kept() noexcept
+        void forget() noexcept
+        vector[PictureSize] missing
+
     cdef cppclass CBatchDispatcher "ksrv::BatchDispatcher":
         CBatchDispatcher(
             CQueue *queue, BatchRing *ring, int channel, Sums *sums, size_t room
@@ -62,9 +88,13 @@ cdef extern from "dispatch/batch_dispatcher.hpp" namespace "ksrv" nogil:
         Landing landing
         RingAnswer answer
         RingFault fault
+        CBatchRows rows
+        const ModelSignature *pending() noexcept
 
 cdef tuple DTYPES = DATATYPE_DTYPES
 cdef tuple NAMES = DATATYPE_NAMES
+
+cdef size_t MOST_PLANS = 256  # sizes of pictures; behind them all are asked for anew
 
 
 cdef class DispatchedBatch:
@@ -115,12 +145,14 @@ cdef class BatchDispatcher:
     cdef Queue queue
     cdef readonly WorkerRing ring
     cdef Stats stats
+    cdef list planned  # what the kept plans refer to
 
     def __cinit__(
         self, Queue queue not None, WorkerRing ring not None, Stats stats not None, *, size_t slot,
         size_t room, uint64_t max_rows, int64_t delay_ns, int64_t run_timeout_ns
     ):
         self.queue = queue
+        self.planned = []
         self.ring = ring
         self.stats = stats
         self.terms.slot = slot
@@ -141,8 +173,12 @@ cdef class BatchDispatcher:
             As `Queue.take`, or a `DispatchedBatch`.
         """
         cdef Served served
-        with nogil:
-            served = self.dispatcher.serve(self.terms)
+        while True:
+            with nogil:
+                served = self.dispatcher.serve(self.terms)
+            if served != SERVED_PLANS:
+                break
+            self._keep_plans()
         if served == SERVED_READY:
             return True
         if served == SERVED_CLOSED:
@@ -156,6 +192,32 @@ cdef class BatchDispatcher:
     def put_back(self) -> None:
         """Put batches that the handler has not come to back into the queue: its process ended."""
         self.dispatcher.put_back()
+
+    cdef int _keep_plans(self) except -1:
+        """Have the rows' plans for sizes of pictures that came for the first time."""
+        cdef ModelEndpoint endpoint = <ModelEndpoint>self.dispatcher.pending().endpoint
+        cdef vector[PictureSize] missing = self.dispatcher.rows.missing
+        cdef FastImages images
+        cdef PictureSize size
+        cdef ImagePlan kept
+        cdef RowPlan plan
+        if self.dispatcher.rows.kept() + missing.size() > MOST_PLANS:
+            self.dispatcher.rows.forget()
+            self.planned.clear()
+        for size in missing:
+            images = <FastImages>endpoint.images[<Py_ssize_t>size.input]
+            kept = ImagePlan()
+            try:
+                plan = images.plans.plan(size.height, size.width, size.channels)
+            except BaseException:  # it is raised where Python decodes the picture
+                plan = None
+            if plan is not None:
+                kept.job = plan.job
+                kept.offset = <size_t>plan.offset
+                kept.by_rows = True
+            self.planned.append((images, plan))
+            self.dispatcher.rows.keep(size, kept, images.pool.pool)
+        return 0
 
     cdef list _handles(self):
         cdef CDispatchedBatch *batch = &self.dispatcher.batch

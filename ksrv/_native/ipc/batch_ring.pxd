@@ -19,7 +19,9 @@ cdef extern from "ipc/batch_ring.hpp" namespace "ksrv" nogil:
     const size_t RING_BATCH_BYTES
     const size_t RING_ANSWER_BYTES
     const size_t RING_ANSWER_HEAD
-    const size_t RING_ALIGNMENT
+    const size_t RING_LARGE_BYTES
+    const int RING_LARGE_PLACES
+    size_t ring_aligned(size_t size) noexcept
 
     cdef enum RingFault:
         RING_OK
@@ -34,6 +36,13 @@ cdef extern from "ipc/batch_ring.hpp" namespace "ksrv" nogil:
     cdef cppclass RingFlag "std::atomic<bool>":
         cbool load() noexcept
 
+    cdef cppclass RingWord "std::atomic<std::uint32_t>":
+        uint32_t load() noexcept
+        void store(uint32_t value) noexcept
+
+    cdef struct RingControl:
+        RingWord *held
+
     cdef struct RingBatch:
         uint64_t number
         uint64_t rows
@@ -41,6 +50,7 @@ cdef extern from "ipc/batch_ring.hpp" namespace "ksrv" nogil:
         uint32_t inputs
         uint32_t text_bytes
         uint32_t first_row
+        uint32_t large
 
     cdef struct RingRequest:
         uint32_t rows
@@ -80,7 +90,9 @@ cdef extern from "ipc/batch_ring.hpp" namespace "ksrv" nogil:
         @staticmethod
         BatchRing *map(int fd) noexcept
         RingFlag used
+        RingControl &control() noexcept
         unsigned char *batch(uint64_t number) noexcept
+        unsigned char *large(int place) noexcept
         unsigned char *answer(uint64_t number) noexcept
         const unsigned char *answer_rows(uint64_t number) noexcept
         int fd() noexcept

@@ -3,7 +3,8 @@
 
 In the process one compiled loop runs the batches: it copies the rows of a batch into arrays of the
 process's own, which a handler may keep, calls the runner, and writes the outputs into the answer's
-place. What does not fit there goes over the channel.
+place. What does not fit there goes over the channel. The rows of a large batch are not copied: a
+handler that keeps their arrays keeps the place that they lie in from being filled again.
 """
 
 import fcntl
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uint8_t
 from libc.string cimport memcpy, memset
@@ -128,6 +130,26 @@ cdef class RingRequests:
 Sequence.register(RingRequests)
 
 
+@cython.final
+cdef class LargePlace:
+    """A large place while arrays of this process lie in it."""
+
+    cdef ProcessRing ring
+    cdef int number
+
+    def __dealloc__(self):
+        if self.ring is not None:
+            self.ring.ring.control().held[self.number].store(0)
+
+
+cdef LargePlace _large_place(ProcessRing ring, int number):
+    cdef LargePlace made = LargePlace.__new__(LargePlace)
+    made.ring = ring
+    made.number = number
+    ring.ring.control().held[number].store(1)
+    return made
+
+
 cdef class ProcessRing:
     """A handler process's end.
 
@@ -210,12 +232,15 @@ cdef class ProcessRing:
         cdef BatchInputs batch = BatchInputs.__new__(BatchInputs)
         cdef RingRequests requests = RingRequests.__new__(RingRequests)
         cdef cnp.npy_intp sizes[RANK_LIMIT]
-        cdef size_t at, nbytes
+        cdef size_t at, nbytes, most = RING_BATCH_BYTES
         cdef int rank, i
         cdef cnp.ndarray array
+        cdef LargePlace large = None
         memcpy(&head, place, sizeof(RingBatch))
         if head.number != number or head.inputs != <uint32_t>len(self.inputs):
             raise ValueError(f"the ring has batch {head.number} with {head.inputs} inputs")
+        if head.large > <uint32_t>RING_LARGE_PLACES:
+            raise ValueError(f"the ring has no large place {head.large}")
         batch.rows = head.rows
         batch.requests = requests
         requests.count = head.requests
@@ -225,17 +250,29 @@ cdef class ProcessRing:
         )
         batch.tensors = {}
         at = head.first_row
+        if head.large:
+            large = _large_place(self, <int>head.large - 1)
+            place = self.ring.large(large.number)
+            most = RING_LARGE_BYTES
         for name, datatype, dtype, tail in self.inputs:
             rank = <int>len(<tuple>tail) + 1
             sizes[0] = <cnp.npy_intp>head.rows
             for i in range(1, rank):
                 sizes[i] = (<tuple>tail)[i - 1]
-            array = new_array(dtype, rank, sizes)
+            if large is None:
+                array = new_array(dtype, rank, sizes)
+            else:
+                array = new_array(
+                    dtype, rank, sizes, <void *>(place + at), cnp.NPY_ARRAY_WRITEABLE
+                )
+                Py_INCREF(large)  # which the array takes
+                cnp.PyArray_SetBaseObject(array, large)
             nbytes = <size_t>cnp.PyArray_NBYTES(array)
-            if nbytes > RING_BATCH_BYTES or at > RING_BATCH_BYTES - nbytes:
+            if nbytes > most or at > most - nbytes:
                 raise ValueError(f"the rows of the input {name} do not lie in the ring")
-            memcpy(cnp.PyArray_DATA(array), place + at, nbytes)
-            at += (nbytes + RING_ALIGNMENT - 1) & ~<size_t>(RING_ALIGNMENT - 1)
+            if large is None:
+                memcpy(cnp.PyArray_DATA(array), place + at, nbytes)
+            at += ring_aligned(nbytes)
             batch.tensors[name] = ksrv_tensor(name, datatype, (head.rows,) + <tuple>tail, array)
         return batch
 
@@ -285,7 +322,7 @@ cdef class ProcessRing:
                 output.shape[k] = cnp.PyArray_DIM(array, k)
             output.offset = at
             memcpy(rows + at, cnp.PyArray_DATA(array), output.nbytes)
-            at += (output.nbytes + RING_ALIGNMENT - 1) & ~<size_t>(RING_ALIGNMENT - 1)
+            at += ring_aligned(output.nbytes)
             i += 1
         place.outputs = i
         i = 0

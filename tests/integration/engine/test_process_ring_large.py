@@ -1,0 +1,284 @@
+"""Large tensors and images on their way to handler processes: without Python, and whose bytes are whose."""
+
+import json
+import os
+import signal
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from ksrv._native.ipc.batch_ring import WorkerRing
+from ksrv.engine.executors.process import ProcessExecutor
+from ksrv.testing import Server
+from tests.support import image_files
+from tests.support.models import write_model
+from tests.support.native.fast_path import ask, message, opened, serving, status
+from tests.support.wait_until import wait_until
+from tests.support.wire.http_reader import read_message
+
+HEIGHT, WIDTH = 120, 100
+HANDLER = """
+import os
+import numpy as np
+from ksrv import BaseHandler
+
+class Large(BaseHandler):
+    def initialize(self, context):
+        super().initialize(context)
+        self.kept = []
+
+    def inference(self, x, n=None):
+        if n is not None and (n < 0).any(): os._exit(3)
+        way = x[0, 0, 0, 0]
+        if way == 1000:
+            self.kept.append(x)
+        if way == 1001:
+            self.kept = []
+        if way == 1002:
+            x += 1
+        # A sum for each row and each of the kept arrays, whose bytes nothing may have changed.
+        sums = x.astype("f8").sum((1, 2, 3))[:, None]
+        kept = sum(float(one.astype("f8").sum()) for one in self.kept)
+        shown = np.full((len(x), 1), float(kept))
+        pid = np.full((len(x), 1), float(os.getpid()))
+        flags = np.full((len(x), 1), bool(x.flags.writeable and x.flags.c_contiguous))
+        if way == 1003:
+            return {"sum": sums, "kept": shown, "flags": flags, "pid": pid, "pixels": x}
+        return {"sum": sums, "kept": shown, "flags": flags, "pid": pid}
+"""
+SETTINGS = f"""
+inputs:
+  - {{name: x, datatype: FP32, shape: [-1, {HEIGHT}, {WIDTH}, 3]}}
+executor: process
+timeout_ms: 60000
+"""
+PAIR = SETTINGS.replace("executor", "  - {name: n, datatype: FP32, shape: [-1, 4]}\nexecutor")
+JOINED = "batching: {max_batch_size: 8, max_delay_ms: 20}\n"
+HERE = SETTINGS.replace("executor: process\n", "")
+
+
+def pixels(seed: int, rows: int = 1) -> np.ndarray:
+    values = np.random.default_rng(seed).integers(0, 256, (rows, HEIGHT, WIDTH, 3))
+    return values.astype("<f4")
+
+
+def sums_of(x: np.ndarray) -> list[float]:
+    return [float(value) for value in x.astype("f8").sum((1, 2, 3))]
+
+
+def outputs_of(head: bytes, body: bytes) -> dict[str, np.ndarray]:
+    assert status(head) == 200, body[:400]
+    (length,) = [
+        int(line.split(b":")[1])
+        for line in head.split(b"\r\n")
+        if line.lower().startswith(b"inference-header-content-length")
+    ]
+    found, at = {}, length
+    for one in json.loads(body[:length])["outputs"]:
+        dtype = {"FP64": "<f8", "BOOL": "?", "FP32": "<f4"}[one["datatype"]]
+        count = int(np.prod(one["shape"]))
+        found[one["name"]] = np.frombuffer(body, dtype, count, at).reshape(one["shape"])
+        at += found[one["name"]].nbytes
+    return found
+
+
+def jpegs_message(model: str, files: list[bytes]) -> bytes:
+    """A request whose input is JPEGs; read as FP32 pixels."""
+    raw = b"".join(len(one).to_bytes(4, "little") + one for one in files)
+    entry = {"name": "x", "datatype": "BYTES", "shape": [len(files)]}
+    entry["parameters"] = {"binary_data_size": len(raw)}
+    document = {"inputs": [entry], "parameters": {"binary_data_output": True}}
+    text = json.dumps(document).encode()
+    head = (
+        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n"
+        f"Inference-Header-Content-Length: {len(text)}\r\nContent-Length: {len(text + raw)}\r\n\r\n"
+    )
+    return head.encode() + text + raw
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    root = tmp_path_factory.mktemp("large")
+    write_model(root, "apart", HANDLER, SETTINGS)
+    write_model(root, "joined", HANDLER, SETTINGS + JOINED)
+    write_model(root, "pair", HANDLER, PAIR)
+    write_model(root, "here", HANDLER, HERE + JOINED)
+    with Server(root) as running:
+        running.address = ("127.0.0.1", int(running.url.rsplit(":", 1)[1]))
+        yield running
+
+
+@pytest.fixture
+def no_python(monkeypatch):
+    def run(self, batch, deadline_ns):
+        raise AssertionError("the executor ran a batch")
+
+    monkeypatch.setattr(ProcessExecutor, "run", run)
+
+
+@pytest.mark.parametrize("joined", ["", JOINED])
+@pytest.mark.usefixtures("no_python")
+def test_large_tensors_need_no_python(tmp_path, joined):
+    settings = "handler: handler.py" + PAIR + "warmup: false\n" + joined
+    with serving(tmp_path / "m", HANDLER, settings) as engine, opened(engine) as (_, address):
+        for number in range(12):
+            rows = 1 + number % 5
+            x, n = pixels(number, rows), np.zeros((rows, 4), "<f4")
+            found = outputs_of(*ask(address, message("m", {"x": x, "n": n})))
+            assert found["sum"].ravel().tolist() == sums_of(x)
+            assert found["flags"].all()
+        assert engine.find("m", "").statistics().success.count == 12
+
+
+@pytest.mark.parametrize("joined", ["", JOINED])
+@pytest.mark.usefixtures("no_python")
+def test_jpegs_need_no_python(tmp_path, joined):
+    settings = "handler: handler.py" + SETTINGS + "warmup: false\n" + joined
+    with serving(tmp_path / "m", HANDLER, settings) as engine, opened(engine) as (_, address):
+        for number in range(12):
+            files = [image_files.jpeg(40 + number, 50, seed=k) for k in range(1 + number % 3)]
+            found = outputs_of(*ask(address, jpegs_message("m", files)))
+            assert found["sum"].shape == (len(files), 1)
+        assert engine.find("m", "").statistics().success.count == 12
+
+
+@pytest.mark.parametrize("model", ["apart", "joined"])
+def test_jpegs_become_the_same_pixels(served, model):
+    for height, width in ((HEIGHT, WIDTH), (37, 211), (480, 640), (9, 9)):
+        files = [image_files.jpeg(height, width, seed=k) for k in range(3)]
+        far, here = (
+            outputs_of(*ask(served.address, jpegs_message(name, files))) for name in (model, "here")
+        )
+        assert np.array_equal(far["sum"], here["sum"])
+
+
+@pytest.mark.parametrize("model", ["apart", "joined"])
+def test_images_that_the_native_decoder_leaves_are_told_the_same(served, model):
+    whole = image_files.jpeg(60, 60)
+    for bad in (whole[: len(whole) // 2], whole[:-40], image_files.png(20, 30), b"no image at all"):
+        for files in ([bad], [whole, bad], [bad, whole]):
+            far, here = (
+                ask(served.address, jpegs_message(name, files)) for name in (model, "here")
+            )
+            assert status(far[0]) == status(here[0])
+            if status(far[0]) == 200:
+                assert np.array_equal(outputs_of(*far)["sum"], outputs_of(*here)["sum"])
+            else:
+                assert far[1].replace(model.encode(), b"here") == here[1]
+        again = outputs_of(*ask(served.address, jpegs_message(model, [whole])))
+        assert again["sum"].shape == (1, 1)
+
+
+def test_a_bad_image_fails_its_own_request_alone(served):
+    """Requests that are joined: the broken ones are refused, each other one is answered."""
+    good, bad = image_files.jpeg(60, 60), image_files.jpeg(60, 60)[:-300]
+    expected = outputs_of(*ask(served.address, jpegs_message("here", [good])))["sum"]
+    expected_status = status(ask(served.address, jpegs_message("here", [bad]))[0])
+    wrong: list[object] = []
+
+    def client(number: int) -> None:
+        with socket.create_connection(served.address, 60) as connection:
+            for turn in range(15):
+                broken = (number + turn) % 5 == 0
+                connection.sendall(jpegs_message("joined", [bad if broken else good]))
+                head, body = read_message(connection)[:2]
+                if broken and status(head) != expected_status:
+                    wrong.append(head)
+                elif not broken and not np.array_equal(outputs_of(head, body)["sum"], expected):
+                    wrong.append(body)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_handler_may_keep_its_inputs(served):
+    """Their places are not filled again while it does, and others are used, or messages."""
+    expected = 0.0
+    for number in range(12):
+        x = pixels(number)
+        x[0, 0, 0, 0] = 1000
+        expected += sums_of(x)[0]
+        found = outputs_of(*ask(served.address, message("apart", {"x": x})))
+        assert found["kept"][0, 0] == expected
+        plain = pixels(100 + number, 2)
+        found = outputs_of(*ask(served.address, message("apart", {"x": plain})))
+        assert found["sum"].ravel().tolist() == sums_of(plain)
+        assert found["kept"][0, 0] == expected
+    x = pixels(1)
+    x[0, 0, 0, 0] = 1001
+    assert outputs_of(*ask(served.address, message("apart", {"x": x})))["kept"][0, 0] == 0
+
+
+def test_inputs_may_be_written_to_and_answered(served):
+    x = pixels(5)
+    x[0, 0, 0, 0] = 1002
+    found = outputs_of(*ask(served.address, message("apart", {"x": x})))
+    assert found["sum"][0, 0] == sums_of(x + 1)[0]
+    x[0, 0, 0, 0] = 1003
+    for _ in range(6):
+        found = outputs_of(*ask(served.address, message("apart", {"x": x})))
+        assert np.array_equal(found["pixels"], x)
+
+
+@pytest.mark.parametrize("rows", [1, 50, 58, 59, 200])
+def test_batches_of_every_size(served, rows):
+    """Into a place of eight MiB, and as a message where they are larger."""
+    x = pixels(rows, rows)
+    found = outputs_of(*ask(served.address, message("apart", {"x": x})))
+    assert found["sum"].ravel().tolist() == sums_of(x)
+
+
+def test_a_death_has_its_batch_run_again_with_its_own_bytes(served):
+    x, n = pixels(3), np.zeros((1, 4), "<f4")
+    assert status(ask(served.address, message("pair", {"x": x, "n": n - 1}))[0]) == 500
+    for number in range(5):
+        x = pixels(number)
+        found = outputs_of(*ask(served.address, message("pair", {"x": x, "n": n})))
+        assert found["sum"].ravel().tolist() == sums_of(x)
+
+
+def test_a_process_killed_under_load_leaves_every_answer_its_own(served):
+    wrong: list[object] = []
+    pids: set[int] = set()
+    stop = threading.Event()
+
+    def client(number: int) -> None:
+        x = pixels(number, 1 + number % 2)
+        with socket.create_connection(served.address, 60) as connection:
+            while not stop.is_set():
+                connection.sendall(message("apart", {"x": x}))
+                head, body = read_message(connection)[:2]
+                if status(head) != 200:
+                    if b"process" not in body:
+                        wrong.append(body)
+                    continue
+                found = outputs_of(head, body)
+                pids.add(int(found["pid"][0, 0]))
+                if found["sum"].ravel().tolist() != sums_of(x):
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    killed: set[int] = set()
+    while len(killed) < 3:
+        wait_until(lambda: pids - killed)
+        killed.add(pid := next(iter(pids - killed)))
+        os.kill(pid, signal.SIGKILL)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_large_places_take_no_memory_before_they_are_used():
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with left, right:
+        ring = WorkerRing(left.fileno())
+        assert os.fstat(ring.fileno()).st_blocks * 512 < 2 << 20 < os.fstat(ring.fileno()).st_size
