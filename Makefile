@@ -153,18 +153,27 @@ bench-grpc: $(VENV)/.bench ## load ksrv's gRPC beside a bare C server on libnght
 ASAN := build/asan
 TRACE := build/trace
 PRELOAD = $(shell g++ -print-file-name=libasan.so):$(shell g++ -print-file-name=libstdc++.so)
-SANITIZED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(ASAN)/lib:$(CURDIR) TESTED_BUILD=$(CURDIR)/$(ASAN) LD_PRELOAD=$(PRELOAD) \
+SANITIZED = PATH=$(CURDIR)/$(ASAN)/bin:$$PATH PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(ASAN)/lib:$(CURDIR) TESTED_BUILD=$(CURDIR)/$(ASAN) LD_PRELOAD=$(PRELOAD) \
 	PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 \
 	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 TRACED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(TRACE)/lib:$(CURDIR) TESTED_BUILD=$(CURDIR)/$(TRACE)
-NATIVE_TESTS := tests/unit/native tests/unit/protocol tests/property tests/sanitizers tests/unit/engine \
-	tests/unit/server/http tests/integration/native_server
+NATIVE_TESTS := tests/unit/native tests/unit/protocol tests/property tests/unit/engine tests/unit/server/http \
+	tests/integration/native_server tests/integration/http2 tests/integration/grpc \
+	$(wildcard tests/integration/engine/test_process_ring*.py)
 
-# The sanitizer's own handler turns a signal that a test sends on purpose into an abort: -k.
-asan: $(VENV)/.built ## run the native parts' tests under the address and UB sanitizers
+# Programs of the system run without the sanitizer's library, which ends curl and the compiler where it is
+# preloaded. The undefined-behaviour sanitizer ends the process with its report: pytest must not hold that back (-s).
+# The address sanitizer's own handler turns a signal that a test sends on purpose into an abort (-k). The
+# programs of tests/sanitizers are built with a sanitizer each, and nothing is preloaded into them.
+asan: $(VENV)/.built ## run the native parts' tests under the address and UB sanitizers, and C++ programs under all three
 	rm -rf $(ASAN)/lib
 	KSRV_SANITIZE=1 $(BIN)/python setup.py -q build -j $(JOBS) --build-lib $(ASAN)/lib
-	$(SANITIZED) $(BIN)/pytest -o pythonpath= --timeout 900 -m 'not slow' -k 'not SIGSEGV' $(NATIVE_TESTS)
+	mkdir -p $(ASAN)/bin
+	for name in cc curl g++ nghttp openssl; do program=$$(command -v $$name) || continue; \
+		printf '#!/bin/sh\nunset LD_PRELOAD\nexec %s "$$@"\n' "$$program" > $(ASAN)/bin/$$name; \
+		chmod +x $(ASAN)/bin/$$name; done
+	$(BIN)/python -m pytest --timeout 900 -m 'not slow' tests/sanitizers
+	$(SANITIZED) $(BIN)/python -m pytest -o pythonpath= -s --timeout 900 -m 'not slow' -k 'not SIGSEGV' $(NATIVE_TESTS)
 
 coverage: $(VENV)/.built ## line coverage of ksrv/ and of the native core
 	rm -rf $(TRACE)/lib
