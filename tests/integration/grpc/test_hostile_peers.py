@@ -301,9 +301,12 @@ def test_a_peer_that_takes_nothing_is_not_read_from():
     with running(StandInEngine()) as address, connect(address) as channel:
         with Wire(address) as wire:
             wire.socket.settimeout(1)
-            with pytest.raises(OSError):
-                while True:
+            refused = False
+            while not refused:
+                try:
                     wire.socket.send(frame(PING, 0, 0, bytes(8)) * 1000)
+                except OSError:
+                    refused = True
         assert call(channel, "ServerLive").live
 
 
