@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,8 +115,8 @@ def infer_image(model: str) -> bytes:
     return _infer_in_binary(model, entry, struct.pack("<I", len(jpeg)) + jpeg)
 
 
-def _infer_in_binary(model: str, entry: dict[str, object], data: bytes) -> bytes:
-    named = entry | {"parameters": {"binary_data_size": len(data)}}
+def _infer_in_binary(model: str, entry: Mapping[str, object], data: bytes) -> bytes:
+    named = {**entry, "parameters": {"binary_data_size": len(data)}}
     header = json.dumps({"inputs": [named], "parameters": {"binary_data_output": True}}).encode()
     lengths = (
         f"Inference-Header-Content-Length: {len(header)}\r\n"
