@@ -384,6 +384,7 @@ void Server::stop() noexcept {
     wake();
     std::lock_guard<std::mutex> guard(follow_mutex_);
     follow_.notify_all();
+    watch_.notify_all();
 }
 
 void Server::run(int index) noexcept {
@@ -450,9 +451,9 @@ void Server::visit_python(int index) noexcept {
     python_since_.store(now);
     request_since_.store(now);
     in_python_.store(index);
-    if (resting_.load() != 0) {
+    if (watcher_rests_.load()) {
         std::lock_guard<std::mutex> guard(follow_mutex_);
-        follow_.notify_one();
+        watch_.notify_one();
     }
     visiting = index;
     decref_bytes_.store(0);
@@ -466,7 +467,8 @@ void Server::leave_watch(int index) noexcept {
 }
 
 // Watches the leader and takes its place when it has been in Python for too long. While calls come, that is a
-// look every two milliseconds, so that entering Python costs no wake-up; else this thread rests.
+// look every two milliseconds, so that entering Python costs no wake-up; else the watcher rests until the leader
+// enters Python, and nobody but the watcher is woken then.
 void Server::follow(int index) noexcept {
     const auto after = [](uint64_t ns) { return static_cast<int64_t>(unsigned_now_ns() + ns); };
     std::unique_lock<std::mutex> lock(follow_mutex_);
@@ -482,14 +484,18 @@ void Server::follow(int index) noexcept {
             continue;
         }
         const bool watcher = watching_.load() == NOBODY || watching_.load() == index;
-        if (watcher) watching_.store(index);
-        if (watcher && !(in_python_.load() == NOBODY && late(entered, WATCHED_NS))) {
-            follow_.wait_until(lock, after(2000000));
+        if (!watcher) {
+            follow_.wait_until(lock, after(1000000000));
             continue;
         }
-        resting_.fetch_add(1);
-        if (in_python_.load() == NOBODY || !watcher) follow_.wait_until(lock, after(1000000000));
-        resting_.fetch_sub(1);
+        watching_.store(index);
+        if (in_python_.load() != NOBODY || !late(entered, WATCHED_NS)) {
+            watch_.wait_until(lock, after(2000000));
+            continue;
+        }
+        watcher_rests_.store(true);
+        if (in_python_.load() == NOBODY) watch_.wait_until(lock, after(1000000000));
+        watcher_rests_.store(false);
     }
 }
 

@@ -201,11 +201,12 @@ class Server {
     std::atomic<Payload *> decrefs_{nullptr};
     std::atomic<uint64_t> decref_bytes_{0};
     std::atomic<Connection *> unread_{nullptr}, deferred_{nullptr};
-    std::atomic<int> leader_{0}, serving_{NOBODY}, in_python_{NOBODY}, away_{0}, resting_{0};
+    std::atomic<int> leader_{0}, serving_{NOBODY}, in_python_{NOBODY}, away_{0};
     std::atomic<uint64_t> request_since_{0}, python_since_{0};
     std::mutex follow_mutex_;
     std::atomic<int> watching_{NOBODY};  // the one follower that watches the leader
-    MonotonicCondition follow_;
+    std::atomic<bool> watcher_rests_{false};  // until it is woken
+    MonotonicCondition watch_, follow_;       // of the watcher, and of the others
 };
 
 }  // namespace ksrv::grpc
