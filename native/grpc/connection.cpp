@@ -21,6 +21,9 @@ constexpr size_t DIRECT_BYTES = 16384;      // of a message that is read into it
 constexpr size_t RECORD = 16384;            // the most bytes of a TLS record
 constexpr size_t SENT_AHEAD = 1u << 20;     // bytes that are made before the socket takes them
 constexpr uint64_t LINGER_NS = 2000000000u;  // for the peer to take what was said last
+constexpr int LARGE_PIECE = 256 << 10;      // of large messages that come fast, each of which costs an event
+constexpr int LEAST_PIECE = 64 << 10;
+constexpr uint64_t SLOW_NS = 100000000u;    // before large pieces are waited for again
 constexpr size_t UNREAD_FRAMES = 256;       // that a peer may leave behind them before nothing more is read
 
 unsigned char *read_buffer() noexcept {
@@ -147,6 +150,7 @@ void Connection::run_owned(uint32_t events) noexcept {
     }
     if (!agreed_ && !shake_hands()) return;
     if (events & EVENT_WRITABLE && tls_.wants_write) readable_ = true;
+    if (events & EVENT_GATHERED) end_gathering();
     if (readable_ && may_read()) read_some();
     flush();
     if (!closed_ && readable_ && may_read()) server_->read_again(this);
@@ -217,6 +221,35 @@ void Connection::read_some() noexcept {
         before -= now;
     }
     readable_ = false;
+    await_large_piece();
+}
+
+// The kernel makes no event for fewer bytes than this.
+void Connection::set_low_water(int bytes) noexcept {
+    if (low_water_ == bytes || setsockopt(fd_, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes) != 0) return;
+    low_water_ = bytes;
+}
+
+// An event for each frame of a large message would cost more than its bytes. What the peer may send of the
+// message that came last is waited for in large pieces; whatever else it sends waits a millisecond with them.
+void Connection::await_large_piece() noexcept {
+    size_t left = 0;
+    const Call *call = static_cast<const Call *>(session_.stream_of_last_data(&left));
+    const bool large = call && !call->rest && !call->discards && call->incoming.block;
+    if (large) left = std::min(left, call->incoming.length - call->got);
+    if (tls_ || broken_ || hung_up_ || !large || now_ < slow_until_ns_ || left < LEAST_PIECE) {
+        set_low_water(1);
+        return;
+    }
+    set_low_water(left < LARGE_PIECE ? LEAST_PIECE : LARGE_PIECE);
+    if (low_water_ > 1 && server_->read_soon(this)) gathered_bytes_ = received_bytes_;
+}
+
+// A peer that is not fast enough for them is read as its bytes come.
+void Connection::end_gathering() noexcept {
+    if (low_water_ == 1) return;
+    readable_ = true;
+    if (received_bytes_ - gathered_bytes_ < static_cast<uint64_t>(LEAST_PIECE)) slow_until_ns_ = now_ + SLOW_NS;
 }
 
 // Reads once, the bytes of a large message into its block. False: the connection is at its end.

@@ -21,6 +21,13 @@
 namespace ksrv::grpc {
 
 class Server;
+class Connection;
+
+// A connection's place in a list that any thread adds to, and one thread empties.
+struct ListPlace {
+    std::atomic<bool> listed{false};
+    Connection *next = nullptr;
+};
 
 enum ConnectionEvent : uint32_t {
     EVENT_READABLE = 1,
@@ -31,6 +38,7 @@ enum ConnectionEvent : uint32_t {
     EVENT_MAKE_ROOM = 32,  // end calls whose message does not come
     EVENT_HUNG_UP = 64,  // the peer sends no more than what is there
     EVENT_FREE_STREAMS = 128,  // end requests of REST whose body does not come
+    EVENT_GATHERED = 256,  // the time for a large piece is over
 };
 
 class Connection final : public http2::SessionEvents {
@@ -58,10 +66,9 @@ class Connection final : public http2::SessionEvents {
     const uint32_t slot, generation;
     sockaddr_storage address{};
     socklen_t address_length = 0;
-    std::atomic<bool> deferred{false};   // the thread in Python will post
-    Connection *next_deferred = nullptr;
-    std::atomic<bool> listed{false};     // to be read again
-    Connection *next_listed = nullptr;
+    ListPlace deferred;   // the thread in Python will post
+    ListPlace unread;     // to be read again
+    ListPlace gathering;  // to be read when a large piece is there, or a millisecond has passed
     std::atomic<uint64_t> due_ns{0};       // when the sweep is to look
     std::atomic<uint32_t> open_calls{0};
     std::atomic<uint32_t> unfinished{0};  // of these, calls whose message is not there
@@ -81,6 +88,9 @@ class Connection final : public http2::SessionEvents {
     bool may_read() const noexcept;
     void read_some() noexcept;
     bool read_once(bool *more) noexcept;
+    void set_low_water(int bytes) noexcept;
+    void await_large_piece() noexcept;
+    void end_gathering() noexcept;
     bool ended() noexcept;
     void flush() noexcept;
     void drain_mailbox() noexcept;
@@ -153,6 +163,9 @@ class Connection final : public http2::SessionEvents {
     uint64_t lingers_until_ns_ = 0;  // what the peer still sends is thrown away until then
     uint64_t opened_ns_, received_ns_, ping_sent_ns_ = 0, blocked_ns_ = 0, blocked_sent_ = 0, goodbye_ns_ = 0;
     uint64_t now_ = 0, received_bytes_ = 0, sent_bytes_ = 0;
+    int low_water_ = 1;  // the socket's SO_RCVLOWAT
+    uint64_t gathered_bytes_ = 0;      // received when the last large piece began to be waited for
+    uint64_t slow_until_ns_ = 0;       // large pieces did not come
     bool spoke_ = false;  // whether a complete call has come
 };
 

@@ -19,6 +19,29 @@ namespace {
 thread_local Server *loop_of = nullptr;
 thread_local int visiting = -1;
 
+// False where the connection is in the list already.
+bool add(std::atomic<Connection *> *list, Connection *connection, ListPlace Connection::*place) noexcept {
+    if ((connection->*place).listed.exchange(true, std::memory_order_acq_rel)) return false;
+    connection->retain();
+    Connection *seen = list->load(std::memory_order_relaxed);
+    do {
+        (connection->*place).next = seen;
+    } while (!list->compare_exchange_weak(seen, connection, std::memory_order_release));
+    return true;
+}
+
+template <typename Visit>
+void empty(std::atomic<Connection *> *list, ListPlace Connection::*place, Visit visit) noexcept {
+    Connection *connection = list->exchange(nullptr, std::memory_order_acquire);
+    while (connection) {
+        Connection *following = (connection->*place).next;
+        (connection->*place).listed.store(false, std::memory_order_release);
+        visit(connection);
+        connection->release();
+        connection = following;
+    }
+}
+
 }  // namespace
 
 Server::Server(const ServerConfig &wanted, MemoryBudget *bytes, ServeCalls serve, void *owner)
@@ -273,24 +296,23 @@ void Server::sweep(uint64_t now) noexcept {
 }
 
 void Server::read_again(Connection *connection) noexcept {
-    if (connection->listed.exchange(true)) return;
-    connection->retain();
-    Connection *seen = unread_.load(std::memory_order_relaxed);
-    do {
-        connection->next_listed = seen;
-    } while (!unread_.compare_exchange_weak(seen, connection, std::memory_order_release));
-    if (loop_of != this) wake();
+    if (add(&unread_, connection, &Connection::unread) && loop_of != this) wake();
 }
 
 void Server::read_waiting() noexcept {
-    Connection *connection = unread_.exchange(nullptr, std::memory_order_acquire);
-    while (connection) {
-        Connection *following = connection->next_listed;
-        connection->listed.store(false);
-        connection->post(EVENT_READABLE);
-        connection->release();
-        connection = following;
-    }
+    empty(&unread_, &Connection::unread, [](Connection *connection) { connection->post(EVENT_READABLE); });
+}
+
+bool Server::read_soon(Connection *connection) noexcept {
+    if (!gathering_.load(std::memory_order_relaxed)) gathered_ns_.store(unsigned_now_ns() + GATHER_NS);
+    const bool added = add(&gathering_, connection, &Connection::gathering);
+    if (added && loop_of != this) wake();
+    return added;
+}
+
+void Server::read_gathered(uint64_t now) noexcept {
+    if (!gathering_.load(std::memory_order_relaxed) || now < gathered_ns_.load()) return;
+    empty(&gathering_, &Connection::gathering, [](Connection *connection) { connection->post(EVENT_GATHERED); });
 }
 
 // ---- calls ----------------------------------------------------------------------------------
@@ -343,23 +365,11 @@ void Server::send_later(Connection *connection) noexcept {
         connection->work();
         return;
     }
-    if (connection->deferred.exchange(true, std::memory_order_acq_rel)) return;
-    connection->retain();
-    Connection *seen = deferred_.load(std::memory_order_relaxed);
-    do {
-        connection->next_deferred = seen;
-    } while (!deferred_.compare_exchange_weak(seen, connection, std::memory_order_release));
+    add(&deferred_, connection, &Connection::deferred);
 }
 
 void Server::send_deferred() noexcept {
-    Connection *connection = deferred_.exchange(nullptr, std::memory_order_acquire);
-    while (connection) {
-        Connection *following = connection->next_deferred;
-        connection->deferred.store(false, std::memory_order_release);
-        connection->work();
-        connection->release();
-        connection = following;
-    }
+    empty(&deferred_, &Connection::deferred, [](Connection *connection) { connection->work(); });
 }
 
 void Server::defer_decref(Payload *payload) noexcept {
@@ -399,7 +409,7 @@ void Server::run(int index) noexcept {
         const uint64_t due = next_sweep_.load(std::memory_order_relaxed), before = unsigned_now_ns();
         const uint64_t until = due > before ? (due - before) / 1000000u + 1 : 0;
         const bool timed = open_connections.load(std::memory_order_relaxed) != 0 || decrefs_.load();
-        const int timeout = unread_.load() ? 0 : waiting ? 2 : timed ? static_cast<int>(until) : 1000;
+        const int timeout = unread_.load() ? 0 : gathering_.load() ? 1 : waiting ? 2 : timed ? static_cast<int>(until) : 1000;
         const int ready = epoll_wait(epoll_, events, EVENTS, timeout);
         send_deferred();
         for (int i = 0; i < ready; ++i) {
@@ -419,6 +429,7 @@ void Server::run(int index) noexcept {
         }
         read_waiting();
         const uint64_t now = unsigned_now_ns();
+        read_gathered(now);
         uint64_t swept = next_sweep_.load(std::memory_order_relaxed);
         if (now >= swept && next_sweep_.compare_exchange_strong(swept, now + SWEEP_NS)) sweep(now);
         serve(index);

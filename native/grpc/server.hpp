@@ -114,6 +114,7 @@ class Server {
     bool watch(Connection *connection, int fd) noexcept;
     void forget(Connection *connection) noexcept;
     void read_again(Connection *connection) noexcept;  // once others have had their turn
+    bool read_soon(Connection *connection) noexcept;   // within a millisecond or two; false: that was asked before
     const Method *method(const std::string &path) const noexcept;
     void count(GrpcCounter which) noexcept { counters[which].fetch_add(1, std::memory_order_relaxed); }
     void record(Call *call, uint64_t now) noexcept;
@@ -145,6 +146,7 @@ class Server {
     static constexpr int EVENTS = 32, ACCEPTS = 64, NOBODY = -1;
     static constexpr uint64_t SWEEP_NS = 100000000u, REQUEST_NS = 500000u, VISIT_NS = 2000000u;
     static constexpr uint64_t STUCK_NS = 20000000u, WATCHED_NS = 20000000u, DEFER_NS = 200000u;
+    static constexpr uint64_t GATHER_NS = 1000000u;  // for a large piece of a message
     static constexpr uint64_t FREE_STREAMS_NS = 1000000u;  // between two looks at all connections
     static constexpr uint64_t DESCRIPTOR_PAUSE_NS = 200000000u;
     static constexpr uint64_t DECREF_BYTES = 1u << 20;
@@ -160,6 +162,7 @@ class Server {
     void leave_watch(int index) noexcept;
     void send_deferred() noexcept;
     void read_waiting() noexcept;
+    void read_gathered(uint64_t now) noexcept;
     void visit_python(int index) noexcept;
     bool wants_python() const noexcept {
         return to_run_.load(std::memory_order_relaxed) != 0 ||
@@ -200,7 +203,8 @@ class Server {
     std::atomic<uint32_t> to_run_{0};
     std::atomic<Payload *> decrefs_{nullptr};
     std::atomic<uint64_t> decref_bytes_{0};
-    std::atomic<Connection *> unread_{nullptr}, deferred_{nullptr};
+    std::atomic<Connection *> unread_{nullptr}, deferred_{nullptr}, gathering_{nullptr};
+    std::atomic<uint64_t> gathered_ns_{0};
     std::atomic<int> leader_{0}, serving_{NOBODY}, in_python_{NOBODY}, away_{0};
     std::atomic<uint64_t> request_since_{0}, python_since_{0};
     std::mutex follow_mutex_;

@@ -64,6 +64,7 @@ bool load(Library *made) noexcept {
         find(from, "nghttp2_session_consume_stream", &of.consume_stream) &&
         find(from, "nghttp2_session_set_local_window_size", &of.set_local_window) &&
         find(from, "nghttp2_session_get_stream_local_window_size", &of.stream_local_window) &&
+        find(from, "nghttp2_session_get_local_window_size", &of.local_window) &&
         find(from, "nghttp2_session_get_stream_user_data", &of.stream_data) &&
         find(from, "nghttp2_session_set_stream_user_data", &of.set_stream_data) &&
         find(from, "nghttp2_session_get_last_proc_stream_id", &of.last_stream) &&

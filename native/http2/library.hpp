@@ -122,6 +122,7 @@ struct Library {
     int (*consume_stream)(NgSession *, int32_t, size_t);
     int (*set_local_window)(NgSession *, uint8_t, int32_t, int32_t);
     int32_t (*stream_local_window)(NgSession *, int32_t);
+    int32_t (*local_window)(NgSession *);
     void *(*stream_data)(NgSession *, int32_t);
     int (*set_stream_data)(NgSession *, int32_t, void *);
     int32_t (*last_stream)(NgSession *);

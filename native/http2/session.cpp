@@ -125,6 +125,13 @@ void Session::widen(int32_t stream_id, size_t window) noexcept {
         of_->set_local_window(session_, 0, stream_id, most);
 }
 
+void *Session::stream_of_last_data(size_t *window) const noexcept {
+    if (!data_stream_) return nullptr;
+    const int32_t left = std::min(of_->stream_local_window(session_, data_stream_id_), of_->local_window(session_));
+    *window = left > 0 ? static_cast<size_t>(left) : 0;
+    return data_stream_;
+}
+
 void Session::ping() noexcept {
     static const uint8_t OPAQUE[8] = {'k', 's', 'r', 'v', 0, 0, 0, 1};
     of_->submit_ping(session_, 0, OPAQUE);
@@ -183,6 +190,7 @@ int Session::on_begin_frame(NgSession *session, const FrameHead *frame, void *us
         if (frame->length == 0 && !(frame->flags & FLAG_END_STREAM)) cost = 1;
         if (!(frame->flags & FLAG_PADDED)) {
             self->data_stream_ = self->of_->stream_data(session, frame->stream_id);
+            self->data_stream_id_ = frame->stream_id;
             self->data_left_ = self->data_stream_ ? frame->length : 0;
         }
         break;
@@ -243,7 +251,10 @@ int Session::on_close(NgSession *session, int32_t stream_id, uint32_t error, voi
     Session *self = self_of(user);
     void *stream = self->of_->stream_data(session, stream_id);
     if (!stream) return 0;
-    if (self->data_stream_ == stream) self->data_left_ = 0;
+    if (self->data_stream_ == stream) {
+        self->data_stream_ = nullptr;
+        self->data_left_ = 0;
+    }
     self->of_->set_stream_data(session, stream_id, nullptr);
     self->events_->closed(stream, error);
     return 0;

@@ -75,6 +75,9 @@ class Session {
         return data_left_ ? data_stream_ : nullptr;
     }
 
+    // The open stream of the DATA frame that came last, and how many bytes the peer may still send on it.
+    void *stream_of_last_data(size_t *window) const noexcept;
+
     void answer(int32_t stream_id, const Field *fields, size_t count, bool has_body) noexcept;
     void interim(int32_t stream_id, const Field *status) noexcept;  // an answer before the answer
     void trailers(int32_t stream_id, const Field *fields, size_t count) noexcept;
@@ -113,6 +116,7 @@ class Session {
     const Library *of_ = nullptr;
     NgSession *session_ = nullptr;
     void *data_stream_ = nullptr;
+    int32_t data_stream_id_ = 0;
     size_t data_left_ = 0;
     uint64_t allowance_ = ALLOWANCE, allowed_at_ = 0, now_ = 0;
     bool flooded_ = false, failed_ = false;

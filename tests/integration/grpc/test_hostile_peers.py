@@ -330,3 +330,14 @@ def test_a_caller_who_was_looked_at_before_the_message_came_is_answered(tmp_path
                 assert stream not in wire.ended
                 wire.send(stream, EMPTY, last=True)
                 assert b"grpc-status: 0" in wire.until_ended(stream)
+
+
+def test_small_calls_pass_a_large_message_that_stops_coming():
+    """Large messages are waited for in large pieces; what comes instead is answered all the same."""
+    with running(StandInEngine()) as address, Wire(address) as wire:
+        large = wire.call(INFER)
+        wire.begin_message(large, 3 << 20)
+        for _ in range(5):
+            assert wire.send(large, bytes(200_000)) == 200_000
+            assert b"grpc-status: 0" in wire.until_ended(wire.call(LIVE, message=b""))
+        assert large not in wire.ended
