@@ -34,11 +34,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ksrv.ray.address_list import Address, addresses
-    from ksrv.ray.application import app
+    from ksrv.ray.application import app, build
 
-__all__ = ["Address", "addresses", "app"]
+__all__ = ["Address", "addresses", "app", "build"]
 
-_HOME = {"app": "ksrv.ray.application"}
+_HOME = {"app": "ksrv.ray.application", "build": "ksrv.ray.application"}
 
 
 def __getattr__(name: str) -> Any:

@@ -67,7 +67,6 @@ def app(
     autoscaling: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     actor: Mapping[str, Any] | None = None,
-    revision: str | int = 0,
     start_timeout: float = START_TIMEOUT,
     **options: Any,
 ) -> Any:
@@ -83,8 +82,6 @@ def app(
             `insecure` must be among them, as with `ksrv serve`.
         actor: Ray Serve's `ray_actor_options`: num_cpus (1 unless given), num_gpus, resources,
             runtime_env, ...
-        revision: Another value has every replica read its models anew in place, without a lost
-            request; anything else that changes has Ray Serve replace the replicas.
         start_timeout: Seconds in which a replica's models must be ready.
         options: Further options of Ray Serve's deployments, such as `max_replicas_per_node` or
             `max_surge_percent`.
@@ -113,7 +110,6 @@ def app(
         "graceful_shutdown_wait_loop_s": 0.5,
         "graceful_shutdown_timeout_s": stop_seconds + STOP_SECONDS / 2,
         "ray_actor_options": {"num_cpus": 1, **(actor or {})},
-        "user_config": {"revision": revision},
     }
     if autoscaling is not None:
         chosen["autoscaling_config"] = _autoscaling(autoscaling, server)
@@ -130,4 +126,23 @@ def app(
     )
 
 
-__all__ = ["SettingsError", "app", "given_settings"]
+def build(arguments: dict[str, Any]) -> Any:
+    """Return the application of a Serve config file, as its `import_path: ksrv.ray:build`.
+
+    A deployment's `user_config` in that file stands for the state of the models: another value has the
+    replicas read their models anew where they are, as on SIGHUP, without a lost request.
+
+    Args:
+        arguments: The `args` of the file: the arguments of `app`, of which `models` must be there.
+
+    Returns:
+        The application.
+
+    Raises:
+        TypeError: An argument is unknown, or `models` is missing.
+        SettingsError: A setting is unknown or cannot have its value.
+    """
+    return app(**arguments)
+
+
+__all__ = ["SettingsError", "app", "build", "given_settings"]

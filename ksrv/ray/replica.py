@@ -116,10 +116,10 @@ class Replica:
         return {LOAD: self._meter.load(page.decode())}
 
     async def reconfigure(self, user_config: Any) -> None:
-        """Have the server read its models anew, as on SIGHUP, when the application's revision changes.
+        """Have the server read its models anew, as on SIGHUP, when the deployment's user_config changes.
 
         Args:
-            user_config: The revision; Ray Serve gives the first one as the replica starts.
+            user_config: Any value; Ray Serve gives the first one as the replica starts.
         """
         if self._configured:
             self._server.reload()

@@ -49,12 +49,13 @@ class TwoNodes:
         self.node = self._cluster.add_node(**NODE)
 
     def kill_node(self) -> float:
-        """End every process of the second node at once, as a power cut does; return when."""
+        """End every process of the second node at once, as a power cut does; return when all were gone."""
         raylet = self.node.all_processes["raylet"][0].process.pid
         pids = [raylet, *descendants(raylet)]
-        when = time.monotonic()
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not any(map(_lives, pids)))
+        when = time.monotonic()
         self._cluster.remove_node(self.node, allow_graceful=False)
         return when
 
@@ -66,6 +67,14 @@ class TwoNodes:
         serve.shutdown()
         ray.shutdown()
         self._cluster.shutdown()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def descendants(pid: int) -> list[int]:

@@ -26,16 +26,12 @@ def run(cluster):
 
     import ksrv.ray
 
-    started = []
-
     def start(models, replicas=1, **options):
         settings = {"insecure": True, "drain_delay": 2, **options.pop("settings", {})}
         if "autoscaling" not in options:
             options["num_replicas"] = replicas
-        started.append(True)
         serve.run(ksrv.ray.app(models, settings=settings, **options))
         return listed(replicas)
 
     yield start
-    if started:
-        serve.delete("default")
+    serve.delete("default")

@@ -75,12 +75,12 @@ def test_a_redeploy_loses_no_request(run, models):
     assert (clients.lost, clients.errors) == ([], [])
 
 
-def test_another_revision_reads_the_models_in_place(run, models):
-    before = run(models, revision=1)
+def test_another_user_config_reads_the_models_in_place(run, models):
+    before = deploy_file(models, {"models": "first"})
     with load() as clients:
         clients.wait_for(100)
         write_handler(models, PLUS)
-        run(models, revision=2)
+        deploy_file(models, {"models": "second"})
         url = f"http://{before[0].http}{INFER}"
         wait_until(
             lambda: requests.post(url, BODY).json()["outputs"][0]["data"] == [11, 12, 13, 14]
@@ -88,6 +88,23 @@ def test_another_revision_reads_the_models_in_place(run, models):
         clients.wait_for(100)
     assert listed(1) == before
     assert (clients.lost, clients.errors) == ([], [])
+
+
+def deploy_file(models, user_config):
+    """Run what a Serve config file says, as `serve deploy` does, until the fixture `run` ends it."""
+    from ray.serve.context import _get_global_client
+    from ray.serve.schema import ServeDeploySchema
+
+    arguments = {"models": str(models), "settings": {"insecure": True, "drain_delay": 2}}
+    application = {
+        "name": "default",
+        "import_path": "ksrv.ray:build",
+        "args": arguments,
+        "deployments": [{"name": "ksrv", "user_config": user_config}],
+    }
+    deployed = ServeDeploySchema.model_validate({"applications": [application]})
+    _get_global_client().deploy_apps(deployed, _blocking=True)
+    return listed(1)
 
 
 def test_a_server_that_dies_is_replaced(run, models):

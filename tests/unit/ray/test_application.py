@@ -1,0 +1,69 @@
+"""Settings on their way from a command line or a config file into replicas."""
+
+from pathlib import Path
+
+import pytest
+
+from ksrv.ray.application import app, given_settings
+from ksrv.server.settings import SettingsError
+from ksrv.server.settings_sources import resolve
+
+
+@pytest.fixture
+def with_ray():
+    pytest.importorskip("ray")
+
+
+def test_only_given_settings_travel():
+    flags = {"models": ("m",), "drain_delay": 2, "limits.body": "2M", "limits.json": 5}
+    resolved = resolve({**flags, "allowed_origins": "*"}, {"KSRV_WORKERS": "3"})
+    assert given_settings(resolved) == {
+        "drain_delay": 2.0,
+        "limits": {"body": 2 << 20, "json": 5},
+        "allowed_origins": ("*",),
+        "workers": 3,
+    }
+    assert given_settings(resolve({}, {})) == {}
+
+
+def bound(application):
+    """The arguments of the replicas, and the deployment's options."""
+    node = application._bound_deployment
+    return node.init_args, node
+
+
+@pytest.mark.usefixtures("with_ray")
+def test_an_application():
+    application = app(Path("models"), settings={"limits": {"body": "1M"}, "stop_timeout": 7})
+    (models, settings, stop, start, _), deployment = bound(application)
+    assert (models, settings) == (["models"], {"limits": {"body": 1 << 20}, "stop_timeout": 7.0})
+    assert (stop, start) == (5 + 7 + 5, 600)
+    assert deployment.name == "ksrv"
+    assert deployment.num_replicas == 1
+    assert deployment.ray_actor_options["num_cpus"] == 1
+
+
+@pytest.mark.usefixtures("with_ray")
+def test_options_of_ray_win():
+    application = app(["a", "b"], num_replicas=3, actor={"num_cpus": 2}, max_ongoing_requests=5)
+    (models, *_), deployment = bound(application)
+    assert models == ["a", "b"]
+    assert (deployment.num_replicas, deployment.max_ongoing_requests) == (3, 5)
+    assert deployment.ray_actor_options["num_cpus"] == 2
+
+
+@pytest.mark.usefixtures("with_ray")
+@pytest.mark.parametrize(
+    "settings",
+    [{"unknown": 1}, {"limits": {"unknown": 1}}, {"workers": 0}, {"limits": {"body": "x"}}],
+)
+def test_settings_that_cannot_be(settings):
+    with pytest.raises(SettingsError):
+        app("models", settings=settings)
+
+
+@pytest.mark.usefixtures("with_ray")
+@pytest.mark.parametrize("settings", [{"http": "off"}, {"metrics": False}, {"tls_client_ca": "ca"}])
+def test_a_load_that_cannot_be_read(settings):
+    with pytest.raises(SettingsError, match="autoscaling reads the load on /metrics"):
+        app("models", settings=settings, autoscaling={"max_replicas": 3})

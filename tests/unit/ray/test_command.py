@@ -1,0 +1,34 @@
+"""The flags of `ksrv serve --ray`, where no cluster is needed."""
+
+import pytest
+from click.testing import CliRunner
+
+from ksrv.cli.main import main
+from ksrv.ray.command import replica_options
+from ksrv.server.settings import SettingsError
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("1", {"num_replicas": 1}),
+        ("12", {"num_replicas": 12}),
+        ("1:4", {"autoscaling": {"min_replicas": 1, "max_replicas": 4}}),
+        ("2:2", {"autoscaling": {"min_replicas": 2, "max_replicas": 2}}),
+    ],
+)
+def test_numbers_of_replicas(text, options):
+    assert replica_options(text) == options
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "x", "1:", ":4", "4:1", "0:4", "1:2:3", "1.5"])
+def test_numbers_that_are_none(text):
+    with pytest.raises(SettingsError, match=r"expected N or MIN:MAX from 1 on"):
+        replica_options(text)
+
+
+def test_ray_that_is_not_installed(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    ended = CliRunner().invoke(main, ["serve", "models", "--ray", "auto"])
+    assert ended.exit_code == 1
+    assert "pip install 'ksrv[ray]'" in ended.output
