@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gunicorn.sock import _get_alpn_protocols
+from gunicorn import sock
 
 from ksrv._native.tls.tls_context import TICKET_KEY_BYTES, TlsContext, why_no_tls
 from ksrv.server.settings import ServerSettings, SettingsError
@@ -106,7 +106,7 @@ class Certificates:
         context.verify_mode = self._config.cert_reqs
         if self._config.ciphers:
             context.set_ciphers(self._config.ciphers)
-        if protocols := _get_alpn_protocols(self._config):
+        if protocols := sock._get_alpn_protocols(self._config):
             context.set_alpn_protocols(protocols)
         return context
 

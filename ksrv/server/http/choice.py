@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import gunicorn
+from gunicorn import arbiter, sock
 from gunicorn.config import Config
 from gunicorn.http import message, wsgi
 from gunicorn.workers import gthread
@@ -33,10 +34,27 @@ USED_INTERNALS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (gthread.TConn, ("init", "close")),
     (gthread.PollableMethodQueue, ("defer", "fileno", "run_callbacks", "close")),
     (message.Message, ("set_body_reader", "should_close")),
-    (message, ("Request",)),
+    (
+        message,
+        ("DEFAULT_MAX_HEADERFIELD_SIZE", "MAX_HEADERS", "MAX_REQUEST_LINE", "Request"),
+    ),
     (wsgi, ("create",)),
     (wsgi.Response, ("start_response", "process_headers", "should_close")),
+    (sock, ("_get_alpn_protocols", "ssl_context")),
+    (
+        arbiter.Arbiter,
+        ("START_CTX", "LISTENERS", "reload", "spawn_worker", "spawn_workers", "stop"),
+    ),
 )
+USED_ATTRIBUTES: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (
+        gthread.ThreadWorker,
+        ("max_requests", "method_queue", "nr_conns", "poller", "tpool", "worker_connections"),
+    ),
+    (message.Request, ("_expected_100_continue",)),
+    (wsgi.Response, ("_omits_body",)),
+)
+"""What constructors set."""
 
 
 def missing_internals() -> list[str]:
@@ -46,10 +64,21 @@ def missing_internals() -> list[str]:
         for owner, names in USED_INTERNALS
         for name in names
         if not hasattr(owner, name)
+    ] + [
+        f"{owner.__name__}.{name}"
+        for owner, names in USED_ATTRIBUTES
+        for name in names
+        if not _is_set(owner, name)
     ]
     if gunicorn.version_info[0] != KNOWN_MAJOR:
         missing.insert(0, f"gunicorn {KNOWN_MAJOR} (this is {gunicorn.__version__})")
     return missing
+
+
+def _is_set(owner: type, name: str) -> bool:
+    """Tell whether a constructor of a class sets an attribute."""
+    codes = [getattr(vars(one).get("__init__"), "__code__", None) for one in owner.__mro__]
+    return any(name in code.co_names for code in codes if code is not None)
 
 
 def why_not_native(cfg: Config, app: Any) -> str | None:

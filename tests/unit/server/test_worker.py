@@ -87,6 +87,12 @@ def test_a_missing_name_is_named(monkeypatch):
     assert choice.missing_internals() == ["PollableMethodQueue.defer"]
 
 
+def test_a_missing_attribute_is_named(monkeypatch):
+    """Another gunicorn's constructor, which sets less."""
+    monkeypatch.setattr(gthread.ThreadWorker, "__init__", lambda self: None)
+    assert "ThreadWorker.poller" in choice.missing_internals()
+
+
 class App:
     engine = object()
 
