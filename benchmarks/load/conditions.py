@@ -51,12 +51,14 @@ class Row:
         server: The server's name; "reader" for the reader of JSON numbers alone.
         mode: "keep", "close" or "expect"; see client.c.
         limit: The row that this one is compared with.
+        connections: How many send at once; 0 for as many as the run has.
     """
 
     server: str
     request: bytes
     mode: str = "keep"
     limit: str = "plain"
+    connections: int = 0
 
 
 def infer(
@@ -150,7 +152,8 @@ ROWS = {
     "bare C": Row("bare", infer(), limit="bare C"),
     "bare C, close": Row("bare", infer(), "close", limit="bare C"),
     "bare C, Expect": Row("bare", infer(fields=EXPECT), "expect", limit="bare C"),
-    "bare C, W2": Row("bare", infer_image_sized("w2"), limit="bare C"),
+    "bare C, W2 c1": Row("bare", infer_image_sized("w2"), limit="bare C", connections=1),
+    "bare C, W2 c8": Row("bare", infer_image_sized("w2"), limit="bare C", connections=8),
     "plain": Row("plain", infer(), limit="bare C"),
     "token": Row("token", infer(fields=f"Authorization: Bearer {TOKEN}\r\n")),
     "proxy headers": Row("plain", infer(fields=PROXY)),
@@ -160,6 +163,7 @@ ROWS = {
     "connection for each": Row(
         "plain", infer(fields="Connection: close\r\n"), "close", limit="bare C, close"
     ),
+    "HTTP/1.0, one for each": Row("plain", infer(version="1.0"), "close", limit="bare C, close"),
     "two inputs and outputs": Row("plain", infer_pair()),
     "JSON body": Row("plain", infer(text=True)),
     "number reader, W2": Row("reader", b"", limit="number reader, W2"),
@@ -167,8 +171,11 @@ ROWS = {
     "GET metadata": Row("plain", b"GET /v2/models/w1 HTTP/1.1\r\nHost: x\r\n\r\n"),
     "handler process": Row("plain", infer("process")),
     "handler process, batches": Row("plain", infer("process-batched")),
-    "W2": Row("plain", infer_image_sized("w2"), limit="bare C, W2"),
-    "W2, handler process": Row("plain", infer_image_sized("w2-process"), limit="W2"),
+    "W2 c1": Row("plain", infer_image_sized("w2"), limit="bare C, W2 c1", connections=1),
+    "W2 c8": Row("plain", infer_image_sized("w2"), limit="bare C, W2 c8", connections=8),
+    "W2 c8, handler process": Row(
+        "plain", infer_image_sized("w2-process"), limit="W2 c8", connections=8
+    ),
     "a JPEG": Row("plain", infer_image("w2"), limit="a JPEG"),
     "a JPEG, handler process": Row("plain", infer_image("w2-process"), limit="a JPEG"),
     "1 ms in one process": Row("plain", infer("computes"), limit="1 ms in one process"),
@@ -291,22 +298,30 @@ class Client:
         """Return the CPU seconds of a server for one request, and the requests per second."""
         before = server.cpu_seconds()
         wire = "tls" if row.server in TLS else "plain"
-        count = self.count(server.port, row.request, seconds, row.mode, wire)
+        count = self.count(server.port, row.request, seconds, row.mode, wire, row.connections)
         return (server.cpu_seconds() - before) / count, count / seconds
 
     def count(
-        self, port: int, request: bytes, seconds: float, mode: str = "keep", wire: str = "plain"
+        self,
+        port: int,
+        request: bytes,
+        seconds: float,
+        mode: str = "keep",
+        wire: str = "plain",
+        connections: int = 0,
     ) -> int:
         """Return how many requests a port of this machine answers in some seconds.
 
         Args:
             mode: "keep", "close" or "expect"; see client.c.
             wire: "plain" or "tls".
+            connections: How many send at once; 0 for as many as were given to this client.
         """
         file = self._folder / "request"
         file.write_bytes(request)
         command = [
-            str(self._binary), str(port), str(self._connections), str(seconds), str(file), mode, wire
+            str(self._binary), str(port), str(connections or self._connections), str(seconds),
+            str(file), mode, wire,
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
