@@ -12,7 +12,7 @@ JOBS ?= 2
 # Many tests wait rather than compute: twice as many processes as cores.
 TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 
-.PHONY: demo demo-once serve test test-slow test-ways test-page docs test-kserve test-ray check format protos bench bench-load bench-grpc fuzz asan coverage dist wheels locks sbom licences clean help
+.PHONY: demo demo-once serve test test-slow test-ways test-page test-openvino docs test-kserve test-ray check format protos bench bench-load bench-grpc fuzz asan coverage dist wheels locks sbom licences clean help
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -79,6 +79,14 @@ $(VENV)/.page: $(VENV)/.built
 
 test-page: $(VENV)/.page ## the page at / in a headless Chromium (Debian: apt-get install chromium)
 	$(BIN)/python -m pytest tests/integration/page
+
+# OpenVINO takes 180 MB, so `make test` skips what needs it where it is missing.
+$(VENV)/.openvino: $(VENV)/.built
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[openvino]'
+	@touch $@
+
+test-openvino: $(VENV)/.openvino ## OpenVINO's models and the config.json of its model server
+	$(BIN)/python -m pytest tests/unit/loaders/test_openvino.py tests/integration/foreign_models
 
 $(VENV)/.docs: $(VENV)/.built
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt mkdocs-material 'mkdocstrings[python]'

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from ksrv.spec import ModelSpec, TensorSpec
+from ksrv.spec import Dimension, ModelSpec, TensorSpec
 
 ExecutorName: TypeAlias = Literal["inline", "process"]
 Precision: TypeAlias = Literal["highest", "high", "medium"]
@@ -82,6 +82,24 @@ class TritonTensors(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[BoundTensor, ...] = ()
 
 
+class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the config.json of an OpenVINO Model Server says of a model.
+
+    Attributes:
+        batch: The size of the batch dimension of every input, -1 for any; 0 leaves it.
+        shapes: The shapes of inputs by their names in the file; "" is the only one.
+        layouts: The layouts of tensors for clients, and behind a colon in the file: "NHWC:NCHW".
+        properties: Properties of the CPU plugin.
+        names: The names for clients by those in the file, where they differ.
+    """
+
+    batch: Dimension = 0
+    shapes: dict[str, tuple[Dimension, ...]] = {}
+    layouts: dict[str, str] = {}
+    properties: dict[str, Any] = {}
+    names: dict[str, str] = {}
+
+
 class EnsembleStep(msgspec.Struct, frozen=True, kw_only=True):
     """One model of an ensemble.
 
@@ -135,6 +153,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         platform: The platform that metadata shows, or None for the loader's own.
         row_limit: Rows that a request may have, where requests are never joined; 0 for any number.
         triton: What a config.pbtxt says of the model file's tensors, or None.
+        openvino: What an OpenVINO Model Server's config.json says of the model, or None.
         ensemble: The models of an ensemble, each behind those that it waits for.
     """
 
@@ -170,6 +189,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     platform: str | None = None
     row_limit: int = 0
     triton: TritonTensors | None = None
+    openvino: OpenVinoOptions | None = None
     ensemble: tuple[EnsembleStep, ...] = ()
 
     def spec(self, name: str, version: str = "") -> ModelSpec:

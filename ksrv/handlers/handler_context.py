@@ -72,12 +72,18 @@ class HandlerContext(RunningBatch, Context):
     @cached_property
     def device(self) -> str:
         """See `Context.device`."""
-        choose = choose_onnx_device if self._is_onnx else choose_device
+        if self._runtime == "openvino":
+            return "cpu" if self.config.device == "auto" else self.config.device
+        choose = choose_onnx_device if self._runtime == "onnx" else choose_device
         return choose(self.config.device, self.source.first_device + self.instance)
 
     @property
-    def _is_onnx(self) -> bool:
-        return self.model_file is not None and self.model_file.suffix == ".onnx"
+    def _runtime(self) -> str:
+        """The library that runs the model file: "onnx", "openvino" or "torch"."""
+        suffix = self.model_file.suffix if self.model_file is not None else ""
+        if suffix == ".xml" or self.config.openvino is not None:
+            return "openvino"
+        return "onnx" if suffix == ".onnx" else "torch"
 
     def apply_torch_settings(self) -> None:
         """Set torch's process-wide settings: threads, and the matmul precision of model.yaml.
@@ -85,7 +91,7 @@ class HandlerContext(RunningBatch, Context):
         A model that does not use torch leaves it alone: it is not imported for this.
         """
         file, precision = self.model_file, self.config.matmul_precision
-        uses_torch = file is not None and file.suffix != ".onnx"
+        uses_torch = file is not None and self._runtime == "torch"
         if not (uses_torch or precision or "torch" in sys.modules):
             return
         try:
@@ -112,11 +118,12 @@ class HandlerContext(RunningBatch, Context):
             threads=self.threads,
             model_class=self._model_class(),
             inputs=self.spec.inputs,
+            openvino=self.config.openvino,
         )
         try:
             self.loaded = load_model(request)
         except ModelLoadError as error:
-            if not self._is_onnx or self.config.device != "auto" or self.device == "cpu":
+            if self._runtime != "onnx" or self.config.device != "auto" or self.device == "cpu":
                 raise
             # A GPU whose libraries do not fit this ONNX Runtime shows only now.
             log.warning("%s: on the CPU, because %s", self.model_file, error)

@@ -1,4 +1,4 @@
-"""Which loader reads a model file: decided by its suffix, and by `class:` beside it."""
+"""Which loader reads a model file: decided by its suffix, and by settings beside it."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -12,6 +12,7 @@ _MODULES = {
     ".pt2": "package",
     ".so": "shared_object",
     ".onnx": "onnx",
+    ".xml": "openvino",
 }
 
 
@@ -29,6 +30,8 @@ def load_model(request: LoadRequest) -> LoadedModel:
     """
     suffix = request.path.suffix if request.path is not None else ""
     name = "eager" if request.model_class is not None else _MODULES.get(suffix)
+    if request.openvino is not None:
+        name = "openvino"
     if name is None:
         raise ModelLoadError(
             f"{request.path} has the suffix {suffix!r}; model files end with {', '.join(_MODULES)}"

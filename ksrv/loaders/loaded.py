@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ksrv.source import OpenVinoOptions
 from ksrv.spec import TensorSpec
 
 
@@ -23,6 +24,7 @@ class LoadRequest:
         threads: CPU threads for this instance; 0 leaves the framework's choice.
         model_class: For a state_dict: makes the module to fill.
         inputs: The declared inputs, in order; names for positional calls come from them.
+        openvino: Options for OpenVINO, which then loads the file whatever its suffix; or None.
     """
 
     path: Path | None
@@ -31,6 +33,7 @@ class LoadRequest:
     threads: int = 0
     model_class: Callable[[], Any] | None = None
     inputs: tuple[TensorSpec, ...] = ()
+    openvino: OpenVinoOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)

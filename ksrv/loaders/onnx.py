@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
+from ksrv.loaders.named import NamedModel
 from ksrv.loaders.onnx_external import check_external_data
 from ksrv.request import Array
 from ksrv.spec import Dimension, TensorSpec
@@ -33,49 +34,30 @@ DATATYPES = {
 }
 
 
-class OnnxModel:
+class OnnxModel(NamedModel):
     """An ONNX Runtime session that is called like a function.
 
-    Attributes:
+    Args:
         session: The `onnxruntime.InferenceSession`.
-        inputs: The names of its inputs, in the file's order.
-        outputs: The names of its outputs.
         declared: The names that model.yaml gives the inputs, in its order.
+
+    Attributes:
+        session: The `onnxruntime.InferenceSession`, for handlers that want more.
     """
 
     def __init__(self, session: Any, declared: Sequence[str] = ()) -> None:
+        super().__init__(
+            [entry.name for entry in session.get_inputs()],
+            [entry.name for entry in session.get_outputs()],
+            declared,
+        )
         self.session = session
-        self.declared = tuple(declared)
-        self.inputs = tuple(entry.name for entry in session.get_inputs())
-        self.outputs = tuple(entry.name for entry in session.get_outputs())
         self._strings = {
             entry.name for entry in session.get_inputs() if entry.type == "tensor(string)"
         }
 
-    def __call__(self, *arrays: Array, **named: Array) -> dict[str, Array]:
-        """Run the model.
-
-        Args:
-            arrays: Inputs by position, in the file's order.
-            named: Inputs by the file's names, or by the declared ones: those go by position.
-
-        Returns:
-            The outputs by name.
-        """
-        if named and set(named) == set(self.declared) and set(named) != set(self.inputs):
-            arrays = (*arrays, *(named[name] for name in self.declared))
-            named = {}
-        return self.run({**dict(zip(self.inputs, arrays, strict=False)), **named})
-
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the model on inputs by name, which need not be identifiers.
-
-        Args:
-            feeds: Every input of the model.
-
-        Returns:
-            The outputs by name.
-        """
+        """See `NamedModel.run`."""
         given = {
             name: _as_text(array) if name in self._strings else np.asarray(array)
             for name, array in feeds.items()

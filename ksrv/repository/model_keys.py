@@ -294,9 +294,9 @@ class ModelKeys(SharedKeys):
         ]
         | None
     ) = None
-    model: Annotated[Text, _means("A .pt, .pth, .safetensors, .pt2, .so or .onnx file")] | None = (
-        None
-    )
+    model: (
+        Annotated[Text, _means("A .pt, .pth, .safetensors, .pt2, .so, .onnx or .xml file")] | None
+    ) = None
     model_class: (
         Annotated[Text, _means("FILE.py:NAME of the torch module that a state_dict fills")] | None
     ) = msgspec.field(name="class", default=None)

@@ -49,8 +49,8 @@ UNREAD_NAMES = {
     "config.pbtxt": f"beside {CONFIG_NAME} or handler.py those hold; take them away to serve it",
 }
 """Files that look like settings, with what to do about them."""
-MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx")
-BARE_SUFFIXES = (".pt", ".pt2", ".onnx")
+MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".pt2", ".so", ".onnx", ".xml")
+BARE_SUFFIXES = (".pt", ".pt2", ".onnx", ".xml")
 """Files that are models by themselves: they need no `class:`."""
 STATE_SUFFIXES = (".pt", ".pth", ".safetensors")
 

@@ -16,11 +16,20 @@ from ksrv.repository.report import Report
 from ksrv.repository.triton.ensembles import read_steps
 from ksrv.repository.triton.instance_groups import instances_of
 from ksrv.repository.triton.model_keys import DynamicBatching, ModelKeys
-from ksrv.repository.triton.tensors import read_tensors
+from ksrv.repository.triton.tensors import Tensors, read_tensors
 from ksrv.repository.triton.text_format import read_text_format
 from ksrv.repository.versions import choose_versions, version_folders
 from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, describe
-from ksrv.source import Batching, Cache, ModelConfig, ModelSource, TritonTensors, VersionPolicy
+from ksrv.source import (
+    Batching,
+    Cache,
+    ModelConfig,
+    ModelSource,
+    OpenVinoOptions,
+    TritonTensors,
+    VersionPolicy,
+)
+from ksrv.spec import Dimension
 
 CONFIG_NAME = "config.pbtxt"
 MODEL_HANDLER = "ksrv.handlers.triton.model:TritonModel"
@@ -190,6 +199,7 @@ class _Settings:
             platform=self.backend.platform,
             inputs=tensors.inputs,
             outputs=tensors.outputs,
+            openvino=self._openvino(tensors),
             triton=TritonTensors(inputs=tensors.bound_inputs, outputs=tensors.bound_outputs),
             labels=self._labels(),
             batching=batching,
@@ -372,9 +382,21 @@ class _Settings:
             shown = f"parameters.{entry.key[:64]}"
             if entry.key in _REFUSED_PARAMETERS:
                 self._refuse(shown, _REFUSED_PARAMETERS[entry.key])
+            elif entry.key == "RESHAPE_IO_LAYERS" and self.backend.name == "openvino":
+                self.report.applied[shown] = "the model is given the shapes that are declared"
             elif entry.key not in _THREADS:
                 self.report.ignored[shown] = "it is shown in the model's configuration alone"
         return found
+
+    def _openvino(self, tensors: Tensors) -> OpenVinoOptions | None:
+        if self.backend.name != "openvino":
+            return None
+        given = {entry.key: entry.value.string_value for entry in self.keys.parameters or ()}
+        shapes: dict[str, tuple[Dimension, ...]] = {}
+        if given.get("RESHAPE_IO_LAYERS", "").lower() in ("yes", "true"):
+            shapes = {one.name: one.model_shape or one.shape for one in tensors.bound_inputs}
+        batches = bool(self.keys.max_batch_size) or self.keys.dynamic_batching is not None
+        return OpenVinoOptions(batch=-1 if batches else 0, shapes=shapes)
 
     def _threads(self) -> int | None:
         for index, entry in enumerate(self.keys.parameters or ()):

@@ -1,0 +1,282 @@
+"""OpenVINO's IR (`.xml` with a `.bin` beside it) on the CPU: names, types, shapes and layouts come from the file.
+
+Where model.yaml, or the config.json of an OpenVINO Model Server, gives an input another shape, the model is
+reshaped to it. An input that the file, or that config.json, lays out as NHWC takes encoded images.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ksrv.image_rules import default_image
+from ksrv.loaders.loaded import LoadedModel, LoadRequest, ModelLoadError, missing_dependency
+from ksrv.loaders.named import NamedModel
+from ksrv.request import Array
+from ksrv.source import OpenVinoOptions
+from ksrv.spec import Dimension, TensorSpec
+
+DATATYPES = {
+    "boolean": "BOOL", "u8": "UINT8", "u16": "UINT16", "u32": "UINT32", "u64": "UINT64",
+    "i8": "INT8", "i16": "INT16", "i32": "INT32", "i64": "INT64", "f16": "FP16", "f32": "FP32",
+    "f64": "FP64", "bf16": "BF16", "string": "BYTES",
+}  # fmt: skip
+PLATFORM = "OpenVINO"
+
+_IR = re.compile(rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*<net[\s>]", re.DOTALL)
+_HEAD_BYTES = 4096
+_WHERE = re.compile(r"(Exception from|Check '[^']*' failed at) \S+:\d+:?")
+
+
+class OpenVinoModel(NamedModel):
+    """A compiled model with one infer request, called like a function.
+
+    Args:
+        compiled: The `openvino.CompiledModel`.
+        inputs: The inputs.
+        outputs: The names of the outputs.
+        declared: The names that model.yaml gives the inputs, in its order.
+
+    Attributes:
+        compiled: The `openvino.CompiledModel`, for handlers that want more.
+    """
+
+    def __init__(
+        self,
+        compiled: Any,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[str],
+        declared: Sequence[str] = (),
+    ) -> None:
+        super().__init__([one.name for one in inputs], outputs, declared)
+        self.compiled = compiled
+        self._request = compiled.create_infer_request()
+        self._places = {one.name: (place, one.datatype) for place, one in enumerate(inputs)}
+        kinds = [_kind(port) for port in compiled.outputs]
+        self._results = list(enumerate(zip(outputs, kinds, strict=True)))
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """See `NamedModel.run`; BF16 are arrays of 16-bit patterns."""
+        given = {}
+        for name, array in feeds.items():
+            place, datatype = self._places[name]
+            given[place] = _tensor(array, datatype)
+        found = self._request.infer(given, share_inputs=True, share_outputs=False)
+        return {name: self._result(found, place, kind) for place, (name, kind) in self._results}
+
+    def _result(self, found: Any, place: int, kind: str) -> Array:
+        if kind == "BYTES":
+            texts: Array = self._request.get_output_tensor(place).bytes_data.astype(object)
+            return texts
+        array: Array = found[place]
+        return array.view(np.uint16) if kind == "BF16" else array
+
+
+def load(request: LoadRequest) -> LoadedModel:
+    """Load a model by OpenVINO.
+
+    Args:
+        request: The file, the thread budget and the options.
+
+    Returns:
+        The model with the inputs and outputs that the file declares, reshaped as wanted.
+
+    Raises:
+        ModelLoadError: openvino is missing, cannot read the file, or cannot give it the wanted shapes.
+    """
+    path = request.path
+    if path is None:
+        raise ModelLoadError("OpenVINO needs a model file")
+    if request.device != "cpu":
+        raise ModelLoadError(
+            f"{path} cannot run on {request.device}: OpenVINO's models run on the CPU"
+        )
+    try:
+        import openvino
+    except ModuleNotFoundError:
+        raise missing_dependency("openvino", f"the model {path}") from None
+    options = request.openvino or OpenVinoOptions()
+    core = openvino.Core()
+    # A weights file that is replaced while it serves must not change under the model.
+    core.set_property({"ENABLE_MMAP": False})
+    try:
+        model = core.read_model(path, _weights(path, request.root))
+        names = [_name(port) for port in model.inputs]
+        _reshape(model, names, request, options, openvino)
+        model = _laid_out(model, names, options, openvino)
+        properties: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+        if request.threads:
+            properties["INFERENCE_NUM_THREADS"] = request.threads
+        compiled = core.compile_model(model, "CPU", properties | options.properties)
+    except ModelLoadError:
+        raise
+    except Exception as error:  # noqa: BLE001  openvino raises RuntimeError, and others of its binding
+        reason = _WHERE.sub("", " ".join(str(error).split()))
+        raise ModelLoadError(
+            f"{path} cannot be loaded by OpenVINO: {' '.join(reason.split())[:300]}"
+        ) from None
+    inputs = tuple(
+        _input(port, options.names.get(name, name), name, path, options)
+        for port, name in zip(compiled.inputs, names, strict=True)
+    )
+    outputs = [options.names.get(name, name) for name in map(_name, compiled.outputs)]
+    made = OpenVinoModel(compiled, inputs, outputs, [one.name for one in request.inputs])
+    return LoadedModel(made, False, PLATFORM, inputs, _outputs(compiled.outputs, outputs, path))
+
+
+def _weights(path: Path, root: Path) -> Path | None:
+    """Return the `.bin` beside an IR, once both are known to be what they are called."""
+    if path.suffix != ".xml":
+        return None
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    if not _IR.match(head):
+        raise ModelLoadError(f"{path} is no OpenVINO IR: expected XML that begins with <net>")
+    weights = path.with_suffix(".bin")
+    if not weights.is_file():
+        raise ModelLoadError(f"{path} needs its weights in {weights.name} beside it")
+    if not weights.resolve().is_relative_to(root.resolve()):
+        raise ModelLoadError(f"{weights} leads out of the model's folder")
+    return weights
+
+
+def _reshape(
+    model: Any, names: Sequence[str], request: LoadRequest, options: OpenVinoOptions, openvino: Any
+) -> None:
+    """Give inputs the shapes that are declared, or that the options name."""
+    wanted = dict(options.shapes)
+    if "" in wanted and len(names) == 1:
+        wanted[names[0]] = wanted.pop("")
+    unknown = [name for name in wanted if name not in names]
+    if unknown:
+        raise ModelLoadError(
+            f"{request.path} has no input {unknown[0]!r} to give a shape; it has {', '.join(names)}"
+        )
+    if request.openvino is None:
+        wanted = _declared(request.inputs, names)
+    shapes = {}
+    for port, name in zip(model.inputs, names, strict=True):
+        own = port.get_partial_shape()
+        shape = wanted.get(name)
+        if shape is None and options.batch and own.rank.is_static and len(own):
+            layout = port.get_node().get_layout()
+            place = layout.get_index_by_name("N") if layout.has_name("N") else 0
+            sizes = [_dimension(size) for size in own]
+            sizes[place] = options.batch
+            shape = tuple(sizes)
+        if shape is not None:
+            partial = openvino.PartialShape([_partial(size, openvino) for size in shape])
+            if partial != own:
+                shapes[port] = partial
+    if shapes:
+        model.reshape(shapes)
+
+
+def _declared(
+    inputs: Sequence[TensorSpec], names: Sequence[str]
+) -> dict[str, tuple[Dimension, ...]]:
+    """Return the shapes that model.yaml declares, as the model sees them, by the file's names."""
+    specs = {one.name: one for one in inputs}
+    if len(names) == len(inputs) and set(specs) != set(names):
+        specs = dict(zip(names, inputs, strict=True))
+    shapes = {}
+    for name, spec in specs.items():
+        shape = spec.shape
+        if spec.image is not None and spec.image.model_layout == "NCHW" and len(shape) == 4:
+            shape = (shape[0], shape[3], shape[1], shape[2])
+        shapes[name] = shape
+    return shapes
+
+
+def _laid_out(model: Any, names: Sequence[str], options: OpenVinoOptions, openvino: Any) -> Any:
+    """Return the model with the layouts that clients use, as the options name them."""
+    if not options.layouts:
+        return model
+    prepost = openvino.preprocess.PrePostProcessor(model)
+    known = [*names, *map(_name, model.outputs)]
+    for name, layout in options.layouts.items():
+        if name and name not in known:
+            raise ModelLoadError(
+                f"there is no tensor {name!r} to lay out; there are {', '.join(known)}"
+            )
+        outer, _, inner = layout.partition(":")
+        place = name or names[0]
+        side = prepost.input(place) if place in names else prepost.output(place)
+        side.tensor().set_layout(openvino.Layout(outer))
+        if inner:
+            side.model().set_layout(openvino.Layout(inner))
+    return prepost.build()
+
+
+def _partial(size: Dimension, openvino: Any) -> Any:
+    return openvino.Dimension(*size) if isinstance(size, tuple) else openvino.Dimension(size)
+
+
+def _dimension(size: Any) -> Dimension:
+    if size.is_static:
+        return int(size.get_length())
+    low, high = size.get_min_length(), size.get_max_length()
+    return (max(low, 1), high) if high > 0 else -1
+
+
+def _shape(port: Any) -> tuple[Dimension, ...]:
+    """Return a port's shape; a first dimension that is open is the batch."""
+    sizes = [_dimension(size) for size in port.get_partial_shape()]
+    if sizes and isinstance(sizes[0], tuple):
+        sizes[0] = -1
+    return tuple(sizes)
+
+
+def _name(port: Any) -> str:
+    name: str = port.get_any_name() if port.get_names() else port.get_node().get_friendly_name()
+    return name
+
+
+def _kind(port: Any) -> str:
+    return DATATYPES.get(port.get_element_type().get_type_name(), "")
+
+
+def _datatype(port: Any, name: str, path: Path) -> str:
+    kind = _kind(port)
+    if not kind:
+        own = port.get_element_type().get_type_name()
+        raise ModelLoadError(f"{path}: {name} is a tensor of {own}, which KServe v2 cannot carry")
+    return kind
+
+
+def _input(port: Any, name: str, own: str, path: Path, options: OpenVinoOptions) -> TensorSpec:
+    kind = _datatype(port, name, path)
+    if port.get_partial_shape().rank.is_dynamic:
+        raise ModelLoadError(
+            f"{path}: the input {name!r} has any number of dimensions; declare its shape under inputs:"
+        )
+    shape = _shape(port)
+    layout = options.layouts.get(own, options.layouts.get("", "")).partition(":")[0]
+    if not layout:
+        layout = re.sub(r"[\[\],]", "", port.get_node().get_layout().to_string())
+    image = default_image(kind, shape) if layout in ("NHWC", "N...HWC", "N?HWC") else None
+    return TensorSpec(name, kind, shape, image)
+
+
+def _outputs(ports: Sequence[Any], names: Sequence[str], path: Path) -> tuple[TensorSpec, ...]:
+    if any(port.get_partial_shape().rank.is_dynamic for port in ports):
+        return ()
+    return tuple(
+        TensorSpec(name, _datatype(port, name, path), _shape(port))
+        for port, name in zip(ports, names, strict=True)
+    )
+
+
+def _tensor(array: Array, datatype: str) -> Any:
+    if datatype == "BYTES":
+        flat = np.asarray(array, dtype=object).reshape(-1)
+        texts = [one if isinstance(one, bytes) else str(one).encode() for one in flat]
+        return np.array(texts, dtype="S").reshape(np.shape(array))
+    if datatype == "BF16":
+        import openvino
+
+        patterns = np.ascontiguousarray(array)
+        return openvino.Tensor(patterns, openvino.Shape(patterns.shape), openvino.Type.bf16)
+    return array

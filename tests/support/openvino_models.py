@@ -1,0 +1,69 @@
+"""OpenVINO models that tests make, and the answers that OpenVINO gives without a server."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+openvino = pytest.importorskip("openvino")
+ops: Any = pytest.importorskip("openvino.opset13")
+
+
+def parameter(
+    name: str, shape: Sequence[int | tuple[int, int]], kind: str = "f32", layout: str = ""
+) -> Any:
+    """An input; a size is a number, -1 for any, or a range."""
+    sizes = [openvino.Dimension(*one) if isinstance(one, tuple) else one for one in shape]
+    made = ops.parameter(openvino.PartialShape(sizes), getattr(openvino.Type, kind))
+    made.output(0).get_tensor().set_names({name})
+    made.set_friendly_name(name)
+    if layout:
+        made.set_layout(openvino.Layout(layout))
+    return made
+
+
+def write_ir(path: Path, inputs: Sequence[Any], outputs: Mapping[str, Any]) -> Path:
+    """Write `path` and the `.bin` beside it."""
+    results = []
+    for name, node in outputs.items():
+        node.output(0).get_tensor().add_names({name})
+        results.append(ops.result(node))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    model = openvino.Model(results, list(inputs), path.stem)
+    openvino.save_model(model, path, compress_to_fp16=False)
+    return path
+
+
+def write_scale(path: Path, factor: float, rows: int = -1) -> Path:
+    """y = x * factor for rows of four."""
+    x = parameter("x", [rows, 4])
+    return write_ir(path, [x], {"y": ops.multiply(x, ops.constant(np.array([factor], np.float32)))})
+
+
+def write_convolution(path: Path, layout: str = "", rows: int = 1) -> Path:
+    """A small convolution over pictures of 8x8, channels first, and its mean by channel."""
+    image = parameter("image", [rows, 3, 8, 8], layout=layout)
+    weights = np.random.default_rng(2).standard_normal((5, 3, 3, 3)).astype(np.float32)
+    found = ops.convolution(image, ops.constant(weights), [1, 1], [1, 1], [1, 1], [1, 1])
+    mean = ops.reduce_mean(ops.relu(found), ops.constant(np.array([2, 3])), keep_dims=False)
+    return write_ir(path, [image], {"scores": mean})
+
+
+def write_mean(path: Path, layout: str = "NHWC") -> Path:
+    """The mean colour of pictures, channels last."""
+    image = parameter("image", [-1, 32, 32, 3], layout=layout)
+    mean = ops.reduce_mean(image, ops.constant(np.array([1, 2])), keep_dims=False)
+    return write_ir(path, [image], {"mean": mean})
+
+
+def run(path: Path, *arrays: Any, shapes: Mapping[str, Any] | None = None) -> list[Any]:
+    """Return what OpenVINO answers itself."""
+    core = openvino.Core()
+    model = core.read_model(path)
+    if shapes:
+        model.reshape({name: openvino.PartialShape(list(one)) for name, one in shapes.items()})
+    request = core.compile_model(model, "CPU").create_infer_request()
+    found = request.infer(list(arrays))
+    return [np.array(found[place]) for place in range(len(model.outputs))]

@@ -1,0 +1,161 @@
+"""The loader of OpenVINO's IR: files that cannot be loaded, shapes that cannot be given."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openvino", reason="make test-openvino installs it")
+
+from ksrv.loaders.choice import load_model
+from ksrv.loaders.loaded import LoadRequest, ModelLoadError
+from ksrv.source import OpenVinoOptions
+from ksrv.spec import ImageSpec, TensorSpec
+from tests.support.openvino_models import (
+    ops,
+    parameter,
+    write_convolution,
+    write_ir,
+    write_mean,
+    write_scale,
+)
+
+
+def load(path, **settings):
+    return load_model(LoadRequest(path, settings.pop("root", path.parent), **settings))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is no OpenVINO IR"),
+        (b"\x7fELF" + b"\0" * 5000, "is no OpenVINO IR"),
+        (b"<?xml version='1.0'?><project><modelVersion/></project>", "is no OpenVINO IR"),
+        (b"<a>" * 100_000, "is no OpenVINO IR"),
+        (b"<?xml version='1.0'?>\n<net name='x' version='11'>" + b"<a>" * 100_000, "by OpenVINO"),
+        (b"<net version='99'></net>", "by OpenVINO"),
+    ],
+)
+def test_files_that_are_no_ir(tmp_path, content, said):
+    (tmp_path / "m.xml").write_bytes(content)
+    (tmp_path / "m.bin").write_bytes(b"\0" * 64)
+    with pytest.raises(ModelLoadError, match=said) as caught:
+        load(tmp_path / "m.xml")
+    assert str(caught.value).startswith(f"{tmp_path}/m.xml ") and len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('offset="0"', 'offset="99999999999"'),
+        ('offset="0"', 'offset="18446744073709551615"'),
+        ('size="4"', 'size="-4"'),
+        ('size="4"', 'size="99999999999"'),
+        ('version="opset1"', 'version="opset999"'),
+        ("</layers>", ""),
+    ],
+)
+def test_an_ir_that_lies_is_an_error(tmp_path, old, new):
+    path = write_scale(tmp_path / "m.xml", 2)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ModelLoadError, match="cannot be loaded by OpenVINO: ") as caught:
+        load(path)
+    assert ".cpp" not in str(caught.value)
+
+
+def test_weights_are_needed_whole_and_inside_of_the_folder(tmp_path):
+    path = write_scale(tmp_path / "model/m.xml", 2)
+    weights = path.with_suffix(".bin")
+    shutil.move(weights, tmp_path / "m.bin")
+    with pytest.raises(ModelLoadError, match=r"needs its weights in m\.bin"):
+        load(path)
+    os.symlink(tmp_path / "m.bin", weights)
+    with pytest.raises(ModelLoadError, match="leads out of the model's folder"):
+        load(path)
+    weights.unlink()
+    weights.write_bytes(b"\0")
+    with pytest.raises(ModelLoadError, match="Incorrect weights"):
+        load(path)
+
+
+def test_tensors_come_from_the_file(tmp_path):
+    x = parameter("x", [(1, 8), 3, (2, 9)], "i32")
+    path = write_ir(tmp_path / "m.xml", [x], {"y": ops.convert(x, "f16")})
+    loaded = load(path)
+    assert loaded.inputs == (TensorSpec("x", "INT32", (-1, 3, (2, 9))),)
+    assert loaded.outputs == (TensorSpec("y", "FP16", (-1, 3, (2, 9))),)
+    assert loaded.platform == "OpenVINO" and not loaded.is_torch
+    found = loaded.model(np.ones((2, 3, 4), np.int32))
+    assert found["y"].dtype == np.float16 and found["y"].shape == (2, 3, 4)
+
+
+@pytest.mark.parametrize(("layout", "takes"), [("NHWC", True), ("N...C", False), ("", False)])
+def test_a_layout_of_pictures_takes_pictures(tmp_path, layout, takes):
+    loaded = load(write_mean(tmp_path / "m.xml", layout))
+    assert (loaded.inputs[0].image is not None) is takes
+
+
+def test_declared_shapes_and_channels_first(tmp_path):
+    path = write_convolution(tmp_path / "m.xml")
+    image = ImageSpec(model_layout="NCHW")
+    declared = (TensorSpec("picture", "FP32", (-1, 8, 8, 3), image),)
+    loaded = load(path, inputs=declared)
+    assert loaded.inputs[0].shape == (-1, 3, 8, 8)
+    pictures = np.random.default_rng(0).random((4, 8, 8, 3), np.float32)
+    assert loaded.model(picture=pictures.transpose(0, 3, 1, 2))["scores"].shape == (4, 5)
+
+
+def test_a_shape_that_the_model_cannot_take(tmp_path):
+    path = write_convolution(tmp_path / "m.xml")
+    with pytest.raises(ModelLoadError, match="cannot be loaded by OpenVINO"):
+        load(path, inputs=(TensorSpec("image", "FP32", (-1, 4, 8, 8)),))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"shapes": {"z": (1,)}}, "has no input 'z' to give a shape; it has image"),
+        ({"layouts": {"z": "NHWC"}}, "there is no tensor 'z' to lay out"),
+        ({"layouts": {"": "NHWC:NQZ"}}, "cannot be loaded by OpenVINO"),
+        ({"properties": {"NONSENSE": 1}}, "Unsupported property NONSENSE"),
+    ],
+)
+def test_options_that_do_not_fit(tmp_path, options, said):
+    path = write_convolution(tmp_path / "m.xml")
+    with pytest.raises(ModelLoadError, match=said):
+        load(path, openvino=OpenVinoOptions(**options))
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({"batch": 4}, (4, 3, 8, 8)),
+        ({"batch": -1}, (-1, 3, 8, 8)),
+        ({"shapes": {"": (1, 3, 16, 16)}}, (1, 3, 16, 16)),
+        ({"shapes": {"image": (-1, 3, (8, 16), 8)}}, (-1, 3, (8, 16), 8)),
+        ({"layouts": {"": "NHWC:NCHW"}}, (1, 8, 8, 3)),
+        ({"layouts": {"image": "NHWC:NCHW"}, "batch": -1}, (-1, 8, 8, 3)),
+    ],
+)
+def test_options_change_what_clients_see(tmp_path, options, shape):
+    loaded = load(write_convolution(tmp_path / "m.xml"), openvino=OpenVinoOptions(**options))
+    assert loaded.inputs[0].shape == shape
+
+
+def test_names_for_clients(tmp_path):
+    names = {"x": "numbers", "y": "twice"}
+    loaded = load(write_scale(tmp_path / "m.xml", 2), openvino=OpenVinoOptions(names=names))
+    assert (loaded.inputs[0].name, loaded.outputs[0].name) == ("numbers", "twice")
+    assert loaded.model(np.ones((1, 4), np.float32))["twice"].tolist() == [[2] * 4]
+
+
+def test_datatypes_that_kserve_lacks_and_other_devices(tmp_path):
+    x = parameter("x", [2], "u4")
+    path = write_ir(tmp_path / "m.xml", [x], {"y": ops.convert(x, "f32")})
+    with pytest.raises(ModelLoadError, match="x is a tensor of u4"):
+        load(path)
+    with pytest.raises(ModelLoadError, match="run on the CPU"):
+        load(write_scale(tmp_path / "n.xml", 2), device="cuda:0")
