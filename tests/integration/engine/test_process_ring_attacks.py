@@ -25,8 +25,10 @@ def ring():
             return first, last - first
     raise RuntimeError("there is no ring")
 
-CONTROL, BATCHES = 4096, 8 * 65536
-WORDS = {"dispatched": 0, "sleeps": 8, "completed": 64, "wake_at": 128, "worker_sleeps": 136}
+CONTROL, BATCHES, LARGE = 4096, 8 * 65536, 4 << 23
+WORDS = {
+    "dispatched": 0, "sleeps": 8, "completed": 64, "held": 80, "wake_at": 128, "worker_sleeps": 136,
+}
 
 def put(offset, value):
     ctypes.memmove(ring()[0] + offset, struct.pack("<Q", value), 8)
@@ -47,7 +49,7 @@ class Attacks(BaseHandler):
         if way == -3: threading.Timer(0.05, put, (WORDS["completed"], 5)).start()
         if way == -4: scribble(0, CONTROL, 0.05)
         if way == -5:
-            thread = threading.Thread(target=scribble, args=(CONTROL + BATCHES, 1 << 30, 1.0))
+            thread = threading.Thread(target=scribble, args=(CONTROL + BATCHES, ring()[1] - LARGE, 1.0))
             thread.daemon = True
             thread.start()
         if way == -6: scribble(CONTROL, CONTROL + BATCHES, 0.05)
@@ -61,9 +63,12 @@ class Attacks(BaseHandler):
                     os.write(channel, b"x" * random.choice((1, 1, 1, 30, 300)))
                 except OSError:
                     break
+        if way == -8:
+            put(WORDS["held"], 2**64 - 1)
+            put(WORDS["held"] + 8, 2**64 - 1)
         return {"y": x * 1}
 """
-WAYS = range(-7, 0)
+WAYS = range(-8, 0)
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +112,6 @@ def test_the_worker_believes_nothing(served, model, way):
     wait_until(lambda: asked(served, model, row(1, 2)).status_code == 200)
     for number in range(10):
         assert np.array_equal(values_of(asked(served, model, row(1, number))), row(1, number))
+    if model == "apart":  # in a large place, or as a message where all of these are said to be held
+        many = np.full((20_000, 4), 1, "f4")
+        assert np.array_equal(values_of(asked(served, model, many)), many)
