@@ -40,7 +40,7 @@ ARROWS = {
     "handlers": FOUNDATION | {"loaders"},
     "torchserve": FOUNDATION | {"handlers", "loaders", "images"},
     "repository": FOUNDATION,
-    "observe": FOUNDATION,
+    "observe": FOUNDATION | {"protocol"},
     "engine": FOUNDATION | {"handlers", "loaders", "repository", "observe", "images"},
     "server": FOUNDATION
     | {"protocol", "engine", "repository", "handlers", "observe", "torchserve", "images"},

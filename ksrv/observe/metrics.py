@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from ksrv import __version__
 from ksrv._native.queue.stats import BOUNDS_NS
-from ksrv.observe import metric_aliases
+from ksrv.observe import metric_aliases, protobuf_page
 from ksrv.observe.process import ProcessValues
 from ksrv.observe.traffic import Traffic
 from ksrv.statistics import ModelStatistics, StageTimes
@@ -29,6 +29,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MODEL_LABELS = ["model", "version"]
 STAGES = ("queue", "assemble", "preprocess", "inference", "postprocess")
 """The stages of a request, under the names of `Server-Timing` and the statistics."""
+
+DURATIONS = "ksrv_request_duration_seconds"
+STAGE_DURATIONS = "ksrv_stage_duration_seconds"
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -84,14 +87,16 @@ class StatisticsCollector(Collector):
 
     Args:
         source: The statistics.
+        models: Those of its models.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, models: Sequence[ModelStatistics]) -> None:
         self._source = source
+        self._models = models
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics as they are now."""
-        models = self._source.models()
+        models = self._models
         yield from self._requests(models)
         yield from _times(models)
         yield from _states(models, self._source.unserved())
@@ -137,12 +142,12 @@ class StatisticsCollector(Collector):
 
 def _times(models: Sequence[ModelStatistics]) -> Iterator[Metric]:
     durations = HistogramMetricFamily(
-        "ksrv_request_duration_seconds",
+        DURATIONS,
         "From a request's arrival in the queue to its answer.",
         labels=MODEL_LABELS,
     )
     stages = HistogramMetricFamily(
-        "ksrv_stage_duration_seconds",
+        STAGE_DURATIONS,
         "What a request's time was spent on; assemble joins a batch and decodes its images.",
         labels=[*MODEL_LABELS, "stage"],
     )
@@ -224,6 +229,20 @@ def _process(held: ProcessValues) -> Iterator[Metric]:
             GaugeMetricFamily(
                 "ksrv_worker_resident_bytes", "Memory of the workers.", held.resident
             ),
+            # The names that every client library of Prometheus gives to a process.
+            CounterMetricFamily(
+                "process_cpu_seconds", "Processor time of all workers.", held.cpu_ns / 1e9
+            ),
+            GaugeMetricFamily(
+                "process_resident_memory_bytes", "Memory of all workers.", held.resident
+            ),
+            GaugeMetricFamily(
+                "process_virtual_memory_bytes", "Address space of all workers.", held.virtual
+            ),
+            GaugeMetricFamily("process_open_fds", "Open files of all workers.", held.open_files),
+            GaugeMetricFamily(
+                "process_max_fds", "Files that all workers may have open.", held.most_files
+            ),
         )
     )
 
@@ -279,6 +298,9 @@ def _server(values: ServerValues) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "ksrv_server_start_timestamp_seconds", "When the server was started.", values.started
         )
+        yield GaugeMetricFamily(
+            "process_start_time_seconds", "When the server was started.", values.started
+        )
     yield CounterMetricFamily(
         "ksrv_server_worker_restarts",
         "Worker processes that ended without having been told to.",
@@ -303,14 +325,29 @@ def _server(values: ServerValues) -> Iterator[Metric]:
         )
 
 
-def exposition(source: Source, names: Sequence[metric_aliases.MetricAliases] = ()) -> bytes:
-    """Return the metrics page of a server, as text.
+class MetricsPage:
+    """The metrics page of a server at one moment.
 
     Args:
         source: The server's statistics.
         names: The servers under whose names the models' metrics are there as well.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(StatisticsCollector(source))
-    others = metric_aliases.exposition(source.models(), names) if names else b""
-    return generate_latest(registry) + others + source.handler_page()
+
+    def __init__(self, source: Source, names: Sequence[metric_aliases.MetricAliases] = ()) -> None:
+        self._models = source.models()
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(StatisticsCollector(source, self._models))
+        aliases = metric_aliases.exposition(self._models, names) if names else b""
+        self.text = generate_latest(registry) + aliases + source.handler_page()
+
+    def binary(self) -> bytes:
+        """Return the page in Prometheus' binary form, with native histograms of the times."""
+        times: dict[tuple[str, protobuf_page.Labels], StageTimes] = {}
+        for one in self._models:
+            labels = {("model", one.name), ("version", one.version)}
+            for stage, known in one.stages.items():
+                if stage == "request":
+                    times[DURATIONS, frozenset(labels)] = known
+                elif stage in STAGES:
+                    times[STAGE_DURATIONS, frozenset(labels | {("stage", stage)})] = known
+        return protobuf_page.translated(self.text, times)

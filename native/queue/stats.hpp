@@ -1,12 +1,13 @@
 // Counts and times of one instance, written by one thread at a time.
 //
-// Strategy: plain numbers in fixed places; a time is put into its histogram by a search among a few
-// bounds. Readers take a copy. Writers and readers take turns by a mutex, for a thread that serves a handler
+// Strategy: plain numbers in fixed places; a time is put into its two histograms, of fixed and of exponential
+// buckets, by a search among a few bounds each. Readers take a copy. Writers and readers take turns by a mutex, for a thread that serves a handler
 // process has no GIL.
 
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -23,8 +24,37 @@ inline constexpr std::uint64_t DURATION_BOUNDS[] = {
     1000000000ull, 2500000000ull, 5000000000ull, 10000000000ull, 30000000000ull};
 inline constexpr int BOUNDS = static_cast<int>(std::size(DURATION_BOUNDS));
 
+// The buckets of a native histogram of Prometheus, schema 3: each power of two of a second is divided into
+// eight. Bucket `i` ends at 2^((FIRST_EXPONENTIAL + i) / 8) s, inclusively; the first one, which is the
+// zero bucket, begins at 0, and the last one takes in all that is longer (2^12 s is above an hour).
+inline constexpr int EXPONENTIAL_SCHEMA = 3;
+inline constexpr int FIRST_EXPONENTIAL = -20 << EXPONENTIAL_SCHEMA;  // 2^-20 s is about a microsecond
+inline constexpr int EXPONENTIAL_BUCKETS = (32 << EXPONENTIAL_SCHEMA) + 1;
+
+// The exponential bucket of a time in nanoseconds.
+inline int exponential_bucket(std::uint64_t ns) noexcept {
+    // 2^(-8/8), 2^(-7/8) ... 2^(-1/8): the bounds within the fractions that frexp returns.
+    static constexpr double BETWEEN[] = {0.5,
+                                         0.5452538663326288,
+                                         0.5946035575013605,
+                                         0.6484197773255048,
+                                         0.7071067811865476,
+                                         0.7711054127039704,
+                                         0.8408964152537145,
+                                         0.9170040432046712};
+    static_assert(std::size(BETWEEN) == 1 << EXPONENTIAL_SCHEMA);
+    if (ns == 0) return 0;
+    int exponent = 0;
+    const double fraction = std::frexp(static_cast<double>(ns) / 1e9, &exponent);
+    const auto above = std::lower_bound(std::begin(BETWEEN), std::end(BETWEEN), fraction);
+    const int end = static_cast<int>(above - std::begin(BETWEEN)) +
+                    (exponent - 1) * (1 << EXPONENTIAL_SCHEMA);
+    return std::clamp(end - FIRST_EXPONENTIAL, 0, EXPONENTIAL_BUCKETS - 1);
+}
+
 struct Histogram {
     std::uint64_t buckets[BOUNDS + 1] = {};
+    std::uint64_t exponential[EXPONENTIAL_BUCKETS] = {};
     std::uint64_t count = 0, ns = 0;
 
     void add(std::uint64_t value) noexcept { add(value, 1); }
@@ -34,12 +64,14 @@ struct Histogram {
         const std::uint64_t *bound =
             std::lower_bound(DURATION_BOUNDS, DURATION_BOUNDS + BOUNDS, value);
         buckets[bound - DURATION_BOUNDS] += times;
+        exponential[exponential_bucket(value)] += times;
         count += times;
         ns += value * times;
     }
 
     void absorb(const Histogram &other) noexcept {
         for (int i = 0; i <= BOUNDS; ++i) buckets[i] += other.buckets[i];
+        for (int i = 0; i < EXPONENTIAL_BUCKETS; ++i) exponential[i] += other.exponential[i];
         count += other.count;
         ns += other.ns;
     }

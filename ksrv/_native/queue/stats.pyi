@@ -2,12 +2,14 @@ from typing import Any, TypedDict
 
 STAGE_NAMES: tuple[str, ...]
 BOUNDS_NS: tuple[int, ...]
+EXPONENTIAL_SCHEMA: int
+FIRST_EXPONENTIAL: int
 
 class Snapshot(TypedDict):
     rows: int
     batches: int
     last_ms: int
-    stages: dict[str, tuple[list[int], int, int]]
+    stages: dict[str, tuple[list[int], int, int, dict[int, int]]]
     sizes: dict[int, tuple[int, int, int, int]]
 
 class Stats:

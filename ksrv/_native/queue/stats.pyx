@@ -13,6 +13,8 @@ STAGE_NAMES = ("request", "failed", "queue", "assemble", "preprocess", "inferenc
 assert len(STAGE_NAMES) == STAGES
 
 BOUNDS_NS = tuple([DURATION_BOUNDS[i] for i in range(BOUNDS)])
+EXPONENTIAL_SCHEMA = CEXPONENTIAL_SCHEMA
+FIRST_EXPONENTIAL = CFIRST_EXPONENTIAL
 
 
 cdef class Stats:
@@ -88,7 +90,8 @@ cdef class Stats:
 
         Returns:
             `rows`, `batches` and `last_ms`; `stages` with, by name, the histogram's buckets (not
-            cumulated; one more than there are bounds), the count and the nanoseconds; `sizes` with,
+            cumulated; one more than there are bounds), the count, the nanoseconds and the exponential
+            buckets that are not empty, by index; `sizes` with,
             by rows, the batches and the nanoseconds of input, inference and output.
         """
         cdef dict stages = {}
@@ -103,7 +106,8 @@ cdef class Stats:
         for stage in range(<int>STAGES):
             one = &sums.stages[stage]
             stages[STAGE_NAMES[stage]] = (
-                [one.buckets[i] for i in range(BOUNDS + 1)], one.count, one.ns
+                [one.buckets[i] for i in range(BOUNDS + 1)], one.count, one.ns,
+                _filled(one.exponential),
             )
         for item in sums.sizes:
             sizes[item.first] = (
@@ -117,3 +121,8 @@ cdef class Stats:
             "stages": stages,
             "sizes": sizes,
         }
+
+
+cdef dict _filled(const uint64_t *counts):
+    """The exponential buckets that are not empty, by index."""
+    return {i: counts[i] for i in range(EXPONENTIAL_BUCKETS) if counts[i]}

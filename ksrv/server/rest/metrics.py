@@ -4,15 +4,16 @@ from typing import TYPE_CHECKING
 
 import falcon
 
+from ksrv.observe import protobuf_page
 from ksrv.observe.metric_aliases import MetricAliases
-from ksrv.observe.metrics import CONTENT_TYPE, exposition
+from ksrv.observe.metrics import CONTENT_TYPE, MetricsPage
 
 if TYPE_CHECKING:
     from ksrv.server.workers.shared_statistics import ServerStatistics
 
 
 class MetricsResource:
-    """GET /metrics: the statistics of all workers, as Prometheus text.
+    """GET /metrics: the statistics of all workers, as text or in Prometheus' binary form.
 
     Args:
         statistics: The server's statistics.
@@ -27,5 +28,11 @@ class MetricsResource:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Answer the metrics as they are now."""
-        resp.content_type = CONTENT_TYPE
-        resp.data = exposition(self._statistics, self._names)
+        page = MetricsPage(self._statistics, self._names)
+        resp.set_header("Vary", "Accept")
+        if protobuf_page.is_preferred(req.get_header("Accept")):
+            resp.content_type = protobuf_page.CONTENT_TYPE
+            resp.data = page.binary()
+        else:
+            resp.content_type = CONTENT_TYPE
+            resp.data = page.text

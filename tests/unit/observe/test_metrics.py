@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ksrv.engine.engine import Engine
 from ksrv.errors import DeadlineExceeded, InferenceError, InvalidRequest, NotFound, Overloaded
-from ksrv.observe.metrics import exposition
+from ksrv.observe.metrics import MetricsPage
 from ksrv.observe.traffic import count_error, count_refusal
 from ksrv.repository.layout import Repository
 from ksrv.request import BatchOutputs
@@ -102,7 +102,7 @@ def samples(served, table=None):
     return {
         (sample.name, *sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(
-            exposition(ServerStatistics(served, table=table)).decode()
+            MetricsPage(ServerStatistics(served, table=table)).text.decode()
         )
         for sample in family.samples
     }
@@ -129,7 +129,11 @@ def test_the_metrics_page(served):
     assert value("ksrv_batch_size_bucket", le="2.0") == 5
     assert value("ksrv_batch_size_sum") == 9
     assert found[("ksrv_unknown_model_requests_total",)] == 1
-    assert found[("ksrv_worker_resident_bytes",)] > 0
+    resident = found[("ksrv_worker_resident_bytes",)]
+    assert 0 < resident <= found[("process_virtual_memory_bytes",)]
+    assert found[("process_resident_memory_bytes",)] == resident
+    assert 0 < found[("process_open_fds",)] <= found[("process_max_fds",)]
+    assert 0 < found[("process_cpu_seconds_total",)] <= time.process_time()
 
 
 def test_unknown_names_do_not_lengthen_the_page(served):
