@@ -87,7 +87,8 @@ class OpenVinoOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         batch: The size of the batch dimension of every input, -1 for any; 0 leaves it.
-        shapes: The shapes of inputs by their names in the file; "" is the only one.
+        shapes: The shapes of inputs by their names in the file; "" is the only one. An empty shape
+            leaves every size open.
         layouts: The layouts of tensors for clients, and behind a colon in the file: "NHWC:NCHW".
         properties: Properties of the CPU plugin.
         names: The names for clients by those in the file, where they differ.
@@ -246,7 +247,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
         error: Why it cannot be served, or None.
         first_device: The number that the instances count their devices from, where several are there.
         debug: Whether errors hold the end of the traceback, and requests may ask for a profile.
-        files: Every file of a model that is one handler file; empty where the folder is the model's.
+        files: Every file of the version, where they are not the files of its folders; else empty.
     """
 
     name: str

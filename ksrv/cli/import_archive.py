@@ -21,19 +21,23 @@ import click
 def import_archive(path: Path, repository: Path | None, install_requirements: bool) -> None:
     """Report what becomes of each key of another server's models at PATH.
 
-    PATH is an archive of TorchServe (a .mar, .tar.gz or unpacked folder), or a model or a
-    repository of Triton. With --to an archive becomes a folder with a model.yaml that serves the same; models of
-    Triton are served as they are.
+    PATH is an archive of TorchServe (a .mar, .tar.gz or unpacked folder), a model or a
+    repository of Triton, or the config.json of an OpenVINO Model Server. With --to an archive becomes a
+    folder with a model.yaml that serves the same; the others are served as they are.
 
     The exit status is 1 when a model cannot be read.
     """
     from ksrv.repository import importing
     from ksrv.repository.foreign import foreign_models, report_lines
+    from ksrv.repository.layout import RepositoryError
     from ksrv.repository.torchserve.archive import ArchiveError
 
     if install_requirements and repository is None:
         raise click.UsageError("--install-requirements needs --to: it installs into the new folder")
-    others = foreign_models(path)
+    try:
+        others = foreign_models(path)
+    except RepositoryError as error:
+        raise click.ClickException(str(error)) from error
     if others:
         if repository is not None:
             raise click.UsageError(

@@ -179,8 +179,8 @@ def serve(
 ) -> None:
     """Serve the models at PATHS until a signal ends it.
 
-    A path is a model repository, one model's folder, one model file, or a handler in a Python file:
-    FILE.py or FILE.py:NAME. Every flag is also a
+    A path is a model repository (also of Triton), one model's folder, one model file, the config.json of
+    an OpenVINO Model Server, or a handler in a Python file: FILE.py or FILE.py:NAME. Every flag is also a
     variable (KSRV_HTTP for --http) and a key of the settings file (http); those that begin with
     --limits- are the section limits (KSRV_LIMITS__BODY for --limits-body).
     """

@@ -166,6 +166,8 @@ def _reshape(
             sizes = [_dimension(size) for size in own]
             sizes[place] = options.batch
             shape = tuple(sizes)
+        if shape == ():  # "auto"
+            shape = tuple(-1 for _ in own) if own.rank.is_static else None
         if shape is not None:
             partial = openvino.PartialShape([_partial(size, openvino) for size in shape])
             if partial != own:

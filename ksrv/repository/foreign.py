@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ksrv.repository.entry import ModelEntry
 from ksrv.repository.layout import ARCHIVE_MARK, Repository, RepositoryError
+from ksrv.repository.openvino.server_config import CONFIG_SUFFIX
 from ksrv.repository.triton.model_config import is_triton_model
 
 
@@ -15,12 +16,18 @@ def foreign_models(path: Path) -> list[ModelEntry]:
 
     Returns:
         Their entries; none for an archive, and for models of ksrv's own.
+
+    Raises:
+        RepositoryError: It is a config.json that cannot be read.
     """
-    if path.is_file() or (path / ARCHIVE_MARK).is_file():
+    is_server_config = path.is_file() and path.suffix == CONFIG_SUFFIX
+    if (path.is_file() and not is_server_config) or (path / ARCHIVE_MARK).is_file():
         return []
     try:
         entries = Repository([path]).look().values()
     except RepositoryError:
+        if is_server_config:
+            raise
         return []
     return [one for one in entries if one.report is not None or is_triton_model(one.path)]
 

@@ -22,6 +22,8 @@ from ksrv.repository.model_yaml import (
     load_version_policy,
     unread_settings,
 )
+from ksrv.repository.openvino.server_config import CONFIG_SUFFIX as SERVER_CONFIG_SUFFIX
+from ksrv.repository.openvino.server_config import read_server_config
 from ksrv.repository.permissions import insecure_paths
 from ksrv.repository.report import Report
 from ksrv.repository.triton.ensembles import check_ensembles
@@ -67,7 +69,7 @@ class Repository:
         self._model_name = model_name
         self._model_settings = model_settings or {}
         self._looked_at: set[Path] = set()
-        self._reported: dict[Path, Report] = {}
+        self._reported: dict[tuple[str, Path], Report] = {}
         self._archives = archives or {}
 
     def scan(self) -> dict[str, ModelEntry]:
@@ -143,8 +145,9 @@ class Repository:
         return ", ".join((*BARE_SUFFIXES, ".py", *self._archives))
 
     def _warn(self, entry: ModelEntry) -> None:
-        if entry.report is not None and self._reported.get(entry.path) != entry.report:
-            self._reported[entry.path] = entry.report
+        told = (entry.name, entry.path)
+        if entry.report is not None and self._reported.get(told) != entry.report:
+            self._reported[told] = entry.report
             lines = entry.report.lines()
             level = logging.WARNING if entry.report.ignored else logging.INFO
             log.log(level, "the model %s of %s: %s", entry.name, entry.path, "; ".join(lines))
@@ -165,6 +168,13 @@ class Repository:
         target = handler_target(path)
         if target is not None and target[0].is_file():
             yield self._entry(path, model_name(*target))
+        elif path.is_file() and path.suffix == SERVER_CONFIG_SUFFIX:
+            if self._model_name is not None:
+                raise RepositoryError(f"{path} names its models; expected no setting 'model_name'")
+            try:
+                yield from read_server_config(path)
+            except ConfigError as error:
+                raise RepositoryError(str(error)) from None
         elif path.is_file():
             if path.suffix in MODEL_SUFFIXES and path.suffix not in BARE_SUFFIXES:
                 raise RepositoryError(

@@ -1,0 +1,1 @@
+"""OpenVINO Model Server: its config.json, and the version folders that it names."""

@@ -1,0 +1,103 @@
+"""The keys of an OpenVINO Model Server's config.json as msgspec structs; the names are the documented ones."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ksrv.repository.model_keys import Text
+
+
+class Keys(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A mapping of config.json."""
+
+
+class ServerKeys(Keys):
+    """The whole file."""
+
+    model_config_list: list[Any] = []
+    mediapipe_config_list: list[Any] = []
+    pipeline_config_list: list[Any] = []
+    custom_node_library_config_list: Any = None
+    custom_loader_config_list: Any = None
+    monitoring: Any = None
+
+
+class ModelKeys(Keys):
+    """The `config` of one model; those that may be a text or keys are looked into by hand."""
+
+    name: Text
+    base_path: Text
+    batch_size: Any = None
+    shape: Any = None
+    layout: Any = None
+    nireq: Annotated[int, Meta(ge=0, le=100_000)] | None = None
+    plugin_config: Any = None
+    target_device: str | None = None
+    model_version_policy: Any = None
+    stateful: bool | None = None
+    idle_sequence_cleanup: Any = None
+    low_latency_transformation: Any = None
+    max_sequence_number: Any = None
+    allow_cache: bool | None = None
+    custom_loader_options: Any = None
+    mean: Any = None
+    scale: Any = None
+    color_format: Any = None
+    precision: Any = None
+    resize: Any = None
+
+
+class ModelItem(Keys):
+    """One entry of model_config_list."""
+
+    config: Any
+    metrics: Any = None
+
+
+class LatestVersions(Keys):
+    """The versions with the highest numbers."""
+
+    num_versions: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+
+
+class SpecificVersions(Keys):
+    """Versions by number."""
+
+    versions: Annotated[list[Annotated[int, Meta(ge=0, lt=10**18)]], Meta(min_length=1)]
+
+
+class AllVersions(Keys):
+    """All versions."""
+
+
+class VersionPolicyKeys(Keys):
+    """Which versions are served; one of the keys."""
+
+    latest: LatestVersions | None = None
+    specific: SpecificVersions | None = None
+    all: AllVersions | None = None
+
+
+class NameMappings(Keys):
+    """A mapping_config.json: the names in the file, and those for clients."""
+
+    inputs: dict[str, Text] = {}
+    outputs: dict[str, Text] = {}
+
+
+REFUSED = {
+    "custom_loader_options": "loaders of one's own are not run; a handler loads what it needs",
+    "mean": "a model.yaml says it under image:",
+    "scale": "a model.yaml says it under image:",
+    "color_format": "a model.yaml says it under image:",
+    "resize": "a model.yaml says it under image:",
+    "precision": "inputs have the datatypes of the file",
+}
+IGNORED = {
+    "nireq": "requests wait in the model's queue; NUM_STREAMS of plugin_config is its instances",
+    "idle_sequence_cleanup": "it is for models with state",
+    "low_latency_transformation": "it is for models with state",
+    "max_sequence_number": "it is for models with state",
+    "allow_cache": "compiled models are not kept on disk; CACHE_DIR of plugin_config keeps them",
+}

@@ -1,0 +1,48 @@
+"""A JSON file as a document that knows the lines of its keys.
+
+JSON is YAML once its tabs, which can only stand between values, are spaces: the values are those of
+Python's JSON, the lines and the limits those of the YAML document.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ksrv.repository.yaml_document import MAX_BYTES, ConfigError, Document
+
+
+def read_json(path: Path) -> Document:
+    """Return the parsed content of a file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigError: It cannot be read, is too long or too deep, or is no JSON.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    if len(raw) > MAX_BYTES:
+        raise ConfigError(f"{path}: longer than {MAX_BYTES} bytes")
+    try:
+        text = raw.decode("utf-8-sig")
+        value: Any = json.loads(text, parse_constant=_refuse)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}, line {line}: not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}, line {error.lineno}: no JSON: {error.msg}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deep") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: no JSON: {' '.join(str(error).split())[:200]}") from None
+    document = Document(path, text.replace("\t", " "))
+    document.value = value
+    return document
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")

@@ -1,0 +1,348 @@
+"""An OpenVINO Model Server's config.json: the models that it names, served from where they lie.
+
+Every key is applied, or named as ignored, or refused where serving without it would give wrong answers. A
+model that is refused leaves the others as they are.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from ksrv.repository.entry import ModelEntry, is_model_name
+from ksrv.repository.openvino.config_keys import (
+    IGNORED,
+    REFUSED,
+    ModelItem,
+    ModelKeys,
+    NameMappings,
+    ServerKeys,
+    VersionPolicyKeys,
+)
+from ksrv.repository.openvino.json_document import read_json
+from ksrv.repository.report import Report
+from ksrv.repository.versions import choose_versions, version_folders
+from ksrv.repository.yaml_document import ConfigError, Document, KeyPath, describe
+from ksrv.source import ModelConfig, ModelSource, OpenVinoOptions, VersionPolicy
+from ksrv.spec import LARGEST_SIZE, Dimension, read_dimension
+
+CONFIG_SUFFIX = ".json"
+MAPPING_NAME = "mapping_config.json"
+MOST_INSTANCES = 1024
+
+_REMOTE = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_SHAPE = re.compile(r"\(\s*([-0-9:,\s]*?),?\s*\)")
+_LAYOUT = re.compile(r"[A-Za-z?.]{1,16}(:[A-Za-z?.]{1,16})?")
+_RANK = 32
+_OTHERS = (".pdmodel", ".tflite", ".pb", ".bin", ".gguf", ".safetensors")
+_NOT_SERVED = {
+    "mediapipe_config_list": "MediaPipe graphs are not served; a handler that calls models does what they do",
+    "pipeline_config_list": "pipelines are not served; a handler that calls models does what they do",
+}
+
+
+def read_server_config(path: Path) -> Iterator[ModelEntry]:
+    """Yield the models of a config.json.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigError: The file is no config.json; what is wrong with one model is that entry's error.
+    """
+    document = read_json(path)
+    if not isinstance(document.value, dict) or "model_config_list" not in document.value:
+        document.fail((), f"expected model_config_list, found {describe(document.value)}")
+    keys = document.convert(ServerKeys, document.value)
+    general = Report()
+    if keys.monitoring:
+        general.ignored["monitoring"] = "/metrics is there by itself"
+    for key in ("custom_node_library_config_list", "custom_loader_config_list"):
+        if getattr(keys, key):
+            general.ignored[key] = "libraries of one's own are not loaded"
+    for index, item in enumerate(keys.model_config_list):
+        yield _Model(path, document, index, general).entry(item)
+        general = Report()  # it is said once
+    for key, reason in _NOT_SERVED.items():
+        for index, item in enumerate(getattr(keys, key)):
+            name = item.get("name") if isinstance(item, dict) else None
+            if not isinstance(name, str) or not is_model_name(name):
+                name = f"{key}.{index}"
+            report = Report(refused={key: reason})
+            yield ModelEntry(name, error=f"{path}: {name}: {reason}", path=path, report=report)
+
+
+class _Model:
+    """Reads one model of the list, and writes the report as it goes.
+
+    Args:
+        path: The config.json.
+        document: Its content.
+        index: The model's place in the list.
+        general: What becomes of keys of the whole file, for the first model's report.
+    """
+
+    def __init__(self, path: Path, document: Document, index: int, general: Report) -> None:
+        self._path = path
+        self._document = document
+        self._at: KeyPath = ("model_config_list", index, "config")
+        self._index = index
+        self._report = general
+
+    def entry(self, item: Any) -> ModelEntry:
+        """Return the model's entry, with its error where it cannot be served."""
+        raw = item.get("config") if isinstance(item, dict) else None
+        given = raw.get("name") if isinstance(raw, dict) else None
+        named = isinstance(given, str) and is_model_name(given)
+        entry = ModelEntry(
+            str(given) if named else f"model_config_list.{self._index}",
+            path=self._path,
+            report=self._report,
+        )
+        try:
+            if given is not None and not named:
+                self._fail(f"{describe(given)} is no model name", "name")
+            self._document.convert(ModelItem, item, self._at[:-1])
+            self._fill(entry, self._document.convert(ModelKeys, raw, self._at))
+        except (ConfigError, OSError) as error:
+            entry.error = str(error)
+        return entry
+
+    def _fill(self, entry: ModelEntry, keys: ModelKeys) -> None:
+        root = entry.path = self._base_path(keys.base_path)
+        config = self._config(keys)
+        if self._report.refused:
+            entry.error = (
+                f"{self._path}: the model {entry.name} asks for what ksrv does not do: "
+                f"{self._report.refusals()}"
+            )
+            return
+        folders = {one.name: one for one in version_folders(root)}
+        if not folders and _model_files(root):
+            folders = {"1": root}
+        if not folders:
+            self._fail(f"{root} holds no version folder, such as {root / '1'}", "base_path")
+        entry.available = tuple(folders)
+        chosen = choose_versions(config.version_policy, list(folders))
+        missing = [version for version in chosen if version not in folders]
+        if missing:
+            self._fail(
+                f"names the versions {', '.join(missing)}; {root} holds {', '.join(folders)}",
+                "model_version_policy",
+            )
+        for version in chosen:
+            source = self._version(entry.name, version, folders[version], root, config)
+            entry.versions[version] = source
+
+    def _version(
+        self, name: str, version: str, folder: Path, root: Path, config: ModelConfig
+    ) -> ModelSource:
+        error = None
+        files: tuple[str, ...] = (str(self._path.absolute()),)
+        try:
+            files += tuple(sorted(str(one) for one in folder.iterdir() if one.is_file()))
+            options = config.openvino or OpenVinoOptions()
+            if (folder / MAPPING_NAME).is_file():
+                options = msgspec.structs.replace(options, names=_names(folder / MAPPING_NAME))
+            model = str(_model_file(folder, root))
+            config = msgspec.structs.replace(config, model=model, openvino=options)
+        except (ConfigError, OSError) as problem:
+            error = str(problem)
+        return ModelSource(
+            name=name, version=version, folder=folder, root=root, config=config, error=error,
+            files=files,
+        )  # fmt: skip
+
+    # ---- keys -------------------------------------------------------------------------------
+
+    def _base_path(self, given: str) -> Path:
+        if _REMOTE.match(given):
+            self._fail("remote storage is not read; copy the model to a folder first", "base_path")
+        path = Path(given)
+        if ".." in path.parts or "\0" in given:
+            self._fail(f"{given[:128]!r} goes up a folder; name the folder itself", "base_path")
+        root = (self._path.absolute().parent / path).absolute()
+        if not root.is_dir():
+            self._fail(f"{root} is no folder", "base_path")
+        self._report.applied["base_path"] = str(root)
+        return root
+
+    def _config(self, keys: ModelKeys) -> ModelConfig:
+        report = self._report
+        for table, into in ((REFUSED, report.refused), (IGNORED, report.ignored)):
+            for key, reason in table.items():
+                if getattr(keys, key) not in (None, {}, ""):
+                    into[key] = reason
+        if keys.stateful:
+            report.refused["stateful"] = "models with state are not served"
+        self._device(keys.target_device)
+        properties, instances = self._properties(keys.plugin_config)
+        shapes = self._shapes(keys.shape)
+        batch: Dimension = 0
+        if keys.batch_size is not None and shapes:
+            report.ignored["batch_size"] = "shape says it"
+        elif keys.batch_size is not None:
+            batch = self._batch(keys.batch_size)
+        options = OpenVinoOptions(
+            batch=batch, shapes=shapes, layouts=self._layouts(keys.layout), properties=properties
+        )
+        return ModelConfig(
+            device="cpu",
+            instances=instances,
+            openvino=options,
+            version_policy=self._version_policy(keys.model_version_policy),
+        )
+
+    def _device(self, device: str | None) -> None:
+        if device is None:
+            return
+        if device in ("CPU", "AUTO", "AUTO:CPU", "MULTI:CPU", "HETERO:CPU"):
+            self._report.applied["target_device"] = "the CPU"
+        else:
+            self._report.refused["target_device"] = (
+                f"{device[:64]!r}; OpenVINO's models run on the CPU"
+            )
+
+    def _batch(self, value: Any) -> Dimension:
+        text = str(value).strip()
+        size = -1 if text == "auto" else read_dimension(int(text) if _is_whole(text) else text)
+        if size is None or isinstance(value, bool | float | list | dict):
+            self._fail(
+                f'expected a number, "auto" or a range "1:8", found {describe(value)}', "batch_size"
+            )
+        self._report.applied["batch_size"] = "any" if size == -1 else text
+        return size
+
+    def _shapes(self, value: Any) -> dict[str, tuple[Dimension, ...]]:
+        value = self._decoded(value)
+        if value is None:
+            return {}
+        named = value if isinstance(value, dict) else {"": value}
+        found = {}
+        for name, given in named.items():
+            found[name] = self._shape(given)
+        self._report.applied["shape"] = ", ".join(
+            f"{name} {one}".strip() for name, one in named.items()
+        )
+        return found
+
+    def _shape(self, given: Any) -> tuple[Dimension, ...]:
+        """Return a shape; that of "auto" is empty: every size is open."""
+        if given == "auto":
+            return ()
+        parts: list[Any] = []
+        if isinstance(given, str) and (inner := _SHAPE.fullmatch(given.strip())):
+            parts = [one.strip() for one in inner[1].split(",")]
+            parts = [int(one) if _is_whole(one) else one for one in parts]
+        elif isinstance(given, list):
+            parts = given
+        sizes = [read_dimension(one) for one in parts[: _RANK + 1]]
+        if not sizes or None in sizes or len(sizes) > _RANK:
+            self._fail(
+                f'expected "auto" or a shape such as "(1,3,224,224)" with numbers from 1 to {LARGEST_SIZE}, '
+                f'-1 and ranges "100:200", found {describe(given)}',
+                "shape",
+            )
+        return tuple(size for size in sizes if size is not None)
+
+    def _layouts(self, value: Any) -> dict[str, str]:
+        value = self._decoded(value)
+        if value in (None, "", "auto"):
+            return {}
+        named = value if isinstance(value, dict) else {"": value}
+        for layout in named.values():
+            if not isinstance(layout, str) or not _LAYOUT.fullmatch(layout):
+                self._fail(
+                    f'expected a layout such as "NHWC:NCHW", found {describe(layout)}', "layout"
+                )
+        self._report.applied["layout"] = ", ".join(
+            f"{name} {one}".strip() for name, one in named.items()
+        )
+        return dict(named)
+
+    def _properties(self, value: Any) -> tuple[dict[str, Any], int]:
+        value = self._decoded(value)
+        if value is None:
+            return {}, 1
+        if not isinstance(value, dict):
+            self._fail(f"expected keys and values, found {describe(value)}", "plugin_config")
+        properties: dict[str, Any] = {}
+        instances = 1
+        for key, one in value.items():
+            shown = f"plugin_config.{key[:64]}"
+            if not isinstance(one, str | int | float):
+                self._fail(
+                    f"{key[:64]}: expected a text or a number, found {describe(one)}",
+                    "plugin_config",
+                )
+            if key == "NUM_STREAMS":
+                if _is_whole(str(one)) and 1 <= int(one) <= MOST_INSTANCES:
+                    instances = int(one)
+                    self._report.applied[shown] = f"{instances} instances"
+                else:
+                    self._report.ignored[shown] = "the model has one instance"
+                continue
+            properties[key] = one
+            self._report.applied[shown] = "as OpenVINO's CPU plugin takes it"
+        return properties, instances
+
+    def _version_policy(self, value: Any) -> VersionPolicy:
+        value = self._decoded(value)
+        if value is None:
+            return VersionPolicy()
+        path = (*self._at, "model_version_policy")
+        if not isinstance(value, dict) or len(value) != 1:
+            self._fail(
+                f"expected latest, all or specific, found {describe(value)}", "model_version_policy"
+            )
+        keys = self._document.convert(VersionPolicyKeys, value, path)
+        self._report.applied["model_version_policy"] = msgspec.json.encode(value).decode()[:256]
+        if keys.specific is not None:
+            return VersionPolicy(specific=tuple(dict.fromkeys(keys.specific.versions)))
+        return VersionPolicy(latest=keys.latest.num_versions if keys.latest is not None else 0)
+
+    def _decoded(self, value: Any) -> Any:
+        """Return a value that may be written as a text of JSON, as on OVMS's command line."""
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            try:
+                return msgspec.json.decode(value)
+            except (msgspec.DecodeError, RecursionError):
+                return value
+        return value
+
+    def _fail(self, message: str, key: str) -> NoReturn:
+        self._document.fail((*self._at, key), message)
+
+
+def _is_whole(text: str) -> bool:
+    return re.fullmatch(r"-?[0-9]{1,10}", text) is not None
+
+
+def _model_files(folder: Path) -> list[Path]:
+    files = [one for one in folder.iterdir() if one.is_file()]
+    found = sorted(one for one in files if one.suffix == ".xml")
+    return found or sorted(one for one in files if one.suffix == ".onnx")
+
+
+def _model_file(folder: Path, root: Path) -> Path:
+    found = _model_files(folder)
+    if len(found) > 1:
+        raise ConfigError(f"{folder}: holds several models: {', '.join(one.name for one in found)}")
+    if not found:
+        others = sorted(one.name for one in folder.iterdir() if one.suffix in _OTHERS)
+        held = f"; {', '.join(others[:4])} is not served" if others else ""
+        raise ConfigError(f"{folder}: holds no .xml and no .onnx file{held}")
+    if not found[0].resolve().is_relative_to(root.resolve()):
+        raise ConfigError(f"{found[0]} leads out of the model's folder")
+    return found[0]
+
+
+def _names(path: Path) -> dict[str, str]:
+    document = read_json(path)
+    keys = document.convert(NameMappings, document.value)
+    for side in (keys.inputs, keys.outputs):
+        if len(set(side.values())) != len(side):
+            document.fail((), "gives two tensors one name")
+    return {**keys.inputs, **keys.outputs}
