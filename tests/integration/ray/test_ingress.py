@@ -8,7 +8,9 @@ import requests
 import tritonclient.grpc
 import tritonclient.http
 
-from tests.support.ray_cluster import BODY
+from tests.support.models import ECHO, VECTOR, write_model
+from tests.support.ray_cluster import BODY, listed
+from tests.support.wait_until import wait_until
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
@@ -26,9 +28,17 @@ def infer(module, address):
     return answer.as_numpy("y")
 
 
-@pytest.fixture
-def address(run, models):
-    return run(models)[0]
+@pytest.fixture(scope="module")
+def address(cluster, tmp_path_factory):
+    from ray import serve
+
+    import ksrv.ray
+
+    models = tmp_path_factory.mktemp("models")
+    write_model(models, "echo", ECHO, VECTOR)
+    serve.run(ksrv.ray.app(models, settings={"insecure": True, "drain_delay": 0}))
+    yield listed(1)[0]
+    serve.delete("default")
 
 
 def test_requests_to_a_replica_and_by_the_ingress(address, cluster):
@@ -90,8 +100,8 @@ def test_the_ingress_below_a_prefix(cluster, models):
     try:
         answer = requests.post(f"{cluster.url}/below/v2/models/echo/infer", BODY)
         assert answer.json()["outputs"][0]["data"] == [1, 2, 3, 4]
+        wait_until(lambda: len(ksrv.ray.addresses("second")) == 1)
         assert len(requests.get(f"{cluster.url}/below/-/addresses").json()["replicas"]) == 1
-        assert len(ksrv.ray.addresses("second")) == 1
     finally:
         serve.delete("second")
 
