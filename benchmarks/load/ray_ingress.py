@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--connections", type=int, default=16)
     options = parser.parse_args()
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    os.environ.update(RAY_worker_niceness="0")  # as the server without Ray and the client have it
     with tempfile.TemporaryDirectory(prefix="ksrv-ray-") as name:
         folder = Path(name)
         write_models(folder / "models")

@@ -1,10 +1,8 @@
 """`ksrv serve --ray ADDRESS`: an application on a cluster for as long as this command runs."""
 
 import signal
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -61,37 +59,34 @@ def serve(address: str, resolved: Resolved, *, name: str, replicas: str) -> None
         ) from error
     models = [str(Path(path).absolute()) for path in resolved.settings.models]
     application = app(models, settings=given_settings(resolved), **replica_options(replicas))
-    with _stop_signals() as stopped:
-        ray.init(address=address, namespace="ksrv")
-        try:
-            ray_serve.run(application, name=name)
-            for now in _changes(name, stopped):
-                _print(now)
-        finally:
-            ray_serve.delete(name)
-            ray.shutdown()
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """Turn SIGTERM and SIGINT into an event."""
-    stopped = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopped.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    ray.init(address=address, namespace="ksrv")
     try:
-        yield stopped
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _stop)
+        ray_serve.run(application, name=name)
+        for now in _changes(name):
+            _print(now)
+    except _Stopped:
+        print(f"the application {name} is deleted", flush=True)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        ray_serve.delete(name)
+        ray.shutdown()
 
 
-def _changes(name: str, stopped: threading.Event) -> Iterator[list[Address]]:
-    """Yield the addresses whenever they have changed, until the event."""
+class _Stopped(BaseException):
+    """A signal has come; it ends the deployment of an application that never gets ready, too."""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    for each in (signal.SIGTERM, signal.SIGINT):  # the next one ends the process where it is
+        signal.signal(each, signal.SIG_DFL)
+    raise _Stopped
+
+
+def _changes(name: str) -> Iterator[list[Address]]:
+    """Yield the addresses whenever they have changed."""
     known: list[Address] = []
-    while not stopped.is_set():
+    while True:
         try:
             now = addresses(name)
         except TimeoutError:  # Ray starts the list anew
@@ -99,7 +94,7 @@ def _changes(name: str, stopped: threading.Event) -> Iterator[list[Address]]:
         if now != known:
             yield now
         known = now
-        stopped.wait(LOOK_SECONDS if known else 0.2)
+        time.sleep(LOOK_SECONDS if known else 0.2)
 
 
 def _print(replicas: Sequence[Address]) -> None:

@@ -27,6 +27,7 @@ class TwoNodes:
         from ray import serve
         from ray.cluster_utils import Cluster
 
+        os.environ.update(RAY_raylet_start_wait_time_s="180")  # of a busy machine
         self._cluster = Cluster(
             initialize_head=True, head_node_args={**NODE, "include_dashboard": False}
         )
