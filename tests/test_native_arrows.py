@@ -35,7 +35,7 @@ CORE = {
         "tls",
         "server",
     },
-    "dispatch": {"base", "memory", "tensor", "ipc", "queue", "server"},
+    "dispatch": {"base", "memory", "tensor", "ipc", "queue", "resize", "server"},
 }
 MODULES = {
     "memory": set(),
@@ -52,7 +52,7 @@ MODULES = {
     "v2": {"memory", "tensor"},
     "server": {"memory", "tensor", "batch", "http", "image", "queue", "resize", "tls", "v2"},
     "grpc": {"memory", "queue", "tls", "server"},
-    "dispatch": {"tensor", "ipc", "queue"},
+    "dispatch": {"image", "ipc", "queue", "resize", "server", "tensor"},
 }
 
 INCLUDE = re.compile(r'^#include "(\w+)/', re.MULTILINE)

@@ -90,8 +90,8 @@ cdef class Stats:
 
         Returns:
             `rows`, `batches` and `last_ms`; `stages` with, by name, the histogram's buckets (not
-            cumulated; one more than there are bounds), the count, the nanoseconds and the exponential
-            buckets that are not empty, by index; `sizes` with,
+            cumulated; one more than there are bounds), the count, the nanoseconds and the
+            exponential buckets that are not empty, by index; `sizes` with,
             by rows, the batches and the nanoseconds of input, inference and output.
         """
         cdef dict stages = {}
